@@ -1,0 +1,279 @@
+//! The public admin API under `/v1/`: what `fn` and other clients send and receive. The gateway serves it, and the
+//! OpenAPI document made from these types.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::error::ApiError;
+use crate::ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
+use crate::manifest::Manifest;
+
+/// How the instance that served an invocation came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StartKind {
+    /// An idle instance took it.
+    Warm,
+    /// A restored, frozen instance took it.
+    Parked,
+    /// Restored lazily from a snapshot on this request.
+    Restored,
+    /// Started from nothing on this request.
+    Booted,
+}
+
+impl StartKind {
+    /// The word used in `X-Fn-Start` and everywhere else.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Parked => "parked",
+            Self::Restored => "restored",
+            Self::Booted => "booted",
+        }
+    }
+}
+
+impl fmt::Display for StartKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for StartKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Warm, Self::Parked, Self::Restored, Self::Booted]
+            .into_iter()
+            .find(|k| k.as_str() == text)
+            .ok_or_else(|| format!("\"{text}\" is not a start kind: use warm, parked, restored or booted"))
+    }
+}
+
+/// Where a version stands on its way to being live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VersionState {
+    /// Accepted, waiting for a worker.
+    Queued,
+    /// Its filesystem is being built.
+    Building,
+    /// Its first instance is starting.
+    Booting,
+    /// Warm-up requests are being sent.
+    Warming,
+    /// It is being checkpointed and published.
+    Snapshotting,
+    /// It is ready to serve; the newest live version of a function serves its invocations.
+    Live,
+    /// It could not be made live; `error` says why.
+    Failed,
+}
+
+impl VersionState {
+    /// Every state, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::Building,
+        Self::Booting,
+        Self::Warming,
+        Self::Snapshotting,
+        Self::Live,
+        Self::Failed,
+    ];
+
+    /// The state as one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Building => "building",
+            Self::Booting => "booting",
+            Self::Warming => "warming",
+            Self::Snapshotting => "snapshotting",
+            Self::Live => "live",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether nothing more will happen to the version by itself.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Live | Self::Failed)
+    }
+}
+
+impl fmt::Display for VersionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One phase of a deploy with its duration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PhaseTime {
+    /// The phase.
+    pub phase: VersionState,
+    /// How long it took, milliseconds.
+    pub ms: f64,
+}
+
+/// What a snapshot holds, in numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotSummary {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Memory of the checkpointed processes, bytes.
+    pub memory_bytes: u64,
+    /// Of it, bytes in regions that were all zero and have no payload.
+    pub zero_bytes: u64,
+    /// Payload of all regions as stored, bytes.
+    pub stored_bytes: u64,
+    /// Of `stored_bytes`, what the store already had.
+    pub shared_bytes: u64,
+    /// How long the processes stood still, milliseconds.
+    pub frozen_ms: f64,
+}
+
+/// A version of a function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VersionInfo {
+    /// The function.
+    pub function: FunctionName,
+    /// Its number.
+    pub version: VersionNumber,
+    /// Where it stands.
+    pub state: VersionState,
+    /// Seconds since the Unix epoch.
+    pub created_unix_s: i64,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ApiError>,
+    /// Its snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotSummary>,
+    /// Why a live version has no snapshot although its manifest asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_error: Option<String>,
+    /// The phases it went through.
+    #[serde(default)]
+    pub phases: Vec<PhaseTime>,
+}
+
+/// A function in a listing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionSummary {
+    /// Its name.
+    pub name: FunctionName,
+    /// The version that serves invocations.
+    pub live: Option<VersionNumber>,
+    /// The newest version, and where it stands.
+    pub newest: VersionNumber,
+    /// State of the newest version.
+    pub state: VersionState,
+    /// Its runtime's name.
+    pub runtime: crate::manifest::Runtime,
+    /// Memory limit of an instance, bytes.
+    pub memory_bytes: u64,
+    /// Instances running now.
+    pub instances: u32,
+    /// Where it is called, relative to the gateway.
+    pub path: String,
+}
+
+/// Everything about one function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionDetail {
+    /// The listing's row.
+    pub summary: FunctionSummary,
+    /// Its versions, newest first (at most 50).
+    pub versions: Vec<VersionInfo>,
+    /// Its instances.
+    pub instances: Vec<InstanceInfo>,
+}
+
+/// Where an instance stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InstanceState {
+    /// Being booted or restored.
+    Starting,
+    /// Ready for requests.
+    Ready,
+    /// Being checkpointed.
+    Capturing,
+    /// Going away; takes no new requests.
+    Stopping,
+}
+
+/// A running copy of a function version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InstanceInfo {
+    /// Its id.
+    pub id: InstanceId,
+    /// The function.
+    pub function: FunctionName,
+    /// The version.
+    pub version: VersionNumber,
+    /// The worker it runs on.
+    pub worker: WorkerId,
+    /// Where it stands.
+    pub state: InstanceState,
+    /// How it was started: restored or booted.
+    pub started: StartKind,
+    /// Invocations being served.
+    pub in_flight: u32,
+    /// Milliseconds since it last served one (0 while it does).
+    pub idle_ms: u64,
+    /// Memory charged to it now, bytes.
+    pub memory_bytes: u64,
+}
+
+/// A worker, as the scheduler sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerInfo {
+    /// Its id.
+    pub id: WorkerId,
+    /// Where its interface listens, `host:port`.
+    pub address: String,
+    /// Whether heartbeats arrive.
+    pub alive: bool,
+    /// Memory it may give to instances, bytes.
+    pub memory_capacity_bytes: u64,
+    /// Memory limits of its instances together, bytes.
+    pub memory_reserved_bytes: u64,
+    /// Instances on it.
+    pub instances: u32,
+}
+
+/// The platform as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// The platform's version.
+    pub version: String,
+    /// Its workers.
+    pub workers: Vec<WorkerInfo>,
+    /// Functions deployed.
+    pub functions: u32,
+    /// Instances running.
+    pub instances: Vec<InstanceInfo>,
+}
+
+/// One line a function wrote, or the platform wrote about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LogLine {
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: i64,
+    /// The instance.
+    pub instance: InstanceId,
+    /// The version.
+    pub version: VersionNumber,
+    /// `stdout`, `stderr` or `platform`.
+    pub stream: String,
+    /// The line without its end, at most 16 KiB.
+    pub text: String,
+}

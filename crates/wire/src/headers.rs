@@ -1,0 +1,27 @@
+//! Names of the HTTP headers the platform reads and writes. All lower case, as HTTP/2 and `http::HeaderName` want them.
+
+/// The invocation's id; taken from the client when it sends a usable one, else made by the gateway.
+pub const REQUEST_ID: &str = "x-request-id";
+/// Answer: the start kind of the invocation, see [`crate::api::StartKind`].
+pub const START: &str = "x-fn-start";
+/// Answer: the instance that served the invocation.
+pub const INSTANCE: &str = "x-fn-instance";
+/// Answer: phases of the invocation with their durations in milliseconds (W3C Server-Timing).
+pub const SERVER_TIMING: &str = "server-timing";
+/// W3C trace context.
+pub const TRACEPARENT: &str = "traceparent";
+/// To the function: when the invocation times out, in milliseconds since the Unix epoch.
+pub const DEADLINE_MS: &str = "x-fn-deadline-ms";
+/// To the function: `http`, or `event` where the body is the event itself.
+pub const INVOCATION: &str = "x-fn-invocation";
+/// From the runtime: the handler threw; the body is the error as JSON.
+pub const FUNCTION_ERROR: &str = "x-fn-function-error";
+/// Gateway and scheduler, with the admin key only: start a fresh instance this way (`booted` or `restored`) instead of
+/// taking whatever is best. For benchmarks and for the curious.
+pub const FORCE_START: &str = "x-fn-force-start";
+/// Between roles: the platform error code of an answer that the function did not give.
+pub const PLATFORM_ERROR: &str = "x-rekindle-error";
+/// Between roles: the cluster's secret.
+pub const CLUSTER_TOKEN: &str = "x-rekindle-token";
+/// The path prefix under which a runtime answers the platform itself (snapshot hooks); never reachable from outside.
+pub const HOOK_PREFIX: &str = "/.rekindle/";

@@ -1,0 +1,203 @@
+//! Ids and names, one type each, checked when parsed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// The longest function name: it must fit in a DNS label beside a prefix.
+pub const FUNCTION_NAME_MAX: usize = 48;
+
+/// Why a name or id was refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ParseIdError {
+    /// A function name is empty, too long, or has a character that does not fit in a host name.
+    #[error(
+        "function name \"{0}\" is not usable: use 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and '-', starting with a letter and not ending with '-'"
+    )]
+    FunctionName(String),
+    /// An id lacks its prefix or is not of the prefix's form.
+    #[error("\"{0}\" is not an id of the form {1}-…")]
+    Id(String, &'static str),
+}
+
+/// A function's name: `[a-z][a-z0-9-]*`, at most [`FUNCTION_NAME_MAX`] characters, as it must fit in a host name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, example = "hello")]
+pub struct FunctionName(String);
+
+impl FunctionName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for FunctionName {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let good = (1..=FUNCTION_NAME_MAX).contains(&text.len())
+            && text.starts_with(|c: char| c.is_ascii_lowercase())
+            && !text.ends_with('-')
+            && text.chars().all(allowed);
+        if good {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(ParseIdError::FunctionName(text.to_owned()))
+        }
+    }
+}
+
+impl TryFrom<String> for FunctionName {
+    type Error = ParseIdError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<FunctionName> for String {
+    fn from(name: FunctionName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A version of a function, counted from 1. What it names never changes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(transparent)]
+pub struct VersionNumber(pub u32);
+
+impl fmt::Display for VersionNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+macro_rules! prefixed_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schema(value_type = String)]
+        pub struct $name(String);
+
+        impl $name {
+            /// A fresh id: the prefix and 128 bits, the first of them the time, in hexadecimal.
+            pub fn generate() -> Self {
+                Self(format!(concat!($prefix, "-{}"), Uuid::now_v7().simple()))
+            }
+
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let rest = text.strip_prefix(concat!($prefix, "-"));
+                let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+                match rest {
+                    Some(rest) if (1..=64).contains(&rest.len()) && rest.chars().all(allowed) => {
+                        Ok(Self(text.to_owned()))
+                    }
+                    _ => Err(ParseIdError::Id(text.to_owned(), $prefix)),
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseIdError;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+prefixed_id!(
+    /// One running copy of a function version.
+    InstanceId,
+    "i"
+);
+prefixed_id!(
+    /// One snapshot: manifest, page maps and chunks.
+    SnapshotId,
+    "s"
+);
+prefixed_id!(
+    /// One host that runs sandboxes.
+    WorkerId,
+    "w"
+);
+prefixed_id!(
+    /// One invocation, as told to the user in `X-Request-Id`.
+    RequestId,
+    "r"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_fit_in_a_host_name_are_taken() {
+        for name in ["a", "hello", "resize-2x", &"a".repeat(FUNCTION_NAME_MAX)] {
+            assert_eq!(name.parse::<FunctionName>().unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn names_that_do_not_fit_are_refused_with_the_rule() {
+        for name in [
+            "",
+            "Hello",
+            "a_b",
+            "-a",
+            "a-",
+            "1a",
+            "a.b",
+            "../a",
+            &"a".repeat(49),
+        ] {
+            let error = name.parse::<FunctionName>().unwrap_err().to_string();
+            assert!(error.contains("use 1 to 48"), "{error}");
+        }
+    }
+
+    #[test]
+    fn ids_keep_their_prefix_and_refuse_anothers() {
+        let id = InstanceId::generate();
+        assert_eq!(id.as_str().parse::<InstanceId>().unwrap(), id);
+        assert!(id.as_str().parse::<SnapshotId>().is_err());
+        assert!("i-../../etc".parse::<InstanceId>().is_err());
+    }
+}

@@ -1,0 +1,172 @@
+//! What gateway, scheduler and worker say to each other. Every call carries the cluster's secret in
+//! [`crate::headers::CLUSTER_TOKEN`]; errors are [`crate::ApiError`] as JSON.
+//!
+//! | caller → callee | call | body → answer |
+//! |---|---|---|
+//! | gateway → scheduler | `POST /internal/placements` | [`PlacementRequest`] → [`Placement`] |
+//! | gateway → scheduler | `ANY /v1/…` | the admin API, passed on once the key was checked |
+//! | worker → scheduler | `POST /internal/heartbeat` | [`Heartbeat`] → [`HeartbeatAnswer`] |
+//! | scheduler → worker | `POST /instances` | [`StartInstance`] → 202, before the instance is ready |
+//! | scheduler → worker | `DELETE /instances/{id}?if_idle=true` | → 204, or 409 `conflict` while it serves a request |
+//! | scheduler → worker | `POST /prepare` | [`PrepareRequest`] → lines of [`PrepareEvent`] |
+//! | scheduler → worker | `GET /logs/{function}?tail=N&follow=BOOL` | → lines of [`crate::api::LogLine`] |
+//! | scheduler → worker | `DELETE /functions/{name}` | stops its instances, removes its logs → 204 |
+//! | gateway → worker | `ANY /invoke/{instance}/{path}` | the invocation; streams both ways |
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
+use crate::error::ApiError;
+use crate::ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
+use crate::manifest::Manifest;
+
+/// A content-addressed archive of files in the store: `layers/{digest}.tar.zst`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LayerRef {
+    /// BLAKE3 of the uncompressed tar, in hexadecimal.
+    pub digest: String,
+    /// Size of the uncompressed tar, bytes.
+    pub tar_bytes: u64,
+}
+
+/// All a worker must know to start an instance of a version. Immutable once the version is live.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VersionSpec {
+    /// The function.
+    pub function: FunctionName,
+    /// The version.
+    pub version: VersionNumber,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// The user id its processes have on every worker; one per function.
+    pub uid: u32,
+    /// The runtime's root filesystem.
+    pub rootfs: LayerRef,
+    /// The function's own files, mounted at `/app`.
+    pub layer: LayerRef,
+    /// Its snapshot, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+}
+
+/// A gateway asks where to send an invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlacementRequest {
+    /// The function.
+    pub function: FunctionName,
+    /// Start a fresh instance this way rather than taking what is best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<StartKind>,
+    /// How long the scheduler may keep the request waiting for a slot, milliseconds.
+    pub wait_ms: u64,
+    /// Instances the gateway found gone, so that the scheduler forgets them.
+    #[serde(default)]
+    pub gone: Vec<InstanceId>,
+}
+
+/// A slot for invocations on one instance, leased to the asking gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The instance, ready or about to be.
+    pub instance: InstanceId,
+    /// The worker's address, `host:port`.
+    pub worker_address: String,
+    /// The function's live version.
+    pub version: VersionNumber,
+    /// How the first invocation sent on this placement starts.
+    pub start: StartKind,
+    /// Invocations the gateway may have on it at once.
+    pub slots: u32,
+    /// The function's timeout, milliseconds.
+    pub timeout_ms: u64,
+    /// How long the gateway may keep using the slots, milliseconds from now; asking again renews it.
+    pub lease_ms: u64,
+}
+
+/// Start an instance of a version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StartInstance {
+    /// The id it shall have.
+    pub instance: InstanceId,
+    /// Restored or booted. A restore that fails before the function ran falls back to a boot.
+    pub start: StartKind,
+    /// The version.
+    pub spec: VersionSpec,
+}
+
+/// Build, boot, warm up and snapshot a version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PrepareRequest {
+    /// The id of the instance that is booted; it goes on running afterwards.
+    pub instance: InstanceId,
+    /// The function.
+    pub function: FunctionName,
+    /// The version.
+    pub version: VersionNumber,
+    /// The user id of its processes.
+    pub uid: u32,
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Where its uploaded folder lies in the store: `sources/{digest}.tar.gz`.
+    pub source_key: String,
+}
+
+/// What a worker tells while it prepares a version, one JSON object a line. The last is `Done` or `Failed`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+#[expect(clippy::large_enum_variant, reason = "a handful exist for each deploy")]
+pub enum PrepareEvent {
+    /// A phase begins.
+    Phase {
+        /// Which one.
+        phase: VersionState,
+    },
+    /// The version can serve.
+    Done {
+        /// What to start from now on.
+        spec: VersionSpec,
+        /// Its snapshot in numbers.
+        snapshot: Option<SnapshotSummary>,
+        /// Why there is none although the manifest asks for one.
+        snapshot_error: Option<String>,
+    },
+    /// The version cannot serve.
+    Failed {
+        /// Why.
+        error: ApiError,
+    },
+}
+
+/// A worker's report to the scheduler, sent each second and at once when an instance ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The worker.
+    pub worker: WorkerId,
+    /// A number made anew at each start of the worker; another one means that all older instances are gone.
+    pub incarnation: u64,
+    /// Where its interface listens, `host:port`.
+    pub address: String,
+    /// Memory it may give to instances, bytes.
+    pub memory_capacity_bytes: u64,
+    /// Its instances, all of them.
+    pub instances: Vec<InstanceInfo>,
+}
+
+/// The scheduler's answer to a heartbeat.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HeartbeatAnswer {
+    /// Instances the scheduler does not know or want; the worker stops them.
+    pub stop: Vec<InstanceId>,
+}
+
+/// Which archive is a runtime's root filesystem now: the content of `runtimes/{base}.json` in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeAlias {
+    /// The archive.
+    pub layer: LayerRef,
+    /// What is in it: package to version.
+    #[serde(default)]
+    pub packages: BTreeMap<String, String>,
+}

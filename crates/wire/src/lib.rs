@@ -1,0 +1,19 @@
+//! What the parts of the platform say to each other and to their users: ids, the `fn.toml` manifest, error codes,
+//! header names, and the request and answer types of every HTTP interface. No I/O, no state.
+//!
+//! - [`ids`]: newtypes for what could be mixed up.
+//! - [`manifest`]: `fn.toml`, read and checked.
+//! - [`error`]: the error codes a user can meet, and their answer format.
+//! - [`headers`]: the names of the HTTP headers the platform reads and writes.
+//! - [`api`]: the public admin API under `/v1/`.
+//! - [`internal`]: scheduler and worker interfaces, used by the platform alone.
+
+pub mod api;
+pub mod error;
+pub mod headers;
+pub mod ids;
+pub mod internal;
+pub mod manifest;
+
+pub use error::{ApiError, ErrorCode};
+pub use ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};

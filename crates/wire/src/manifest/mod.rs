@@ -1,0 +1,497 @@
+//! `fn.toml`: what a developer says of a function. Reading it checks everything that can be checked without running the
+//! function; a refusal names the line and the fix.
+
+mod units;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use utoipa::ToSchema;
+
+use crate::ids::FunctionName;
+pub use units::{ByteSize, ParseUnitError, parse_duration};
+
+/// The file's name in a function's folder.
+pub const FILE_NAME: &str = "fn.toml";
+
+const MEMORY: Range<u64> = 16 << 20..(64 << 30) + 1;
+const TMP: Range<u64> = 1 << 20..(16 << 30) + 1;
+const TIMEOUT_S: Range<u64> = 1..901;
+const IDLE_S: Range<u64> = 1..86_401;
+const CONCURRENCY: Range<u64> = 1..1_001;
+const INSTANCES: Range<u64> = 1..10_001;
+const WARMUP_MAX: usize = 20;
+
+/// A manifest that is whole and possible.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Manifest {
+    /// The function's name.
+    pub name: FunctionName,
+    /// Which runtime starts it.
+    pub runtime: Runtime,
+    /// `python` and `node`: the handler, as `file.function`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<String>,
+    /// `http`: the command that serves HTTP on `$PORT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// The root filesystem.
+    pub base: Base,
+    /// Memory limit of an instance, bytes.
+    pub memory: ByteSize,
+    /// CPU share of an instance, in cores.
+    pub cpu: f64,
+    /// The longest one invocation may take, milliseconds.
+    pub timeout_ms: u64,
+    /// Invocations one instance serves at once.
+    pub concurrency: u32,
+    /// Instances of the function at most.
+    pub max_instances: u32,
+    /// How long an unused instance is kept, milliseconds.
+    pub idle_ms: u64,
+    /// Size limit of `/tmp`, bytes.
+    pub tmp: ByteSize,
+    /// Whether to snapshot it after warm-up.
+    pub snapshot: bool,
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Requests sent before the snapshot is taken.
+    pub warmup: Vec<WarmupRequest>,
+    /// Paths an `http` function wants called around a snapshot.
+    pub hooks: Hooks,
+    /// What `fn deploy` runs in the folder before it packs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_command: Option<String>,
+}
+
+impl Manifest {
+    /// The longest one invocation may take.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
+    /// How long an unused instance is kept.
+    pub fn idle(&self) -> Duration {
+        Duration::from_millis(self.idle_ms)
+    }
+}
+
+/// Which contract the function's process follows; see docs/runtime-contract.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Runtime {
+    /// CPython with a `handler(event, context)`.
+    Python,
+    /// Node.js with a `handler(event, context)`.
+    Node,
+    /// Any command that serves HTTP on `$PORT`.
+    Http,
+}
+
+/// A root filesystem the platform builds from packages.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// A C library and a shell.
+    Base,
+    /// `base` and CPython.
+    Python,
+    /// `base` and Node.js.
+    Node,
+}
+
+impl Base {
+    /// Every root filesystem.
+    pub const ALL: [Self; 3] = [Self::Base, Self::Python, Self::Node];
+
+    /// Its name in `fn.toml` and of its archive.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Python => "python",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// One request sent to warm the function up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarmupRequest {
+    /// HTTP method.
+    #[serde(default = "get")]
+    pub method: String,
+    /// Path, with its query.
+    #[serde(default = "root")]
+    pub path: String,
+    /// Body.
+    #[serde(default)]
+    pub body: String,
+}
+
+fn get() -> String {
+    "GET".to_owned()
+}
+
+fn root() -> String {
+    "/".to_owned()
+}
+
+/// Paths of an `http` function that are called around a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Hooks {
+    /// Called before the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_snapshot: Option<String>,
+    /// Called in every restored instance, before its first request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_restore: Option<String>,
+}
+
+/// Why a manifest was refused: the place, what is wrong there, and the fix.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("fn.toml{}: {message}", .line.map(|l| format!(", line {l}")).unwrap_or_default())]
+pub struct ManifestError {
+    /// The line, counted from 1, where one is to blame.
+    pub line: Option<usize>,
+    /// What is wrong and what to write instead.
+    pub message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    name: Spanned<String>,
+    runtime: Runtime,
+    entry: Option<Spanned<String>>,
+    command: Option<Spanned<Vec<String>>>,
+    base: Option<Spanned<Base>>,
+    memory: Option<Spanned<String>>,
+    cpu: Option<Spanned<f64>>,
+    timeout: Option<Spanned<String>>,
+    concurrency: Option<Spanned<u64>>,
+    max_instances: Option<Spanned<u64>>,
+    idle: Option<Spanned<String>>,
+    tmp: Option<Spanned<String>>,
+    snapshot: Option<bool>,
+    #[serde(default)]
+    env: BTreeMap<String, Spanned<String>>,
+    #[serde(default)]
+    warmup: Vec<Spanned<WarmupRequest>>,
+    hooks: Option<Spanned<Hooks>>,
+    build: Option<RawBuild>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawBuild {
+    command: String,
+}
+
+/// Reads and checks the text of a `fn.toml`.
+///
+/// # Errors
+/// The first thing that is wrong, with its line and what to write instead.
+pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    let raw: Raw = toml::from_str(text).map_err(|e| ManifestError {
+        line: e.span().map(|s| line_of(text, s.start)),
+        message: e.message().trim().replace('\n', " "),
+    })?;
+    Checker { text }.check(raw)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())]
+        .iter()
+        .filter(|b| **b == b'\n')
+        .count()
+        + 1
+}
+
+struct Checker<'a> {
+    text: &'a str,
+}
+
+impl Checker<'_> {
+    fn refuse<T>(
+        &self,
+        at: Option<Range<usize>>,
+        message: impl Into<String>,
+    ) -> Result<T, ManifestError> {
+        Err(ManifestError {
+            line: at.map(|s| line_of(self.text, s.start)),
+            message: message.into(),
+        })
+    }
+
+    fn check(&self, raw: Raw) -> Result<Manifest, ManifestError> {
+        let name = match raw.name.get_ref().parse() {
+            Ok(name) => name,
+            Err(e) => return self.refuse(Some(raw.name.span()), format!("{e}")),
+        };
+        let (entry, command) = self.start(raw.runtime, raw.entry, raw.command)?;
+        let base = self.base(raw.runtime, raw.base)?;
+        let memory = self.size("memory", raw.memory, ByteSize(256 << 20), &MEMORY)?;
+        let tmp = self.size("tmp", raw.tmp, ByteSize(64 << 20), &TMP)?;
+        let cpu = match raw.cpu {
+            None => 1.0,
+            Some(cpu) if (0.05..=64.0).contains(cpu.get_ref()) => *cpu.get_ref(),
+            Some(cpu) => {
+                return self.refuse(
+                    Some(cpu.span()),
+                    format!("cpu = {} is impossible: use 0.05 to 64 cores", cpu.get_ref()),
+                );
+            }
+        };
+        Ok(Manifest {
+            name,
+            runtime: raw.runtime,
+            entry,
+            command,
+            base,
+            memory,
+            cpu,
+            timeout_ms: self.seconds("timeout", raw.timeout, 30, &TIMEOUT_S)?,
+            concurrency: self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?,
+            max_instances: self.count("max_instances", raw.max_instances, 10, &INSTANCES)?,
+            idle_ms: self.seconds("idle", raw.idle, 300, &IDLE_S)?,
+            tmp,
+            snapshot: raw.snapshot.unwrap_or(true),
+            env: self.env(raw.env)?,
+            warmup: self.warmup(raw.warmup)?,
+            hooks: self.hooks(raw.runtime, raw.hooks)?,
+            build_command: raw.build.map(|b| b.command),
+        })
+    }
+
+    fn start(
+        &self,
+        runtime: Runtime,
+        entry: Option<Spanned<String>>,
+        command: Option<Spanned<Vec<String>>>,
+    ) -> Result<(Option<String>, Vec<String>), ManifestError> {
+        match (runtime, entry, command) {
+            (Runtime::Http, None, Some(command)) if !command.get_ref().is_empty() => {
+                if command.get_ref().iter().any(|a| a.contains('\0')) {
+                    return self.refuse(Some(command.span()), "command contains a NUL character: remove it");
+                }
+                Ok((None, command.into_inner()))
+            }
+            (Runtime::Http, Some(entry), _) => self.refuse(
+                Some(entry.span()),
+                "runtime \"http\" has no entry: write command = [\"./server\"], which must serve HTTP on $PORT",
+            ),
+            (Runtime::Http, None, _) => self.refuse(
+                None,
+                "runtime \"http\" needs command = [\"./server\"], which must serve HTTP on $PORT",
+            ),
+            (_, _, Some(command)) => self.refuse(
+                Some(command.span()),
+                "command is for runtime = \"http\" only: write entry = \"file.function\" instead",
+            ),
+            (_, Some(entry), None) => {
+                let text = entry.get_ref();
+                let good = text.rsplit_once('.').is_some_and(|(file, function)| {
+                    !file.is_empty()
+                        && !function.is_empty()
+                        && !file.starts_with('/')
+                        && !file.split(['/', '.']).any(str::is_empty)
+                        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./$-".contains(c))
+                });
+                if good {
+                    Ok((Some(entry.into_inner()), Vec::new()))
+                } else {
+                    self.refuse(
+                        Some(entry.span()),
+                        format!("entry = \"{text}\" is not a handler: write \"file.function\", for example \"main.handler\""),
+                    )
+                }
+            }
+            (_, None, None) => self.refuse(
+                None,
+                "entry is missing: write entry = \"file.function\", for example \"main.handler\"",
+            ),
+        }
+    }
+
+    fn base(&self, runtime: Runtime, base: Option<Spanned<Base>>) -> Result<Base, ManifestError> {
+        match (runtime, base) {
+            (Runtime::Http, base) => Ok(base.map_or(Base::Base, Spanned::into_inner)),
+            (_, Some(base)) => self.refuse(
+                Some(base.span()),
+                "base is for runtime = \"http\" only: remove the line",
+            ),
+            (Runtime::Python, None) => Ok(Base::Python),
+            (Runtime::Node, None) => Ok(Base::Node),
+        }
+    }
+
+    fn size(
+        &self,
+        key: &str,
+        value: Option<Spanned<String>>,
+        default: ByteSize,
+        range: &Range<u64>,
+    ) -> Result<ByteSize, ManifestError> {
+        let Some(value) = value else {
+            return Ok(default);
+        };
+        match value.get_ref().parse::<ByteSize>() {
+            Ok(size) if range.contains(&size.0) => Ok(size),
+            Ok(size) => self.refuse(
+                Some(value.span()),
+                format!(
+                    "{key} = \"{size}\" is impossible: use \"{}\" to \"{}\"",
+                    ByteSize(range.start),
+                    ByteSize(range.end - 1)
+                ),
+            ),
+            Err(e) => self.refuse(Some(value.span()), format!("{key}: {e}")),
+        }
+    }
+
+    /// The value in milliseconds; `default` and `range` in seconds.
+    fn seconds(
+        &self,
+        key: &str,
+        value: Option<Spanned<String>>,
+        default: u64,
+        range: &Range<u64>,
+    ) -> Result<u64, ManifestError> {
+        let Some(value) = value else {
+            return Ok(default * 1_000);
+        };
+        match parse_duration(value.get_ref()) {
+            Ok(d) => match u64::try_from(d.as_millis()) {
+                Ok(ms) if (range.start * 1_000..=(range.end - 1) * 1_000).contains(&ms) => Ok(ms),
+                _ => self.refuse(
+                    Some(value.span()),
+                    format!(
+                        "{key} = \"{}\" is impossible: use \"{}s\" to \"{}s\"",
+                        value.get_ref(),
+                        range.start,
+                        range.end - 1
+                    ),
+                ),
+            },
+            Err(e) => self.refuse(Some(value.span()), format!("{key}: {e}")),
+        }
+    }
+
+    fn count(
+        &self,
+        key: &str,
+        value: Option<Spanned<u64>>,
+        default: u32,
+        range: &Range<u64>,
+    ) -> Result<u32, ManifestError> {
+        match value {
+            None => Ok(default),
+            Some(v) => match u32::try_from(*v.get_ref()) {
+                Ok(n) if range.contains(v.get_ref()) => Ok(n),
+                _ => self.refuse(
+                    Some(v.span()),
+                    format!(
+                        "{key} = {} is impossible: use {} to {}",
+                        v.get_ref(),
+                        range.start,
+                        range.end - 1
+                    ),
+                ),
+            },
+        }
+    }
+
+    fn env(
+        &self,
+        env: BTreeMap<String, Spanned<String>>,
+    ) -> Result<BTreeMap<String, String>, ManifestError> {
+        let mut out = BTreeMap::new();
+        for (key, value) in env {
+            let good = key
+                .chars()
+                .next()
+                .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+                && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            if !good {
+                return self.refuse(
+                    Some(value.span()),
+                    format!("env: \"{key}\" is not a variable name: use letters, digits and '_'"),
+                );
+            }
+            if key == "PORT" || key.starts_with("FN_") {
+                return self.refuse(
+                    Some(value.span()),
+                    format!("env: {key} is set by the platform: choose another name"),
+                );
+            }
+            if value.get_ref().contains('\0') {
+                return self.refuse(
+                    Some(value.span()),
+                    format!("env: {key} contains a NUL character: remove it"),
+                );
+            }
+            out.insert(key, value.into_inner());
+        }
+        Ok(out)
+    }
+
+    fn warmup(
+        &self,
+        requests: Vec<Spanned<WarmupRequest>>,
+    ) -> Result<Vec<WarmupRequest>, ManifestError> {
+        if let Some(extra) = requests.get(WARMUP_MAX) {
+            return self.refuse(
+                Some(extra.span()),
+                format!("more than {WARMUP_MAX} warm-up requests: remove some"),
+            );
+        }
+        for request in &requests {
+            let r = request.get_ref();
+            if !r.path.starts_with('/') || r.path.contains(char::is_whitespace) {
+                return self.refuse(
+                    Some(request.span()),
+                    format!("warmup path \"{}\" must start with '/' and have no spaces", r.path),
+                );
+            }
+            if r.method.is_empty() || !r.method.chars().all(|c| c.is_ascii_uppercase()) {
+                return self.refuse(
+                    Some(request.span()),
+                    format!("warmup method \"{}\" is not an HTTP method: use GET, POST, …", r.method),
+                );
+            }
+        }
+        Ok(requests.into_iter().map(Spanned::into_inner).collect())
+    }
+
+    fn hooks(&self, runtime: Runtime, hooks: Option<Spanned<Hooks>>) -> Result<Hooks, ManifestError> {
+        let Some(hooks) = hooks else {
+            return Ok(Hooks::default());
+        };
+        if runtime != Runtime::Http {
+            return self.refuse(
+                Some(hooks.span()),
+                "hooks is for runtime = \"http\" only: python and node register functions, see docs/runtime-contract.md",
+            );
+        }
+        let h = hooks.get_ref();
+        for path in [&h.before_snapshot, &h.after_restore].into_iter().flatten() {
+            if !path.starts_with('/') || path.contains(char::is_whitespace) {
+                return self.refuse(
+                    Some(hooks.span()),
+                    format!("hook path \"{path}\" must start with '/' and have no spaces"),
+                );
+            }
+        }
+        Ok(hooks.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests;

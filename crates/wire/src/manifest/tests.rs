@@ -1,0 +1,104 @@
+use super::*;
+
+const HELLO: &str = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+
+fn refused(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_shortest_manifest_gets_defaults_that_start() {
+    let manifest = parse(HELLO).unwrap();
+    assert_eq!(manifest.base, Base::Python);
+    assert_eq!(manifest.memory, ByteSize(256 << 20));
+    assert_eq!(manifest.timeout(), Duration::from_secs(30));
+    assert!(manifest.snapshot);
+}
+
+#[test]
+fn every_key_is_taken() {
+    let manifest = parse(
+        r#"
+name = "shop"
+runtime = "http"
+command = ["./server", "-v"]
+base = "node"
+memory = "1GiB"
+cpu = 0.5
+timeout = "1m"
+concurrency = 8
+max_instances = 3
+idle = "90s"
+tmp = "16MiB"
+snapshot = false
+[env]
+MODE = "x"
+[[warmup]]
+path = "/ready?deep=1"
+[[warmup]]
+method = "POST"
+path = "/"
+body = "{}"
+[hooks]
+before_snapshot = "/freeze"
+[build]
+command = "make"
+"#,
+    )
+    .unwrap();
+    assert_eq!(manifest.command, ["./server", "-v"]);
+    assert_eq!(manifest.idle_ms, 90_000);
+    assert_eq!(manifest.warmup[0].method, "GET");
+    assert_eq!(manifest.hooks.before_snapshot.as_deref(), Some("/freeze"));
+    assert_eq!(manifest.build_command.as_deref(), Some("make"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line() {
+    let message = refused(&format!("{HELLO}memmory = \"1GiB\"\n"));
+    assert!(message.contains("line 4"), "{message}");
+    assert!(message.contains("memmory"), "{message}");
+    assert!(message.contains("`memory`"), "names what is known: {message}");
+}
+
+#[test]
+fn impossible_limits_are_refused_with_line_and_range() {
+    for (line, fix) in [
+        ("memory = \"1MiB\"", "\"16MiB\" to \"64GiB\""),
+        ("memory = \"lots\"", "for example \"256MiB\""),
+        ("cpu = 0", "0.05 to 64"),
+        ("cpu = 1000.0", "0.05 to 64"),
+        ("timeout = \"0s\"", "\"1s\" to \"900s\""),
+        ("timeout = \"soon\"", "\"30s\""),
+        ("concurrency = 0", "1 to 1000"),
+        ("max_instances = 0", "1 to 10000"),
+        ("base = \"node\"", "remove the line"),
+        ("command = [\"x\"]", "entry = \"file.function\""),
+        ("env = { PORT = \"1\" }", "set by the platform"),
+        ("env = { \"a b\" = \"1\" }", "letters, digits"),
+        ("warmup = [{ path = \"x\" }]", "start with '/'"),
+        ("hooks = { after_restore = \"/x\" }", "http"),
+    ] {
+        let message = refused(&format!("{HELLO}{line}\n"));
+        assert!(message.contains("line 4"), "{line}: {message}");
+        assert!(message.contains(fix), "{line}: {message}");
+    }
+}
+
+#[test]
+fn bad_names_and_handlers_are_refused_with_the_rule() {
+    assert!(refused(&HELLO.replace("hello", "He llo")).contains("line 1"));
+    assert!(refused(&HELLO.replace("main.handler", "main")).contains("file.function"));
+    assert!(refused(&HELLO.replace("main.handler", "../x.handler")).contains("file.function"));
+    assert!(refused("name = \"a\"\nruntime = \"http\"\n").contains("command"));
+    assert!(refused("name = \"a\"\nruntime = \"ruby\"\n").contains("line 2"));
+    assert!(refused("name = \n").contains("line 1"));
+}
+
+#[test]
+fn a_size_is_read_back_as_written() {
+    for text in ["1KiB", "256MiB", "3GiB"] {
+        assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
+    }
+    assert!("99999999999999999GiB".parse::<ByteSize>().is_err());
+}
