@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Builds a runtime's root filesystem: a minimal Debian 12 tree, packed as a tar whose bytes depend only on the package
+# versions and the files beside this script. Needs root (chroot), mmdebstrap and, for node, a C compiler.
+# usage: build.sh [--force] NAME OUT.tar      NAME is base, python or node
+#
+# Does nothing when OUT.tar was built from the same inputs; --force takes up newer Debian packages.
+# A runtime is: the packages and overlay of base/, then its own packages and overlay, then its own `finish TREE`.
+set -euo pipefail
+
+fail() { echo "build.sh: $*" >&2; exit 1; }
+force=0
+if [ "${1:-}" = --force ]; then force=1; shift; fi
+[ $# -eq 2 ] || fail "usage: build.sh [--force] NAME OUT.tar"
+name=$1
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(realpath -m "$2")
+[[ $name =~ ^[a-z]+$ && -f $here/$name/packages ]] || fail "no runtime '$name': choose one of $(cd "$here" && dirname -- */packages | paste -sd ' ')"
+
+release=bookworm
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+# One fixed time for every file: archives stay equal, and CRIU sees the same mtimes on every host.
+epoch=1700000000
+parts=(base)
+[ "$name" = base ] || parts+=("$name")
+
+# Names, modes and contents of everything that goes in, so that a touched but unchanged file rebuilds nothing.
+fingerprint() {
+    (cd "$here" && find build.sh "${parts[@]}" \( -name __pycache__ -prune \) -o \( -type f -printf '%p %m\n' \) | LC_ALL=C sort |
+        while read -r path mode; do echo "$path $mode $(sha256sum < "$path")"; done) | sha256sum | cut -d ' ' -f 1
+}
+inputs=$(fingerprint)
+if [ $force = 0 ] && [ -f "$out" ] && [ "$(cat "$out.stamp" 2>/dev/null)" = "$inputs" ]; then
+    echo "$name: $out is up to date"
+    exit 0
+fi
+[ "$(id -u)" = 0 ] || fail "building a root filesystem needs root; run it with sudo"
+command -v mmdebstrap >/dev/null || fail "mmdebstrap is missing; run 'apt-get install mmdebstrap'"
+
+# The Debian mirrors this machine already uses, without any other repository it may have. main only.
+sources=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
+    awk -v release=$release -v keyring=$keyring \
+        '$3 == "Debian" && ($2 == release || $2 ~ "^" release "-(updates|security)$") { print "deb [signed-by=" keyring "]", $1, $2, "main" }' |
+    LC_ALL=C sort -u)
+grep -q " $release main" <<< "$sources" || fail "apt knows no Debian $release mirror; run 'apt-get update' first"
+
+names_in() { sed -e 's/#.*//' -e '/^ *$/d' "$@"; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tree=$work/tree
+include=$(cd "$here" && names_in "${parts[@]/%//packages}" | paste -sd ,)
+architecture=$(dpkg --print-architecture)
+names_in "$here/base/pretend-installed" |
+    sed "s/.*/Package: &\nStatus: install ok installed\nArchitecture: $architecture\nMulti-Arch: foreign\nVersion: 999\n/" > "$work/status"
+
+echo "$name: fetching packages"
+# `extract` only unpacks: no maintainer script runs, so nothing depends on this machine. /bin, /sbin and /lib are links into
+# /usr, as on any installed Debian 12.
+mmdebstrap --quiet --variant=extract --mode=root --format=directory --skip=cleanup/apt --include="$include" \
+    --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' \
+    --setup-hook='cd "$1" && mkdir -p usr/bin usr/sbin usr/lib usr/lib64 && for d in bin sbin lib lib64; do ln -s usr/$d $d; done' \
+    --setup-hook="cp '$work/status' \"\$1/var/lib/dpkg/status\"" \
+    $release "$tree" - <<< "$sources" > "$work/log" 2>&1 || { cat "$work/log" >&2; fail "mmdebstrap could not build the tree"; }
+
+in_tree() { chroot "$tree" /usr/bin/env -i PATH=/usr/bin:/bin LANG=C.UTF-8 "$@"; }
+
+# What was unpacked, for whoever has to tell which versions a function runs on.
+mkdir -p "$tree/opt/rekindle"
+for deb in "$tree"/var/cache/apt/archives/*.deb; do dpkg-deb --show --showformat='${Package} ${Version}\n' "$deb"; done |
+    LC_ALL=C sort > "$tree/opt/rekindle/packages"
+[ -s "$tree/opt/rekindle/packages" ] || fail "mmdebstrap kept no package files to list"
+
+# What no function needs: documentation, translations, charset converters, package state, what only a boot or a login would read.
+rm -rf "$tree"/usr/share/{doc,doc-base,man,info,locale,i18n,lintian,bug,common-licenses,debconf,menu,pixmaps,applications,gcc,gdb,initramfs-tools,perl5,polkit-1} \
+    "$tree"/usr/share/zoneinfo/{posix,right} "$tree"/usr/lib/*/gconv "$tree"/usr/lib/{init,systemd,tmpfiles.d} "$tree"/usr/share/base-files \
+    "$tree"/{boot,home,media,mnt,opt/*.d,srv,var} \
+    "$tree"/etc/{alternatives,apt,cron.*,debconf.conf,default,dpkg,fstab,init.d,issue,issue.net,kernel,logrotate.d,machine-id,motd,pam.d,profile.d,rmt,skel,systemd,update-motd.d}
+mkdir -p "$tree"/{app,tmp,proc,dev,run,sys,root,var/tmp}
+ln -s /run "$tree/var/run"
+
+for part in "${parts[@]}"; do
+    cp -a --no-preserve=ownership,timestamps "$here/$part/overlay/." "$tree/"
+done
+find "$tree/opt" -name __pycache__ -prune -exec rm -rf {} +
+ln -sf /usr/share/zoneinfo/Etc/UTC "$tree/etc/localtime"
+
+# What the maintainer scripts would have done: the TLS roots as one file, the links to busybox, the linker's cache.
+mkdir -p "$tree"/etc/ssl/certs "$tree"/usr/lib/ssl
+(cd "$tree/usr/share/ca-certificates" && find . -name '*.crt' -print0 | LC_ALL=C sort -z | xargs -0 cat) > "$tree/etc/ssl/certs/ca-certificates.crt"
+ln -sf /etc/ssl/certs "$tree/usr/lib/ssl/certs"
+ln -sf /etc/ssl/certs/ca-certificates.crt "$tree/usr/lib/ssl/cert.pem"
+rm -rf "$tree/usr/share/ca-certificates" "$tree/usr/sbin/update-ca-certificates"
+chroot "$tree" /usr/bin/busybox --list | while read -r applet; do
+    [ -e "$tree/usr/bin/$applet" ] || [ -e "$tree/usr/sbin/$applet" ] || ln -s busybox "$tree/usr/bin/$applet"
+done
+for part in "${parts[@]}"; do
+    [ ! -x "$here/$part/finish" ] || { echo "$name: finishing $part"; "$here/$part/finish" "$tree"; }
+done
+ldconfig -r "$tree"
+rm -rf "$tree"/var/cache
+
+# Every file is readable by the function's uid, which is not known here, and no file changes identity.
+find "$tree" ! -type l -exec chmod u-s,g-s,a+rX {} +
+chmod 1777 "$tree/tmp" "$tree/var/tmp"
+find "$tree/dev" "$tree/run" "$tree/sys" "$tree/proc" -mindepth 1 -delete
+
+mkdir -p "$(dirname "$out")"
+# Written beside OUT and renamed: whoever reads OUT.tar sees a whole one.
+tar --create --file "$out.new" --directory "$tree" --sort=name --format=gnu --mtime=@$epoch --owner=0 --group=0 --numeric-owner .
+mv "$out.new" "$out"
+echo "$inputs" > "$out.stamp"
+echo "$name: $out, $(($(stat -c %s "$out") / 1000000)) MB, $(wc -l < "$tree/opt/rekindle/packages") packages"

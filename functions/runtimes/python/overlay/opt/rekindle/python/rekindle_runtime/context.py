@@ -1,0 +1,42 @@
+"""The `context` argument of a handler: AWS Lambda's attributes, and the W3C trace context."""
+
+import os
+import time
+
+
+class Context:
+    """One per invocation. Everything but the request's own values comes from the environment, read once at start."""
+
+    function_name = os.environ.get("FN_NAME", "function")
+    function_version = os.environ.get("FN_VERSION", "0")
+    # A string, as on Lambda.
+    memory_limit_in_mb = os.environ.get("FN_MEMORY_MIB", "128")
+    # Shaped like Lambda's, for code that splits it; no such resource exists.
+    invoked_function_arn = f"arn:rekindle:lambda:local:000000000000:function:{function_name}:{function_version}"
+    log_group_name = f"/rekindle/{function_name}"
+    log_stream_name = f"{function_name}/{function_version}"
+    identity = None
+    client_context = None
+    _timeout_ms = int(float(os.environ.get("FN_TIMEOUT_S", "30")) * 1000)
+
+    def __init__(self, request):
+        headers = request.headers
+        self.aws_request_id = headers.get("x-request-id", "")
+        self.traceparent = headers.get("traceparent")
+        deadline = headers.get("x-fn-deadline-ms", "")
+        self._epoch_deadline_time_in_ms = int(deadline) if deadline.isdecimal() else _now_ms() + self._timeout_ms
+
+    def get_remaining_time_in_millis(self):
+        """Milliseconds until the platform gives up on this invocation; 0 once that time has passed."""
+        return max(0, self._epoch_deadline_time_in_ms - _now_ms())
+
+    def log(self, message):
+        """Writes `message` to the function's log."""
+        print(message)
+
+    def __repr__(self):
+        return f"Context({self.function_name}:{self.function_version}, aws_request_id={self.aws_request_id!r})"
+
+
+def _now_ms():
+    return time.time_ns() // 1_000_000

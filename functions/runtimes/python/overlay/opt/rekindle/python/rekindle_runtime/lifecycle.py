@@ -1,0 +1,95 @@
+"""Around snapshots: runs the user's hooks, makes memory worth keeping, and makes restored copies differ where they must.
+
+Every restored instance starts from the same bytes, so every random generator that lives in memory would go on with the same
+numbers in all of them.
+"""
+
+import gc
+import os
+import sys
+import traceback
+
+import rekindle
+
+from . import handler
+from .http1 import Response
+from .payload import JSON_TYPE, error_response
+
+
+class HookFailed(Exception):
+    """A hook raised; the message names it and says what it raised."""
+
+
+def before_snapshot():
+    """Handles POST /.rekindle/before-snapshot."""
+
+    def work():
+        _run(reversed(rekindle._before_snapshot + _lambda_hooks("get_before_snapshot")), "before_snapshot")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.collect()
+        # Frozen objects are left alone by later collections, so restored copies do not dirty pages by marking them.
+        gc.freeze()
+
+    return _answer(work)
+
+
+def after_restore():
+    """Handles POST /.rekindle/after-restore."""
+
+    def work():
+        reseed()
+        _run(rekindle._after_restore + _lambda_hooks("get_after_restore"), "after_restore")
+
+    return _answer(work)
+
+
+def reseed():
+    """Gives every generator that is loaded and known here a new seed from the kernel. os.urandom, secrets and uuid4 need none."""
+    modules = sys.modules
+    if "random" in modules:
+        modules["random"].seed()
+    if "tempfile" in modules:
+        modules["tempfile"]._name_sequence = None
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
+    if "_ssl" in modules:
+        # Reseeds OpenSSL's primary generator from the kernel as well; those of the threads follow it.
+        modules["_ssl"].RAND_add(os.urandom(48), 48.0)
+    if "uuid" in modules:
+        # uuid1's node is random where no network card is to be seen.
+        modules["uuid"]._node = None
+
+
+def _lambda_hooks(getter):
+    """Hooks registered as entries (function, args, kwargs) with AWS's own library for SnapStart, if the function brings it."""
+    library = sys.modules.get("snapshot_restore_py")
+    if library is None or not hasattr(library, getter):
+        return []
+    return [_bound(*entry) for entry in getattr(library, getter)()]
+
+
+def _bound(function, arguments, keywords):
+    def hook():
+        return function(*arguments, **keywords)
+
+    hook.__qualname__ = getattr(function, "__qualname__", repr(function))
+    return hook
+
+
+def _run(hooks, kind):
+    for hook in hooks:
+        try:
+            handler.call(hook)
+        except BaseException as error:
+            traceback.print_exc()
+            name = getattr(hook, "__qualname__", repr(hook))
+            raise HookFailed(f"{kind} hook '{name}' failed: {type(error).__name__}: {error}") from None
+
+
+def _answer(work):
+    try:
+        work()
+    except HookFailed as error:
+        return error_response(500, "Runtime.HookFailed", str(error))
+    return Response(200, [JSON_TYPE], b"{}")
