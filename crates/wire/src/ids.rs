@@ -159,6 +159,11 @@ prefixed_id!(
     "w"
 );
 prefixed_id!(
+    /// One running gateway: leases are its own, and a restart makes another.
+    GatewayId,
+    "g"
+);
+prefixed_id!(
     /// One invocation, as told to the user in `X-Request-Id`.
     RequestId,
     "r"

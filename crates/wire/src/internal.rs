@@ -4,6 +4,8 @@
 //! | caller → callee | call | body → answer |
 //! |---|---|---|
 //! | gateway → scheduler | `POST /internal/placements` | [`PlacementRequest`] → [`Placement`] |
+//! | gateway → scheduler | `POST /internal/leases` | [`LeaseReport`] → [`LeaseAnswer`] |
+//! | gateway → scheduler | `GET /internal/recalls?gateway=ID&wait_ms=N` | → [`LeaseAnswer`], as soon as there is something to give back |
 //! | gateway → scheduler | `ANY /v1/…` | the admin API, passed on once the key was checked |
 //! | worker → scheduler | `POST /internal/heartbeat` | [`Heartbeat`] → [`HeartbeatAnswer`] |
 //! | scheduler → worker | `POST /instances` | [`StartInstance`] → 202, before the instance is ready |
@@ -19,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
-use crate::ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
+use crate::ids::{FunctionName, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
 
 /// A content-addressed archive of files in the store: `layers/{digest}.tar.zst`.
@@ -54,8 +56,14 @@ pub struct VersionSpec {
 /// A gateway asks where to send an invocation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlacementRequest {
+    /// The gateway that asks; the lease will be its own.
+    pub gateway: GatewayId,
     /// The function.
     pub function: FunctionName,
+    /// Instances of the function the gateway holds a lease on; it wants another one. A lease the scheduler believes it has
+    /// and it does not know of (a lost answer) is granted again.
+    #[serde(default)]
+    pub held: Vec<InstanceId>,
     /// Start a fresh instance this way rather than taking what is best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<StartKind>,
@@ -83,6 +91,41 @@ pub struct Placement {
     pub timeout_ms: u64,
     /// How long the gateway may keep using the slots, milliseconds from now; asking again renews it.
     pub lease_ms: u64,
+}
+
+/// A gateway tells what became of its leases. Sent when a lease is returned, and before one runs out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeaseReport {
+    /// The gateway.
+    pub gateway: GatewayId,
+    /// Leases it keeps using: renewed for another `lease_ms`.
+    #[serde(default)]
+    pub held: Vec<InstanceId>,
+    /// Leases it gives back.
+    #[serde(default)]
+    pub returned: Vec<ReturnedLease>,
+}
+
+/// A lease that ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReturnedLease {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Whether the instance has answered an invocation, so that the next one on it is warm.
+    pub served: bool,
+    /// Milliseconds since an invocation last ended on it.
+    pub idle_ms: u64,
+    /// Whether an invocation ran into its timeout and may still occupy the instance: one that serves a single invocation
+    /// at a time is stopped.
+    #[serde(default)]
+    pub stuck: bool,
+}
+
+/// What a gateway shall do with its leases.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LeaseAnswer {
+    /// Send nothing new to these, and return their leases as soon as they are free.
+    pub give_back: Vec<InstanceId>,
 }
 
 /// Start an instance of a version.
