@@ -1,0 +1,30 @@
+// Entry point of the node runtime: loads the handler named by FN_HANDLER, then serves it on 127.0.0.1:$PORT.
+//
+// The contract is docs/runtime-contract.md. A handler that cannot be loaded ends the process with code 1 before it listens.
+'use strict';
+
+// Before any code of the user's can keep a reference to what these replace or add.
+require('./lib/random').install();
+globalThis.rekindle = require('./rekindle');
+globalThis.awslambda = require('./lib/stream').awslambda;
+
+const { load, HandlerNotFound } = require('./lib/handler');
+const { serve } = require('./lib/server');
+
+async function main() {
+  let handler;
+  try {
+    handler = await load(process.cwd(), process.env.FN_HANDLER ?? '');
+  } catch (error) {
+    if (error instanceof HandlerNotFound) {
+      console.error(`rekindle: ${error.message}`);
+    } else {
+      console.error(error);
+      console.error(`rekindle: the module of handler '${process.env.FN_HANDLER}' failed while it was loaded`);
+    }
+    process.exit(1);
+  }
+  serve(Number(process.env.PORT ?? 8080), handler);
+}
+
+main();

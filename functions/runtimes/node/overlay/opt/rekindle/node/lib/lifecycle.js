@@ -1,0 +1,50 @@
+// Around snapshots: runs the user's hooks, makes memory worth keeping, and makes restored copies differ where they must.
+'use strict';
+
+const v8 = require('node:v8');
+const vm = require('node:vm');
+const rekindle = require('../rekindle');
+const { reseed } = require('./random');
+
+const hooks = rekindle[Symbol.for('rekindle.hooks')];
+
+/** A hook threw; the message names it and says what it threw. */
+class HookFailed extends Error {}
+
+/** POST /.rekindle/before-snapshot; resolves to the answer's body. */
+async function beforeSnapshot() {
+  await run([...hooks.beforeSnapshot].reverse(), 'beforeSnapshot');
+  collectGarbage();
+  return {};
+}
+
+/** POST /.rekindle/after-restore; resolves to the answer's body. */
+async function afterRestore() {
+  const notReseeded = reseed();
+  await run(hooks.afterRestore, 'afterRestore');
+  return notReseeded.length > 0 ? { notReseeded } : {};
+}
+
+// The collector is within reach only of contexts made while this flag is set.
+function collectGarbage() {
+  if (typeof globalThis.gc === 'function') return globalThis.gc();
+  v8.setFlagsFromString('--expose-gc');
+  try {
+    vm.runInNewContext('gc')();
+  } finally {
+    v8.setFlagsFromString('--no-expose-gc');
+  }
+}
+
+async function run(list, kind) {
+  for (const hook of list) {
+    try {
+      await hook();
+    } catch (error) {
+      console.error(error);
+      throw new HookFailed(`${kind} hook '${hook.name || 'anonymous'}' failed: ${error?.name ?? typeof error}: ${error?.message ?? error}`);
+    }
+  }
+}
+
+module.exports = { beforeSnapshot, afterRestore, HookFailed };

@@ -1,0 +1,134 @@
+// The HTTP server: one invocation per request, every failure with its own answer.
+'use strict';
+
+const http = require('node:http');
+const { Context } = require('./context');
+const { call } = require('./handler');
+const lifecycle = require('./lifecycle');
+const { httpEvent, httpResponse, toJson, InvalidResponse, JSON_TYPE } = require('./payload');
+const { isStreamed, ResponseStream } = require('./stream');
+
+const MAX_HEAD = 256 * 1024;
+const ROUTES = new Map([
+  ['/.rekindle/before-snapshot', lifecycle.beforeSnapshot],
+  ['/.rekindle/after-restore', lifecycle.afterRestore],
+]);
+
+/** Listens on 127.0.0.1:`port` and serves `handler` until the process is killed. */
+function serve(port, handler) {
+  // The platform closes connections it no longer needs. No timer of ours may: time leaps over a restore.
+  const server = http.createServer({ maxHeaderSize: MAX_HEAD, requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0, noDelay: true });
+  server.on('request', async (request, response) => {
+    response.sendDate = false;
+    response.on('error', () => {}); // The platform went away; there is nobody to tell.
+    try {
+      const body = await read(request);
+      if (body === null) return;
+      const route = ROUTES.get(request.url);
+      if (route !== undefined) await platformCall(route, request, response);
+      else await invoke(handler, request, body, response);
+    } catch (error) {
+      console.error(error);
+      if (response.headersSent) response.destroy();
+      else sendError(response, 500, 'Runtime.Internal', `the runtime failed: ${error?.message}`);
+    }
+  });
+  server.on('error', (error) => {
+    console.error(`rekindle: cannot listen on 127.0.0.1:${port}: ${error.message}`);
+    process.exit(1);
+  });
+  server.listen({ host: '127.0.0.1', port, backlog: 1024 });
+}
+
+// The whole body, or null if the peer closed within it.
+async function read(request) {
+  const chunks = [];
+  try {
+    for await (const chunk of request) chunks.push(chunk);
+  } catch {
+    return null;
+  }
+  return chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
+}
+
+async function platformCall(route, request, response) {
+  if (request.method !== 'POST') return sendError(response, 405, 'Runtime.BadRequest', `${request.url} takes POST`);
+  try {
+    send(response, 200, ['content-type', JSON_TYPE], toJson(await route()));
+  } catch (error) {
+    if (!(error instanceof lifecycle.HookFailed)) throw error;
+    sendError(response, 500, 'Runtime.HookFailed', error.message);
+  }
+}
+
+async function invoke(handler, request, body, response) {
+  const isEvent = request.headers['x-fn-invocation'] === 'event';
+  let event;
+  if (isEvent) {
+    try {
+      // An invocation without a payload is one with an empty object, as on Lambda.
+      const text = body.toString('utf8');
+      event = text.trim() === '' ? {} : JSON.parse(text);
+    } catch (error) {
+      return sendError(response, 400, 'Runtime.InvalidEvent', `the event is not JSON: ${error.message}; send a JSON document as the body`);
+    }
+  } else {
+    event = httpEvent(request, body);
+  }
+  const context = new Context(request.headers);
+  if (isStreamed(handler)) return stream(handler, event, context, response);
+  let value;
+  try {
+    value = await call(handler, event, context);
+  } catch (error) {
+    return functionError(response, error);
+  }
+  let answer;
+  try {
+    answer = isEvent ? { status: 200, headers: ['content-type', JSON_TYPE], body: toJson(value) } : httpResponse(value);
+  } catch (error) {
+    const [kind, message] = error instanceof InvalidResponse
+      ? ['Runtime.InvalidResponse', error.message]
+      : ['Runtime.MarshalError', `the handler's return value cannot be sent as JSON: ${error.message}`];
+    console.error(`rekindle: ${message}`);
+    return sendError(response, 500, kind, message, [], true);
+  }
+  send(response, answer.status, answer.headers, answer.body);
+}
+
+async function stream(handler, event, context, response) {
+  const responseStream = new ResponseStream(response);
+  responseStream.on('error', () => {});
+  try {
+    await handler(event, responseStream, context);
+    if (!responseStream.writableEnded) responseStream.end();
+  } catch (error) {
+    // Once bytes are out the only honest answer left is a broken response.
+    if (!response.headersSent) return functionError(response, error);
+    console.error(error);
+    response.destroy();
+  }
+}
+
+function functionError(response, error) {
+  console.error(error);
+  const isError = error instanceof Error || typeof error?.stack === 'string';
+  const kind = isError ? error.name || error.constructor.name : 'Error';
+  const message = isError ? String(error.message) : typeof error === 'string' ? error : JSON.stringify(error) ?? String(error);
+  const trace = isError ? String(error.stack).split('\n').slice(1).map((line) => line.trim()) : [];
+  sendError(response, 500, kind, message, trace, true);
+}
+
+function sendError(response, status, errorType, errorMessage, stackTrace = [], byFunction = false) {
+  const headers = ['content-type', JSON_TYPE];
+  if (byFunction) headers.push('x-fn-function-error', 'Unhandled');
+  send(response, status, headers, toJson({ errorType, errorMessage, stackTrace }));
+}
+
+function send(response, status, headers, body) {
+  const bare = status === 204 || status === 304;
+  response.writeHead(status, bare ? headers : [...headers, 'content-length', String(body.length)]);
+  response.end(bare ? undefined : body);
+}
+
+module.exports = { serve };
