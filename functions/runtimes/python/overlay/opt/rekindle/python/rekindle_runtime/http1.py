@@ -11,6 +11,8 @@ import socket
 MAX_HEAD = 256 * 1024
 MAX_LINE = 16 * 1024
 CHUNK = 64 * 1024
+# What is still read, and thrown away, from a peer that was refused.
+MAX_UNREAD = 4 * 1024 * 1024
 
 REASONS = {
     200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 301: "Moved Permanently", 302: "Found",
@@ -106,6 +108,18 @@ class Connection:
             # A large body is not copied; the kernel holds the head back until the body follows.
             self._sock.sendall(head, socket.MSG_MORE)
             self._sock.sendall(body)
+
+    def finish(self):
+        """Ends a connection whose input was not read to its end: closing at once would reset it, and the peer could lose
+        the answer. Takes at most a second."""
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+            self._sock.settimeout(1)
+            for _ in range(MAX_UNREAD // CHUNK):
+                if not self._sock.recv(CHUNK):
+                    return
+        except OSError:
+            pass
 
     def _receive(self):
         data = self._sock.recv(CHUNK)

@@ -98,7 +98,8 @@ class Acceptors:
             try:
                 connection.write(response, None)
             except OSError:
-                pass
+                return
+            connection.finish()
         except OSError:
             pass  # The platform went away; there is nobody to tell.
 
