@@ -1,1 +1,16 @@
-//! rekindle-init
+//! The tiny init of a sandbox: pid 1 of its pid namespace.
+//!
+//! The worker starts this program with a control socket and tells it what to do; see [`protocol`]. It builds the sandbox
+//! ([`namespaces`], [`rootfs`]), starts the function with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU
+//! inside the same namespaces ([`criu`]), saves and loads the private files that belong to a snapshot ([`files`]), and
+//! reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a worker
+//! that is killed leaves no sandbox behind.
+
+pub mod criu;
+pub mod files;
+pub mod namespaces;
+pub mod protocol;
+pub mod reactor;
+pub mod rootfs;
+pub mod seccomp;
+pub mod spawn;

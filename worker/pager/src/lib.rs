@@ -1,1 +1,27 @@
-//! rekindle-pager
+//! The pager: it takes the seat of CRIU's lazy-pages daemon and serves the page faults of restored processes.
+//!
+//! One thread an instance, so that an instance whose pages come slowly delays no other:
+//!
+//! ```text
+//! Waiting ──CRIU connects──> Handshake ──all descriptors, "finished"──> Serving ──stop──> gone
+//!                               │ faults are served from the first descriptor on      │
+//!                               └──────────────── a page is lost: the instance is killed, then gone
+//! ```
+//!
+//! - [`address_map`]: which addresses of a process still belong to the snapshot (pure).
+//! - [`source`]: where pages come from, behind a trait.
+//! - [`handshake`]: the protocol on `lazy-pages.socket`.
+//! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
+//! - [`pager`]: the thread and its handle.
+
+pub mod address_map;
+pub mod handshake;
+pub mod memory;
+pub mod pager;
+pub mod source;
+
+pub use pager::{LostPage, Pager, PagerConfig, PagerError, Stats};
+pub use source::{Held, PageRef, PageSource, SourceError};
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;

@@ -1,0 +1,16 @@
+//! Driving CRIU, unmodified, over its RPC protocol. The worker has init start `criu swrk` inside a sandbox and keeps the
+//! other end of its socket: [`Session`]. Everything here blocks, with a limit, and is meant for a thread of its own.
+
+mod messages;
+mod session;
+
+pub use session::{CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage};
+
+/// The name of the socket, in its working directory, at which `criu restore --lazy-pages` looks for a pager.
+pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
+/// What CRIU sends to the pager when all processes are restored.
+pub const RESTORE_FINISHED: u32 = 0x5253_5446;
+/// CRIU's log of a dump, in the image directory.
+pub const DUMP_LOG: &str = "dump.log";
+/// CRIU's log of a restore, in the image directory.
+pub const RESTORE_LOG: &str = "restore.log";

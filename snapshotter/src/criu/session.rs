@@ -1,0 +1,279 @@
+//! One conversation with one `criu swrk`:
+//!
+//! ```text
+//! worker                      criu
+//!   │── request ───────────────>│
+//!   │<───────────── notify(stage)│   at the stages asked for; criu waits for each answer
+//!   │── go on ─────────────────>│
+//!   │<────────────────── response│
+//! ```
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg, socketpair,
+};
+use prost::Message;
+
+use super::messages::{
+    CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response,
+};
+use super::{DUMP_LOG, RESTORE_LOG};
+
+/// The longest response CRIU sends, bytes, with room.
+const RESPONSE_MAX: usize = 64 * 1024;
+/// The largest unlinked file that goes into the images, bytes.
+const GHOST_LIMIT: u32 = 16 << 20;
+
+/// Why CRIU did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CriuError {
+    /// Its socket broke: it died.
+    #[error("criu ended without an answer")]
+    Died(#[source] io::Error),
+    /// It did not answer in time.
+    #[error("criu did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// Its answer cannot be read.
+    #[error("criu's answer is not understood")]
+    Malformed(#[source] prost::DecodeError),
+    /// It says that it failed.
+    #[error("criu refused to {what}: {message} (errno {errno})")]
+    Failed {
+        /// What was asked.
+        what: &'static str,
+        /// Its message; the log in the image directory says more.
+        message: String,
+        /// Its errno, 0 if none.
+        errno: i32,
+    },
+    /// What the caller wanted done at a stage failed.
+    #[error("at stage {0:?}")]
+    Stage(Stage, #[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Where in a dump or restore CRIU stops and waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// Dump: everything is written and the processes still stand.
+    PostDump,
+    /// Restore: the processes have their memory and registered their userfaultfd, and stand before their first instruction.
+    PreResume,
+    /// Any other, by CRIU's name.
+    Other(String),
+}
+
+/// A file descriptor of the CRIU process to be given to restored processes in place of `key`.
+#[derive(Debug, Clone)]
+pub struct InheritFd {
+    /// Such as `pipe:[1234]`, as it was at the dump.
+    pub key: String,
+    /// The descriptor's number in the CRIU process.
+    pub fd: i32,
+}
+
+/// A checkpoint to take.
+#[derive(Debug, Clone)]
+pub struct DumpOrder {
+    /// The descriptor of the image directory in the CRIU process.
+    pub images_fd: i32,
+    /// The root of the process tree, in CRIU's pid namespace.
+    pub pid: i32,
+    /// Whether the processes go on afterwards.
+    pub leave_running: bool,
+    /// Things outside the tree, such as `pipe:[1234]`.
+    pub external: Vec<String>,
+    /// 0 to 4.
+    pub log_level: i32,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+/// A checkpoint to restore.
+#[derive(Debug, Clone)]
+pub struct RestoreOrder {
+    /// The descriptor of the image directory in the CRIU process. It is also where the pager's socket is looked for.
+    pub images_fd: i32,
+    /// What takes the place of what was outside the tree.
+    pub inherit: Vec<InheritFd>,
+    /// Whether a pager serves the memory.
+    pub lazy_pages: bool,
+    /// 0 to 4.
+    pub log_level: i32,
+    /// How long it may take.
+    pub limit: Duration,
+}
+
+/// The worker's end of a CRIU process's socket. Dropping it ends that process.
+#[derive(Debug)]
+pub struct Session {
+    socket: OwnedFd,
+}
+
+impl Session {
+    /// A session, and the descriptor to start `criu swrk` with.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
+        Ok((Self { socket: ours }, theirs))
+    }
+
+    /// Takes a checkpoint. `at` is called at each stage while the processes stand still.
+    ///
+    /// # Errors
+    /// See [`CriuError`]. The processes go on then.
+    pub fn dump(
+        &self,
+        order: &DumpOrder,
+        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<(), CriuError> {
+        let options = Options {
+            pid: Some(order.pid),
+            leave_running: Some(order.leave_running),
+            external: order.external.clone(),
+            ..common(order.images_fd, order.log_level, DUMP_LOG, order.limit)
+        };
+        self.converse("dump", Kind::Dump, options, order.limit, at).map(drop)
+    }
+
+    /// Restores a checkpoint. `at` is called at each stage, [`Stage::PreResume`] last before the processes run. Returns the
+    /// root's process id in CRIU's pid namespace.
+    ///
+    /// # Errors
+    /// See [`CriuError`]. What was restored is gone then.
+    pub fn restore(
+        &self,
+        order: &RestoreOrder,
+        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<i32, CriuError> {
+        let inherit_fd = order
+            .inherit
+            .iter()
+            .map(|i| InheritFdMessage { key: i.key.clone(), fd: i.fd })
+            .collect();
+        let options = Options {
+            inherit_fd,
+            lazy_pages: Some(order.lazy_pages),
+            ..common(order.images_fd, order.log_level, RESTORE_LOG, order.limit)
+        };
+        let response = self.converse("restore", Kind::Restore, options, order.limit, at)?;
+        Ok(response.restore.map_or(0, |r| r.pid))
+    }
+
+    /// CRIU's version, as (major, minor, patch).
+    ///
+    /// # Errors
+    /// See [`CriuError`].
+    pub fn version(&self, limit: Duration) -> Result<(i32, i32, i32), CriuError> {
+        let request = Request { kind: Kind::Version.into(), keep_open: Some(true), ..Request::default() };
+        self.send(&request)?;
+        let response = self.receive(Instant::now() + limit, limit)?;
+        let version = response.version.unwrap_or_default();
+        Ok((version.major, version.minor, version.sublevel.unwrap_or(0)))
+    }
+
+    fn converse(
+        &self,
+        what: &'static str,
+        kind: Kind,
+        options: Options,
+        limit: Duration,
+        mut at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<Response, CriuError> {
+        let deadline = Instant::now() + limit;
+        self.send(&Request { kind: kind.into(), options: Some(options), ..Request::default() })?;
+        let mut stopped_at = None;
+        loop {
+            let response = self.receive(deadline, limit)?;
+            if response.kind != i32::from(Kind::Notify) {
+                return match (stopped_at, response.success) {
+                    (Some((stage, cause)), _) => Err(CriuError::Stage(stage, cause)),
+                    (None, true) => Ok(response),
+                    (None, false) => Err(CriuError::Failed {
+                        what,
+                        message: response.message.unwrap_or_else(|| "see its log".to_owned()),
+                        errno: response.errno.unwrap_or(0),
+                    }),
+                };
+            }
+            let stage = match response.notify.and_then(|n| n.script).unwrap_or_default().as_str() {
+                "post-dump" => Stage::PostDump,
+                "pre-resume" => Stage::PreResume,
+                other => Stage::Other(other.to_owned()),
+            };
+            let done = at(&stage);
+            let go_on = Request {
+                kind: Kind::Notify.into(),
+                notify_success: Some(done.is_ok()),
+                ..Request::default()
+            };
+            if let Err(cause) = done {
+                stopped_at.get_or_insert((stage, cause));
+            }
+            self.send(&go_on)?;
+        }
+    }
+
+    fn send(&self, request: &Request) -> Result<(), CriuError> {
+        let bytes = request.encode_to_vec();
+        let sent = sendmsg::<UnixAddr>(
+            self.socket.as_raw_fd(),
+            &[IoSlice::new(&bytes)],
+            &[],
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        );
+        sent.map(drop).map_err(|e| CriuError::Died(e.into()))
+    }
+
+    fn receive(&self, deadline: Instant, limit: Duration) -> Result<Response, CriuError> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+            let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut ready, wait) {
+                Ok(0) => return Err(CriuError::Timeout(limit)),
+                Ok(_) => break,
+                Err(nix::Error::EINTR) => {}
+                Err(e) => return Err(CriuError::Died(e.into())),
+            }
+        }
+        let mut buffer = vec![0_u8; RESPONSE_MAX];
+        let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
+            .map_err(|e| CriuError::Died(e.into()))?;
+        if length == 0 {
+            return Err(CriuError::Died(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Response::decode(&buffer[..length]).map_err(CriuError::Malformed)
+    }
+}
+
+fn common(images_fd: i32, log_level: i32, log: &str, limit: Duration) -> Options {
+    Options {
+        images_dir_fd: -1,
+        // By way of CRIU's own descriptor: the directory lies outside the sandbox's mount namespace.
+        images_dir: Some(format!("/proc/self/fd/{images_fd}")),
+        log_level: Some(log_level),
+        log_file: Some(log.to_owned()),
+        notify_scripts: Some(true),
+        file_locks: Some(true),
+        link_remap: Some(true),
+        manage_cgroups_mode: Some(CGROUPS_IGNORE),
+        ghost_limit: Some(GHOST_LIMIT),
+        timeout: Some(u32::try_from(limit.as_secs()).unwrap_or(u32::MAX).max(1)),
+        // A connection left open at the checkpoint is closed in every restored instance, not silently dead.
+        tcp_close: Some(true),
+        network_lock: Some(NETWORK_LOCK_SKIP),
+        ..Options::default()
+    }
+}

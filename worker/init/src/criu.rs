@@ -1,0 +1,42 @@
+//! Starting CRIU inside the sandbox's own namespaces. It then sees no foreign namespace: none is dumped or made anew, and
+//! what it restores lands where it runs.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::unistd::execve;
+
+use crate::protocol::CRIU_DIR;
+use crate::spawn::{fork_as, place_fds};
+
+/// Starts `criu swrk 3`; `fds` become its descriptors 3, 4, …: the RPC socket, the image directory, pipes to inherit.
+/// The bundle brings its own loader and libraries, so nothing of the function's filesystem is run. Returns its process id.
+///
+/// # Errors
+/// When the fork fails. What fails in the child shows as exit code 127.
+pub fn start(fds: &[OwnedFd]) -> io::Result<i32> {
+    let loader = CString::new(format!("{CRIU_DIR}/lib/ld.so"))?;
+    let libraries = format!("{CRIU_DIR}/lib");
+    let program = format!("{CRIU_DIR}/criu");
+    let argv = ["ld.so", "--library-path", &libraries, &program, "swrk", "3"]
+        .into_iter()
+        .map(CString::new)
+        .collect::<Result<Vec<_>, _>>()?;
+    let env = [CString::new("PATH=/usr/bin:/bin")?];
+    match fork_as(None)? {
+        0 => {
+            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            let failed = match place_fds(&borrowed) {
+                Ok(()) => match execve(&loader, &argv, &env) {
+                    Ok(never) => match never {},
+                    Err(e) => e.into(),
+                },
+                Err(e) => e,
+            };
+            eprintln!("rekindle-init: run criu: {failed}");
+            std::process::exit(127);
+        }
+        pid => Ok(pid),
+    }
+}

@@ -1,0 +1,196 @@
+//! What worker and init say to each other: one JSON message a packet on a `SOCK_SEQPACKET` socket, descriptors beside it by
+//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`]; [`Event`]s come in between.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+/// The descriptor of the control socket in init.
+pub const CONTROL_FD: RawFd = 3;
+/// The longest message, bytes.
+pub const MESSAGE_MAX: usize = 128 * 1024;
+/// Descriptors beside one message at most.
+pub const FDS_MAX: usize = 4;
+/// Process id of the function's first process, in its pid namespace. High, so that a restore finds it (and the ids after
+/// it) free: init, CRIU and their children have the low ones.
+pub const FUNCTION_PID: i32 = 501;
+/// Where CRIU's bundle is mounted inside the sandbox, below a directory only root may enter.
+pub const CRIU_DIR: &str = "/run/criu";
+/// Where CRIU keeps the result of its kernel probe.
+pub const CRIU_PROBE_CACHE: &str = "/run/criu.kdat";
+
+/// What a sandbox is made of. The first message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// `cgroup.procs` files that init writes itself into.
+    pub cgroup_procs: Vec<PathBuf>,
+    /// Host name inside.
+    pub hostname: String,
+    /// Directory on the host with the root filesystem; mounted read-only.
+    pub rootfs: PathBuf,
+    /// Directory on the host with the function's files; mounted read-only at `/app`.
+    pub app: PathBuf,
+    /// Directory on the host with CRIU and its libraries.
+    pub criu: PathBuf,
+    /// Size limit of `/tmp`, bytes.
+    pub tmp_bytes: u64,
+    /// Size limit of `/dev/shm`, bytes.
+    pub shm_bytes: u64,
+}
+
+/// A process to start with the function's (few) rights. Beside it: standard output, standard error.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spawn {
+    /// Program and arguments; a program without '/' is looked up in `/usr/local/bin:/usr/bin:/bin`.
+    pub argv: Vec<String>,
+    /// `KEY=value`, all of it.
+    pub env: Vec<String>,
+    /// Working directory.
+    pub cwd: String,
+    /// User and group id.
+    pub uid: u32,
+    /// Open files at most.
+    pub open_files: u64,
+}
+
+/// A request of the worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// Build the sandbox.
+    Setup(Setup),
+    /// Start the function as process [`FUNCTION_PID`].
+    Spawn(Spawn),
+    /// Start `criu swrk`. Beside it: its end of the RPC socket, then the image directory, then (at restore) the pipes to
+    /// give to the restored processes. They arrive in CRIU as descriptors 3, 4, 5, 6.
+    Criu {
+        /// How far the time namespace's clocks are ahead of the host's, nanoseconds: monotonic and boot time.
+        clock_offsets: Option<(i64, i64)>,
+    },
+    /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it.
+    SaveFiles,
+    /// Unpack such an archive from the descriptor beside it.
+    LoadFiles,
+    /// Read the result of CRIU's kernel probe.
+    ReadProbe,
+    /// Store such a result. Beside it: a descriptor to read it from.
+    WriteProbe,
+    /// Kill every process of the sandbox but init.
+    KillAll,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// A process was started: its id inside the sandbox.
+    Started(i32),
+    /// Content of a small file.
+    Bytes(Vec<u8>),
+    /// It did not work.
+    Failed(String),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitCause {
+    /// With an exit code.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// What init says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Message {
+    /// Before the sandbox exists: init's process id on the host.
+    Forked(i32),
+    /// The answer to a request.
+    Answer(Answer),
+    /// A process ended: its id inside the sandbox.
+    Exited(i32, ExitCause),
+}
+
+/// Why a message did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The other side is gone.
+    #[error("the other side closed the control socket")]
+    Closed,
+    /// The socket failed.
+    #[error("control socket")]
+    Socket(#[source] io::Error),
+    /// It is not a message of this protocol.
+    #[error("message on the control socket is not understood")]
+    Malformed(#[source] serde_json::Error),
+    /// It does not fit.
+    #[error("message on the control socket is longer than {MESSAGE_MAX} bytes")]
+    Truncated,
+}
+
+/// Sends one message with descriptors beside it. Blocks unless the socket is non-blocking.
+///
+/// # Errors
+/// When the other side is gone, or the message is too long for a packet.
+pub fn send<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+    sendmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&bytes)],
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    Ok(())
+}
+
+/// Receives one message and the descriptors beside it, which are closed on exec.
+///
+/// # Errors
+/// See [`ReceiveError`]; `WouldBlock` comes as [`ReceiveError::Socket`].
+#[expect(unsafe_code, reason = "takes ownership of descriptors the kernel has just made for this process")]
+pub fn receive<T: for<'de> Deserialize<'de>>(
+    socket: BorrowedFd<'_>,
+) -> Result<(T, Vec<OwnedFd>), ReceiveError> {
+    let mut buffer = vec![0_u8; MESSAGE_MAX];
+    let mut space = nix::cmsg_space!([RawFd; FDS_MAX]);
+    let mut parts = [IoSliceMut::new(&mut buffer)];
+    let received = recvmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )
+    .map_err(|e| ReceiveError::Socket(e.into()))?;
+    let mut fds = Vec::new();
+    for control in received
+        .cmsgs()
+        .map_err(|e| ReceiveError::Socket(e.into()))?
+    {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            // SAFETY: the kernel made these descriptors for this call alone; nobody else owns them.
+            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    let (length, flags) = (received.bytes, received.flags);
+    if length == 0 {
+        return Err(ReceiveError::Closed);
+    }
+    if flags.contains(MsgFlags::MSG_TRUNC) {
+        return Err(ReceiveError::Truncated);
+    }
+    let message = serde_json::from_slice(&buffer[..length]).map_err(ReceiveError::Malformed)?;
+    Ok((message, fds))
+}

@@ -1,0 +1,162 @@
+//! Init's life:
+//!
+//! ```text
+//! start ──Setup──> namespaces, fork ──(first process exits)
+//!                        │
+//!                       pid 1 ── files, network ──> serve: requests one by one, children reaped as they die
+//!                                                     │
+//!                                      control socket closed: exit, and the kernel kills the rest
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::protocol::{
+    Answer, CONTROL_FD, CRIU_PROBE_CACHE, ExitCause, Message, ReceiveError, Request, receive, send,
+};
+use crate::{criu, files, namespaces, rootfs, spawn};
+
+/// The longest kernel probe result that is taken, bytes. It is about 2 KiB.
+const PROBE_MAX: u64 = 64 * 1024;
+
+/// Runs init to its end.
+///
+/// # Errors
+/// When the control socket breaks or the sandbox cannot be made.
+#[expect(unsafe_code, reason = "takes ownership of the control socket it was started with")]
+pub fn run() -> io::Result<()> {
+    // SAFETY: the worker starts this program with the control socket there; nothing else in this process owns it.
+    let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
+    nix::fcntl::fcntl(&control, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    let control = control.as_fd();
+    let (request, _) = match receive::<Request>(control) {
+        Ok(first) => first,
+        Err(ReceiveError::Closed) => return Ok(()),
+        Err(e) => return Err(io::Error::other(e)),
+    };
+    let Request::Setup(setup) = request else {
+        return Err(io::Error::other("the first request is not Setup"));
+    };
+    let entered = namespaces::join_cgroups(&setup.cgroup_procs).and_then(|()| namespaces::enter());
+    match entered {
+        Err(e) => answer(control, Answer::Failed(chain(&e))),
+        Ok(Some(pid)) => namespaces::report_pid(control, pid),
+        Ok(None) => {
+            let ready = rootfs::enter(&setup)
+                .map_err(|e| chain(&e))
+                .and_then(|()| namespaces::prepare_network(&setup.hostname).map_err(|e| chain(&e)));
+            match ready {
+                Ok(()) => {
+                    answer(control, Answer::Done)?;
+                    serve(control)
+                }
+                Err(text) => answer(control, Answer::Failed(text)),
+            }
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        cause = e.source();
+    }
+    text
+}
+
+fn answer(control: BorrowedFd<'_>, answer: Answer) -> io::Result<()> {
+    send(control, &Message::Answer(answer), &[])
+}
+
+fn serve(control: BorrowedFd<'_>) -> io::Result<()> {
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    children.thread_block()?;
+    let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let mut clocks_set = false;
+    loop {
+        let mut ready = [
+            PollFd::new(control, PollFlags::POLLIN),
+            PollFd::new(deaths.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Err(nix::Error::EINTR) => continue,
+            other => other?,
+        };
+        let happened = |i: usize| ready[i].revents().is_some_and(|r| !r.is_empty());
+        let (spoken, died) = (happened(0), happened(1));
+        if died {
+            while deaths.read_signal()?.is_some() {}
+            reap(control)?;
+        }
+        if spoken {
+            let (request, fds) = match receive::<Request>(control) {
+                Ok(received) => received,
+                Err(ReceiveError::Closed) => return Ok(()),
+                Err(e) => return Err(io::Error::other(e)),
+            };
+            let done = perform(request, fds, &mut clocks_set).unwrap_or_else(Answer::Failed);
+            answer(control, done)?;
+        }
+    }
+}
+
+fn reap(control: BorrowedFd<'_>) -> io::Result<()> {
+    loop {
+        let (pid, cause) = match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, ExitCause::Code(code)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, ExitCause::Signal(signal as i32)),
+            Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
+            Ok(_) | Err(nix::Error::EINTR) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        send(control, &Message::Exited(pid.as_raw(), cause), &[])?;
+    }
+}
+
+fn perform(request: Request, fds: Vec<OwnedFd>, clocks_set: &mut bool) -> Result<Answer, String> {
+    let mut fds = fds.into_iter();
+    let mut next = |what: &str| fds.next().ok_or_else(|| format!("{what}: the descriptor beside it is missing"));
+    let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    match request {
+        Request::Setup(_) => Err("the sandbox is set up already".to_owned()),
+        Request::Spawn(order) => {
+            let (stdout, stderr) = (next("stdout")?, next("stderr")?);
+            spawn::spawn(&order, &stdout, &stderr).map(Answer::Started).map_err(|e| chain(&e))
+        }
+        Request::Criu { clock_offsets } => {
+            if let (Some((monotonic, boottime)), false) = (clock_offsets, *clocks_set) {
+                namespaces::set_clocks(monotonic, boottime).map_err(plain("set the clocks"))?;
+                *clocks_set = true;
+            }
+            let all: Vec<OwnedFd> = fds.collect();
+            criu::start(&all).map(Answer::Started).map_err(plain("start criu"))
+        }
+        Request::SaveFiles => files::save(next("archive")?).map(|()| Answer::Done).map_err(plain("save files")),
+        Request::LoadFiles => files::load(next("archive")?).map(|()| Answer::Done).map_err(plain("load files")),
+        Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE).map(Answer::Bytes).map_err(plain("read the probe")),
+        Request::WriteProbe => {
+            let mut content = Vec::new();
+            File::from(next("probe")?)
+                .take(PROBE_MAX)
+                .read_to_end(&mut content)
+                .and_then(|_| File::create(CRIU_PROBE_CACHE)?.write_all(&content))
+                .map(|()| Answer::Done)
+                .map_err(plain("write the probe"))
+        }
+        Request::KillAll => match kill(Pid::from_raw(-1), Signal::SIGKILL) {
+            Ok(()) | Err(nix::Error::ESRCH) => Ok(Answer::Done),
+            Err(e) => Err(format!("kill all: {e}")),
+        },
+    }
+}

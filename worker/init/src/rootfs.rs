@@ -1,0 +1,154 @@
+//! What a function sees of files:
+//!
+//! ```text
+//! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
+//! /app       the function's files, read-only                 /dev    null zero full random urandom, fd, shm
+//! /tmp       a private tmpfs with a limit                    /run    root only: CRIU and its probe cache
+//! ```
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
+use nix::unistd::{chdir, pivot_root};
+
+use crate::protocol::{CRIU_DIR, Setup};
+
+/// Why the files could not be laid out.
+#[derive(Debug, thiserror::Error)]
+pub enum RootfsError {
+    /// A mount failed.
+    #[error("mount {what} at {}", .at.display())]
+    Mount {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        at: PathBuf,
+        /// Why.
+        #[source]
+        source: nix::Error,
+    },
+    /// Another call failed.
+    #[error("{0}")]
+    Call(&'static str, #[source] nix::Error),
+    /// A file or directory could not be made.
+    #[error("make {}", .0.display())]
+    Make(PathBuf, #[source] std::io::Error),
+}
+
+const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+
+/// Files of /proc that tell of the host or reach it, and are covered by an empty file.
+const MASKED_FILES: [&str; 6] = [
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/timer_list",
+    "/proc/kallsyms",
+    "/proc/sysrq-trigger",
+    "/proc/kpagecount",
+];
+/// Directories of /proc that are covered by an empty one.
+const MASKED_DIRECTORIES: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/proc/driver"];
+/// Directories of /proc that stay visible but cannot be written.
+const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
+
+fn mounted(
+    what: &'static str,
+    source: Option<&Path>,
+    at: &Path,
+    kind: Option<&str>,
+    flags: MsFlags,
+    options: Option<&str>,
+) -> Result<(), RootfsError> {
+    mount(source, at, kind, flags, options).map_err(|e| RootfsError::Mount {
+        what,
+        at: at.to_owned(),
+        source: e,
+    })
+}
+
+fn bind_read_only(what: &'static str, source: &Path, at: &Path, extra: MsFlags) -> Result<(), RootfsError> {
+    mounted(what, Some(source), at, None, MsFlags::MS_BIND, None)?;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | extra;
+    mounted(what, None, at, None, flags, None)
+}
+
+fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result<(), RootfsError> {
+    let source = Some(Path::new("tmpfs"));
+    mounted(what, source, at, Some("tmpfs"), extra, Some(options))
+}
+
+/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace.
+///
+/// # Errors
+/// When a mount is refused or a mount point is missing in the root filesystem.
+pub fn enter(setup: &Setup) -> Result<(), RootfsError> {
+    let root = setup.rootfs.as_path();
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mounted("private", None, Path::new("/"), None, private, None)?;
+    bind_read_only("root", root, root, QUIET)?;
+    bind_read_only("app", &setup.app, &root.join("app"), QUIET)?;
+    let proc = root.join("proc");
+    mounted("proc", Some(Path::new("proc")), &proc, Some("proc"), QUIET | MsFlags::MS_NOEXEC, None)?;
+    tmpfs("run", &root.join("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
+    let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
+    tmpfs("tmp", &root.join("tmp"), QUIET, &tmp)?;
+    devices(&root.join("dev"), setup.shm_bytes)?;
+    // /run can be made into before the pivot only: afterwards the host's paths are gone.
+    let criu = root.join(CRIU_DIR.trim_start_matches('/'));
+    fs::create_dir(&criu).map_err(|e| RootfsError::Make(criu.clone(), e))?;
+    bind_read_only("criu", &setup.criu, &criu, QUIET)?;
+
+    chdir(root).map_err(|e| RootfsError::Call("chdir to the new root", e))?;
+    // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its own.
+    pivot_root(".", ".").map_err(|e| RootfsError::Call("pivot_root", e))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("leave the old root", e))?;
+    chdir("/").map_err(|e| RootfsError::Call("chdir to /", e))?;
+    mask_proc()
+}
+
+fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {
+    tmpfs("dev", dev, MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, "mode=755,size=64k,nr_inodes=64")?;
+    let before = umask(Mode::empty());
+    let all = Mode::from_bits_retain(0o666);
+    for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
+        let device = makedev(1, minor);
+        mknod(&dev.join(name), SFlag::S_IFCHR, all, device)
+            .map_err(|e| RootfsError::Call("make a device node", e))?;
+    }
+    umask(before);
+    for (target, name) in [
+        ("/proc/self/fd", "fd"),
+        ("/proc/self/fd/0", "stdin"),
+        ("/proc/self/fd/1", "stdout"),
+        ("/proc/self/fd/2", "stderr"),
+    ] {
+        let link = dev.join(name);
+        symlink(target, &link).map_err(|e| RootfsError::Make(link.clone(), e))?;
+    }
+    let shm = dev.join("shm");
+    fs::create_dir(&shm).map_err(|e| RootfsError::Make(shm.clone(), e))?;
+    tmpfs("shm", &shm, QUIET | MsFlags::MS_NOEXEC, &format!("mode=1777,size={shm_bytes},nr_inodes=4096"))
+}
+
+fn mask_proc() -> Result<(), RootfsError> {
+    // Two empty things to cover others with, in the root-only /run.
+    let (file, directory) = (Path::new("/run/.nothing"), Path::new("/run/.none"));
+    File::create(file).map_err(|e| RootfsError::Make(file.to_owned(), e))?;
+    fs::create_dir(directory).map_err(|e| RootfsError::Make(directory.to_owned(), e))?;
+    for path in [file, directory] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o444))
+            .map_err(|e| RootfsError::Make(path.to_owned(), e))?;
+    }
+    for (covers, over) in [(file, &MASKED_FILES[..]), (directory, &MASKED_DIRECTORIES[..])] {
+        for at in over.iter().map(Path::new).filter(|p| p.exists()) {
+            bind_read_only("mask", covers, at, QUIET | MsFlags::MS_NOEXEC)?;
+        }
+    }
+    for at in READ_ONLY.iter().map(Path::new).filter(|p| p.exists()) {
+        bind_read_only("read-only", at, at, QUIET | MsFlags::MS_NOEXEC)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Starting the function: a child with a chosen process id that gives up everything it could harm others with, then runs
+//! the program.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use caps::CapSet;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use nix::unistd::{Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setresgid, setresuid, setsid};
+
+use crate::protocol::{FUNCTION_PID, Spawn};
+use crate::seccomp::Filters;
+
+/// Why a process could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The program does not exist or cannot be run.
+    #[error("program \"{0}\" is not an executable file in the function's filesystem")]
+    NotFound(String),
+    /// An argument or variable holds a NUL character.
+    #[error("argument or environment variable contains a NUL character")]
+    Nul,
+    /// The kernel refused.
+    #[error("{0}")]
+    Call(&'static str, #[source] io::Error),
+}
+
+const SEARCH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+
+/// Where `program` is, as the function will see it; relative paths start at `cwd`.
+fn locate(program: &str, cwd: &str) -> Result<String, SpawnError> {
+    let candidates: Vec<String> = if program.contains('/') {
+        vec![Path::new(cwd).join(program).to_string_lossy().into_owned()]
+    } else {
+        SEARCH.iter().map(|d| format!("{d}/{program}")).collect()
+    };
+    let executable = |path: &String| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    candidates
+        .into_iter()
+        .find(executable)
+        .ok_or_else(|| SpawnError::NotFound(program.to_owned()))
+}
+
+fn c_strings<'a>(texts: impl Iterator<Item = &'a String>) -> Result<Vec<CString>, SpawnError> {
+    texts
+        .map(|t| CString::new(t.as_bytes()).map_err(|_| SpawnError::Nul))
+        .collect()
+}
+
+/// A fork whose child has the process id `pid` in this pid namespace. Returns twice, like fork.
+#[expect(unsafe_code, reason = "clone3 with set_tid has no safe wrapper")]
+pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
+    let wanted = [pid.unwrap_or(0)];
+    // SAFETY: an all-zero clone_args is a valid value of this plain C struct.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.exit_signal = libc::SIGCHLD as u64;
+    if pid.is_some() {
+        args.set_tid = wanted.as_ptr() as u64;
+        args.set_tid_size = 1;
+    }
+    // SAFETY: without CLONE_VM this is a fork; init has a single thread, so the child may go on using everything. `args`
+    // and `wanted` live until the call returns.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
+    match child {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(pid as i32),
+    }
+}
+
+/// Starts the function. Returns its process id in the sandbox.
+///
+/// # Errors
+/// When the program cannot be found or the kernel refuses the fork. What fails in the child after the fork is written to
+/// its standard error and shows as exit code 127.
+pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, SpawnError> {
+    let first = order.argv.first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
+    let program = CString::new(locate(first, &order.cwd)?).map_err(|_| SpawnError::Nul)?;
+    let argv = c_strings(order.argv.iter())?;
+    let env = c_strings(order.env.iter())?;
+    let filters = Filters::compile().map_err(|e| SpawnError::Call("compile the system call filter", io::Error::other(e)))?;
+    let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;
+    match fork_as(Some(FUNCTION_PID)).map_err(|e| SpawnError::Call("fork the function", e))? {
+        0 => {
+            let failed = match become_function(order, &filters, &null, stdout, stderr) {
+                Ok(()) => match execve(&program, &argv, &env) {
+                    Ok(never) => match never {},
+                    Err(e) => format!("run {}: {e}", program.to_string_lossy()),
+                },
+                Err(e) => format!("prepare the process: {e}"),
+            };
+            eprintln!("rekindle: {failed}");
+            std::process::exit(127);
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// Runs in the child. The order matters: the bounding set needs a capability that setresuid takes away, and the filter
+/// comes last since it forbids much of what stands before it.
+fn become_function(
+    order: &Spawn,
+    filters: &Filters,
+    stdin: &std::fs::File,
+    stdout: &OwnedFd,
+    stderr: &OwnedFd,
+) -> io::Result<()> {
+    setsid()?;
+    dup2_stdin(stdin)?;
+    dup2_stdout(stdout)?;
+    dup2_stderr(stderr)?;
+    close_from(3)?;
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    lower_limit(Resource::RLIMIT_NOFILE, order.open_files)?;
+    lower_limit(Resource::RLIMIT_CORE, 0)?;
+    lower_limit(Resource::RLIMIT_MEMLOCK, 64 << 10)?;
+    chdir(order.cwd.as_str())?;
+    caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;
+    caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
+    caps::clear(None, CapSet::Inheritable).map_err(io::Error::other)?;
+    setgroups(&[])?;
+    let (uid, gid) = (Uid::from_raw(order.uid), Gid::from_raw(order.uid));
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    filters.apply().map_err(io::Error::other)
+}
+
+fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
+    let (_, hard) = getrlimit(resource)?;
+    let limit = limit.min(hard);
+    Ok(setrlimit(resource, limit, limit)?)
+}
+
+/// Closes every descriptor from `first` on.
+#[expect(unsafe_code, reason = "close_range has no safe wrapper in nix")]
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: called between fork and exec; nothing that owns these descriptors runs afterwards.
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes `fds` the descriptors 3, 4, … of this process and closes all above. For a child about to exec.
+#[expect(unsafe_code, reason = "dup2 onto chosen numbers takes no ownership")]
+pub(crate) fn place_fds(fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    // First out of the way of the targets, then down onto them.
+    let floor = 3 + fds.len() as i32;
+    let mut high = Vec::new();
+    for fd in fds {
+        // SAFETY: F_DUPFD makes a new descriptor and touches no memory.
+        let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, floor) };
+        if copy < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        high.push(copy);
+    }
+    for (target, copy) in (3..).zip(&high) {
+        // SAFETY: whatever had the target's number is not used by this child any more.
+        if unsafe { libc::dup2(*copy, target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    close_from(floor as u32)
+}

@@ -1,0 +1,77 @@
+//! What `criu restore --lazy-pages` says on the stream socket `lazy-pages.socket`: for each task its process id (4 bytes,
+//! native order), then one byte with its userfaultfd beside it; a negative id and no descriptor for a zombie; at the end
+//! [`FINISHED`] in place of an id. Facts from CRIU's `uffd.c`.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+
+/// Sent in place of a process id when every process is restored.
+pub const FINISHED: u32 = 0x5253_5446;
+
+/// What came.
+#[derive(Debug)]
+pub enum Greeting {
+    /// A process and its userfaultfd.
+    Process(i32, OwnedFd),
+    /// All are restored.
+    Finished,
+    /// CRIU closed the socket.
+    Closed,
+}
+
+/// Reads the next thing CRIU says. Blocks as `stream` is set to.
+///
+/// # Errors
+/// When the socket fails, its time limit passes, or CRIU breaks the protocol.
+pub fn next(stream: &UnixStream) -> io::Result<Greeting> {
+    loop {
+        let mut word = [0_u8; 4];
+        if !read_whole(stream, &mut word)? {
+            return Ok(Greeting::Closed);
+        }
+        if u32::from_ne_bytes(word) == FINISHED {
+            return Ok(Greeting::Finished);
+        }
+        let pid = i32::from_ne_bytes(word);
+        if pid > 0 {
+            return Ok(Greeting::Process(pid, descriptor(stream, pid)?));
+        }
+        // A zombie: it has no memory to serve.
+    }
+}
+
+/// Whether the word was there; `false` at an end before its first byte.
+fn read_whole(mut stream: &UnixStream, word: &mut [u8]) -> io::Result<bool> {
+    use std::io::Read;
+    let first = stream.read(word)?;
+    if first == 0 {
+        return Ok(false);
+    }
+    stream.read_exact(&mut word[first..])?;
+    Ok(true)
+}
+
+#[expect(unsafe_code, reason = "takes ownership of a descriptor the kernel has just made for this process")]
+fn descriptor(stream: &UnixStream, pid: i32) -> io::Result<OwnedFd> {
+    let mut byte = [0_u8; 1];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let received = recvmsg::<UnixAddr>(
+        stream.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control
+            && let Some(fd) = fds.first()
+        {
+            // SAFETY: the kernel made this descriptor for this call alone, and room for one only was given.
+            return Ok(unsafe { OwnedFd::from_raw_fd(*fd) });
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("criu sent no userfaultfd for process {pid}")))
+}

@@ -1,0 +1,163 @@
+//! One process's userfaultfd. Every ioctl on it is made here, and what the kernel may normally answer is an outcome, not an
+//! error.
+#![expect(unsafe_code, reason = "userfaultfd's ioctls take addresses of another process's memory")]
+
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use userfaultfd::{Error as UffdError, Event, EventBuffer, Uffd};
+
+use crate::PAGE;
+use crate::address_map::AddressMap;
+
+/// An address that is never registered: the lowest that may be mapped at all.
+const PROBE: u64 = 0x10000;
+
+/// What became of an attempt to fill pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    /// So many pages were filled and their waiters woken.
+    Pages(u64),
+    /// The first page was there already; its waiters were woken.
+    AlreadyPresent,
+    /// The process is changing its mappings: read its events, then try again.
+    Changing,
+    /// No registered mapping is there any more; waiters were woken.
+    Unmapped,
+    /// The process is gone.
+    ProcessGone,
+    /// The kernel has no memory for the page, in the process's own limit or on the host.
+    NoMemory,
+}
+
+/// Something the process did.
+#[derive(Debug)]
+pub enum Happened {
+    /// It touched a missing page.
+    Fault {
+        /// Page number.
+        page: u64,
+    },
+    /// It freed or unmapped these pages.
+    Removed {
+        /// First page number.
+        start: u64,
+        /// Page number after the last.
+        end: u64,
+    },
+    /// It moved pages.
+    Moved {
+        /// First page number before.
+        from: u64,
+        /// First page number after.
+        to: u64,
+        /// How many pages.
+        count: u64,
+    },
+    /// It forked: the child's memory.
+    Forked(OwnedFd),
+}
+
+/// A process's memory as the pager sees it.
+#[derive(Debug)]
+pub struct Memory {
+    /// Process id at the checkpoint; of a child made later, that of the ancestor whose snapshot it shares.
+    pub pid: i32,
+    /// What belongs to the snapshot.
+    pub map: AddressMap,
+    uffd: Uffd,
+}
+
+impl Memory {
+    /// Takes over a userfaultfd.
+    pub fn new(pid: i32, fd: OwnedFd, map: AddressMap) -> Self {
+        // SAFETY: `fd` is a userfaultfd, owned, and given up here.
+        let uffd = unsafe { Uffd::from_raw_fd(fd.into_raw_fd()) };
+        Self { pid, map, uffd }
+    }
+
+    /// The descriptor, to wait on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as `self` is.
+        unsafe { BorrowedFd::borrow_raw(self.uffd.as_raw_fd()) }
+    }
+
+    /// Reads what happened, without waiting. Faults come before other events, as the kernel orders them.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be read any more.
+    pub fn read(&self, buffer: &mut EventBuffer, out: &mut Vec<Happened>) -> Result<(), UffdError> {
+        let page = |address: *mut c_void| address as u64 / PAGE;
+        for event in self.uffd.read_events(buffer)? {
+            out.push(match event? {
+                Event::Pagefault { addr, .. } => Happened::Fault { page: page(addr) },
+                Event::Remove { start, end } | Event::Unmap { start, end } => {
+                    Happened::Removed { start: page(start), end: page(end) }
+                }
+                Event::Remap { from, to, len } => {
+                    Happened::Moved { from: page(from), to: page(to), count: len as u64 / PAGE }
+                }
+                Event::Fork { uffd } => {
+                    // SAFETY: the descriptor's ownership goes from one wrapper to the other.
+                    Happened::Forked(unsafe { OwnedFd::from_raw_fd(uffd.into_raw_fd()) })
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Fills pages from `page` on with `bytes`, a positive multiple of 4096 long.
+    pub fn copy(&self, page: u64, bytes: &[u8]) -> Filled {
+        debug_assert!(!bytes.is_empty() && (bytes.len() as u64).is_multiple_of(PAGE));
+        let (to, from) = ((page * PAGE) as *mut c_void, bytes.as_ptr().cast());
+        // SAFETY: the kernel only reads `bytes`, which outlives the call, and writes only to missing pages of the process
+        // that registered them.
+        let result = unsafe { self.uffd.copy(from, to, bytes.len(), true) };
+        self.outcome(page, result)
+    }
+
+    /// Fills `count` pages from `page` on with zero.
+    pub fn zero(&self, page: u64, count: u64) -> Filled {
+        // SAFETY: the kernel writes only to missing pages of the process that registered them.
+        let result = unsafe { self.uffd.zeropage((page * PAGE) as *mut c_void, (count * PAGE) as usize, true) };
+        self.outcome(page, result)
+    }
+
+    fn outcome(&self, page: u64, result: Result<usize, UffdError>) -> Filled {
+        let errno = match result {
+            // The kernel may report the error itself as a negative count.
+            Ok(bytes) | Err(UffdError::PartiallyCopied(bytes)) if bytes.cast_signed() > 0 => {
+                return Filled::Pages(bytes as u64 / PAGE);
+            }
+            Ok(_) | Err(UffdError::PartiallyCopied(_)) => libc::EAGAIN,
+            Err(UffdError::CopyFailed(e) | UffdError::ZeropageFailed(e) | UffdError::SystemError(e)) => e as i32,
+            Err(_) => libc::EINVAL,
+        };
+        match errno {
+            libc::EAGAIN => Filled::Changing,
+            libc::EEXIST => {
+                self.wake(page);
+                Filled::AlreadyPresent
+            }
+            libc::ESRCH => Filled::ProcessGone,
+            libc::ENOMEM => Filled::NoMemory,
+            // ENOENT: no such mapping; EINVAL: not a mapping of this kind any more. Whoever waits shall look again.
+            _ => {
+                self.wake(page);
+                Filled::Unmapped
+            }
+        }
+    }
+
+    fn wake(&self, page: u64) {
+        // A failure means that the process is gone, and then nobody waits.
+        let _ = self.uffd.wake((page * PAGE) as *mut c_void, PAGE as usize);
+    }
+
+    /// Whether the process still has its memory.
+    pub fn is_alive(&self) -> bool {
+        // SAFETY: nothing is registered at this address, so nothing is filled; only the error tells.
+        let result = unsafe { self.uffd.zeropage(PROBE as *mut c_void, PAGE as usize, false) };
+        !matches!(result, Err(UffdError::ZeropageFailed(e) | UffdError::SystemError(e)) if e as i32 == libc::ESRCH)
+    }
+}

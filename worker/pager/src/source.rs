@@ -1,0 +1,42 @@
+//! Where pages come from.
+
+/// A page of a snapshot: the process it belonged to, and its number in that process's address space (address / 4096).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageRef {
+    /// Process id at the checkpoint, in its pid namespace.
+    pub pid: i32,
+    /// Page number.
+    pub page: u64,
+}
+
+/// What a source can say of a page at once.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Held<'a> {
+    /// It is all zero, or the snapshot has nothing there.
+    Zero,
+    /// Its bytes, and those of the pages that follow it as far as they lie together: a positive multiple of 4096.
+    Bytes(&'a [u8]),
+    /// Not here yet: [`PageSource::fetch`] brings it.
+    Absent,
+}
+
+/// Why a page cannot be had. Final: the source has retried what can be retried.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct SourceError {
+    /// What is lost and why, with its cause.
+    pub message: String,
+}
+
+/// Serves the plain bytes of a snapshot's pages. Shared by all instances of a snapshot.
+pub trait PageSource: Send + Sync {
+    /// What is held of a page. Never blocks.
+    fn held(&self, page: PageRef) -> Held<'_>;
+
+    /// Brings a page, so that [`Self::held`] does not answer [`Held::Absent`] any more. Blocks, with a limit; called on the
+    /// pager's thread of one instance.
+    ///
+    /// # Errors
+    /// When the page cannot be had.
+    fn fetch(&self, page: PageRef) -> Result<(), SourceError>;
+}
