@@ -60,8 +60,8 @@ function isFile(file) {
 
 /**
  * Runs `handler` and resolves to its value: what it returns, what its promise resolves to, or what it passes to the
- * callback or to context.succeed, fail or done. Only a handler that declares three parameters is waited for when it
- * returns nothing.
+ * callback or to context.succeed, fail or done. A handler that declares three parameters and returns no promise is waited for,
+ * whatever it returns; one that declares fewer is done when it returns.
  */
 function call(handler, event, context) {
   return new Promise((resolve, reject) => {
@@ -71,7 +71,7 @@ function call(handler, event, context) {
     context.fail = reject;
     const value = handler(event, context, callback);
     if (typeof value?.then === 'function') value.then(resolve, reject);
-    else if (handler.length < 3 || value !== undefined) resolve(value);
+    else if (handler.length < 3) resolve(value);
   });
 }
 
