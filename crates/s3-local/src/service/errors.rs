@@ -1,0 +1,128 @@
+//! Storage errors as S3 errors: the client gets a code and a sentence, the log gets path and cause.
+
+use std::error::Error;
+
+use s3s::{S3Error, S3Result, s3_error};
+
+use crate::storage::{
+    ChangeError, ChecksumError, CreateBucketError, IoError, ReadError, SealError, UploadError,
+};
+
+/// An error that has an S3 answer.
+pub(super) trait Answer {
+    fn answer(self) -> S3Error;
+}
+
+/// Our own failure. Paths and causes go to the log only.
+fn internal(error: &dyn Error, sentence: &'static str) -> S3Error {
+    let mut chain = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        chain = format!("{chain}: {cause}");
+        source = cause.source();
+    }
+    tracing::error!(error = chain, "{sentence}");
+    s3_error!(InternalError, "{sentence}")
+}
+
+impl Answer for ReadError {
+    fn answer(self) -> S3Error {
+        match self {
+            ReadError::Absent => s3_error!(NoSuchKey, "there is no object of this key"),
+            ReadError::Damaged { .. } => {
+                internal(&self, "the stored object is damaged; delete or replace it")
+            }
+            ReadError::Io(error) => error.answer(),
+        }
+    }
+}
+
+impl Answer for IoError {
+    fn answer(self) -> S3Error {
+        internal(&self, "the server's disk failed; its log names the file")
+    }
+}
+
+impl Answer for ChangeError {
+    fn answer(self) -> S3Error {
+        match self {
+            ChangeError::ConditionFailed => precondition_failed(),
+            ChangeError::Read(error) => error.answer(),
+            ChangeError::Io(error) => error.answer(),
+        }
+    }
+}
+
+impl Answer for ChecksumError {
+    fn answer(self) -> S3Error {
+        match self {
+            ChecksumError::BadMd5Header => s3_error!(InvalidDigest, "{self}"),
+            ChecksumError::NoTrailer(_) => s3_error!(InvalidRequest, "{self}"),
+            ChecksumError::Md5 | ChecksumError::Sum(_) => s3_error!(BadDigest, "{self}"),
+        }
+    }
+}
+
+impl Answer for SealError {
+    fn answer(self) -> S3Error {
+        match self {
+            SealError::Io(error) => error.answer(),
+            SealError::Checksum(error) => error.answer(),
+            SealError::Length { .. } => s3_error!(IncompleteBody, "{self}"),
+            SealError::Meta(_) => internal(&self, "the object's metadata cannot be stored"),
+        }
+    }
+}
+
+impl Answer for UploadError {
+    fn answer(self) -> S3Error {
+        match self {
+            UploadError::NoSuchUpload => s3_error!(NoSuchUpload, "{self}"),
+            UploadError::Part(_) => s3_error!(InvalidPart, "{self}"),
+            UploadError::TooSmall(_) => s3_error!(EntityTooSmall, "{self}"),
+            UploadError::Read(error) => error.answer(),
+            UploadError::Seal(error) => error.answer(),
+            UploadError::Io(error) => error.answer(),
+        }
+    }
+}
+
+impl Answer for CreateBucketError {
+    fn answer(self) -> S3Error {
+        match self {
+            CreateBucketError::Exists => s3_error!(BucketAlreadyOwnedByYou, "{self}"),
+            CreateBucketError::Io(error) => error.answer(),
+        }
+    }
+}
+
+pub(super) fn precondition_failed() -> S3Error {
+    s3_error!(
+        PreconditionFailed,
+        "the condition of the request does not hold for the present object"
+    )
+}
+
+pub(super) fn not_implemented(what: &str) -> S3Error {
+    s3_error!(
+        NotImplemented,
+        "this server does not do {what}; leave it out, or use another S3 endpoint"
+    )
+}
+
+/// Runs what blocks on a blocking thread. It runs to its end even if the client goes away.
+pub(super) async fn blocking<T, E>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> S3Result<T>
+where
+    T: Send + 'static,
+    E: Answer + Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(Answer::answer),
+        Err(error) => Err(internal(
+            &error,
+            "the server stopped in the middle of the request",
+        )),
+    }
+}
