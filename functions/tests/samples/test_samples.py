@@ -1,0 +1,149 @@
+"""Every sample does what its first lines say, on this machine's own interpreters. hostile-python is left out: it belongs into a
+sandbox, and the platform's tests run it there."""
+
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import unittest
+from pathlib import Path
+
+FUNCTIONS = Path(__file__).parents[2]
+SAMPLES = FUNCTIONS / "samples"
+PYTHON = [sys.executable, str(FUNCTIONS / "runtimes/python/overlay/opt/rekindle/python/bootstrap.py")]
+NODE = ["node", str(FUNCTIONS / "runtimes/node/overlay/opt/rekindle/node/bootstrap.js")]
+
+
+class Running:
+    """A copy of a sample, built and installed as a deploy would, and started by its fn.toml."""
+
+    def __init__(self, name):
+        self.folder = tempfile.TemporaryDirectory()
+        folder = Path(self.folder.name) / name
+        shutil.copytree(SAMPLES / name, folder, ignore=shutil.ignore_patterns("target", "node_modules", "__pycache__", "server"))
+        manifest = tomllib.loads((folder / "fn.toml").read_text())
+        if "build" in manifest:
+            subprocess.run(manifest["build"]["command"], shell=True, cwd=folder, check=True, env={**os.environ, "CARGO_TARGET_DIR": ""})
+        if (folder / "requirements.txt").exists():
+            target = folder / ".rekindle/python"
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--root-user-action=ignore", "--target", target, "-r", folder / "requirements.txt"], check=True)
+        if (folder / "package.json").exists():
+            subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
+            (folder / "node_modules/rekindle").symlink_to(Path(NODE[1]).parent / "rekindle")
+        command = {"python": PYTHON, "node": NODE}.get(manifest["runtime"]) or manifest["command"]
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.port = sock.getsockname()[1]
+        environment = {key: value.replace("/app", str(folder)) for key, value in manifest.get("env", {}).items()}
+        self.process = subprocess.Popen(
+            command, cwd=folder,
+            env={"PATH": os.environ["PATH"], "PORT": str(self.port), "FN_NAME": manifest["name"], "FN_HANDLER": manifest.get("entry", ""), **environment},
+        )
+
+    def __enter__(self):
+        limit = time.monotonic() + 30
+        while time.monotonic() < limit:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return self
+            except ConnectionRefusedError:
+                if self.process.poll() is not None:
+                    raise AssertionError(f"the sample ended with {self.process.returncode}") from None
+                time.sleep(0.02)
+        raise AssertionError("the sample does not listen")
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.folder.cleanup()
+
+    def request(self, path="/", method="GET", body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def json(self, *arguments):
+        status, body = self.request(*arguments)
+        assert status == 200, (status, body)
+        return json.loads(body)
+
+
+class Samples(unittest.TestCase):
+    def started(self, name):
+        return self.enterContext(Running(name))
+
+    def test_each_has_a_manifest_with_its_own_name(self):
+        names = [tomllib.loads((folder / "fn.toml").read_text())["name"] for folder in SAMPLES.iterdir() if folder.is_dir()]
+        self.assertGreaterEqual(len(names), 9)
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_each_is_in_the_readme(self):
+        readme = (FUNCTIONS / "README.md").read_text()
+        for folder in SAMPLES.iterdir():
+            self.assertIn(f"`{folder.name}`", readme)
+
+    def test_hello_python_greets(self):
+        self.assertEqual((200, b"Hello, Ada!\n"), self.started("hello-python").request("/?name=Ada"))
+
+    def test_hello_node_greets(self):
+        sample = self.started("hello-node")
+        self.assertEqual("Hello, Ada!", sample.json("/?name=Ada")["greeting"])
+        sample.request("/.rekindle/after-restore", "POST")
+        self.assertEqual(1, sample.json()["restores"])
+
+    def test_counter_python_counts_and_changes_identity_after_a_restore(self):
+        sample = self.started("counter-python")
+        self.assertEqual([1, 2, 2], [sample.json()["count"], sample.json()["count"], sample.json("/peek")["count"]])
+        before = sample.json("/peek")
+        sample.request("/.rekindle/after-restore", "POST")
+        after = sample.json("/peek")
+        self.assertEqual((2, 1), (after["count"], after["restores"]))
+        self.assertNotEqual(before["identity"], after["identity"])
+
+    def test_touch_python_has_64_mib_of_distinct_pages(self):
+        sample = self.started("touch-python")
+        first = sample.json()
+        self.assertEqual(hashlib.sha256(first["page"].to_bytes(8, "little")).digest()[0], first["first"])
+        self.assertEqual({"crc32": 934197566, "bytes": 64 << 20}, sample.json("/sum"))
+
+    def test_memory_python_passes_its_own_checks_twice(self):
+        sample = self.started("memory-python")
+        for _ in range(2):
+            answer = sample.json("/all")
+            self.assertTrue(answer["ok"], [result for result in answer["results"] if not result["ok"]])
+            self.assertEqual(9, len(answer["results"]))
+
+    def test_http_rust_greets_echoes_and_counts_hooks(self):
+        sample = self.started("http-rust")
+        self.assertEqual((200, b""), sample.request("/hooks/after-restore", "POST"))
+        self.assertEqual((200, b"Hello from a static binary; snapshots 0, restores 1\n"), sample.request())
+        self.assertEqual((200, b"x" * 100_000), sample.request("/echo", "POST", b"x" * 100_000))
+        self.assertEqual((200, b"abcdef"), sample.request("/echo", "POST", iter([b"abc", b"def"])))  # chunked
+        self.assertEqual(404, sample.request("/nothing")[0])
+
+    def test_numpy_python_solves_a_system(self):
+        answer = self.started("numpy-python").json("/?n=200")
+        self.assertEqual(200, answer["n"])
+        self.assertLess(answer["error"], 1e-6)
+
+    def test_flask_python_serves_pages_json_and_hooks(self):
+        sample = self.started("flask-python")
+        self.assertEqual((200, b"<h1>Hello, &lt;b&gt;!</h1>\n"), sample.request("/?name=%3Cb%3E"))
+        self.assertEqual(204, sample.request("/hooks/after-restore", "POST")[0])
+        answer = sample.json("/echo", "POST", b"12345", {"x-request-id": "r-1"})
+        self.assertEqual((5, "r-1", 1), (answer["length"], answer["request_id"], answer["restores"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
