@@ -1,1 +1,23 @@
-//! rekindle-gateway
+//! The gateway: HTTP in. Functions under `/function/{name}/…` and at `{name}.localhost`, the admin API under `/v1/`.
+//!
+//! The life of an invocation is [`dispatch`]: take a slot from [`slots`] (which holds leases and asks the scheduler for more), send the
+//! request on by [`forward`], give the answer back as it comes.
+
+mod admin;
+mod body;
+mod dispatch;
+mod forward;
+mod headers;
+mod keeper;
+mod key;
+mod lease;
+mod openapi;
+mod route;
+mod scheduler;
+mod server;
+mod slots;
+mod timing;
+
+pub use key::{KeyHash, ParseKeyHashError};
+pub use openapi::document as openapi_document;
+pub use server::{Config, ServeError, serve};

@@ -1,1 +1,23 @@
-//! rekindle-scheduler
+//! The scheduler: which version of a function is live, which instances there are and on which workers, and who may send to them.
+//!
+//! The life of a placement: [`api`] takes the request, [`placement`] decides as a pure function of [`fleet`], [`placing`] carries the
+//! decision out, and [`waiting`] keeps who must wait. [`prepare`] makes a version live. [`reaper`] lets idle instances go. Only [`store`]
+//! touches the database.
+
+mod api;
+mod catalog;
+mod fleet;
+mod objects;
+mod placement;
+mod placing;
+mod prepare;
+mod reaper;
+mod server;
+mod state;
+mod store;
+mod upload;
+mod waiting;
+mod worker;
+
+pub use objects::{ObjectError, ObjectStore};
+pub use server::{Config, ServeError, serve};

@@ -1,1 +1,104 @@
-//! rekindle-telemetry
+//! Logs and traces of every role: what [`init`] sets up once per process, and how a trace travels between hops.
+//!
+//! - [`init`]: logs to standard error; spans to an OTLP endpoint when one is configured.
+//! - [`set_parent`], [`inject`], [`inject_span`]: W3C trace context (`traceparent`, `tracestate`) out of and into HTTP headers. It works
+//!   without an OTLP endpoint too, so that a client's trace id always reaches the function.
+//!
+//! Several roles may share a process (`fn up`), so a span says which one made it: attribute `rekindle.role`.
+
+mod context;
+mod export;
+
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+pub use context::{inject, inject_span, set_parent, trace_id};
+
+/// How long the last spans may take to leave when the process ends.
+const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+
+/// What is logged when `RUST_LOG` says nothing: our own news, others' warnings.
+const DEFAULT_FILTER: &str = "warn,rekindle=info";
+
+/// Why logs and traces could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// `RUST_LOG` cannot be read.
+    #[error("RUST_LOG is not a filter: write for example RUST_LOG=info or RUST_LOG=rekindle_gateway=debug")]
+    Filter(#[source] tracing_subscriber::filter::FromEnvError),
+    /// `init` was called outside a tokio runtime.
+    #[error("telemetry needs a tokio runtime: call init inside one")]
+    NoRuntime(#[source] tokio::runtime::TryCurrentError),
+    /// The protocol is not one we speak.
+    #[error("OTLP protocol \"{0}\" is not supported: set OTEL_EXPORTER_OTLP_PROTOCOL to grpc or http/protobuf")]
+    Protocol(String),
+    /// The exporter refused its configuration.
+    #[error("the OTLP exporter cannot be set up: check OTEL_EXPORTER_OTLP_ENDPOINT")]
+    Exporter(#[source] opentelemetry_otlp::ExporterBuildError),
+    /// Something else in this process collects logs already.
+    #[error("telemetry was set up already in this process: call init once")]
+    Twice(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Keeps telemetry going; the spans still queued are sent when it is dropped (at most three seconds, blocking).
+#[must_use = "telemetry ends when the guard is dropped"]
+#[derive(Debug)]
+pub struct Guard {
+    provider: SdkTracerProvider,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_LIMIT) {
+            tracing::debug!(%error, "the last spans may be lost");
+        }
+    }
+}
+
+/// Sets up logs and traces for this process. Call it once, inside a tokio runtime, and keep the guard until the end.
+///
+/// - Logs go to standard error, filtered by `RUST_LOG` (default `warn,rekindle=info`), as JSON lines when `REKINDLE_LOG=json`.
+/// - Spans are exported when `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set: by gRPC, or as
+///   `http/protobuf` when `OTEL_EXPORTER_OTLP_PROTOCOL` says so. The queue is bounded (`OTEL_BSP_MAX_QUEUE_SIZE`, default 2048
+///   spans); when the collector is slower, spans are dropped and requests are not held up. The sampler is
+///   `OTEL_TRACES_SAMPLER` (default: every trace, or what the client's `traceparent` says).
+/// - `service_name` is `service.name` unless `OTEL_SERVICE_NAME` is set.
+///
+/// # Errors
+/// When a variable cannot be read, or telemetry was set up before.
+pub fn init(service_name: &str) -> Result<Guard, InitError> {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::WARN.into())
+        .try_from_env()
+        .or_else(|error| match std::env::var_os("RUST_LOG") {
+            None => Ok(EnvFilter::new(DEFAULT_FILTER)),
+            Some(_) => Err(InitError::Filter(error)),
+        })?;
+    let provider = export::tracer_provider(service_name)?;
+    let spans = tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("rekindle"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        // Independent of RUST_LOG: a quiet log must not cut the trace that a client began.
+        .with_filter(Targets::new().with_target("rekindle", LevelFilter::INFO));
+    let plain = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let log = if std::env::var("REKINDLE_LOG").is_ok_and(|v| v.eq_ignore_ascii_case("json")) {
+        plain.json().flatten_event(true).boxed()
+    } else {
+        plain.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed()
+    };
+    tracing_subscriber::registry()
+        .with(spans)
+        .with(log.with_filter(filter))
+        .try_init()
+        .map_err(InitError::Twice)?;
+    Ok(Guard { provider })
+}

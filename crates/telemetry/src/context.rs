@@ -1,0 +1,63 @@
+//! How a trace travels: W3C trace context between spans and HTTP headers. Nothing here fails: headers that cannot be read begin a new
+//! trace, and without [`crate::init`] headers pass unchanged.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
+use opentelemetry::trace::TraceContextExt as _;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+/// Makes the context in `headers` the parent of `span`. Call it before the span is entered.
+pub fn set_parent(span: &Span, headers: &HeaderMap) {
+    let context = TraceContextPropagator::new().extract(&Headers(headers));
+    if context.span().span_context().is_valid() {
+        // It fails when there is no tracing set up or the span was entered before: then the span begins a trace of its own.
+        drop(span.set_parent(context));
+    }
+}
+
+/// Writes the current span's context into `headers`.
+pub fn inject(headers: &mut HeaderMap) {
+    inject_span(&Span::current(), headers);
+}
+
+/// Writes the context of `span` into `headers`, in place of what was there.
+pub fn inject_span(span: &Span, headers: &mut HeaderMap) {
+    TraceContextPropagator::new().inject_context(&span.context(), &mut HeadersMut(headers));
+}
+
+/// The current trace's id, 32 hexadecimal digits, when there is one.
+pub fn trace_id() -> Option<String> {
+    let context = Span::current().context();
+    let span = context.span();
+    let span = span.span_context();
+    span.is_valid().then(|| span.trace_id().to_string())
+}
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
+
+struct HeadersMut<'a>(&'a mut HeaderMap);
+
+impl Injector for HeadersMut<'_> {
+    fn set(&mut self, key: &str, value: String) {
+        let Ok(name) = HeaderName::from_bytes(key.as_bytes()) else {
+            return;
+        };
+        // An empty `tracestate` says nothing; leaving it out saves the bytes.
+        match HeaderValue::from_maybe_shared(value) {
+            Ok(value) if !value.is_empty() => drop(self.0.insert(name, value)),
+            _ => drop(self.0.remove(name)),
+        }
+    }
+}

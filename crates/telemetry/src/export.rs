@@ -1,0 +1,85 @@
+//! Where spans go: an OTLP exporter behind a bounded queue, or nowhere. Trace and span ids are made either way.
+
+use std::future::{Future, poll_fn};
+
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::{Protocol, SpanExporter as OtlpExporter, WithExportConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
+use tokio::runtime::Handle;
+
+use crate::InitError;
+
+/// The provider of tracers; it exports when the environment names an endpoint.
+pub(crate) fn tracer_provider(service_name: &str) -> Result<SdkTracerProvider, InitError> {
+    let runtime = Handle::try_current().map_err(InitError::NoRuntime)?;
+    let resource = Resource::builder()
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    let resource = match set("OTEL_SERVICE_NAME") {
+        Some(_) => resource,
+        None => resource.with_service_name(service_name.to_owned()),
+    };
+    let builder = SdkTracerProvider::builder().with_resource(resource.build());
+    let builder = match exporter()? {
+        Some(inner) => builder.with_batch_exporter(InRuntime { inner, runtime }),
+        None => builder,
+    };
+    Ok(builder.build())
+}
+
+fn exporter() -> Result<Option<OtlpExporter>, InitError> {
+    let wanted = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| set("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    let off = set("OTEL_TRACES_EXPORTER").is_some_and(|e| e == "none")
+        || set("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+    if wanted.is_none() || off {
+        return Ok(None);
+    }
+    let protocol = set("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+        .or_else(|| set("OTEL_EXPORTER_OTLP_PROTOCOL"))
+        .unwrap_or_else(|| "grpc".to_owned());
+    let built = match protocol.as_str() {
+        "grpc" => OtlpExporter::builder().with_tonic().build(),
+        "http/protobuf" => OtlpExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .build(),
+        _ => return Err(InitError::Protocol(protocol)),
+    };
+    built.map(Some).map_err(InitError::Exporter)
+}
+
+fn set(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|v| !v.is_empty())
+}
+
+/// Polls an exporter inside the runtime: the batch processor calls it from a thread of its own, where the async HTTP and gRPC
+/// clients would find neither timer nor reactor.
+#[derive(Debug)]
+struct InRuntime<E> {
+    inner: E,
+    runtime: Handle,
+}
+
+impl<E: SpanExporter> SpanExporter for InRuntime<E> {
+    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
+        let mut export = Box::pin(self.inner.export(batch));
+        poll_fn(move |context| {
+            let _inside = self.runtime.enter();
+            export.as_mut().poll(context)
+        })
+    }
+
+    fn shutdown_with_timeout(&self, timeout: std::time::Duration) -> OTelSdkResult {
+        let _inside = self.runtime.enter();
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}

@@ -1,0 +1,199 @@
+//! Bodies on their way through: a request's, with its size limit and the question whether it may be sent again; an answer's, with its
+//! deadline and all that must last until its end.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::time::Sleep;
+
+/// Bodies up to this size are received before a slot is taken: a slow client then holds none, and they can be sent again.
+const KEPT_MAX: u64 = 64 << 10;
+/// How long a client may take over such a small body.
+const KEPT_LIMIT: Duration = Duration::from_secs(30);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request's body, for one or more attempts.
+pub(crate) enum Upload {
+    /// Received whole.
+    Kept(Bytes),
+    /// Passed through as it comes; good for another attempt as long as nothing was taken from it.
+    Streamed(Arc<Stream>),
+}
+
+/// A body that is passed through.
+pub(crate) struct Stream {
+    body: Mutex<Body>,
+    left: Mutex<u64>,
+    touched: AtomicBool,
+    too_large: AtomicBool,
+    hint: SizeHint,
+}
+
+impl Upload {
+    /// Takes a request's body in, whole when it is known to be small.
+    ///
+    /// # Errors
+    /// `too_large` when its length is known and over `max`; `bad_request` when a small one does not arrive.
+    pub(crate) async fn receive(headers: &HeaderMap, body: Body, max: u64) -> Result<Self, ApiError> {
+        let hint = http_body::Body::size_hint(&body);
+        let length = headers
+            .get(http::header::CONTENT_LENGTH)
+            .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
+            .or(hint.exact());
+        match length {
+            Some(length) if length > max => Err(too_large(max)),
+            Some(0) => Ok(Self::Kept(Bytes::new())),
+            Some(length) if length <= KEPT_MAX => match tokio::time::timeout(KEPT_LIMIT, body.collect()).await {
+                Ok(Ok(whole)) => Ok(Self::Kept(whole.to_bytes())),
+                _ => Err(ApiError::new(
+                    ErrorCode::BadRequest,
+                    "the request's body did not arrive whole: send it again",
+                )),
+            },
+            _ => Ok(Self::Streamed(Arc::new(Stream {
+                body: Mutex::new(body),
+                left: Mutex::new(max),
+                touched: AtomicBool::new(false),
+                too_large: AtomicBool::new(false),
+                hint,
+            }))),
+        }
+    }
+
+    /// The body for one attempt.
+    pub(crate) fn attempt(&self) -> Body {
+        match self {
+            Self::Kept(bytes) => Body::from(bytes.clone()),
+            Self::Streamed(stream) => Body::new(Attempt(stream.clone())),
+        }
+    }
+
+    /// Whether another attempt would send the same bytes.
+    pub(crate) fn can_be_sent_again(&self) -> bool {
+        match self {
+            Self::Kept(_) => true,
+            Self::Streamed(stream) => !stream.touched.load(Ordering::Acquire),
+        }
+    }
+
+    /// The error if it proved to be over `max` while it was passed through.
+    pub(crate) fn check_size(&self, max: u64) -> Result<(), ApiError> {
+        match self {
+            Self::Streamed(stream) if stream.too_large.load(Ordering::Acquire) => Err(too_large(max)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn too_large(max: u64) -> ApiError {
+    ApiError::new(
+        ErrorCode::TooLarge,
+        format!(
+            "the request's body is over the gateway's limit of {}: send less, or pass a reference to the data",
+            ByteSize(max)
+        ),
+    )
+}
+
+struct Attempt(Arc<Stream>);
+
+impl http_body::Body for Attempt {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let stream = &self.0;
+        stream.touched.store(true, Ordering::Release);
+        let polled = Pin::new(&mut *stream.body.lock()).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            let mut left = stream.left.lock();
+            match left.checked_sub(data.len() as u64) {
+                Some(rest) => *left = rest,
+                None => {
+                    stream.too_large.store(true, Ordering::Release);
+                    return Poll::Ready(Some(Err("the body is over the gateway's limit".into())));
+                }
+            }
+        }
+        polled.map_err(Into::into)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.hint.clone()
+    }
+}
+
+/// An answer's body. It ends with an error at the deadline, and lets go of `held` (the slot, the place among the requests in flight,
+/// the span) when it is over or dropped.
+pub(crate) struct Answer<T> {
+    body: Body,
+    deadline: Pin<Box<Sleep>>,
+    held: Option<T>,
+}
+
+impl<T: OnDeadline + Send + Unpin + 'static> Answer<T> {
+    /// Wraps `body`.
+    pub(crate) fn wrap(body: Body, deadline: tokio::time::Instant, held: T) -> Body {
+        if http_body::Body::is_end_stream(&body) {
+            return body;
+        }
+        Body::new(Self {
+            body,
+            deadline: Box::pin(tokio::time::sleep_until(deadline)),
+            held: Some(held),
+        })
+    }
+}
+
+/// Told when an answer was not whole by its deadline.
+pub(crate) trait OnDeadline {
+    /// The deadline has passed.
+    fn deadline_passed(&mut self);
+}
+
+impl<T: OnDeadline + Send + Unpin> http_body::Body for Answer<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&self.body) {
+                    self.held = None;
+                }
+                Poll::Ready(frame.map(|f| f.map_err(Into::into)))
+            }
+            Poll::Pending => match self.deadline.as_mut().poll(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(()) => {
+                    if let Some(mut held) = self.held.take() {
+                        held.deadline_passed();
+                    }
+                    Poll::Ready(Some(Err("the function did not end its answer within its timeout".into())))
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        http_body::Body::is_end_stream(&self.body)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.body)
+    }
+}

@@ -1,0 +1,231 @@
+//! The life of an invocation in the gateway: limit, body, slot, worker, answer.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::response::IntoResponse as _;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use rekindle_wire::api::StartKind;
+use rekindle_wire::headers::{INSTANCE, INVOCATION, REQUEST_ID, START};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{Instrument as _, Span};
+
+use crate::body::{Answer, OnDeadline, Upload};
+use crate::forward::{self, Attempted, Outgoing};
+use crate::headers;
+use crate::scheduler::Http;
+use crate::slots::{Slot, Slots};
+use crate::timing::{self, Phases};
+
+/// How often an invocation is placed before it is given up.
+const ATTEMPTS: u32 = 3;
+
+/// What invocations share.
+pub(crate) struct Dispatch {
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) workers: Http,
+    pub(crate) token: HeaderValue,
+    pub(crate) in_flight: Arc<Semaphore>,
+    pub(crate) max_body: u64,
+}
+
+/// An invocation as the router understood it.
+pub(crate) struct Call {
+    pub(crate) function: FunctionName,
+    /// Path and query below the function; starts with `/`.
+    pub(crate) path: String,
+    /// `http`, or `event`.
+    pub(crate) invocation: &'static str,
+    /// Start a fresh instance this way.
+    pub(crate) force: Option<StartKind>,
+    pub(crate) request_id: String,
+    pub(crate) peer: IpAddr,
+    pub(crate) arrived: Instant,
+}
+
+/// What lasts until an answer's last byte.
+struct Held {
+    slot: Slot,
+    _place: OwnedSemaphorePermit,
+    _span: Span,
+}
+
+impl OnDeadline for Held {
+    fn deadline_passed(&mut self) {
+        self.slot.is_stuck();
+    }
+}
+
+impl Dispatch {
+    /// Serves one invocation. Errors become answers here.
+    pub(crate) async fn invoke(&self, call: Call, request: Request<Body>) -> Response<Body> {
+        let span = tracing::info_span!(
+            "invoke",
+            otel.name = format!("invoke {}", call.function),
+            otel.kind = "server",
+            otel.status_code = tracing::field::Empty,
+            rekindle.role = "gateway",
+            rekindle.request_id = call.request_id,
+            rekindle.error = tracing::field::Empty,
+            faas.invoked_name = call.function.as_str(),
+            faas.trigger = "http",
+            faas.coldstart = tracing::field::Empty,
+            faas.instance = tracing::field::Empty,
+            faas.version = tracing::field::Empty,
+            faas.start = tracing::field::Empty,
+            http.request.method = request.method().as_str(),
+            url.path = request.uri().path(),
+            http.response.status_code = tracing::field::Empty,
+        );
+        rekindle_telemetry::set_parent(&span, request.headers());
+        let request_id = call.request_id.clone();
+        let answer = self.run(call, request).instrument(span.clone()).await;
+        let answer = answer.unwrap_or_else(|error| {
+            span.record("rekindle.error", error.code.as_str());
+            span.record("otel.status_code", "ERROR");
+            tracing::debug!(parent: &span, %error, "an invocation failed");
+            error.with_request_id(&request_id).into_response()
+        });
+        span.record("http.response.status_code", answer.status().as_u16());
+        answer
+    }
+
+    async fn run(&self, call: Call, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let place = self.in_flight.clone().try_acquire_owned().map_err(|_| {
+            ApiError::new(
+                ErrorCode::Unavailable,
+                "the gateway has as many requests in flight as it takes: try again, or add a gateway",
+            )
+        })?;
+        let outgoing = self.prepare(&call, request).await?;
+        let mut phases = Phases {
+            route: call.arrived.elapsed(),
+            ..Phases::default()
+        };
+        for _ in 0..ATTEMPTS {
+            let placing = Instant::now();
+            let mut slot = self.place(&call).await?;
+            phases.place += placing.elapsed();
+            let sent = Instant::now();
+            let deadline = tokio::time::Instant::now() + slot.seat.timeout;
+            let start = slot.seat.start();
+            match forward::attempt(&self.workers, &self.token, &outgoing, &slot.seat, deadline).await {
+                Attempted::Answered(answer) => {
+                    slot.seat.note_answer();
+                    phases.answer = sent.elapsed();
+                    let held = Held { slot, _place: place, _span: Span::current() };
+                    return Ok(finish(&call, answer, start, &phases, deadline, held));
+                }
+                Attempted::Gone => {
+                    slot.is_gone();
+                    drop(slot);
+                    outgoing.body.check_size(self.max_body)?;
+                    if !outgoing.body.can_be_sent_again() {
+                        return Err(moved(&call.function));
+                    }
+                }
+                Attempted::TimedOut => {
+                    slot.is_stuck();
+                    return Err(timed_out(&call.function, slot.seat.timeout));
+                }
+                Attempted::Failed { error, instance_ended } => {
+                    outgoing.body.check_size(self.max_body)?;
+                    if instance_ended {
+                        slot.is_gone();
+                    } else if error.code == ErrorCode::FunctionError {
+                        slot.seat.note_answer();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(moved(&call.function))
+    }
+
+    /// The request as it will go to a worker.
+    async fn prepare(&self, call: &Call, request: Request<Body>) -> Result<Outgoing, ApiError> {
+        let (parts, body) = request.into_parts();
+        let mut to_worker = parts.headers;
+        let body = Upload::receive(&to_worker, body, self.max_body).await?;
+        headers::strip_request(&mut to_worker);
+        headers::set_forwarded(&mut to_worker, call.peer);
+        headers::set(&mut to_worker, REQUEST_ID, &call.request_id);
+        headers::set(&mut to_worker, INVOCATION, call.invocation);
+        Ok(Outgoing {
+            function: call.function.clone(),
+            method: parts.method,
+            path: call.path.clone(),
+            headers: to_worker,
+            body,
+        })
+    }
+
+    /// A slot: one that is there, or what the scheduler finds or starts.
+    async fn place(&self, call: &Call) -> Result<Slot, ApiError> {
+        let span = tracing::info_span!(
+            "place",
+            rekindle.role = "gateway",
+            rekindle.instance = tracing::field::Empty,
+            rekindle.start = tracing::field::Empty,
+        );
+        let slot = match call.force {
+            None => self.slots.take(&call.function).instrument(span.clone()).await?,
+            Some(kind) => self.slots.take_fresh(&call.function, kind).instrument(span.clone()).await?,
+        };
+        span.record("rekindle.instance", slot.seat.instance.as_str());
+        span.record("rekindle.start", slot.seat.start().as_str());
+        Ok(slot)
+    }
+}
+
+/// The answer as the client gets it.
+fn finish(
+    call: &Call,
+    answer: Response<Incoming>,
+    start: StartKind,
+    phases: &Phases,
+    deadline: tokio::time::Instant,
+    held: Held,
+) -> Response<Body> {
+    let (mut parts, body) = answer.into_parts();
+    let worker = timing::of_worker(&parts.headers);
+    // A restore that fails before the function ran is followed by a boot; the worker's phases say so.
+    let start = match start {
+        StartKind::Restored if timing::names(&worker, "boot") => StartKind::Booted,
+        start => start,
+    };
+    headers::strip_answer(&mut parts.headers);
+    headers::set(&mut parts.headers, REQUEST_ID, &call.request_id);
+    headers::set(&mut parts.headers, START, start.as_str());
+    headers::set(&mut parts.headers, INSTANCE, held.slot.seat.instance.as_str());
+    if let Some((name, value)) = timing::merged(phases, &worker) {
+        parts.headers.insert(name, value);
+    }
+    let span = Span::current();
+    span.record("faas.instance", held.slot.seat.instance.as_str());
+    span.record("faas.version", held.slot.seat.version.0);
+    span.record("faas.start", start.as_str());
+    span.record("faas.coldstart", start != StartKind::Warm);
+    Response::from_parts(parts, Answer::wrap(Body::new(body), deadline, held))
+}
+
+fn timed_out(function: &FunctionName, limit: std::time::Duration) -> ApiError {
+    ApiError::new(
+        ErrorCode::FunctionTimeout,
+        format!(
+            "{function} did not answer within its timeout of {}s: raise timeout in fn.toml, or see `fn logs {function}`",
+            limit.as_secs_f64()
+        ),
+    )
+}
+
+fn moved(function: &FunctionName) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("the instance of {function} went away before it took the request: try again"),
+    )
+}

@@ -1,0 +1,183 @@
+//! One attempt at one instance: send the request to its worker, and tell apart what can come back.
+
+use axum::body::Body;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use rekindle_wire::headers::{DEADLINE_MS, FUNCTION_ERROR, PLATFORM_ERROR};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use serde::Deserialize;
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use crate::body::Upload;
+use crate::headers;
+use crate::lease::Seat;
+use crate::scheduler::Http;
+
+/// Error bodies that are read rather than passed on.
+const ERROR_MAX: usize = 256 << 10;
+
+/// A request as it goes to a worker, without what differs between attempts.
+pub(crate) struct Outgoing {
+    pub(crate) function: FunctionName,
+    pub(crate) method: Method,
+    /// Path and query below the function, byte for byte as the client sent them; starts with `/`.
+    pub(crate) path: String,
+    /// Cleaned of what must not pass, and with what the function is told.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Upload,
+}
+
+/// What an attempt came to.
+pub(crate) enum Attempted {
+    /// The function answers; the body is still to come.
+    Answered(Response<Incoming>),
+    /// The instance is gone and has seen nothing of the request, or its worker cannot be reached.
+    Gone,
+    /// The deadline passed before the answer's headers.
+    TimedOut,
+    /// The platform or the handler says what went wrong. With `instance_ended` the instance is of no use any more.
+    Failed { error: ApiError, instance_ended: bool },
+}
+
+/// Sends the request to the seat's instance and waits for the answer's headers, until `deadline`.
+pub(crate) async fn attempt(
+    http: &Http,
+    token: &HeaderValue,
+    outgoing: &Outgoing,
+    seat: &Seat,
+    deadline: Instant,
+) -> Attempted {
+    let request = match build(token, outgoing, seat, deadline) {
+        Ok(request) => request,
+        Err(error) => return failed(error, false),
+    };
+    let span = tracing::info_span!(
+        "call worker",
+        otel.kind = "client",
+        rekindle.role = "gateway",
+        server.address = %seat.address,
+        rekindle.instance = %seat.instance,
+    );
+    let exchange = async {
+        let mut request = request;
+        rekindle_telemetry::inject(request.headers_mut());
+        http.request(request).await
+    };
+    let answer = match tokio::time::timeout_at(deadline, exchange.instrument(span)).await {
+        Err(_) => return Attempted::TimedOut,
+        Ok(Err(error)) if error.is_connect() => {
+            tracing::warn!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
+            return Attempted::Gone;
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
+            return failed(broken(outgoing), false);
+        }
+        Ok(Ok(answer)) => answer,
+    };
+    if let Some(code) = answer.headers().get(PLATFORM_ERROR).cloned() {
+        return platform_error(&code, answer, deadline).await;
+    }
+    if answer.headers().contains_key(FUNCTION_ERROR) {
+        return function_error(outgoing, answer, deadline).await;
+    }
+    Attempted::Answered(answer)
+}
+
+fn build(
+    token: &HeaderValue,
+    outgoing: &Outgoing,
+    seat: &Seat,
+    deadline: Instant,
+) -> Result<Request<Body>, ApiError> {
+    let uri: Uri = format!("http://{}/invoke/{}{}", seat.address, seat.instance, outgoing.path)
+        .parse()
+        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))?;
+    let mut request = Request::new(outgoing.body.attempt());
+    *request.method_mut() = outgoing.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = outgoing.headers.clone();
+    headers::set_token(request.headers_mut(), token);
+    let left = deadline.saturating_duration_since(Instant::now());
+    let wall = std::time::SystemTime::now() + left;
+    let since_epoch = wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    headers::set(request.headers_mut(), DEADLINE_MS, &since_epoch.as_millis().to_string());
+    Ok(request)
+}
+
+fn failed(error: ApiError, instance_ended: bool) -> Attempted {
+    Attempted::Failed { error, instance_ended }
+}
+
+fn broken(outgoing: &Outgoing) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!(
+            "the connection to the worker broke before {} answered: the invocation may have run; see `fn logs {}`, and try again",
+            outgoing.function, outgoing.function
+        ),
+    )
+}
+
+/// The worker says that the function did not give this answer.
+async fn platform_error(code: &HeaderValue, answer: Response<Incoming>, deadline: Instant) -> Attempted {
+    let code = code.to_str().ok().and_then(|c| c.parse::<ErrorCode>().ok());
+    let code = code.unwrap_or(ErrorCode::Internal);
+    if code == ErrorCode::InstanceGone {
+        return Attempted::Gone;
+    }
+    let status = answer.status();
+    let retry_after_s = answer
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|v| v.to_str().ok()?.parse().ok());
+    let body = read(answer, deadline).await;
+    let mut error = serde_json::from_slice::<ApiError>(&body).unwrap_or_else(|_| {
+        ApiError::new(code, format!("the worker answered {status} without saying why: see its log"))
+    });
+    error.retry_after_s = retry_after_s.or(error.retry_after_s);
+    let instance_ended = matches!(
+        error.code,
+        ErrorCode::FunctionCrashed
+            | ErrorCode::FunctionOutOfMemory
+            | ErrorCode::BootFailed
+            | ErrorCode::RestoreFailed
+            | ErrorCode::SnapshotLost
+    );
+    failed(error, instance_ended)
+}
+
+/// What a runtime writes of an exception: the form AWS Lambda has.
+#[derive(Deserialize)]
+struct Thrown {
+    #[serde(rename = "errorType")]
+    kind: Option<String>,
+    #[serde(rename = "errorMessage")]
+    message: Option<String>,
+}
+
+/// The handler threw.
+async fn function_error(outgoing: &Outgoing, answer: Response<Incoming>, deadline: Instant) -> Attempted {
+    let body = read(answer, deadline).await;
+    let thrown = serde_json::from_slice::<Thrown>(&body).ok();
+    let what = match thrown.map(|t| (t.kind, t.message)) {
+        Some((Some(kind), Some(message))) => format!("{kind}: {message}"),
+        Some((Some(one), None) | (None, Some(one))) => one,
+        _ => String::from_utf8_lossy(&body[..body.len().min(500)]).into_owned(),
+    };
+    let function = &outgoing.function;
+    let message = format!("{function} threw {what} (`fn logs {function}` shows the trace)");
+    failed(ApiError::new(ErrorCode::FunctionError, message), false)
+}
+
+/// An error's body, as far as it comes.
+async fn read(answer: Response<Incoming>, deadline: Instant) -> bytes::Bytes {
+    let body = Limited::new(answer.into_body(), ERROR_MAX).collect();
+    match tokio::time::timeout_at(deadline, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => bytes::Bytes::new(),
+    }
+}

@@ -1,0 +1,144 @@
+//! Which headers pass the gateway, and which it sets.
+
+use std::net::IpAddr;
+
+use http::header::{CONNECTION, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rekindle_wire::headers::{
+    CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING, START,
+};
+use rekindle_wire::ids::RequestId;
+
+const REQUEST_ID_MAX: usize = 128;
+const PLATFORM_PREFIX: &str = "x-rekindle-";
+const HOP_BY_HOP: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
+const HOP_BY_HOP_TOO: [&str; 4] = ["keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization"];
+
+/// Removes what belongs to one connection (RFC 9110, 7.6.1) and what only the platform may say.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .filter_map(|n| n.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP_TOO {
+        headers.remove(name);
+    }
+    let ours: Vec<HeaderName> = headers
+        .keys()
+        .filter(|n| n.as_str().starts_with(PLATFORM_PREFIX))
+        .cloned()
+        .collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+/// A client's headers on their way in.
+pub(crate) fn strip_request(headers: &mut HeaderMap) {
+    strip(headers);
+    for name in [DEADLINE_MS, INVOCATION, FORCE_START] {
+        headers.remove(name);
+    }
+}
+
+/// An answer's headers on their way out; what the gateway says itself is removed too.
+pub(crate) fn strip_answer(headers: &mut HeaderMap) {
+    strip(headers);
+    for name in [START, INSTANCE, REQUEST_ID, SERVER_TIMING] {
+        headers.remove(name);
+    }
+}
+
+/// Tells the function whom it serves.
+pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
+    let name = HeaderName::from_static("x-forwarded-for");
+    let before: Vec<&str> = headers.get_all(&name).iter().filter_map(|v| v.to_str().ok()).collect();
+    let chain = match before.is_empty() {
+        true => peer.to_string(),
+        false => format!("{}, {peer}", before.join(", ")),
+    };
+    if let Ok(chain) = HeaderValue::from_str(&chain) {
+        headers.insert(name, chain);
+    }
+    if let Some(host) = headers.get(HOST).cloned() {
+        headers.entry("x-forwarded-host").or_insert(host);
+    }
+    // A balancer in front may have ended TLS; nobody else speaks it here.
+    headers
+        .entry("x-forwarded-proto")
+        .or_insert(HeaderValue::from_static("http"));
+}
+
+/// The client's request id when it is usable, else a fresh one.
+pub(crate) fn request_id(headers: &HeaderMap) -> String {
+    let sane = |id: &&str| {
+        (1..=REQUEST_ID_MAX).contains(&id.len())
+            && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+    };
+    let sent = headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
+    sent.filter(sane)
+        .map_or_else(|| RequestId::generate().to_string(), str::to_owned)
+}
+
+/// Sets a header to a text of our own making.
+pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+/// Sets the cluster's secret.
+pub(crate) fn set_token(headers: &mut HeaderMap, token: &HeaderValue) {
+    headers.insert(HeaderName::from_static(CLUSTER_TOKEN), token.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v)))
+            .collect()
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_or_the_platform_does_not_pass() {
+        let mut h = headers(&[
+            ("connection", "close, X-Secret"),
+            ("x-secret", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("x-rekindle-token", "guess"),
+            ("x-fn-deadline-ms", "1"),
+            ("x-fn-invocation", "event"),
+            ("accept", "*/*"),
+        ]);
+        strip_request(&mut h);
+        assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn a_request_id_is_kept_only_when_it_is_harmless() {
+        assert_eq!(request_id(&headers(&[("x-request-id", "order-17.a")])), "order-17.a");
+        for bad in ["", "has space", "semi;colon", "\"quoted\""] {
+            assert!(request_id(&headers(&[("x-request-id", bad)])).starts_with("r-"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_peer_is_added_to_the_chain_of_proxies() {
+        let mut h = headers(&[("host", "a.example"), ("x-forwarded-for", "10.0.0.1")]);
+        set_forwarded(&mut h, "127.0.0.1".parse().unwrap());
+        assert_eq!(h["x-forwarded-for"], "10.0.0.1, 127.0.0.1");
+        assert_eq!(h["x-forwarded-host"], "a.example");
+        assert_eq!(h["x-forwarded-proto"], "http");
+    }
+}

@@ -1,0 +1,302 @@
+//! The leases a gateway holds on one function's instances. No I/O and no clock: the caller says what time it is.
+//!
+//! A lease's life: granted by the scheduler, used (slots taken and released, renewed meanwhile), then unused for its own length and
+//! returned; or wanted back (`closing`): nothing new is sent, and it is returned once its last slot is free; or its instance is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::{Placement, ReturnedLease};
+use rekindle_wire::{InstanceId, VersionNumber};
+
+/// What an invocation must know of the instance it was given.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    pub(crate) instance: InstanceId,
+    pub(crate) address: Arc<str>,
+    pub(crate) version: VersionNumber,
+    pub(crate) timeout: Duration,
+    start: StartKind,
+    answered: Arc<AtomicBool>,
+}
+
+impl Seat {
+    /// How an invocation starts that is sent now: as its instance does, until that has answered for the first time.
+    pub(crate) fn start(&self) -> StartKind {
+        if self.answered.load(Ordering::Acquire) {
+            StartKind::Warm
+        } else {
+            self.start
+        }
+    }
+
+    /// The instance has answered: it is warm from now on.
+    pub(crate) fn note_answer(&self) {
+        self.answered.store(true, Ordering::Release);
+    }
+}
+
+/// How an invocation left its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The slot is free.
+    Free,
+    /// The invocation ran into its timeout; the function may go on with it.
+    Stuck,
+    /// The instance does not exist any more.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Lease {
+    seat: Seat,
+    slots: u32,
+    used: u32,
+    length: Duration,
+    expires: Instant,
+    last_used: Instant,
+    closing: bool,
+    stuck: bool,
+}
+
+impl Lease {
+    fn returned(&self, now: Instant) -> ReturnedLease {
+        let idle = now.saturating_duration_since(self.last_used);
+        ReturnedLease {
+            instance: self.seat.instance.clone(),
+            served: self.seat.answered.load(Ordering::Acquire),
+            idle_ms: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
+            stuck: self.stuck,
+        }
+    }
+}
+
+/// All leases on one function.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    leases: Vec<Lease>,
+}
+
+impl Leases {
+    /// Takes in what the scheduler granted. A lease that is held already is renewed.
+    pub(crate) fn add(&mut self, placement: &Placement, now: Instant) {
+        let length = Duration::from_millis(placement.lease_ms);
+        let expires = now + length;
+        if let Some(known) = self.find(&placement.instance) {
+            known.expires = expires;
+            known.closing = false;
+            return;
+        }
+        let answered = placement.start == StartKind::Warm;
+        self.leases.push(Lease {
+            seat: Seat {
+                instance: placement.instance.clone(),
+                address: placement.worker_address.as_str().into(),
+                version: placement.version,
+                timeout: Duration::from_millis(placement.timeout_ms),
+                start: placement.start,
+                answered: Arc::new(AtomicBool::new(answered)),
+            },
+            slots: placement.slots.max(1),
+            used: 0,
+            length,
+            expires,
+            last_used: now,
+            closing: false,
+            stuck: false,
+        });
+    }
+
+    /// Takes a slot: of the instance used last, so that the others may idle out.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Seat> {
+        let lease = self
+            .leases
+            .iter_mut()
+            .filter(|l| !l.closing && l.used < l.slots)
+            .max_by_key(|l| l.last_used)?;
+        lease.used += 1;
+        lease.last_used = now;
+        Some(lease.seat.clone())
+    }
+
+    /// Takes a slot of one instance, and closes it for everybody else.
+    pub(crate) fn take_alone(&mut self, instance: &InstanceId, now: Instant) -> Option<Seat> {
+        let lease = self.find(instance)?;
+        lease.closing = true;
+        lease.used += 1;
+        lease.last_used = now;
+        Some(lease.seat.clone())
+    }
+
+    /// Gives a slot back. Answers whether the lease can be returned at once.
+    pub(crate) fn release(&mut self, instance: &InstanceId, outcome: Outcome, now: Instant) -> bool {
+        let Some(lease) = self.find(instance) else {
+            return false;
+        };
+        lease.used = lease.used.saturating_sub(1);
+        lease.last_used = now;
+        match outcome {
+            Outcome::Free => {}
+            Outcome::Stuck => {
+                lease.stuck = true;
+                // With several slots the others may still be good.
+                lease.closing |= lease.slots == 1;
+            }
+            Outcome::Gone => {
+                self.leases.retain(|l| l.seat.instance != *instance);
+                return false;
+            }
+        }
+        lease.closing && lease.used == 0
+    }
+
+    /// Sends nothing new to an instance. Answers whether it is one of these.
+    pub(crate) fn close(&mut self, instance: &InstanceId) -> bool {
+        self.find(instance).map(|l| l.closing = true).is_some()
+    }
+
+    /// Removes and tells the leases that are to be returned: closing ones without a user, and those unused for a lease's length.
+    pub(crate) fn give_back(&mut self, now: Instant) -> Vec<ReturnedLease> {
+        let mut back = Vec::new();
+        self.leases.retain(|l| {
+            let unused = now.saturating_duration_since(l.last_used) >= l.length;
+            let over = l.used == 0 && (l.closing || unused);
+            if over {
+                back.push(l.returned(now));
+            }
+            !over
+        });
+        back
+    }
+
+    /// The leases that have run through half their length, which count as renewed from now on.
+    pub(crate) fn renew(&mut self, now: Instant) -> Vec<InstanceId> {
+        let mut due = Vec::new();
+        for lease in &mut self.leases {
+            if lease.expires.saturating_duration_since(now) <= lease.length / 2 {
+                lease.expires = now + lease.length;
+                due.push(lease.seat.instance.clone());
+            }
+        }
+        due
+    }
+
+    /// All instances held.
+    pub(crate) fn held(&self) -> Vec<InstanceId> {
+        self.leases.iter().map(|l| l.seat.instance.clone()).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    fn find(&mut self, instance: &InstanceId) -> Option<&mut Lease> {
+        self.leases.iter_mut().find(|l| l.seat.instance == *instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(instance: &str, slots: u32, start: StartKind) -> Placement {
+        Placement {
+            instance: instance.parse().unwrap(),
+            worker_address: "127.0.0.1:1".to_owned(),
+            version: VersionNumber(1),
+            start,
+            slots,
+            timeout_ms: 1_000,
+            lease_ms: 1_000,
+        }
+    }
+
+    fn id(text: &str) -> InstanceId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_instance_used_last_is_taken_first_so_that_the_other_idles_out() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 1, StartKind::Warm), at(0));
+        leases.add(&placement("i-b", 1, StartKind::Warm), at(1));
+        for ms in (10..900).step_by(10) {
+            let seat = leases.take(at(ms)).unwrap();
+            assert_eq!(seat.instance, id("i-b"));
+            leases.release(&seat.instance, Outcome::Free, at(ms + 5));
+        }
+        let back = leases.give_back(at(1_000));
+        assert_eq!(back.len(), 1);
+        assert_eq!(back[0].instance, id("i-a"));
+        assert_eq!(leases.held(), [id("i-b")]);
+    }
+
+    #[test]
+    fn no_more_slots_are_taken_than_were_granted() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        // Granted twice, as after a lost answer: still the same slots.
+        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        assert!(leases.take(now).is_some());
+        assert!(leases.take(now).is_some());
+        assert!(leases.take(now).is_none());
+    }
+
+    #[test]
+    fn everybody_who_waited_for_a_start_gets_its_kind_and_the_next_is_warm() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 3, StartKind::Restored), now);
+        let first = leases.take(now).unwrap();
+        let second = leases.take(now).unwrap();
+        assert_eq!((first.start(), second.start()), (StartKind::Restored, StartKind::Restored));
+        first.note_answer();
+        assert_eq!(leases.take(now).unwrap().start(), StartKind::Warm);
+    }
+
+    #[test]
+    fn a_lease_wanted_back_takes_nothing_new_and_goes_when_its_last_slot_is_free() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        let seat = leases.take(now).unwrap();
+        assert!(leases.close(&seat.instance));
+        assert!(leases.take(now).is_none());
+        assert!(leases.give_back(now).is_empty());
+        assert!(leases.release(&seat.instance, Outcome::Free, now));
+        assert_eq!(leases.give_back(now).len(), 1);
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn a_stuck_slot_ends_an_instance_that_has_no_other() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 1, StartKind::Warm), now);
+        leases.add(&placement("i-b", 2, StartKind::Warm), now);
+        let b = leases.take(now).unwrap();
+        assert!(!leases.release(&id("i-b"), Outcome::Stuck, now));
+        let a = leases.take_alone(&id("i-a"), now).unwrap();
+        assert!(leases.release(&a.instance, Outcome::Stuck, now));
+        let back = leases.give_back(now);
+        assert_eq!(back.len(), 1);
+        assert!(back[0].stuck);
+        assert_eq!(b.instance, id("i-b"));
+        assert_eq!(leases.held(), [id("i-b")]);
+    }
+
+    #[test]
+    fn a_lease_is_renewed_in_its_second_half_and_only_once() {
+        let start = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 1, StartKind::Warm), start);
+        assert!(leases.renew(start + Duration::from_millis(400)).is_empty());
+        assert_eq!(leases.renew(start + Duration::from_millis(600)), [id("i-a")]);
+        assert!(leases.renew(start + Duration::from_millis(700)).is_empty());
+    }
+}

@@ -1,0 +1,254 @@
+//! The description of the admin API, as OpenAPI. The functions below are never called: they are what the description is written on,
+//! and each stands for a handler of the scheduler or the gateway.
+
+#![allow(dead_code, reason = "only their annotations are used")]
+
+use rekindle_wire::ApiError;
+use rekindle_wire::api::{FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+
+/// The document served at `/v1/openapi.json`.
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Rekindle",
+        description = "Functions that are restored instead of booted. Everything under /v1/ but this document needs the admin key \
+                       (`Authorization: Bearer KEY`). Errors are `{code, message, request_id}`; docs/errors/ has a page per code.",
+    ),
+    paths(
+        deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
+        stop_instance, openapi, call_function, call_function_below, health, ready,
+    ),
+    components(schemas(LogLine, ApiError)),
+    modifiers(&AdminKey),
+    tags(
+        (name = "functions", description = "Deploying, describing, deleting"),
+        (name = "invocations", description = "Calling functions"),
+        (name = "platform", description = "What runs, and whether it does"),
+    ),
+)]
+struct Document;
+
+struct AdminKey;
+
+impl Modify for AdminKey {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The admin key, which `fn up` makes at its first start"))
+            .build();
+        openapi
+            .components
+            .get_or_insert_default()
+            .add_security_scheme("admin_key", SecurityScheme::Http(scheme));
+    }
+}
+
+/// Deploy a folder
+///
+/// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version is prepared after the
+/// answer: poll it until its state is `live` or `failed`. It serves invocations once it is live; until then the one before does.
+#[utoipa::path(
+    post, path = "/v1/functions", tag = "functions", security(("admin_key" = [])),
+    request_body(content = Vec<u8>, content_type = "application/gzip", description = "the folder"),
+    responses(
+        (status = 202, description = "accepted", body = VersionInfo),
+        (status = 400, description = "`invalid_manifest` with the line and the fix, or `bad_request`", body = ApiError),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 409, description = "`conflict`: a version of the function is being prepared", body = ApiError),
+        (status = 413, description = "`too_large`", body = ApiError),
+        (status = 503, description = "`unavailable`: the object store or the scheduler does not answer", body = ApiError),
+    ),
+)]
+fn deploy() {}
+
+/// List functions
+#[utoipa::path(
+    get, path = "/v1/functions", tag = "functions", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "every function, by name", body = Vec<FunctionSummary>),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn list_functions() {}
+
+/// Describe a function
+#[utoipa::path(
+    get, path = "/v1/functions/{name}", tag = "functions", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the function")),
+    responses(
+        (status = 200, description = "its versions, newest first, and its instances", body = FunctionDetail),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+    ),
+)]
+fn describe_function() {}
+
+/// Delete a function
+///
+/// Stops its instances and removes all its versions and their snapshots.
+#[utoipa::path(
+    delete, path = "/v1/functions/{name}", tag = "functions", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the function")),
+    responses(
+        (status = 204, description = "it is gone"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 409, description = "`conflict`: a version of it is being prepared", body = ApiError),
+    ),
+)]
+fn delete_function() {}
+
+/// Describe a version
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/versions/{version}", tag = "functions", security(("admin_key" = [])),
+    params(
+        ("name" = String, Path, description = "the function"),
+        ("version" = u32, Path, description = "its number"),
+    ),
+    responses(
+        (status = 200, description = "the version", body = VersionInfo),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+    ),
+)]
+fn describe_version() {}
+
+/// Read a function's log
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/logs", tag = "functions", security(("admin_key" = [])),
+    params(
+        ("name" = String, Path, description = "the function"),
+        ("tail" = Option<usize>, Query, description = "lines from the end, 100 when absent, at most 10000"),
+        ("follow" = Option<bool>, Query, description = "keep the answer open and send new lines as they are written"),
+    ),
+    responses(
+        (status = 200, description = "one JSON object a line, oldest first", body = LogLine, content_type = "application/x-ndjson"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 503, description = "`unavailable`: no worker is connected", body = ApiError),
+    ),
+)]
+fn logs() {}
+
+/// Invoke a function with an event
+///
+/// The body is the event. The answer is the function's own.
+#[utoipa::path(
+    post, path = "/v1/functions/{name}/invocations", tag = "invocations", security(("admin_key" = [])),
+    params(
+        ("name" = String, Path, description = "the function"),
+        ("x-fn-force-start" = Option<String>, Header, description = "`booted` or `restored`: start a fresh instance this way"),
+    ),
+    request_body(content = Vec<u8>, content_type = "application/json", description = "the event"),
+    responses(
+        (status = 200, description = "what the function answered; headers x-request-id, x-fn-start, x-fn-instance, server-timing"),
+        (status = 400, description = "`bad_request`: a start that is not possible", body = ApiError),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 413, description = "`too_large`", body = ApiError),
+        (status = 429, description = "`throttled`, with Retry-After", body = ApiError),
+        (status = 502, description = "`function_error`, `function_crashed`, `function_out_of_memory`, `boot_failed`, `restore_failed` or \
+                                      `snapshot_lost`", body = ApiError),
+        (status = 503, description = "`no_capacity` or `unavailable`, with Retry-After", body = ApiError),
+        (status = 504, description = "`function_timeout`", body = ApiError),
+    ),
+)]
+fn invoke() {}
+
+/// The platform as a whole
+#[utoipa::path(
+    get, path = "/v1/status", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "workers, functions, instances", body = Status),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn status() {}
+
+/// List instances
+#[utoipa::path(
+    get, path = "/v1/instances", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "every instance, oldest first", body = Vec<InstanceInfo>),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn list_instances() {}
+
+/// Stop an instance
+///
+/// Whatever it serves ends with it.
+#[utoipa::path(
+    delete, path = "/v1/instances/{id}", tag = "platform", security(("admin_key" = [])),
+    params(("id" = String, Path, description = "the instance")),
+    responses(
+        (status = 204, description = "it is gone"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+        (status = 503, description = "`unavailable`: its worker does not answer", body = ApiError),
+    ),
+)]
+fn stop_instance() {}
+
+/// This document
+#[utoipa::path(
+    get, path = "/v1/openapi.json", tag = "platform",
+    responses((status = 200, description = "OpenAPI 3.1", content_type = "application/json")),
+)]
+fn openapi() {}
+
+/// Call a function
+///
+/// Any method. Also at the host `{name}.localhost`, with any path.
+#[utoipa::path(
+    get, path = "/function/{name}", tag = "invocations",
+    params(("name" = String, Path, description = "the function")),
+    responses(
+        (status = 200, description = "what the function answered"),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 413, description = "`too_large`", body = ApiError),
+        (status = 429, description = "`throttled`, with Retry-After", body = ApiError),
+        (status = 502, description = "the function failed; see the code", body = ApiError),
+        (status = 503, description = "`no_capacity` or `unavailable`, with Retry-After", body = ApiError),
+        (status = 504, description = "`function_timeout`", body = ApiError),
+    ),
+)]
+fn call_function() {}
+
+/// Call a function at a path
+///
+/// Any method. The path reaches the function byte for byte.
+#[utoipa::path(
+    get, path = "/function/{name}/{path}", tag = "invocations",
+    params(
+        ("name" = String, Path, description = "the function"),
+        ("path" = String, Path, description = "the path below it; may contain slashes"),
+    ),
+    responses(
+        (status = 200, description = "what the function answered"),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 502, description = "the function failed; see the code", body = ApiError),
+        (status = 504, description = "`function_timeout`", body = ApiError),
+    ),
+)]
+fn call_function_below() {}
+
+/// Whether the gateway lives
+#[utoipa::path(get, path = "/healthz", tag = "platform", responses((status = 200, description = "it does")))]
+fn health() {}
+
+/// Whether the gateway can serve
+#[utoipa::path(
+    get, path = "/readyz", tag = "platform",
+    responses(
+        (status = 200, description = "the scheduler answers"),
+        (status = 503, description = "`unavailable`: it does not", body = ApiError),
+    ),
+)]
+fn ready() {}

@@ -1,0 +1,185 @@
+//! Which part of the gateway a request is for.
+//!
+//! | host or path | goes to |
+//! |---|---|
+//! | `{name}.localhost[:port]`, any path | the function |
+//! | `/function/{name}`, `/function/{name}/…` | the function |
+//! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event |
+//! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
+//! | the rest of `/v1/` | the scheduler, with the admin key |
+
+use http::header::HOST;
+use http::{HeaderMap, Method, Request};
+use rekindle_wire::api::StartKind;
+use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+
+/// Where a request goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// To a function, with the path and query below it.
+    Function { name: FunctionName, path: String },
+    /// To a function, as an event.
+    Invocation { name: FunctionName },
+    /// To the scheduler.
+    Admin,
+    /// The description of the admin API.
+    OpenApi,
+    /// Whether the process lives.
+    Health,
+    /// Whether it can serve.
+    Ready,
+}
+
+/// Finds a request's route.
+pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
+    let path = request.uri().path();
+    let query = request.uri().query();
+    if let Some(name) = host_of(request).and_then(|h| h.strip_suffix(".localhost").map(str::to_owned)) {
+        return function(&name, path, query);
+    }
+    if let Some(rest) = path.strip_prefix("/function/") {
+        let at = rest.find('/').unwrap_or(rest.len());
+        let (name, below) = rest.split_at(at);
+        return function(name, if below.is_empty() { "/" } else { below }, query);
+    }
+    let invocation = path
+        .strip_prefix("/v1/functions/")
+        .and_then(|rest| rest.strip_suffix("/invocations"));
+    match (path, invocation) {
+        ("/healthz", _) => Ok(Route::Health),
+        ("/readyz", _) => Ok(Route::Ready),
+        ("/v1/openapi.json", _) => Ok(Route::OpenApi),
+        (_, Some(name)) if request.method() == Method::POST => Ok(Route::Invocation { name: named(name)? }),
+        (_, Some(_)) => Err(ApiError::new(ErrorCode::BadRequest, "an invocation is made with POST")),
+        _ if path.starts_with("/v1/") => Ok(Route::Admin),
+        _ => Err(nothing(path)),
+    }
+}
+
+fn function(name: &str, path: &str, query: Option<&str>) -> Result<Route, ApiError> {
+    let name = named(name)?;
+    // The platform's own calls to a runtime. A runtime may decode the path before it looks, so this does too.
+    let hook = HOOK_PREFIX.trim_matches('/').as_bytes();
+    if path.split('/').any(|part| decoded(part) == hook) {
+        return Err(nothing(path));
+    }
+    let mut below = path.to_owned();
+    if let Some(query) = query {
+        below.push('?');
+        below.push_str(query);
+    }
+    Ok(Route::Function { name, path: below })
+}
+
+fn named(name: &str) -> Result<FunctionName, ApiError> {
+    name.parse()
+        .map_err(|e| ApiError::new(ErrorCode::FunctionNotFound, format!("{e}; `fn list` shows what is deployed")))
+}
+
+fn nothing(path: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotFound,
+        format!("nothing is at {path}: functions are at /function/NAME, the admin API at /v1/ (see /v1/openapi.json)"),
+    )
+}
+
+/// The host without its port, in lower case.
+fn host_of<B>(request: &Request<B>) -> Option<String> {
+    let header = request.headers().get(HOST).and_then(|h| h.to_str().ok());
+    let host = request.uri().authority().map(http::uri::Authority::as_str).or(header)?;
+    let host = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    Some(host.to_ascii_lowercase())
+}
+
+/// The bytes a path segment stands for; what is no escape stands for itself.
+fn decoded(segment: &str) -> Vec<u8> {
+    let bytes = segment.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let escaped = (byte == b'%')
+            .then(|| segment.get(at + 1..at + 3))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(escaped.unwrap_or(byte));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    out
+}
+
+/// The start a client forces, which needs the admin key.
+pub(crate) fn forced(headers: &HeaderMap) -> Result<Option<StartKind>, ApiError> {
+    let Some(value) = headers.get(FORCE_START) else {
+        return Ok(None);
+    };
+    let kind = value
+        .to_str()
+        .map_err(|e| e.to_string())
+        .and_then(str::parse::<StartKind>);
+    match kind {
+        Ok(kind @ (StartKind::Booted | StartKind::Restored)) => Ok(Some(kind)),
+        _ => Err(ApiError::new(
+            ErrorCode::BadRequest,
+            format!("{FORCE_START} takes booted or restored"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, target: &str) -> Result<Route, ErrorCode> {
+        let request = Request::get(target).header(HOST, host).body(()).unwrap();
+        route(&request).map_err(|e| e.code)
+    }
+
+    fn to(name: &str, path: &str) -> Result<Route, ErrorCode> {
+        Ok(Route::Function {
+            name: name.parse().unwrap(),
+            path: path.to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_functions_path_is_passed_on_byte_for_byte() {
+        assert_eq!(at("x", "/function/hello"), to("hello", "/"));
+        assert_eq!(at("x", "/function/hello?a=1"), to("hello", "/?a=1"));
+        assert_eq!(at("x", "/function/hello/a%2Fb//c/../d?q=%20"), to("hello", "/a%2Fb//c/../d?q=%20"));
+    }
+
+    #[test]
+    fn a_function_has_its_own_host() {
+        assert_eq!(at("hello.localhost:8080", "/v1/functions"), to("hello", "/v1/functions"));
+        assert_eq!(at("HELLO.localhost", "/a"), to("hello", "/a"));
+        assert_eq!(at("localhost:8080", "/v1/functions"), Ok(Route::Admin));
+        assert_eq!(at("Bad_name.localhost", "/"), Err(ErrorCode::FunctionNotFound));
+    }
+
+    #[test]
+    fn the_platforms_own_paths_cannot_be_reached_from_outside() {
+        for path in [
+            "/.rekindle/after-restore",
+            "/%2erekindle/x",
+            "/%2E%72ekindle",
+            "//.rekindle/x",
+            "/a/../.rekindle/x",
+        ] {
+            assert_eq!(at("x", &format!("/function/hello{path}")), Err(ErrorCode::NotFound), "{path}");
+            assert_eq!(at("hello.localhost", path), Err(ErrorCode::NotFound), "{path}");
+        }
+        assert!(at("x", "/function/hello/rekindle/x").is_ok());
+    }
+
+    #[test]
+    fn an_invocation_is_a_post() {
+        let request = Request::post("/v1/functions/hello/invocations").body(()).unwrap();
+        let name = "hello".parse().unwrap();
+        assert_eq!(route(&request), Ok(Route::Invocation { name }));
+        assert_eq!(at("x", "/v1/functions/hello/invocations"), Err(ErrorCode::BadRequest));
+    }
+}

@@ -1,0 +1,261 @@
+//! The gateway's configuration, start and end, and the connections between.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::body::Body;
+use axum::response::IntoResponse as _;
+use http::{HeaderName, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+use crate::dispatch::{Call, Dispatch};
+use crate::key::KeyHash;
+use crate::route::{self, Route, route};
+use crate::scheduler::{SchedulerClient, client};
+use crate::slots::Slots;
+use crate::{admin, headers, keeper, openapi};
+
+/// How long a client may take to send a request's head, and how long an idle connection is kept.
+const HEAD_LIMIT: Duration = Duration::from_secs(75);
+/// How long requests may take to finish when the gateway is told to end.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How to run a gateway.
+#[derive(Clone)]
+pub struct Config {
+    /// Where the scheduler listens, `host:port`.
+    pub scheduler: String,
+    /// The cluster's secret.
+    pub cluster_token: String,
+    /// The admin key's hash.
+    pub admin_key: KeyHash,
+    /// Invocations in flight at most; more are answered 503.
+    pub max_in_flight: usize,
+    /// The largest request body of an invocation, bytes; more is answered 413.
+    pub max_body_bytes: u64,
+    /// How long an invocation may wait for a slot.
+    pub place_wait: Duration,
+    /// Client connections at most; more wait to be accepted.
+    pub max_connections: usize,
+}
+
+impl Config {
+    /// A configuration with the defaults: 4096 invocations in flight, bodies of 32 MiB, ten seconds for a slot, 16384 connections.
+    pub fn new(scheduler: impl Into<String>, cluster_token: impl Into<String>, admin_key: KeyHash) -> Self {
+        Self {
+            scheduler: scheduler.into(),
+            cluster_token: cluster_token.into(),
+            admin_key,
+            max_in_flight: 4_096,
+            max_body_bytes: 32 << 20,
+            place_wait: Duration::from_secs(10),
+            max_connections: 16_384,
+        }
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The token stays out of logs.
+        f.debug_struct("Config")
+            .field("scheduler", &self.scheduler)
+            .field("max_in_flight", &self.max_in_flight)
+            .field("max_body_bytes", &self.max_body_bytes)
+            .field("place_wait", &self.place_wait)
+            .field("max_connections", &self.max_connections)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a gateway could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The cluster token cannot be sent in a header.
+    #[error("the cluster token is empty or not plain ASCII: make another")]
+    Token,
+}
+
+struct Gateway {
+    admin_key: KeyHash,
+    scheduler: SchedulerClient,
+    dispatch: Dispatch,
+}
+
+/// Runs a gateway on `listener` until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
+///
+/// # Errors
+/// When the configuration cannot be used.
+pub async fn serve(
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let mut token = HeaderValue::from_str(&config.cluster_token).map_err(|_| ServeError::Token)?;
+    if token.is_empty() {
+        return Err(ServeError::Token);
+    }
+    token.set_sensitive(true);
+    let scheduler = SchedulerClient::new(config.scheduler.clone(), token.clone());
+    let slots = Slots::new(scheduler.clone(), config.place_wait);
+    let keepers = [
+        tokio::spawn(keeper::report(slots.clone())),
+        tokio::spawn(keeper::watch(slots.clone())),
+    ];
+    let gateway = Arc::new(Gateway {
+        admin_key: config.admin_key,
+        scheduler,
+        dispatch: Dispatch {
+            slots,
+            workers: client(),
+            token,
+            in_flight: Arc::new(Semaphore::new(config.max_in_flight)),
+            max_body: config.max_body_bytes,
+        },
+    });
+    let (ending, ended) = watch::channel(());
+    let connections = TaskTracker::new();
+    let room = Arc::new(Semaphore::new(config.max_connections));
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = accept(&listener, &room) => accepted,
+        };
+        let Some((stream, peer, place)) = accepted else {
+            // Out of descriptors, most likely: existing connections must end first.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let serving = serve_connection(gateway.clone(), stream, peer, ended.clone());
+        connections.spawn(async move {
+            serving.await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    drop(ending);
+    connections.close();
+    if tokio::time::timeout(SHUTDOWN_LIMIT, connections.wait()).await.is_err() {
+        tracing::warn!(connections = connections.len(), "requests were cut off at the end");
+    }
+    for keeper in keepers {
+        keeper.abort();
+    }
+    Ok(())
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let place = room.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, peer)) => Some((stream, peer, place)),
+        Err(error) => {
+            tracing::warn!(%error, "a connection could not be accepted");
+            None
+        }
+    }
+}
+
+async fn serve_connection(
+    gateway: Arc<Gateway>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    mut ended: watch::Receiver<()>,
+) {
+    // It fails on a socket that is closed already; the first read then says so.
+    drop(stream.set_nodelay(true));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let gateway = gateway.clone();
+        async move { Ok::<_, std::convert::Infallible>(gateway.answer(request.map(Body::new), peer.ip()).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = &mut connection => result,
+        _ = ended.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%peer, %error, "a client's connection ended early");
+    }
+}
+
+impl Gateway {
+    async fn answer(&self, request: Request<Body>, peer: IpAddr) -> Response<Body> {
+        let request_id = headers::request_id(request.headers());
+        let answered = self.routed(request, peer, &request_id).await;
+        let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
+        let out = answer.headers_mut();
+        out.remove(HeaderName::from_static(PLATFORM_ERROR));
+        if !out.contains_key(REQUEST_ID) {
+            headers::set(out, REQUEST_ID, &request_id);
+        }
+        answer
+    }
+
+    async fn routed(&self, request: Request<Body>, peer: IpAddr, request_id: &str) -> Result<Response<Body>, ApiError> {
+        let arrived = Instant::now();
+        let call = |function, path, invocation, force| Call {
+            function,
+            path,
+            invocation,
+            force,
+            request_id: request_id.to_owned(),
+            peer,
+            arrived,
+        };
+        match route(&request)? {
+            Route::Function { name, path } => {
+                let mut request = request;
+                let force = route::forced(request.headers())?;
+                if force.is_some() {
+                    self.admin_key.check(request.headers()).map_err(|e| {
+                        ApiError::new(e.code, format!("{}; {FORCE_START} is for its holder only", e.message))
+                    })?;
+                }
+                if self.admin_key.is_sent(request.headers()) {
+                    // The function must not learn the platform's key.
+                    request.headers_mut().remove(http::header::AUTHORIZATION);
+                }
+                Ok(self.dispatch.invoke(call(name, path, "http", force), request).await)
+            }
+            Route::Invocation { name } => {
+                let mut request = request;
+                self.admin_key.check(request.headers())?;
+                let force = route::forced(request.headers())?;
+                request.headers_mut().remove(http::header::AUTHORIZATION);
+                Ok(self.dispatch.invoke(call(name, "/".to_owned(), "event", force), request).await)
+            }
+            Route::Admin => {
+                self.admin_key.check(request.headers())?;
+                Ok(admin::pass_on(&self.scheduler, request, request_id).await)
+            }
+            Route::OpenApi => Ok(Json(openapi::document()).into_response()),
+            Route::Health => Ok("ok".into_response()),
+            Route::Ready if self.scheduler.is_ready().await => Ok("ok".into_response()),
+            Route::Ready => Err(ApiError::new(
+                ErrorCode::Unavailable,
+                "the scheduler does not answer: see its log",
+            )),
+        }
+    }
+}

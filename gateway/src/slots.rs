@@ -1,0 +1,342 @@
+//! Slots for invocations. One that is free is taken without asking anybody; else the invocation waits, and as many asks go to the
+//! scheduler as its waiting invocations need. A slot that gets free goes to who has waited longest, whether an ask was answered or not.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rekindle_wire::api::StartKind;
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::internal::{LeaseReport, Placement, PlacementRequest};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tracing::Instrument as _;
+
+use crate::lease::{Leases, Outcome, Seat};
+use crate::scheduler::SchedulerClient;
+
+/// Invocations of one function waiting here at most.
+const WAITERS_MAX: usize = 1_024;
+/// Asks of one function at the scheduler at most.
+const ASKS_MAX: usize = 64;
+/// An ask that is out for longer waits at the scheduler, and nothing is being started for it: it can be called off.
+const CALL_OFF_AFTER: Duration = Duration::from_millis(50);
+/// What a wait may take on top of the scheduler's own limit.
+const GRACE: Duration = Duration::from_secs(5);
+
+type Answer = Result<Slot, ApiError>;
+
+struct Waiter {
+    since: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+struct AskOut {
+    number: u64,
+    since: Instant,
+    task: AbortHandle,
+}
+
+#[derive(Default)]
+struct Function {
+    leases: Leases,
+    waiters: VecDeque<Waiter>,
+    asks: Vec<AskOut>,
+    /// Slots of an instance, once one was granted.
+    slots_each: Option<u32>,
+    /// Instances found gone, for the next ask to tell.
+    gone: Vec<InstanceId>,
+}
+
+impl Function {
+    /// How many asks the waiting invocations call for. Before the first answer one ask finds out how many slots an instance has.
+    fn asks_wanted(&self) -> usize {
+        let each = self.slots_each.map_or(usize::MAX, |n| n.max(1) as usize);
+        self.waiters.len().div_ceil(each).min(ASKS_MAX)
+    }
+}
+
+/// All slots of a gateway.
+pub(crate) struct Slots {
+    pub(crate) gateway: GatewayId,
+    pub(crate) scheduler: SchedulerClient,
+    /// Signalled when a lease can be returned.
+    pub(crate) returnable: Notify,
+    wait: Duration,
+    asked: AtomicU64,
+    functions: Mutex<HashMap<FunctionName, Function>>,
+}
+
+/// A slot in use; free again when dropped.
+pub(crate) struct Slot {
+    pub(crate) seat: Seat,
+    function: FunctionName,
+    slots: Arc<Slots>,
+    outcome: Outcome,
+    /// Whether dropping it does nothing: it was given back otherwise.
+    spent: bool,
+}
+
+impl Slot {
+    /// The instance is gone: the slot with it.
+    pub(crate) fn is_gone(&mut self) {
+        self.outcome = Outcome::Gone;
+    }
+
+    /// The function may still be busy with the invocation.
+    pub(crate) fn is_stuck(&mut self) {
+        self.outcome = Outcome::Stuck;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.spent {
+            return;
+        }
+        self.slots.clone().release(&self.function, &self.seat.instance, self.outcome);
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(scheduler: SchedulerClient, wait: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            gateway: GatewayId::generate(),
+            scheduler,
+            returnable: Notify::new(),
+            wait,
+            asked: AtomicU64::new(0),
+            functions: Mutex::default(),
+        })
+    }
+
+    /// A slot for an invocation of `function`. Bounded by the time a placement may take.
+    ///
+    /// # Errors
+    /// What the scheduler answered, or `throttled` when the wait was in vain.
+    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionName) -> Answer {
+        let waiting = {
+            let mut functions = self.functions.lock();
+            let entry = functions.entry(function.clone()).or_default();
+            // Nobody overtakes: while some wait, free slots are theirs.
+            if entry.waiters.is_empty()
+                && let Some(seat) = entry.leases.take(Instant::now())
+            {
+                return Ok(self.slot(function, seat));
+            }
+            entry.waiters.retain(|w| !w.answer.is_closed());
+            if entry.waiters.len() >= WAITERS_MAX {
+                return Err(throttled(function));
+            }
+            let (answer, waiting) = oneshot::channel();
+            entry.waiters.push_back(Waiter {
+                since: Instant::now(),
+                answer,
+            });
+            self.settle_asks(function, entry);
+            waiting
+        };
+        let _leaving = Leaving(self, function);
+        match tokio::time::timeout(self.wait + GRACE, waiting).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(throttled(function)),
+        }
+    }
+
+    /// A slot on a fresh instance started as asked, which nobody shares.
+    pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionName, force: StartKind) -> Answer {
+        let request = self.request(function, Some(force), Vec::new(), Vec::new());
+        let placement = self.scheduler.place(&request).await?;
+        let mut functions = self.functions.lock();
+        let entry = functions.entry(function.clone()).or_default();
+        let now = Instant::now();
+        entry.leases.add(&placement, now);
+        let seat = entry.leases.take_alone(&placement.instance, now);
+        drop(functions);
+        seat.map(|seat| self.slot(function, seat)).ok_or_else(|| throttled(function))
+    }
+
+    /// What there is to tell the scheduler: leases to return, leases to renew. `None` when nothing.
+    pub(crate) fn report(&self) -> Option<LeaseReport> {
+        let now = Instant::now();
+        let mut report = LeaseReport {
+            gateway: self.gateway.clone(),
+            held: Vec::new(),
+            returned: Vec::new(),
+        };
+        let mut functions = self.functions.lock();
+        for function in functions.values_mut() {
+            report.returned.extend(function.leases.give_back(now));
+            report.held.extend(function.leases.renew(now));
+        }
+        functions.retain(|_, f| {
+            !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty())
+        });
+        (!report.returned.is_empty() || !report.held.is_empty()).then_some(report)
+    }
+
+    /// Leases the scheduler wants back.
+    pub(crate) fn close(&self, instances: &[InstanceId]) {
+        if instances.is_empty() {
+            return;
+        }
+        let mut functions = self.functions.lock();
+        for instance in instances {
+            let _ = functions.values_mut().any(|f| f.leases.close(instance));
+        }
+        drop(functions);
+        self.returnable.notify_one();
+    }
+
+    fn slot(self: &Arc<Self>, function: &FunctionName, seat: Seat) -> Slot {
+        Slot {
+            seat,
+            function: function.clone(),
+            slots: self.clone(),
+            outcome: Outcome::Free,
+            spent: false,
+        }
+    }
+
+    fn release(self: Arc<Self>, function: &FunctionName, instance: &InstanceId, outcome: Outcome) {
+        let mut functions = self.functions.lock();
+        let Some(entry) = functions.get_mut(function) else {
+            return;
+        };
+        if entry.leases.release(instance, outcome, Instant::now()) {
+            self.returnable.notify_one();
+        }
+        if outcome == Outcome::Gone && !entry.gone.contains(instance) {
+            entry.gone.push(instance.clone());
+        }
+        self.hand_out(function, entry);
+    }
+
+    /// Gives free slots to who waits.
+    fn hand_out(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
+        entry.waiters.retain(|w| !w.answer.is_closed());
+        while !entry.waiters.is_empty() {
+            let Some(seat) = entry.leases.take(Instant::now()) else { break };
+            let instance = seat.instance.clone();
+            let Some(waiter) = entry.waiters.pop_front() else { break };
+            if let Err(Ok(mut slot)) = waiter.answer.send(Ok(self.slot(function, seat))) {
+                // It stopped waiting this moment. The slot's own way back would take the lock again.
+                slot.spent = true;
+                entry.leases.release(&instance, Outcome::Free, Instant::now());
+            }
+        }
+        self.settle_asks(function, entry);
+    }
+
+    /// Sends as many asks as are wanted; calls those off that nobody waits for.
+    fn settle_asks(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
+        let wanted = entry.asks_wanted();
+        while entry.asks.len() < wanted {
+            self.ask(function, entry);
+        }
+        if wanted == 0 {
+            entry.asks.retain(|ask| {
+                let waits_there = ask.since.elapsed() > CALL_OFF_AFTER;
+                if waits_there {
+                    ask.task.abort();
+                }
+                !waits_there
+            });
+        }
+    }
+
+    fn ask(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        let gone = std::mem::take(&mut entry.gone);
+        let request = self.request(function, None, entry.leases.held(), gone);
+        let slots = self.clone();
+        let name = function.clone();
+        let task = tokio::spawn(
+            async move {
+                let since = Instant::now();
+                let answer = slots.scheduler.place(&request).await;
+                slots.answered(&name, number, since.elapsed(), answer);
+            }
+            .in_current_span(),
+        );
+        entry.asks.push(AskOut {
+            number,
+            since: Instant::now(),
+            task: task.abort_handle(),
+        });
+    }
+
+    fn answered(
+        self: &Arc<Self>,
+        function: &FunctionName,
+        number: u64,
+        took: Duration,
+        answer: Result<Placement, ApiError>,
+    ) {
+        let mut functions = self.functions.lock();
+        let entry = functions.entry(function.clone()).or_default();
+        entry.asks.retain(|a| a.number != number);
+        match answer {
+            Ok(placement) => {
+                entry.slots_each = Some(placement.slots);
+                entry.leases.add(&placement, Instant::now());
+            }
+            Err(error) => {
+                let waited_enough = self.wait * 9 / 10;
+                let doomed = match error.code {
+                    ErrorCode::FunctionNotFound => entry.waiters.len(),
+                    // It took its whole time: who came later may still wait.
+                    ErrorCode::Throttled | ErrorCode::NoCapacity if took >= waited_enough => {
+                        let old = |w: &&Waiter| w.since.elapsed() >= waited_enough;
+                        entry.waiters.iter().take_while(old).count()
+                    }
+                    _ => entry.slots_each.unwrap_or(u32::MAX) as usize,
+                };
+                let doomed = doomed.min(entry.waiters.len());
+                for waiter in entry.waiters.drain(..doomed) {
+                    drop(waiter.answer.send(Err(error.clone())));
+                }
+            }
+        }
+        self.hand_out(function, entry);
+    }
+
+    fn request(
+        &self,
+        function: &FunctionName,
+        force: Option<StartKind>,
+        held: Vec<InstanceId>,
+        gone: Vec<InstanceId>,
+    ) -> PlacementRequest {
+        PlacementRequest {
+            gateway: self.gateway.clone(),
+            function: function.clone(),
+            held,
+            force,
+            wait_ms: u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX),
+            gone,
+        }
+    }
+}
+
+/// When a wait ends, in whatever way, asks that nobody needs any more are called off.
+struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionName);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.0.functions.lock().get_mut(self.1) {
+            entry.waiters.retain(|w| !w.answer.is_closed());
+            self.0.settle_asks(self.1, entry);
+        }
+    }
+}
+
+fn throttled(function: &FunctionName) -> ApiError {
+    ApiError::new(
+        ErrorCode::Throttled,
+        format!("too many invocations of {function} are waiting: send less, or raise max_instances or concurrency in fn.toml"),
+    )
+}

@@ -1,0 +1,119 @@
+//! `/v1/functions`: listing, describing, deleting.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use http::StatusCode;
+use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionInfo};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
+
+use super::{Refused, bad_path, from_store};
+use crate::objects::snapshot_prefix;
+use crate::placing::pump;
+use crate::state::Scheduler;
+
+const VERSIONS_SHOWN: u32 = 50;
+
+pub(super) async fn list(State(scheduler): State<Scheduler>) -> Result<Json<Vec<FunctionSummary>>, Refused> {
+    let newest = scheduler.store.newest_versions().await.map_err(from_store)?;
+    Ok(Json(newest.iter().map(|v| summary(&scheduler, v)).collect()))
+}
+
+pub(super) async fn detail(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<FunctionName>, PathRejection>,
+) -> Result<Json<FunctionDetail>, Refused> {
+    let Path(name) = name.map_err(bad_path)?;
+    let versions = scheduler.store.versions(&name, VERSIONS_SHOWN).await.map_err(from_store)?;
+    let newest = versions.first().ok_or_else(|| unknown(&name))?;
+    Ok(Json(FunctionDetail {
+        summary: summary(&scheduler, newest),
+        instances: scheduler.memory().fleet.instance_infos(Some(&name), scheduler.now()),
+        versions,
+    }))
+}
+
+pub(super) async fn version(
+    State(scheduler): State<Scheduler>,
+    path: Result<Path<(FunctionName, u32)>, PathRejection>,
+) -> Result<Json<VersionInfo>, Refused> {
+    let Path((name, number)) = path.map_err(bad_path)?;
+    let version = scheduler.store.version(&name, VersionNumber(number)).await.map_err(from_store)?;
+    let version = version.ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::NotFound,
+            format!("function {name} has no version {number}: `fn describe {name}` lists them"),
+        )
+    })?;
+    Ok(Json(version))
+}
+
+/// Removes a function: from placement first, then its instances, its rows, and what it has in the object store.
+pub(super) async fn delete(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<FunctionName>, PathRejection>,
+) -> Result<StatusCode, Refused> {
+    let Path(name) = name.map_err(bad_path)?;
+    // The rows go first: what is left over after a crash in between is garbage, not half a function.
+    let leftovers = scheduler.store.delete_function(&name).await.map_err(from_store)?;
+    let leftovers = leftovers.ok_or_else(|| unknown(&name))?;
+    let addresses = {
+        let mut memory = scheduler.memory();
+        memory.catalog.remove(&name);
+        let now = scheduler.now();
+        let ids: Vec<_> = memory.fleet.instance_infos(Some(&name), now).into_iter().map(|i| i.id).collect();
+        for id in ids {
+            memory.fleet.forget(&id, now);
+        }
+        memory.fleet.addresses()
+    };
+    let here = scheduler.clone();
+    // A task of its own: it must not stop half-way because the client went away.
+    let cleaning = scheduler.tasks.spawn(async move {
+        for address in addresses {
+            if let Err(error) = here.workers.remove_function(&address, &name).await {
+                // The worker stops them when its next heartbeat is answered.
+                tracing::warn!(%name, error = &error as &dyn std::error::Error, "a worker could not remove a deleted function at once");
+            }
+        }
+        pump(&here);
+        let prefixes = leftovers.snapshots.iter().map(snapshot_prefix);
+        for prefix in prefixes {
+            if let Err(error) = here.objects.delete_all(&prefix).await {
+                tracing::warn!(%name, prefix, error = &error as &dyn std::error::Error, "a deleted function's snapshot stays in the store");
+            }
+        }
+        for key in leftovers.source_keys {
+            if let Err(error) = here.objects.delete(&key).await {
+                tracing::warn!(%name, key, error = &error as &dyn std::error::Error, "a deleted function's source stays in the store");
+            }
+        }
+    });
+    drop(cleaning.await);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
+    let memory = scheduler.memory();
+    let live = memory.catalog.live(&newest.function);
+    // What serves is described; before anything is live, what was deployed.
+    let manifest = live.as_ref().map_or(&newest.manifest, |l| &l.spec.manifest);
+    let instances = memory.fleet.instance_infos(Some(&newest.function), scheduler.now());
+    FunctionSummary {
+        name: newest.function.clone(),
+        live: live.as_ref().map(|l| l.spec.version),
+        newest: newest.version,
+        state: newest.state,
+        runtime: manifest.runtime,
+        memory_bytes: manifest.memory.0,
+        instances: u32::try_from(instances.len()).unwrap_or(u32::MAX),
+        path: format!("/function/{}", newest.function),
+    }
+}
+
+pub(super) fn unknown(name: &FunctionName) -> ApiError {
+    ApiError::new(
+        ErrorCode::FunctionNotFound,
+        format!("no function \"{name}\": `fn list` shows what is deployed"),
+    )
+}

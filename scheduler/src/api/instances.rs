@@ -1,0 +1,49 @@
+//! `/v1/status` and `/v1/instances`: what runs now.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use http::StatusCode;
+use rekindle_wire::api::{InstanceInfo, Status};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId};
+
+use super::{Refused, bad_path, from_store};
+use crate::placing::pump;
+use crate::state::Scheduler;
+
+pub(super) async fn status(State(scheduler): State<Scheduler>) -> Result<Json<Status>, Refused> {
+    let functions = scheduler.store.functions().await.map_err(from_store)?;
+    let memory = scheduler.memory();
+    Ok(Json(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        workers: memory.fleet.worker_infos(),
+        functions: u32::try_from(functions.len()).unwrap_or(u32::MAX),
+        instances: memory.fleet.instance_infos(None, scheduler.now()),
+    }))
+}
+
+pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<InstanceInfo>> {
+    Json(scheduler.memory().fleet.instance_infos(None, scheduler.now()))
+}
+
+/// Stops an instance, whatever it serves.
+pub(super) async fn stop(
+    State(scheduler): State<Scheduler>,
+    id: Result<Path<InstanceId>, PathRejection>,
+) -> Result<StatusCode, Refused> {
+    let Path(id) = id.map_err(bad_path)?;
+    let address = scheduler.memory().fleet.address_of(&id).ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::NotFound,
+            format!("no instance {id} is running: `fn status` lists them"),
+        )
+    })?;
+    scheduler
+        .workers
+        .stop(&address, &id, false)
+        .await
+        .map_err(|e| ApiError::new(ErrorCode::Unavailable, format!("{e}: try again")))?;
+    scheduler.memory().fleet.forget(&id, scheduler.now());
+    pump(&scheduler);
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,106 @@
+//! `/internal/…`: gateways ask for slots and tell of their leases, workers tell what runs.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Query, State};
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::internal::{
+    Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest,
+};
+use serde::Deserialize;
+use tracing::Span;
+
+use super::{Refused, bad_json, bad_query};
+use crate::placing::{self, pump};
+use crate::reaper;
+use crate::state::{Scheduler, unix_s};
+
+/// The longest a watch is kept open.
+const WATCH_LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) async fn placements(
+    State(scheduler): State<Scheduler>,
+    request: Result<Json<PlacementRequest>, JsonRejection>,
+) -> Result<Json<Placement>, Refused> {
+    let Json(request) = request.map_err(bad_json)?;
+    let span = Span::current();
+    span.record("faas.invoked_name", request.function.as_str());
+    let placed = placing::placement(&scheduler, request).await;
+    match &placed {
+        Ok(placement) => {
+            span.record("rekindle.instance", placement.instance.as_str());
+            span.record("rekindle.start", placement.start.as_str());
+        }
+        Err(error) => {
+            span.record("rekindle.error", error.code.as_str());
+        }
+    }
+    placed.map(Json)
+}
+
+pub(super) async fn leases(
+    State(scheduler): State<Scheduler>,
+    report: Result<Json<LeaseReport>, JsonRejection>,
+) -> Result<Json<LeaseAnswer>, Refused> {
+    let Json(report) = report.map_err(bad_json)?;
+    let (give_back, stuck) = scheduler.memory().fleet.report(&report, scheduler.now());
+    for instance in stuck {
+        reaper::kill(&scheduler, instance);
+    }
+    if !report.returned.is_empty() {
+        pump(&scheduler);
+    }
+    Ok(Json(LeaseAnswer { give_back }))
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Watch {
+    gateway: GatewayId,
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// Answers as soon as a lease of the gateway is wanted back, or with nothing when the wait is over.
+pub(super) async fn recalls(
+    State(scheduler): State<Scheduler>,
+    watch: Result<Query<Watch>, QueryRejection>,
+) -> Result<Json<LeaseAnswer>, Refused> {
+    let Query(watch) = watch.map_err(bad_query)?;
+    let wait = Duration::from_millis(watch.wait_ms).min(WATCH_LIMIT);
+    let until = tokio::time::Instant::now() + wait;
+    loop {
+        // Listening before looking: a recall in between is not missed.
+        let changed = scheduler.recalls.notified();
+        let give_back = scheduler.memory().fleet.untold_recalls(&watch.gateway);
+        if !give_back.is_empty() || tokio::time::timeout_at(until, changed).await.is_err() {
+            return Ok(Json(LeaseAnswer { give_back }));
+        }
+    }
+}
+
+pub(super) async fn heartbeat(
+    State(scheduler): State<Scheduler>,
+    beat: Result<Json<Heartbeat>, JsonRejection>,
+) -> Result<Json<HeartbeatAnswer>, Refused> {
+    let Json(beat) = beat.map_err(bad_json)?;
+    let (stop, is_news) = {
+        let mut memory = scheduler.memory();
+        let known = memory.fleet.workers.get(&beat.worker);
+        let is_news = known.is_none_or(|w| w.incarnation != beat.incarnation || w.address != beat.address);
+        let now = scheduler.now();
+        let memory = &mut *memory;
+        let catalog = &memory.catalog;
+        let stop = memory.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
+        (stop, is_news)
+    };
+    if is_news {
+        tracing::info!(worker = %beat.worker, address = beat.address, "a worker is heard of");
+        if let Err(error) = scheduler.store.note_worker(&beat, unix_s()).await {
+            tracing::warn!(worker = %beat.worker, error = &error as &dyn std::error::Error, "a worker could not be noted");
+        }
+    }
+    pump(&scheduler);
+    Ok(Json(HeartbeatAnswer { stop }))
+}

@@ -1,0 +1,95 @@
+//! `GET /v1/functions/{name}/logs`: what instances wrote, from all workers, as lines of JSON.
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
+use http::header::CONTENT_TYPE;
+use rekindle_wire::api::LogLine;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use serde::Deserialize;
+use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::io::StreamReader;
+
+use super::functions::unknown;
+use super::{Refused, bad_path, bad_query, from_store};
+use crate::state::Scheduler;
+
+const TAIL_DEFAULT: usize = 100;
+const TAIL_MAX: usize = 10_000;
+/// A line is at most 16 KiB of text, which JSON may write as up to six times that.
+const LINE_MAX: usize = 128 << 10;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Wanted {
+    tail: Option<usize>,
+    #[serde(default)]
+    follow: bool,
+}
+
+type Lines = BoxStream<'static, String>;
+
+pub(super) async fn logs(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<FunctionName>, PathRejection>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Path(name) = name.map_err(bad_path)?;
+    let Query(wanted) = wanted.map_err(bad_query)?;
+    let tail = wanted.tail.unwrap_or(TAIL_DEFAULT).min(TAIL_MAX);
+    if scheduler.store.versions(&name, 1).await.map_err(from_store)?.is_empty() {
+        return Err(unknown(&name));
+    }
+    let addresses = scheduler.memory().fleet.addresses();
+    if addresses.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::Unavailable,
+            "no worker is connected, and logs lie on the workers: start one with `fn worker`",
+        ));
+    }
+    let mut sources = Vec::new();
+    for address in addresses {
+        match scheduler.workers.logs(&address, &name, tail, wanted.follow).await {
+            Ok(answer) => sources.push(lines(answer)),
+            Err(error) => {
+                tracing::warn!(%name, error = &error as &dyn std::error::Error, "a worker's log lines are missing");
+            }
+        }
+    }
+    if sources.is_empty() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "no worker gave its log lines: try again"));
+    }
+    let merged: Lines = if wanted.follow {
+        stream::select_all(sources).boxed()
+    } else {
+        stream::iter(newest(sources, tail).await).boxed()
+    };
+    let body = merged.map(|line| Ok::<_, std::convert::Infallible>(Bytes::from(line + "\n")));
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
+}
+
+/// One worker's lines; they end when it goes away.
+fn lines(answer: reqwest::Response) -> Lines {
+    let bytes = answer.bytes_stream().map_err(std::io::Error::other);
+    let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
+    lines.take_while(|l| std::future::ready(l.is_ok())).filter_map(async |l| l.ok()).boxed()
+}
+
+/// The last `tail` lines of all workers, by time.
+async fn newest(sources: Vec<Lines>, tail: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    for source in sources {
+        let some: Vec<_> = source.take(tail).collect().await;
+        all.extend(some.into_iter().map(|line| {
+            let at = serde_json::from_str::<LogLine>(&line).map_or(0, |l| l.unix_ms);
+            (at, line)
+        }));
+    }
+    // Stable: lines of the same millisecond keep their worker's order.
+    all.sort_by_key(|(at, _)| *at);
+    let skip = all.len().saturating_sub(tail);
+    all.into_iter().skip(skip).map(|(_, line)| line).collect()
+}

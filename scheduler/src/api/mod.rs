@@ -1,0 +1,114 @@
+//! The scheduler's HTTP interface: `/v1/…` for users, passed on by a gateway that checked the key; `/internal/…` for gateways and
+//! workers. Every call must carry the cluster's token.
+
+mod deploy;
+mod functions;
+mod instances;
+mod internal;
+mod logs;
+
+use axum::Router;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{delete, get, post};
+use rekindle_wire::{ApiError, ErrorCode, headers};
+use tracing::Instrument as _;
+
+use crate::prepare::chain;
+use crate::state::Scheduler;
+use crate::store::StoreError;
+
+/// Heartbeats list every instance of a worker.
+const BODY_MAX: usize = 8 << 20;
+
+/// All routes.
+pub(crate) fn router(scheduler: Scheduler) -> Router {
+    let deploy = Router::new().route("/v1/functions", post(deploy::deploy));
+    let rest = Router::new()
+        .route("/v1/functions", get(functions::list))
+        .route("/v1/functions/{name}", get(functions::detail).delete(functions::delete))
+        .route("/v1/functions/{name}/versions/{version}", get(functions::version))
+        .route("/v1/functions/{name}/logs", get(logs::logs))
+        .route("/v1/status", get(instances::status))
+        .route("/v1/instances", get(instances::list))
+        .route("/v1/instances/{id}", delete(instances::stop))
+        .route("/internal/placements", post(internal::placements))
+        .route("/internal/leases", post(internal::leases))
+        .route("/internal/recalls", get(internal::recalls))
+        .route("/internal/heartbeat", post(internal::heartbeat))
+        .layer(DefaultBodyLimit::max(BODY_MAX));
+    deploy
+        // The deploy counts for itself.
+        .layer(DefaultBodyLimit::disable())
+        .merge(rest)
+        .fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))
+        .method_not_allowed_fallback(async || ApiError::new(ErrorCode::BadRequest, "no such method on this path: see /v1/openapi.json"))
+        .layer(from_fn_with_state(scheduler.clone(), admit))
+        .route("/healthz", get(async || "ok"))
+        .with_state(scheduler)
+}
+
+/// Checks the token and opens the request's span.
+async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next) -> Response {
+    let sent = request.headers().get(headers::CLUSTER_TOKEN);
+    // Comparing digests takes the same time wherever the difference lies.
+    let expected = blake3::hash(scheduler.config.cluster_token.as_bytes());
+    if sent.is_none_or(|t| blake3::hash(t.as_bytes()) != expected) {
+        return ApiError::new(
+            ErrorCode::Unauthorized,
+            "this is the scheduler, which only gateways and workers of its cluster may call: use a gateway's address",
+        )
+        .into_response();
+    }
+    let path = request.uri().path();
+    let span = match path {
+        "/internal/heartbeat" | "/internal/leases" | "/internal/recalls" => return next.run(request).await,
+        "/internal/placements" => tracing::info_span!(
+            "placement",
+            otel.kind = "server",
+            rekindle.role = "scheduler",
+            faas.invoked_name = tracing::field::Empty,
+            rekindle.instance = tracing::field::Empty,
+            rekindle.start = tracing::field::Empty,
+            rekindle.error = tracing::field::Empty,
+        ),
+        _ => tracing::info_span!(
+            "admin",
+            otel.name = format!("{} {path}", request.method()),
+            otel.kind = "server",
+            rekindle.role = "scheduler",
+        ),
+    };
+    rekindle_telemetry::set_parent(&span, request.headers());
+    next.run(request).instrument(span).await
+}
+
+/// An error on its way to the user.
+pub(crate) type Refused = ApiError;
+
+fn bad_json(rejection: JsonRejection) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, rejection.body_text())
+}
+
+fn bad_path(rejection: PathRejection) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, rejection.body_text())
+}
+
+fn bad_query(rejection: QueryRejection) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, rejection.body_text())
+}
+
+fn from_store(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Busy(name) => ApiError::new(
+            ErrorCode::Conflict,
+            format!("a version of {name} is being prepared: wait for it (`fn describe {name}`) and try again"),
+        ),
+        error => {
+            tracing::error!(error = &error as &dyn std::error::Error, "the scheduler's database failed");
+            ApiError::new(ErrorCode::Internal, format!("{}: see the scheduler's log", chain(&error)))
+        }
+    }
+}

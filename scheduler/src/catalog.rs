@@ -1,0 +1,54 @@
+//! Live versions in memory, so that placement never waits for the database. Filled at start, changed when a version goes live or a
+//! function is deleted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{FunctionName, VersionNumber};
+
+use crate::fleet::LiveVersion;
+use crate::fleet::heartbeat::Known;
+
+/// Every version that can serve or could once.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    functions: HashMap<FunctionName, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
+}
+
+impl Catalog {
+    pub(crate) fn add(&mut self, spec: VersionSpec) {
+        self.functions
+            .entry(spec.function.clone())
+            .or_default()
+            .insert(spec.version, Arc::new(spec));
+    }
+
+    pub(crate) fn remove(&mut self, function: &FunctionName) {
+        self.functions.remove(function);
+    }
+
+    /// The version that serves a function's invocations: its newest live one.
+    pub(crate) fn live(&self, function: &FunctionName) -> Option<LiveVersion> {
+        let (_, spec) = self.functions.get(function)?.last_key_value()?;
+        Some(LiveVersion { spec: spec.clone() })
+    }
+
+    /// What a version claimed by an instance is.
+    pub(crate) fn known(&self, function: &FunctionName, version: VersionNumber) -> Known {
+        let Some(versions) = self.functions.get(function) else {
+            return Known::Unknown;
+        };
+        match versions.get(&version) {
+            None => Known::Unknown,
+            Some(spec) => {
+                let spec = LiveVersion { spec: spec.clone() };
+                if versions.last_key_value().is_some_and(|(newest, _)| *newest == version) {
+                    Known::Live(spec)
+                } else {
+                    Known::Older(spec)
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What a worker's report changes. The worker is right about what runs on it; the scheduler is right about what should.
+
+use rekindle_wire::api::{InstanceInfo, InstanceState};
+use rekindle_wire::internal::Heartbeat;
+use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
+
+use super::{Fleet, Instance, LiveVersion, Millis, REMEMBER_GONE, SILENCE, Stage, UNSEEN, Worker};
+
+/// What the scheduler's store says of a version an unknown instance claims to run.
+pub(crate) enum Known {
+    /// It serves the function's invocations.
+    Live(LiveVersion),
+    /// It was live once: what still runs of it may finish.
+    Older(LiveVersion),
+    /// There is no such version.
+    Unknown,
+}
+
+impl Fleet {
+    /// Takes a heartbeat in and answers which instances the worker shall stop. `known` tells what is stored of a version.
+    pub(crate) fn heartbeat(
+        &mut self,
+        beat: &Heartbeat,
+        now: Millis,
+        known: impl Fn(&FunctionName, VersionNumber) -> Known,
+    ) -> Vec<InstanceId> {
+        let restarted = self
+            .workers
+            .get(&beat.worker)
+            .is_some_and(|w| w.incarnation != beat.incarnation);
+        if restarted {
+            self.forget_all_of(&beat.worker, now);
+        }
+        self.workers.insert(
+            beat.worker.clone(),
+            Worker {
+                address: beat.address.clone(),
+                incarnation: beat.incarnation,
+                capacity: beat.memory_capacity_bytes,
+                last_heartbeat: now,
+                alive: true,
+            },
+        );
+        let mut stop = Vec::new();
+        for info in &beat.instances {
+            match self.instances.get_mut(&info.id) {
+                Some(instance) => instance.update(info, now),
+                None if self.gone.contains_key(&info.id) => stop.push(info.id.clone()),
+                None => self.adopt(beat, info, now, &known, &mut stop),
+            }
+        }
+        self.forget_missing(beat, now);
+        stop
+    }
+
+    /// Marks workers that have gone silent, and forgets what ran on them. Answers whether there were any.
+    pub(crate) fn note_silence(&mut self, now: Millis) -> bool {
+        let silent: Vec<_> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| w.alive && now.since(w.last_heartbeat) > SILENCE)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in &silent {
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.alive = false;
+            }
+            // Not remembered as gone: when the worker is heard of again, they are taken back.
+            self.instances.retain(|_, i| i.worker != *id);
+        }
+        self.gone.retain(|_, at| now.since(*at) < REMEMBER_GONE);
+        !silent.is_empty()
+    }
+
+    fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {
+        let ids: Vec<_> = self
+            .instances
+            .iter()
+            .filter(|(_, i)| i.worker == *worker)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ids {
+            self.forget(&id, now);
+        }
+    }
+
+    fn adopt(
+        &mut self,
+        beat: &Heartbeat,
+        info: &InstanceInfo,
+        now: Millis,
+        known: &impl Fn(&FunctionName, VersionNumber) -> Known,
+        stop: &mut Vec<InstanceId>,
+    ) {
+        let (version, live) = match known(&info.function, info.version) {
+            Known::Live(version) => (version, true),
+            Known::Older(version) => (version, false),
+            Known::Unknown => return stop.push(info.id.clone()),
+        };
+        let limit = version.spec.manifest.max_instances as usize;
+        let surplus = self.count(&info.function, info.version) >= limit;
+        self.add(
+            info.id.clone(),
+            beat.worker.clone(),
+            &version.spec,
+            info.started,
+            Stage::Starting,
+            now,
+        );
+        if let Some(instance) = self.instances.get_mut(&info.id) {
+            // What it was idle before the scheduler knew it does not count: a gateway may hold it.
+            instance.draining = !live || surplus;
+            instance.update(info, now);
+        }
+    }
+
+    fn forget_missing(&mut self, beat: &Heartbeat, now: Millis) {
+        let listed = |id: &InstanceId| beat.instances.iter().any(|i| i.id == *id);
+        let missing: Vec<_> = self
+            .instances
+            .iter()
+            .filter(|(id, i)| i.worker == beat.worker && !listed(id))
+            // A heartbeat written before the worker was asked to start it does not list it yet. While a version is prepared its
+            // first instance appears only after the build; the deploy itself ends that stage.
+            .filter(|(_, i)| i.seen || (i.stage != Stage::Preparing && now.since(i.created_at) > UNSEEN))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in missing {
+            self.forget(&id, now);
+        }
+    }
+}
+
+impl Instance {
+    fn update(&mut self, info: &InstanceInfo, now: Millis) {
+        self.seen = true;
+        self.memory_now = info.memory_bytes;
+        self.in_flight = info.in_flight;
+        self.started = info.started;
+        if info.in_flight > 0 {
+            self.last_active = now;
+        } else {
+            let idle_since = Millis(now.0.saturating_sub(info.idle_ms));
+            self.last_active = self.last_active.max(idle_since);
+        }
+        self.stage = match (self.stage, info.state) {
+            (Stage::Preparing, _) => Stage::Preparing,
+            (Stage::Stopping, _) | (_, InstanceState::Stopping) => Stage::Stopping,
+            // The gateway may have seen its first answer before the worker wrote this heartbeat.
+            (Stage::Ready, InstanceState::Starting) | (_, InstanceState::Ready) => Stage::Ready,
+            (_, InstanceState::Starting) => Stage::Starting,
+            (_, InstanceState::Capturing) => Stage::Capturing,
+        };
+    }
+}

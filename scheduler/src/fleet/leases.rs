@@ -1,0 +1,180 @@
+//! Leases: which gateway may send to which instance without asking.
+//!
+//! A gateway is granted all slots of an instance for a while and renews by [`LeaseReport`] what it keeps using. It returns a lease
+//! that it has not used for a lease's length, so that instances idle out; the scheduler recalls one when the instance shall go or
+//! somebody else needs the room. A gateway that dies simply lets its leases run out. Only instances without a lease are retired for
+//! idleness.
+
+use std::time::Duration;
+
+use rekindle_wire::api::StartKind;
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::internal::{LeaseReport, Placement};
+use rekindle_wire::InstanceId;
+
+use super::{Fleet, Instance, Lease, LiveVersion, Millis, Stage};
+
+const LONGEST: Millis = Millis(10_000);
+const SHORTEST: Millis = Millis(500);
+/// After a restart the scheduler does not know its instances until each worker has sent a heartbeat; until then it takes no lease
+/// away for being unknown.
+const SETTLING: Millis = Millis(5_000);
+
+/// How long a lease lasts: half the idle time, so that returning and retiring together take about the idle time.
+fn lease_length(idle: Millis) -> Millis {
+    Millis(idle.0 / 2).clamp(SHORTEST, LONGEST)
+}
+
+impl Fleet {
+    /// Leases an instance to a gateway. `None` when it is gone.
+    pub(crate) fn grant(
+        &mut self,
+        id: &InstanceId,
+        gateway: &GatewayId,
+        live: &LiveVersion,
+        now: Millis,
+    ) -> Option<Placement> {
+        let worker_address = self.address_of(id)?;
+        let instance = self.instances.get_mut(id)?;
+        let length = lease_length(instance.idle_limit);
+        instance.lease = Some(Lease {
+            gateway: gateway.clone(),
+            granted_at: now,
+            expires_at: now.plus(length),
+            recalled: false,
+            told: false,
+        });
+        instance.last_active = now;
+        Some(Placement {
+            instance: id.clone(),
+            worker_address,
+            version: instance.version,
+            start: match instance.stage {
+                Stage::Starting => instance.started,
+                _ => StartKind::Warm,
+            },
+            slots: instance.slots.saturating_sub(instance.in_flight).max(1),
+            timeout_ms: u64::try_from(live.spec.manifest.timeout().as_millis()).unwrap_or(u64::MAX),
+            lease_ms: length.0,
+        })
+    }
+
+    /// Takes a gateway's report in; answers what it shall give back, and which instances shall be stopped as their only slot is
+    /// stuck.
+    pub(crate) fn report(&mut self, report: &LeaseReport, now: Millis) -> (Vec<InstanceId>, Vec<InstanceId>) {
+        let mut stuck = Vec::new();
+        for returned in &report.returned {
+            let Some(instance) = self.instances.get_mut(&returned.instance) else {
+                continue;
+            };
+            if !instance.is_leased_to(&report.gateway) {
+                continue;
+            }
+            instance.lease = None;
+            instance.in_flight = 0;
+            let idle_since = Millis(now.0.saturating_sub(returned.idle_ms));
+            instance.last_active = idle_since.max(instance.created_at);
+            if returned.served && instance.stage == Stage::Starting {
+                instance.stage = Stage::Ready;
+            }
+            if returned.stuck && instance.slots == 1 {
+                stuck.push(returned.instance.clone());
+            }
+        }
+        let mut give_back = Vec::new();
+        for id in &report.held {
+            match self.instances.get_mut(id) {
+                Some(instance) => {
+                    if !instance.renew(&report.gateway, now) {
+                        give_back.push(id.clone());
+                    }
+                }
+                None if now > SETTLING => give_back.push(id.clone()),
+                None => {}
+            }
+        }
+        (give_back, stuck)
+    }
+
+    /// Wants the lease on an instance back, if there is one.
+    pub(crate) fn recall(&mut self, id: &InstanceId) {
+        if let Some(lease) = self.instances.get_mut(id).and_then(|i| i.lease.as_mut()) {
+            lease.recalled = true;
+        }
+    }
+
+    /// What a gateway's watch has not been told yet; it counts as told from now on.
+    pub(crate) fn untold_recalls(&mut self, gateway: &GatewayId) -> Vec<InstanceId> {
+        let mut ids = Vec::new();
+        for (id, instance) in &mut self.instances {
+            if let Some(lease) = &mut instance.lease
+                && lease.gateway == *gateway
+                && lease.recalled
+                && !lease.told
+            {
+                lease.told = true;
+                ids.push(id.clone());
+            }
+        }
+        ids
+    }
+
+    /// Ends leases that ran out. Answers whether there were any.
+    pub(crate) fn expire_leases(&mut self, now: Millis) -> bool {
+        let mut any = false;
+        for instance in self.instances.values_mut() {
+            if instance.lease.as_ref().is_some_and(|l| l.expires_at <= now) {
+                instance.lease = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes back a lease whose placement nobody was there to receive.
+    pub(crate) fn revoke(&mut self, id: &InstanceId, gateway: &GatewayId) {
+        if let Some(instance) = self.instances.get_mut(id)
+            && instance.is_leased_to(gateway)
+        {
+            instance.lease = None;
+        }
+    }
+}
+
+impl Instance {
+    fn is_leased_to(&self, gateway: &GatewayId) -> bool {
+        self.lease.as_ref().is_some_and(|l| l.gateway == *gateway)
+    }
+
+    /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it: the
+    /// scheduler was restarted.
+    fn renew(&mut self, gateway: &GatewayId, now: Millis) -> bool {
+        if self.draining || matches!(self.stage, Stage::Stopping | Stage::Preparing) {
+            return false;
+        }
+        let expires_at = now.plus(lease_length(self.idle_limit));
+        match &mut self.lease {
+            Some(lease) if lease.gateway == *gateway => {
+                lease.expires_at = expires_at;
+                !lease.recalled
+            }
+            Some(_) => false,
+            None => {
+                self.lease = Some(Lease {
+                    gateway: gateway.clone(),
+                    granted_at: now,
+                    expires_at,
+                    recalled: false,
+                    told: false,
+                });
+                true
+            }
+        }
+    }
+}
+
+impl From<Millis> for Duration {
+    fn from(m: Millis) -> Self {
+        Self::from_millis(m.0)
+    }
+}

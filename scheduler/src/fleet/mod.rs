@@ -1,0 +1,269 @@
+//! What the scheduler knows of workers and instances right now. All in memory: after a restart the workers' heartbeats tell it again.
+//! No I/O, no clock of its own: the caller says what time it is.
+//!
+//! An instance's stages:
+//!
+//! ```text
+//!   Preparing ──version live──┐            (booted by a deploy; never leased before its version is live)
+//!                             v
+//!   Starting ──heartbeat──> Ready ──retire──> Stopping ──> gone
+//!       │                     ^                  │
+//!       └── first answer ─────┘ <──worker: busy──┘
+//! ```
+//!
+//! Beside its stage an instance may be leased to one gateway (see [`leases`]) and may be draining: its version is not the live one,
+//! so it finishes what it serves and takes nothing new.
+
+pub(crate) mod heartbeat;
+pub(crate) mod leases;
+pub(crate) mod retire;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind, WorkerInfo};
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
+
+/// A worker that was silent for this long gets nothing new, and its instances are forgotten.
+pub(crate) const SILENCE: Millis = Millis(5_000);
+/// How long an id stays known after its instance went, so that a heartbeat that was already on its way does not bring it back.
+const REMEMBER_GONE: Millis = Millis(60_000);
+/// How long a started instance may be missing from its worker's heartbeats before it is forgotten.
+const UNSEEN: Millis = Millis(10_000);
+
+/// Milliseconds on the scheduler's monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Millis(pub u64);
+
+impl Millis {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// How long ago `earlier` was; zero when it lies ahead.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl From<Duration> for Millis {
+    fn from(d: Duration) -> Self {
+        Self(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Where an instance stands, as the scheduler sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// A deploy boots it.
+    Preparing,
+    /// The worker was asked to start it.
+    Starting,
+    /// It takes invocations.
+    Ready,
+    /// The worker checkpoints it.
+    Capturing,
+    /// The worker was asked to stop it.
+    Stopping,
+}
+
+/// An instance whose slots belong to one gateway for a while.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) gateway: GatewayId,
+    pub(crate) granted_at: Millis,
+    pub(crate) expires_at: Millis,
+    /// Wanted back.
+    pub(crate) recalled: bool,
+    /// The gateway's watch was told so.
+    pub(crate) told: bool,
+}
+
+/// One running copy of a version.
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) function: FunctionName,
+    pub(crate) version: VersionNumber,
+    pub(crate) worker: WorkerId,
+    /// What is set aside for it on its worker: its memory limit, bytes.
+    pub(crate) memory: u64,
+    /// Invocations it serves at once.
+    pub(crate) slots: u32,
+    pub(crate) idle_limit: Millis,
+    pub(crate) started: StartKind,
+    pub(crate) stage: Stage,
+    pub(crate) draining: bool,
+    /// Whether a heartbeat has listed it yet.
+    pub(crate) seen: bool,
+    pub(crate) created_at: Millis,
+    pub(crate) lease: Option<Lease>,
+    /// Invocations being served, from the last heartbeat or the lease's return.
+    pub(crate) in_flight: u32,
+    pub(crate) last_active: Millis,
+    /// Not tried again before this, after the worker said it was busy.
+    pub(crate) retire_after: Millis,
+    pub(crate) memory_now: u64,
+}
+
+impl Instance {
+    /// Whether nobody uses it, as far as is known here; the worker has the last word.
+    pub(crate) fn is_free(&self) -> bool {
+        self.lease.is_none() && self.in_flight == 0 && self.stage == Stage::Ready
+    }
+}
+
+/// A worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    pub(crate) address: String,
+    pub(crate) incarnation: u64,
+    pub(crate) capacity: u64,
+    pub(crate) last_heartbeat: Millis,
+    pub(crate) alive: bool,
+}
+
+/// A live version, as placement needs it.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveVersion {
+    pub(crate) spec: Arc<VersionSpec>,
+}
+
+impl LiveVersion {
+    pub(crate) fn memory(&self) -> u64 {
+        self.spec.manifest.memory.0
+    }
+
+    /// How an instance is started when nobody asks for a way.
+    pub(crate) fn natural_start(&self) -> StartKind {
+        match self.spec.snapshot {
+            Some(_) => StartKind::Restored,
+            None => StartKind::Booted,
+        }
+    }
+}
+
+/// All workers and instances.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) instances: HashMap<InstanceId, Instance>,
+    gone: HashMap<InstanceId, Millis>,
+}
+
+impl Fleet {
+    /// Memory set aside on `worker`, bytes.
+    pub(crate) fn reserved(&self, worker: &WorkerId) -> u64 {
+        self.instances
+            .values()
+            .filter(|i| i.worker == *worker)
+            .map(|i| i.memory)
+            .sum()
+    }
+
+    /// Instances of one version, in whatever stage.
+    pub(crate) fn count(&self, function: &FunctionName, version: VersionNumber) -> usize {
+        self.instances
+            .values()
+            .filter(|i| i.function == *function && i.version == version)
+            .count()
+    }
+
+    /// Adds an instance that a worker is about to be asked for.
+    pub(crate) fn add(
+        &mut self,
+        id: InstanceId,
+        worker: WorkerId,
+        spec: &VersionSpec,
+        started: StartKind,
+        stage: Stage,
+        now: Millis,
+    ) {
+        let manifest = &spec.manifest;
+        self.instances.insert(
+            id,
+            Instance {
+                function: spec.function.clone(),
+                version: spec.version,
+                worker,
+                memory: manifest.memory.0,
+                slots: manifest.concurrency,
+                idle_limit: manifest.idle().into(),
+                started,
+                stage,
+                draining: false,
+                seen: false,
+                created_at: now,
+                lease: None,
+                in_flight: 0,
+                last_active: now,
+                retire_after: Millis(0),
+                memory_now: 0,
+            },
+        );
+    }
+
+    /// Forgets an instance, and for a minute remembers that it did.
+    pub(crate) fn forget(&mut self, id: &InstanceId, now: Millis) -> Option<Instance> {
+        self.gone.insert(id.clone(), now);
+        self.instances.remove(id)
+    }
+
+    /// The address of the worker an instance is on.
+    pub(crate) fn address_of(&self, instance: &InstanceId) -> Option<String> {
+        let worker = &self.instances.get(instance)?.worker;
+        Some(self.workers.get(worker)?.address.clone())
+    }
+
+    /// Addresses of all workers that are heard of.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let alive = self.workers.values().filter(|w| w.alive);
+        alive.map(|w| w.address.clone()).collect()
+    }
+
+    /// Workers as they are told to users.
+    pub(crate) fn worker_infos(&self) -> Vec<WorkerInfo> {
+        let one = |(id, w): (&WorkerId, &Worker)| WorkerInfo {
+            id: id.clone(),
+            address: w.address.clone(),
+            alive: w.alive,
+            memory_capacity_bytes: w.capacity,
+            memory_reserved_bytes: self.reserved(id),
+            instances: u32::try_from(self.instances.values().filter(|i| i.worker == *id).count())
+                .unwrap_or(u32::MAX),
+        };
+        self.workers.iter().map(one).collect()
+    }
+
+    /// Instances as they are told to users, oldest first; of one function or of all.
+    pub(crate) fn instance_infos(&self, only: Option<&FunctionName>, now: Millis) -> Vec<InstanceInfo> {
+        let wanted = self
+            .instances
+            .iter()
+            .filter(|(_, i)| only.is_none_or(|f| i.function == *f));
+        let mut infos: Vec<_> = wanted
+            .map(|(id, i)| InstanceInfo {
+                id: id.clone(),
+                function: i.function.clone(),
+                version: i.version,
+                worker: i.worker.clone(),
+                state: match i.stage {
+                    Stage::Preparing | Stage::Starting => InstanceState::Starting,
+                    Stage::Ready => InstanceState::Ready,
+                    Stage::Capturing => InstanceState::Capturing,
+                    Stage::Stopping => InstanceState::Stopping,
+                },
+                started: i.started,
+                in_flight: i.in_flight,
+                idle_ms: if i.in_flight > 0 { 0 } else { now.since(i.last_active).0 },
+                memory_bytes: i.memory_now,
+            })
+            .collect();
+        infos.sort_by(|a, b| a.id.cmp(&b.id));
+        infos
+    }
+}

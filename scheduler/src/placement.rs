@@ -1,0 +1,170 @@
+//! Where an invocation goes: the decision alone, as a function of what the scheduler knows. No I/O; what it decides is carried out by
+//! [`crate::placing`].
+//!
+//! Order of preference: an instance with free slots, the most recently used first so that the others may idle out; then a new
+//! instance on the worker that already runs the version, else on the one with the most free memory; else waiting. Never more than
+//! `max_instances` of a version, never more memory set aside on a worker than it has.
+
+use rekindle_wire::api::StartKind;
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::{InstanceId, WorkerId};
+
+use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage};
+
+/// A lease its gateway does not list is granted again once it is this old: the answer that granted it must have been lost. Before
+/// that the answer may still be on its way.
+pub(crate) const LOST_ANSWER: Millis = Millis(3_000);
+
+/// What a gateway asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) gateway: GatewayId,
+    pub(crate) held: Vec<InstanceId>,
+    /// Start a new instance this way, whatever is there.
+    pub(crate) force: Option<StartKind>,
+}
+
+/// What is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// The function is at its maximum of instances.
+    Instances,
+    /// No worker has that much memory free.
+    Memory,
+    /// No worker is heard of.
+    Workers,
+}
+
+/// What to do with an ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Lease this instance.
+    Use(InstanceId),
+    /// Start an instance there.
+    Start { worker: WorkerId, kind: StartKind },
+    /// Wait until something changes. `free_up` is the instance whose going would help most: unused, least recently used.
+    Wait {
+        shortage: Shortage,
+        free_up: Option<InstanceId>,
+    },
+    /// The function's memory limit is more than any worker has.
+    TooBig { largest: u64 },
+}
+
+/// Decides where an invocation of `live` goes.
+pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Decision {
+    if ask.force.is_none()
+        && let Some(id) = warmest(fleet, live, ask, now)
+    {
+        return Decision::Use(id);
+    }
+    let spec = &live.spec;
+    if fleet.count(&spec.function, spec.version) >= spec.manifest.max_instances as usize {
+        return Decision::Wait {
+            shortage: Shortage::Instances,
+            // For an ordinary ask an unused instance of the version would have been the answer; unless another gateway holds it.
+            free_up: least_recently_used(fleet, |i| {
+                i.function == spec.function && i.version == spec.version
+            }),
+        };
+    }
+    match roomiest(fleet, live) {
+        Ok(worker) => Decision::Start {
+            worker,
+            kind: ask.force.unwrap_or_else(|| live.natural_start()),
+        },
+        Err(short) => short,
+    }
+}
+
+/// The instance with free slots that was used last; one that still starts comes after all that are ready.
+fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<InstanceId> {
+    let takeable = |(id, i): &(&InstanceId, &Instance)| {
+        i.function == live.spec.function
+            && i.version == live.spec.version
+            && !i.draining
+            && matches!(i.stage, Stage::Ready | Stage::Starting)
+            && i.in_flight < i.slots
+            && fleet.workers.get(&i.worker).is_some_and(|w| w.alive)
+            && may_lease(id, i, ask, now)
+    };
+    fleet
+        .instances
+        .iter()
+        .filter(takeable)
+        .max_by_key(|(id, i)| (i.stage == Stage::Ready, i.last_active, *id))
+        .map(|(id, _)| id.clone())
+}
+
+fn may_lease(id: &InstanceId, instance: &Instance, ask: &Ask, now: Millis) -> bool {
+    match &instance.lease {
+        None => true,
+        Some(lease) if lease.expires_at <= now => true,
+        Some(lease) => {
+            lease.gateway == ask.gateway
+                && !ask.held.contains(id)
+                && now.since(lease.granted_at) > LOST_ANSWER
+        }
+    }
+}
+
+/// The worker for a new instance.
+fn roomiest(fleet: &Fleet, live: &LiveVersion) -> Result<WorkerId, Decision> {
+    let need = live.memory();
+    let alive: Vec<_> = fleet
+        .workers
+        .iter()
+        .filter(|(_, w)| w.alive)
+        .map(|(id, w)| (id, w, w.capacity.saturating_sub(fleet.reserved(id))))
+        .collect();
+    let Some(largest) = alive.iter().map(|(_, w, _)| w.capacity).max() else {
+        return Err(Decision::Wait {
+            shortage: Shortage::Workers,
+            free_up: None,
+        });
+    };
+    if largest < need {
+        return Err(Decision::TooBig { largest });
+    }
+    let runs_it = |worker: &WorkerId| {
+        fleet.instances.values().any(|i| {
+            i.worker == *worker && i.function == live.spec.function && i.version == live.spec.version
+        })
+    };
+    alive
+        .iter()
+        .filter(|(_, _, free)| *free >= need)
+        .max_by_key(|(id, _, free)| (runs_it(id), *free))
+        .map(|(id, _, _)| (*id).clone())
+        .ok_or_else(|| Decision::Wait {
+            shortage: Shortage::Memory,
+            free_up: alive
+                .iter()
+                .filter(|(id, w, _)| w.capacity >= need && could_make_room(fleet, id, w.capacity, need))
+                .find_map(|(id, _, _)| least_recently_used(fleet, |i| i.worker == **id)),
+        })
+}
+
+/// Whether `need` fits on a worker once all its unused instances are gone.
+fn could_make_room(fleet: &Fleet, worker: &WorkerId, capacity: u64, need: u64) -> bool {
+    let used: u64 = fleet
+        .instances
+        .values()
+        .filter(|i| i.worker == *worker && !(i.stage == Stage::Ready && i.in_flight == 0))
+        .map(|i| i.memory)
+        .sum();
+    used.saturating_add(need) <= capacity
+}
+
+/// The unused instance whose last use is longest ago; it may be leased, and is recalled then.
+fn least_recently_used(fleet: &Fleet, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
+    fleet
+        .instances
+        .iter()
+        .filter(|(_, i)| i.stage == Stage::Ready && i.in_flight == 0 && which(i))
+        .min_by_key(|(id, i)| (i.lease.is_some(), i.last_active, *id))
+        .map(|(id, _)| id.clone())
+}
+
+#[cfg(test)]
+mod tests;

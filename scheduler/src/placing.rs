@@ -1,0 +1,302 @@
+//! Carrying placements out: lease what is there, start what is missing, queue who must wait, wake them when something changes.
+
+use std::time::Duration;
+
+use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::{Placement, PlacementRequest, StartInstance};
+use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use tokio::sync::oneshot;
+use tracing::Instrument as _;
+
+use crate::fleet::retire::Retiree;
+use crate::fleet::{LiveVersion, Stage};
+use crate::placement::{Ask, Decision, Shortage, place};
+use crate::reaper;
+use crate::state::{Memory, Scheduler};
+use crate::waiting::{Answer, PER_FUNCTION, Waiter};
+
+/// The longest an ask may wait, whatever the gateway says.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest a worker may take to accept a start; the call's own limit is shorter.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
+
+/// An instance that a worker must be asked for, and who waits for the placement.
+struct Launch {
+    address: String,
+    start: StartInstance,
+    placement: Placement,
+    ask: Ask,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Work that a change in memory calls for, to be done without the lock.
+#[derive(Default)]
+pub(crate) struct Todo {
+    launches: Vec<Launch>,
+    retirees: Vec<Retiree>,
+    recalled: bool,
+}
+
+/// Answers a gateway's request for a slot.
+///
+/// # Errors
+/// `function_not_found`; `bad_request` for a start that is not possible; `throttled` when the function stayed at its maximum for the
+/// whole wait or its queue is full; `no_capacity` when no worker had room; `unavailable` when workers refuse.
+pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) -> Answer {
+    let function = request.function;
+    let wait = Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
+    let (answer, placed) = oneshot::channel();
+    let waiter = Waiter {
+        ask: Ask {
+            gateway: request.gateway,
+            held: request.held,
+            force: request.force,
+        },
+        answer,
+    };
+    let ask = waiter.ask.clone();
+    let (todo, queued) = {
+        let mut memory = scheduler.memory();
+        let now = scheduler.now();
+        for gone in &request.gone {
+            memory.fleet.forget(gone, now);
+        }
+        let live = memory.catalog.live(&function).ok_or_else(|| unknown(&function))?;
+        check_force(&live, request.force)?;
+        let mut todo = Todo::default();
+        // Whoever came first is served first.
+        let must_wait = if memory.queue.is_waited_for(&function) {
+            Some(waiter)
+        } else {
+            let waiting = attempt(scheduler, &mut memory, &live, waiter, &mut todo)?;
+            waiting.map(|(waiter, _)| waiter)
+        };
+        let queued = must_wait.is_some();
+        if let Some(waiter) = must_wait {
+            memory.queue.push(&function, waiter).map_err(|_| queue_full(&live))?;
+        }
+        if !request.gone.is_empty() {
+            pump_locked(scheduler, &mut memory, &mut todo);
+        }
+        (todo, queued)
+    };
+    todo.run(scheduler);
+    let limit = if queued { wait } else { LAUNCH_LIMIT };
+    match tokio::time::timeout(limit, placed).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(ApiError::new(ErrorCode::Unavailable, "the scheduler is shutting down: try again")),
+        Err(_) => Err(what_is_missing(scheduler, &function, &ask)),
+    }
+}
+
+/// Why an ask waited in vain.
+fn what_is_missing(scheduler: &Scheduler, function: &FunctionName, ask: &Ask) -> ApiError {
+    let memory = scheduler.memory();
+    let Some(live) = memory.catalog.live(function) else {
+        return unknown(function);
+    };
+    let shortage = match place(&memory.fleet, &live, ask, scheduler.now()) {
+        Decision::Wait { shortage, .. } => shortage,
+        // Something got free this moment, or others wait before this one.
+        _ => Shortage::Instances,
+    };
+    shortage_error(shortage, &live)
+}
+
+/// Something changed: serves who waits, as far as possible. Call it without the lock.
+pub(crate) fn pump(scheduler: &Scheduler) {
+    let mut todo = Todo::default();
+    pump_locked(scheduler, &mut scheduler.memory(), &mut todo);
+    todo.run(scheduler);
+}
+
+fn pump_locked(scheduler: &Scheduler, memory: &mut Memory, todo: &mut Todo) {
+    for function in memory.queue.functions() {
+        let live = memory.catalog.live(&function);
+        while let Some(waiter) = memory.queue.pop(&function) {
+            let Some(live) = &live else {
+                drop(waiter.answer.send(Err(unknown(&function))));
+                continue;
+            };
+            match attempt(scheduler, memory, live, waiter, todo) {
+                Ok(None) => {}
+                Ok(Some((waiter, _))) => {
+                    memory.queue.put_back(&function, waiter);
+                    break;
+                }
+                // Told to the waiter already.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Decides for one ask and notes what there is to do. Hands the waiter back when it must wait.
+fn attempt(
+    scheduler: &Scheduler,
+    memory: &mut Memory,
+    live: &LiveVersion,
+    waiter: Waiter,
+    todo: &mut Todo,
+) -> Result<Option<(Waiter, Shortage)>, ApiError> {
+    let now = scheduler.now();
+    match place(&memory.fleet, live, &waiter.ask, now) {
+        Decision::Use(id) => {
+            let placement = memory.fleet.grant(&id, &waiter.ask.gateway, live, now);
+            let Some(placement) = placement else {
+                return Err(ApiError::new(ErrorCode::Internal, format!("instance {id} has no worker")));
+            };
+            if waiter.answer.send(Ok(placement)).is_err() {
+                memory.fleet.revoke(&id, &waiter.ask.gateway);
+            }
+            Ok(None)
+        }
+        Decision::Start { worker, kind } => {
+            let id = InstanceId::generate();
+            memory
+                .fleet
+                .add(id.clone(), worker, &live.spec, kind, Stage::Starting, now);
+            let address = memory.fleet.address_of(&id);
+            let placement = memory.fleet.grant(&id, &waiter.ask.gateway, live, now);
+            let (Some(address), Some(placement)) = (address, placement) else {
+                return Err(ApiError::new(ErrorCode::Internal, format!("instance {id} has no worker")));
+            };
+            todo.launches.push(Launch {
+                address,
+                start: StartInstance {
+                    instance: id,
+                    start: kind,
+                    spec: (*live.spec).clone(),
+                },
+                placement,
+                ask: waiter.ask,
+                answer: waiter.answer,
+            });
+            Ok(None)
+        }
+        Decision::Wait { shortage, free_up } => {
+            if let Some(id) = free_up {
+                match memory.fleet.free_up(&id) {
+                    Some(retiree) => todo.retirees.push(retiree),
+                    None => todo.recalled = true,
+                }
+            }
+            Ok(Some((waiter, shortage)))
+        }
+        Decision::TooBig { largest } => {
+            let error = ApiError::new(
+                ErrorCode::NoCapacity,
+                format!(
+                    "{} needs {} of memory and the largest worker has {}: lower memory in fn.toml or add a larger worker",
+                    live.spec.function,
+                    live.spec.manifest.memory,
+                    ByteSize(largest)
+                ),
+            );
+            drop(waiter.answer.send(Err(error.clone())));
+            Err(error)
+        }
+    }
+}
+
+impl Todo {
+    /// Does it, in tasks of their own: they must not end because a gateway stopped waiting.
+    pub(crate) fn run(self, scheduler: &Scheduler) {
+        if self.recalled {
+            scheduler.recalls.notify_waiters();
+        }
+        for retiree in self.retirees {
+            reaper::retire(scheduler, retiree);
+        }
+        for launch in self.launches {
+            let here = scheduler.clone();
+            let task = async move { launch.run(&here).await }.in_current_span();
+            scheduler.tasks.spawn(task);
+        }
+    }
+}
+
+impl Launch {
+    async fn run(self, scheduler: &Scheduler) {
+        let id = &self.start.instance;
+        let answer = match scheduler.workers.start(&self.address, &self.start).await {
+            Ok(()) => Ok(self.placement),
+            Err(error) => {
+                tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started");
+                scheduler.memory().fleet.forget(id, scheduler.now());
+                Err(ApiError::new(
+                    ErrorCode::Unavailable,
+                    format!("{error}: try again; `fn status` shows the workers"),
+                ))
+            }
+        };
+        let failed = answer.is_err();
+        if self.answer.send(answer).is_err() {
+            scheduler.memory().fleet.revoke(id, &self.ask.gateway);
+        } else if !failed {
+            return;
+        }
+        pump(scheduler);
+    }
+}
+
+fn check_force(live: &LiveVersion, force: Option<StartKind>) -> Result<(), ApiError> {
+    match force {
+        None | Some(StartKind::Booted) => Ok(()),
+        Some(StartKind::Restored) if live.spec.snapshot.is_some() => Ok(()),
+        Some(StartKind::Restored) => Err(ApiError::new(
+            ErrorCode::BadRequest,
+            format!(
+                "version {} of {} has no snapshot to restore: set snapshot = true in fn.toml and deploy again, or ask for \"booted\"",
+                live.spec.version, live.spec.function
+            ),
+        )),
+        Some(kind) => Err(ApiError::new(
+            ErrorCode::BadRequest,
+            format!("a start cannot be forced to be \"{kind}\": use booted or restored"),
+        )),
+    }
+}
+
+fn unknown(function: &FunctionName) -> ApiError {
+    ApiError::new(
+        ErrorCode::FunctionNotFound,
+        format!("no function \"{function}\" is live: `fn list` shows what is deployed, `fn deploy` deploys it"),
+    )
+}
+
+fn queue_full(live: &LiveVersion) -> ApiError {
+    ApiError::new(
+        ErrorCode::Throttled,
+        format!(
+            "{} has {PER_FUNCTION} invocations waiting already: send less, or raise max_instances or concurrency in fn.toml",
+            live.spec.function
+        ),
+    )
+}
+
+fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
+    let spec = &live.spec;
+    match shortage {
+        Shortage::Instances => ApiError::new(
+            ErrorCode::Throttled,
+            format!(
+                "all {} instances of {} stayed busy: try again, or raise max_instances or concurrency in fn.toml",
+                spec.manifest.max_instances, spec.function
+            ),
+        ),
+        Shortage::Memory => ApiError::new(
+            ErrorCode::NoCapacity,
+            format!(
+                "no worker has the {} free that an instance of {} needs: try again, or add a worker",
+                spec.manifest.memory, spec.function
+            ),
+        ),
+        Shortage::Workers => ApiError::new(
+            ErrorCode::NoCapacity,
+            "no worker is connected: start one with `fn worker`, or see its log",
+        ),
+    }
+}

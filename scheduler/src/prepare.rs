@@ -1,0 +1,239 @@
+//! Makes an accepted version live: a worker builds, boots, warms up and snapshots it and tells each step; this writes them down.
+//!
+//! ```text
+//! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Live
+//!    └──────────┴──────────┴──────────┴───────────┴─────────> Failed   (also: worker gone, ten minutes over)
+//! ```
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
+use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, VersionSpec};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId};
+use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::io::StreamReader;
+
+use crate::fleet::{LiveVersion, Stage};
+use crate::placement::{Ask, Decision, place};
+use crate::placing::pump;
+use crate::reaper;
+use crate::state::Scheduler;
+use crate::store::NewVersion;
+
+/// The longest all of it may take.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The longest to wait for a worker with room.
+const ROOM_LIMIT: Duration = Duration::from_secs(60);
+/// One event's line; error messages carry a build's last output.
+const LINE_MAX: usize = 1 << 20;
+
+/// Prepares a version in a task of its own.
+pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: String) {
+    let here = scheduler.clone();
+    scheduler.tasks.spawn(async move {
+        let VersionInfo { function, version: number, .. } = version.info.clone();
+        let instance = InstanceId::generate();
+        let mut phases = Phases::default();
+        let prepared = tokio::time::timeout(LIMIT, prepare(&here, &version, &source_key, &instance, &mut phases));
+        let outcome = prepared.await.unwrap_or_else(|_| {
+            Err(ApiError::new(
+                ErrorCode::BuildFailed,
+                format!(
+                    "it was not ready within {} minutes: make its dependencies or its start smaller, and deploy again",
+                    LIMIT.as_secs() / 60
+                ),
+            ))
+        });
+        let phases = phases.ended();
+        let stored = match &outcome {
+            Ok(done) => {
+                here.store
+                    .set_live(&done.spec, done.snapshot.as_ref(), done.snapshot_error.as_deref(), &phases)
+                    .await
+            }
+            Err(error) => here.store.set_failed(&function, number, error, &phases).await,
+        };
+        if let Err(error) = stored {
+            tracing::error!(%function, version = %number, error = &error as &dyn std::error::Error, "the outcome of a deploy could not be stored");
+            return abandon(&here, instance);
+        }
+        match outcome {
+            Ok(done) => {
+                tracing::info!(%function, version = %number, snapshot = done.snapshot.is_some(), "a version went live");
+                {
+                    let mut memory = here.memory();
+                    let now = here.now();
+                    memory.catalog.add(done.spec);
+                    memory.fleet.switch_to(&function, number, now);
+                }
+                here.recalls.notify_waiters();
+                pump(&here);
+            }
+            Err(error) => {
+                tracing::warn!(%function, version = %number, %error, "a version failed");
+                abandon(&here, instance);
+            }
+        }
+    });
+}
+
+struct Done {
+    spec: VersionSpec,
+    snapshot: Option<SnapshotSummary>,
+    snapshot_error: Option<String>,
+}
+
+async fn prepare(
+    scheduler: &Scheduler,
+    version: &NewVersion,
+    source_key: &str,
+    instance: &InstanceId,
+    phases: &mut Phases,
+) -> Result<Done, ApiError> {
+    let VersionInfo { function, version: number, manifest, .. } = &version.info;
+    let _turn = scheduler
+        .preparing
+        .acquire()
+        .await
+        .map_err(|_| ApiError::new(ErrorCode::Unavailable, "the scheduler is shutting down: deploy again"))?;
+    let address = room(scheduler, version, instance).await?;
+    let request = PrepareRequest {
+        instance: instance.clone(),
+        function: function.clone(),
+        version: *number,
+        uid: version.uid,
+        manifest: manifest.clone(),
+        source_key: source_key.to_owned(),
+    };
+    let lost = |why: String| {
+        ApiError::new(
+            ErrorCode::Unavailable,
+            format!("the worker that prepared it was lost ({why}): deploy again"),
+        )
+    };
+    let answer = scheduler.workers.prepare(&address, &request).await;
+    let answer = answer.map_err(|e| lost(chain(&e)))?;
+    let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
+    let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
+    while let Some(line) = lines.next().await {
+        let line = line.map_err(|e| lost(chain(&e)))?;
+        let event: PrepareEvent = serde_json::from_str(&line).map_err(|e| lost(format!("unreadable event: {e}")))?;
+        match event {
+            PrepareEvent::Phase { phase } => {
+                phases.enter(phase);
+                let noted = scheduler.store.set_state(function, *number, phase, &phases.times).await;
+                if let Err(error) = noted {
+                    tracing::warn!(%function, error = &error as &dyn std::error::Error, "a deploy's phase could not be stored");
+                }
+            }
+            PrepareEvent::Done { spec, snapshot, snapshot_error } => {
+                if spec.function != *function || spec.version != *number {
+                    return Err(lost(format!("it answered for {} {}", spec.function, spec.version)));
+                }
+                return Ok(Done { spec, snapshot, snapshot_error });
+            }
+            PrepareEvent::Failed { error } => return Err(error),
+        }
+    }
+    Err(lost("it ended without an outcome".to_owned()))
+}
+
+/// Sets memory aside on a worker for the version's first instance, waiting a while for room.
+async fn room(scheduler: &Scheduler, version: &NewVersion, instance: &InstanceId) -> Result<String, ApiError> {
+    let nothing = LayerRef { digest: String::new(), tar_bytes: 0 };
+    let spec = VersionSpec {
+        function: version.info.function.clone(),
+        version: version.info.version,
+        manifest: version.info.manifest.clone(),
+        uid: version.uid,
+        rootfs: nothing.clone(),
+        layer: nothing,
+        snapshot: None,
+    };
+    let live = LiveVersion { spec: spec.into() };
+    let ask = Ask {
+        gateway: rekindle_wire::ids::GatewayId::generate(),
+        held: Vec::new(),
+        force: Some(StartKind::Booted),
+    };
+    let until = Instant::now() + ROOM_LIMIT;
+    loop {
+        let (decision, retiree) = {
+            let mut memory = scheduler.memory();
+            let now = scheduler.now();
+            let decision = place(&memory.fleet, &live, &ask, now);
+            let retiree = match &decision {
+                Decision::Start { worker, kind } => {
+                    memory
+                        .fleet
+                        .add(instance.clone(), worker.clone(), &live.spec, *kind, Stage::Preparing, now);
+                    if let Some(address) = memory.fleet.address_of(instance) {
+                        return Ok(address);
+                    }
+                    None
+                }
+                Decision::Wait { free_up: Some(id), .. } => memory.fleet.free_up(id),
+                _ => None,
+            };
+            (decision, retiree)
+        };
+        scheduler.recalls.notify_waiters();
+        if let Some(retiree) = retiree {
+            reaper::retire(scheduler, retiree);
+        }
+        let too_big = matches!(decision, Decision::TooBig { .. });
+        if too_big || Instant::now() >= until {
+            return Err(ApiError::new(
+                ErrorCode::NoCapacity,
+                format!(
+                    "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
+                    version.info.manifest.memory
+                ),
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Lets go of the first instance of a version that did not come to be.
+fn abandon(scheduler: &Scheduler, instance: InstanceId) {
+    reaper::kill(scheduler, instance);
+}
+
+/// How long each phase took.
+#[derive(Default)]
+struct Phases {
+    times: Vec<PhaseTime>,
+    now: Option<(VersionState, Instant)>,
+}
+
+impl Phases {
+    fn enter(&mut self, phase: VersionState) {
+        self.leave();
+        self.now = Some((phase, Instant::now()));
+    }
+
+    fn leave(&mut self) {
+        if let Some((phase, since)) = self.now.take() {
+            let ms = since.elapsed().as_secs_f64() * 1_000.0;
+            self.times.push(PhaseTime { phase, ms });
+        }
+    }
+
+    fn ended(mut self) -> Vec<PhaseTime> {
+        self.leave();
+        self.times
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(c) = cause {
+        text = format!("{text}: {c}");
+        cause = c.source();
+    }
+    text
+}

@@ -1,0 +1,75 @@
+//! Lets instances go: looks ten times a second which are idle for too long or belong to a version no longer live, and asks their workers
+//! to stop them if they are idle there too. Also notices leases that ran out and workers gone silent.
+
+use std::time::Duration;
+
+use rekindle_wire::InstanceId;
+
+use crate::fleet::retire::Retiree;
+use crate::placing::pump;
+use crate::state::Scheduler;
+use crate::worker::Stopped;
+
+/// An idle time of one second is kept to within this.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Runs until it is dropped.
+pub(crate) async fn run(scheduler: Scheduler) {
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let (due, room) = {
+            let mut memory = scheduler.memory();
+            let now = scheduler.now();
+            let expired = memory.fleet.expire_leases(now);
+            let silent = memory.fleet.note_silence(now);
+            (memory.fleet.due(now), expired || silent)
+        };
+        for retiree in due {
+            retire(&scheduler, retiree);
+        }
+        if room {
+            pump(&scheduler);
+        }
+    }
+}
+
+/// Asks a worker to stop an instance if it is idle. The fleet counts it as stopping already.
+pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
+    let here = scheduler.clone();
+    scheduler.tasks.spawn(async move {
+        let Retiree { instance, address } = retiree;
+        let stopped = here.workers.stop(&address, &instance, true).await;
+        {
+            let mut memory = here.memory();
+            let now = here.now();
+            match stopped {
+                Ok(Stopped::Gone) => drop(memory.fleet.forget(&instance, now)),
+                Ok(Stopped::Busy) => memory.fleet.kept(&instance, true, now),
+                Err(error) => {
+                    tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be stopped");
+                    memory.fleet.kept(&instance, false, now);
+                }
+            }
+        }
+        pump(&here);
+    });
+}
+
+/// Stops an instance whatever it does.
+pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
+    let here = scheduler.clone();
+    scheduler.tasks.spawn(async move {
+        let Some(address) = here.memory().fleet.address_of(&instance) else {
+            return;
+        };
+        match here.workers.stop(&address, &instance, false).await {
+            Ok(_) => drop(here.memory().fleet.forget(&instance, here.now())),
+            Err(error) => {
+                tracing::warn!(%instance, error = &error as &dyn std::error::Error, "a stuck instance could not be stopped");
+            }
+        }
+        pump(&here);
+    });
+}

@@ -1,0 +1,79 @@
+//! What all parts of the scheduler share. One lock over everything in memory: sections under it are short and never wait.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::task::TaskTracker;
+
+use crate::catalog::Catalog;
+use crate::fleet::{Fleet, Millis};
+use crate::objects::ObjectStore;
+use crate::server::Config;
+use crate::store::Store;
+use crate::waiting::Queue;
+use crate::worker::WorkerClient;
+
+/// Versions prepared at once; the rest wait their turn.
+const PREPARED_AT_ONCE: usize = 2;
+
+/// What is in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) fleet: Fleet,
+    pub(crate) catalog: Catalog,
+    pub(crate) queue: Queue,
+}
+
+/// The scheduler. Cloned into every handler and task.
+pub(crate) type Scheduler = Arc<Shared>;
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    pub(crate) workers: WorkerClient,
+    /// Signalled when a lease was recalled.
+    pub(crate) recalls: Notify,
+    pub(crate) preparing: Semaphore,
+    /// Work that outlives the request that began it; a shutdown waits for it a little.
+    pub(crate) tasks: TaskTracker,
+    memory: Mutex<Memory>,
+    started: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Scheduler {
+        Arc::new(Self {
+            objects: config.objects.clone(),
+            workers: WorkerClient::new(&config.cluster_token),
+            config,
+            store,
+            recalls: Notify::new(),
+            preparing: Semaphore::new(PREPARED_AT_ONCE),
+            tasks: TaskTracker::new(),
+            memory: Mutex::new(Memory {
+                catalog,
+                ..Memory::default()
+            }),
+            started: Instant::now(),
+        })
+    }
+
+    /// The scheduler's memory. Never hold it across an await.
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock()
+    }
+
+    /// Now, on the scheduler's own clock.
+    pub(crate) fn now(&self) -> Millis {
+        self.started.elapsed().into()
+    }
+}
+
+/// Seconds since the Unix epoch.
+pub(crate) fn unix_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}

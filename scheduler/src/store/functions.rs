@@ -1,0 +1,78 @@
+//! Functions: made with their first version, removed with all of them.
+
+use rekindle_wire::{FunctionName, SnapshotId};
+
+use super::{Store, StoreError, failed, unreadable};
+
+/// What a deleted function leaves in the object store.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    /// Its snapshots.
+    pub(crate) snapshots: Vec<SnapshotId>,
+    /// Uploaded folders that no other version uses.
+    pub(crate) source_keys: Vec<String>,
+}
+
+impl Store {
+    /// Every function's name and id.
+    pub(crate) async fn functions(&self) -> Result<Vec<(FunctionName, i64)>, StoreError> {
+        let rows: Vec<(String, i64)> = sqlx::query_as("SELECT name, id FROM functions ORDER BY name")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("list the functions"))?;
+        rows.into_iter()
+            .map(|(name, id)| Ok((name.parse().map_err(unreadable("functions.name"))?, id)))
+            .collect()
+    }
+
+    /// Removes a function and its versions. `None` when there is none of that name; refused while a version is being prepared.
+    pub(crate) async fn delete_function(&self, name: &FunctionName) -> Result<Option<Leftovers>, StoreError> {
+        let doing = "delete a function";
+        let mut tx = self.pool.begin().await.map_err(failed(doing))?;
+        let id: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
+            .bind(name.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        let Some(id) = id else {
+            return Ok(None);
+        };
+        let versions: Vec<(String, Option<String>, String)> =
+            sqlx::query_as("SELECT state, spec, source_key FROM versions WHERE function_id = $1")
+                .bind(id)
+                .fetch_all(&mut *tx)
+                .await
+                .map_err(failed(doing))?;
+        if versions.iter().any(|(state, _, _)| state != "live" && state != "failed") {
+            return Err(StoreError::Busy(name.clone()));
+        }
+        for statement in [
+            "DELETE FROM versions WHERE function_id = $1",
+            "DELETE FROM functions WHERE id = $1",
+        ] {
+            sqlx::query(statement)
+                .bind(id)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed(doing))?;
+        }
+        let mut leftovers = Leftovers::default();
+        for (_, spec, source_key) in versions {
+            let spec: Option<rekindle_wire::internal::VersionSpec> = spec
+                .map(|s| serde_json::from_str(&s))
+                .transpose()
+                .map_err(unreadable("versions.spec"))?;
+            leftovers.snapshots.extend(spec.and_then(|s| s.snapshot));
+            let users: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM versions WHERE source_key = $1")
+                .bind(&source_key)
+                .fetch_one(&mut *tx)
+                .await
+                .map_err(failed(doing))?;
+            if users == 0 && !leftovers.source_keys.contains(&source_key) {
+                leftovers.source_keys.push(source_key);
+            }
+        }
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(Some(leftovers))
+    }
+}

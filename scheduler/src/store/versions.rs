@@ -1,0 +1,262 @@
+//! Versions: added when a deploy is accepted, changed while it is prepared, never again once it is live or failed.
+
+use rekindle_wire::api::{PhaseTime, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Manifest;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::sqlite::SqliteRow;
+use sqlx::Row as _;
+
+use super::{Store, StoreError, failed, unreadable};
+
+/// User ids on the workers start after this.
+const FIRST_UID: i64 = 100_000;
+
+/// A version that was just accepted.
+#[derive(Debug, Clone)]
+pub(crate) struct NewVersion {
+    pub(crate) info: VersionInfo,
+    /// The user id of the function's processes.
+    pub(crate) uid: u32,
+}
+
+const COLUMNS: &str = "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, \
+     v.snapshot_error, v.phases FROM versions v JOIN functions f ON f.id = v.function_id";
+
+impl Store {
+    /// Adds the next version of the function `manifest` names, and the function when it is new.
+    pub(crate) async fn add_version(
+        &self,
+        manifest: &Manifest,
+        source_key: &str,
+        now_unix_s: i64,
+    ) -> Result<NewVersion, StoreError> {
+        let doing = "add a version";
+        let name = manifest.name.as_str();
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        sqlx::query("INSERT INTO functions (name, created_unix_s) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
+            .bind(name)
+            .bind(now_unix_s)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        let id: i64 = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
+            .bind(name)
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        let under_way: i64 = sqlx::query_scalar(
+            "SELECT COUNT(*) FROM versions WHERE function_id = $1 AND state NOT IN ('live', 'failed')",
+        )
+        .bind(id)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(failed(doing))?;
+        if under_way > 0 {
+            return Err(StoreError::Busy(manifest.name.clone()));
+        }
+        let number: i64 = sqlx::query_scalar(
+            "INSERT INTO version_numbers (name, last) VALUES ($1, 1) \
+             ON CONFLICT (name) DO UPDATE SET last = last + 1 RETURNING last",
+        )
+        .bind(name)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(failed(doing))?;
+        sqlx::query(
+            "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, phases) \
+             VALUES ($1, $2, $3, $4, $5, $6, '[]')",
+        )
+        .bind(id)
+        .bind(number)
+        .bind(VersionState::Queued.as_str())
+        .bind(now_unix_s)
+        .bind(json(manifest)?)
+        .bind(source_key)
+        .execute(&mut *tx)
+        .await
+        .map_err(failed(doing))?;
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(NewVersion {
+            info: VersionInfo {
+                function: manifest.name.clone(),
+                version: VersionNumber(u32::try_from(number).map_err(unreadable("versions.number"))?),
+                state: VersionState::Queued,
+                created_unix_s: now_unix_s,
+                manifest: manifest.clone(),
+                error: None,
+                snapshot: None,
+                snapshot_error: None,
+                phases: Vec::new(),
+            },
+            uid: u32::try_from(FIRST_UID + id).map_err(unreadable("functions.id"))?,
+        })
+    }
+
+    /// Writes down how far a version has come.
+    pub(crate) async fn set_state(
+        &self,
+        function: &FunctionName,
+        version: VersionNumber,
+        state: VersionState,
+        phases: &[PhaseTime],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE versions SET state = $1, phases = $2 \
+             WHERE number = $3 AND function_id = (SELECT id FROM functions WHERE name = $4)",
+        )
+        .bind(state.as_str())
+        .bind(json(phases)?)
+        .bind(i64::from(version.0))
+        .bind(function.as_str())
+        .execute(&self.pool)
+        .await
+        .map_err(failed("note a version's state"))?;
+        Ok(())
+    }
+
+    /// The version can serve, from this statement on.
+    pub(crate) async fn set_live(
+        &self,
+        spec: &VersionSpec,
+        snapshot: Option<&SnapshotSummary>,
+        snapshot_error: Option<&str>,
+        phases: &[PhaseTime],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE versions SET state = 'live', spec = $1, snapshot = $2, snapshot_error = $3, phases = $4 \
+             WHERE number = $5 AND function_id = (SELECT id FROM functions WHERE name = $6)",
+        )
+        .bind(json(spec)?)
+        .bind(snapshot.map(json).transpose()?)
+        .bind(snapshot_error)
+        .bind(json(phases)?)
+        .bind(i64::from(spec.version.0))
+        .bind(spec.function.as_str())
+        .execute(&self.pool)
+        .await
+        .map_err(failed("make a version live"))?;
+        Ok(())
+    }
+
+    /// The version cannot serve.
+    pub(crate) async fn set_failed(
+        &self,
+        function: &FunctionName,
+        version: VersionNumber,
+        error: &ApiError,
+        phases: &[PhaseTime],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE versions SET state = 'failed', error = $1, phases = $2 \
+             WHERE number = $3 AND function_id = (SELECT id FROM functions WHERE name = $4)",
+        )
+        .bind(json(error)?)
+        .bind(json(phases)?)
+        .bind(i64::from(version.0))
+        .bind(function.as_str())
+        .execute(&self.pool)
+        .await
+        .map_err(failed("note why a version failed"))?;
+        Ok(())
+    }
+
+    /// Marks versions failed whose preparation a restart of the scheduler cut short. Answers how many.
+    pub(crate) async fn fail_unfinished(&self) -> Result<u64, StoreError> {
+        let error = ApiError::new(
+            ErrorCode::Unavailable,
+            "the platform restarted while it was being prepared; deploy again",
+        );
+        let done = sqlx::query(
+            "UPDATE versions SET state = 'failed', error = $1 WHERE state NOT IN ('live', 'failed')",
+        )
+        .bind(json(&error)?)
+        .execute(&self.pool)
+        .await
+        .map_err(failed("mark unfinished versions"))?;
+        Ok(done.rows_affected())
+    }
+
+    /// One version. `None` when there is none of that number.
+    pub(crate) async fn version(
+        &self,
+        function: &FunctionName,
+        version: VersionNumber,
+    ) -> Result<Option<VersionInfo>, StoreError> {
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!("{COLUMNS} WHERE f.name = $1 AND v.number = $2")))
+            .bind(function.as_str())
+            .bind(i64::from(version.0))
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read a version"))?;
+        row.map(|r| from_row(&r)).transpose()
+    }
+
+    /// The newest versions of a function, newest first; empty when there is no such function.
+    pub(crate) async fn versions(&self, function: &FunctionName, limit: u32) -> Result<Vec<VersionInfo>, StoreError> {
+        let sql = format!("{COLUMNS} WHERE f.name = $1 ORDER BY v.number DESC LIMIT $2");
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(function.as_str())
+            .bind(i64::from(limit))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("read versions"))?;
+        rows.iter().map(from_row).collect()
+    }
+
+    /// The newest version of every function.
+    pub(crate) async fn newest_versions(&self) -> Result<Vec<VersionInfo>, StoreError> {
+        let sql = format!(
+            "{COLUMNS} WHERE v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id) \
+             ORDER BY f.name"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("read the newest versions"))?;
+        rows.iter().map(from_row).collect()
+    }
+
+    /// Every version that can serve or could once.
+    pub(crate) async fn live_specs(&self) -> Result<Vec<VersionSpec>, StoreError> {
+        let rows: Vec<String> = sqlx::query_scalar("SELECT spec FROM versions WHERE state = 'live' AND spec IS NOT NULL")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("read the live versions"))?;
+        rows.iter()
+            .map(|spec| serde_json::from_str(spec).map_err(unreadable("versions.spec")))
+            .collect()
+    }
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(unreadable("value to be written"))
+}
+
+fn from_row(row: &SqliteRow) -> Result<VersionInfo, StoreError> {
+    let text = |column: &'static str| row.try_get::<String, _>(column).map_err(unreadable(column));
+    let maybe = |column: &'static str| row.try_get::<Option<String>, _>(column).map_err(unreadable(column));
+    let number = |column: &'static str| row.try_get::<i64, _>(column).map_err(unreadable(column));
+    let state = text("state")?;
+    let state = VersionState::ALL
+        .into_iter()
+        .find(|s| s.as_str() == state)
+        .ok_or_else(|| unreadable("versions.state")(std::io::Error::other(state)))?;
+    Ok(VersionInfo {
+        function: text("name")?.parse().map_err(unreadable("functions.name"))?,
+        version: VersionNumber(u32::try_from(number("number")?).map_err(unreadable("versions.number"))?),
+        state,
+        created_unix_s: number("created_unix_s")?,
+        manifest: parsed("versions.manifest", &text("manifest")?)?,
+        error: maybe("error")?.map(|e| parsed("versions.error", &e)).transpose()?,
+        snapshot: maybe("snapshot")?.map(|s| parsed("versions.snapshot", &s)).transpose()?,
+        snapshot_error: maybe("snapshot_error")?,
+        phases: parsed("versions.phases", &text("phases")?)?,
+    })
+}
+
+fn parsed<T: DeserializeOwned>(column: &'static str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(unreadable(column))
+}

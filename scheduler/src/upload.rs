@@ -1,0 +1,162 @@
+//! An uploaded folder: received into a temporary file, hashed on the way, and looked through before anything is kept of it.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Component, Path, PathBuf};
+
+use axum::body::Body;
+use futures::StreamExt as _;
+use rekindle_wire::manifest::{self, Manifest};
+use rekindle_wire::{ApiError, ErrorCode};
+use tempfile::NamedTempFile;
+use tokio::io::AsyncWriteExt as _;
+
+/// The largest archive, compressed.
+pub(crate) const UPLOAD_MAX: u64 = 256 << 20;
+/// The largest folder, unpacked.
+const UNPACKED_MAX: u64 = 4 << 30;
+const ENTRIES_MAX: usize = 200_000;
+const MANIFEST_MAX: u64 = 1 << 20;
+
+/// Why an upload was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error("the upload is larger than {} MiB: leave out what the function does not need (see .fnignore)", UPLOAD_MAX >> 20)]
+    TooLarge,
+    #[error("the upload ended early: try again")]
+    Interrupted(#[source] axum::Error),
+    #[error("the upload could not be kept in {dir}: check the free space there")]
+    Spool {
+        dir: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the upload is not a .tar.gz of the function's folder")]
+    NotAnArchive(#[source] std::io::Error),
+    #[error("the folder has {0}: leave it out")]
+    Entry(String),
+    #[error("the folder has no fn.toml at its top level: `fn init` makes one")]
+    NoManifest,
+    #[error(transparent)]
+    Manifest(#[from] manifest::ManifestError),
+}
+
+impl From<UploadError> for ApiError {
+    fn from(error: UploadError) -> Self {
+        let code = match &error {
+            UploadError::TooLarge => ErrorCode::TooLarge,
+            UploadError::Interrupted(_) | UploadError::NotAnArchive(_) => ErrorCode::BadRequest,
+            UploadError::Spool { .. } => ErrorCode::Internal,
+            UploadError::Entry(_) | UploadError::NoManifest | UploadError::Manifest(_) => ErrorCode::InvalidManifest,
+        };
+        Self::new(code, crate::prepare::chain(&error))
+    }
+}
+
+/// A folder that was received whole.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    /// Removed when dropped.
+    pub(crate) file: NamedTempFile,
+    /// Of the archive's bytes.
+    pub(crate) digest: blake3::Hash,
+    pub(crate) manifest: Manifest,
+}
+
+/// Receives a folder and reads its manifest.
+pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadError> {
+    let spool = |source| UploadError::Spool {
+        dir: dir.to_owned(),
+        source,
+    };
+    let file = NamedTempFile::with_prefix_in("upload-", dir).map_err(spool)?;
+    let mut out = tokio::fs::File::from_std(file.reopen().map_err(spool)?);
+    let mut hasher = blake3::Hasher::new();
+    let mut size = 0_u64;
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(UploadError::Interrupted)?;
+        size += chunk.len() as u64;
+        if size > UPLOAD_MAX {
+            return Err(UploadError::TooLarge);
+        }
+        hasher.update(&chunk);
+        out.write_all(&chunk).await.map_err(spool)?;
+    }
+    out.flush().await.map_err(spool)?;
+    let archive = file.reopen().map_err(spool)?;
+    let manifest = tokio::task::spawn_blocking(move || look_through(archive))
+        .await
+        .map_err(|e| spool(std::io::Error::other(e)))??;
+    Ok(Upload {
+        file,
+        digest: hasher.finalize(),
+        manifest,
+    })
+}
+
+/// Checks every entry's path and type, and reads the manifest. Blocks.
+fn look_through(archive: File) -> Result<Manifest, UploadError> {
+    let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
+    let mut archive = tar::Archive::new(unzipped);
+    let mut links = HashSet::new();
+    let mut manifest = None;
+    let mut unpacked = 0_u64;
+    for (n, entry) in archive.entries().map_err(UploadError::NotAnArchive)?.enumerate() {
+        let mut entry = entry.map_err(UploadError::NotAnArchive)?;
+        unpacked = unpacked.saturating_add(entry.size());
+        if n >= ENTRIES_MAX || unpacked >= UNPACKED_MAX {
+            return Err(UploadError::Entry(format!(
+                "more than {ENTRIES_MAX} files or {} GiB",
+                UNPACKED_MAX >> 30
+            )));
+        }
+        let shown = entry.path().map_err(UploadError::NotAnArchive)?.into_owned();
+        let path = inside(&shown)?;
+        if path.ancestors().skip(1).any(|a| links.contains(a)) {
+            return Err(UploadError::Entry(format!("{} below a symbolic link", shown.display())));
+        }
+        let kind = entry.header().entry_type();
+        if kind.is_symlink() {
+            links.insert(path);
+        } else if kind.is_hard_link() {
+            let target = entry.link_name().map_err(UploadError::NotAnArchive)?.unwrap_or_default();
+            inside(&target)?;
+        } else if kind.is_file() && path == Path::new(manifest::FILE_NAME) {
+            let mut text = String::new();
+            (&mut entry)
+                .take(MANIFEST_MAX)
+                .read_to_string(&mut text)
+                .map_err(UploadError::NotAnArchive)?;
+            manifest = Some(manifest::parse(&text)?);
+        } else if !(kind.is_file() || kind.is_dir() || kind.is_pax_global_extensions()) {
+            return Err(UploadError::Entry(format!(
+                "{}, which is neither file, folder nor link",
+                shown.display()
+            )));
+        }
+    }
+    manifest.ok_or(UploadError::NoManifest)
+}
+
+/// The path without leading `./`; refused when it would leave the folder.
+fn inside(path: &Path) -> Result<PathBuf, UploadError> {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::Normal(part) => out.push(part),
+            _ => {
+                return Err(UploadError::Entry(format!(
+                    "the path {}, which leads out of it",
+                    path.display()
+                )));
+            }
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

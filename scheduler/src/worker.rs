@@ -1,0 +1,147 @@
+//! Calls to workers. Every call has a limit; the cluster's token and the current trace go with each.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rekindle_wire::headers;
+use rekindle_wire::internal::{PrepareRequest, StartInstance};
+use rekindle_wire::{ApiError, FunctionName, InstanceId};
+use serde::Serialize;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// A worker may wait for a function's end before it answers.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// Why a call to a worker failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkerError {
+    /// It cannot be reached or did not answer in time.
+    #[error("worker {address} did not answer")]
+    Unreachable {
+        address: String,
+        #[source]
+        source: reqwest::Error,
+    },
+    /// It refused.
+    #[error("worker {address} answered {status}: {message}")]
+    Refused {
+        address: String,
+        status: StatusCode,
+        message: String,
+    },
+}
+
+/// What became of an instance that was to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// It is gone.
+    Gone,
+    /// It serves an invocation and stays.
+    Busy,
+}
+
+/// The scheduler's connections to all workers.
+#[derive(Debug)]
+pub(crate) struct WorkerClient {
+    http: reqwest::Client,
+    token: HeaderValue,
+}
+
+impl WorkerClient {
+    /// `token` must be usable as a header value; [`crate::serve`] checks it.
+    pub(crate) fn new(token: &str) -> Self {
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_LIMIT)
+            .tcp_nodelay(true)
+            .no_proxy()
+            .build()
+            .unwrap_or_default();
+        let mut token = HeaderValue::from_str(token).unwrap_or(HeaderValue::from_static(""));
+        token.set_sensitive(true);
+        Self { http, token }
+    }
+
+    /// Asks for an instance; the worker answers before it is ready.
+    pub(crate) async fn start(&self, address: &str, start: &StartInstance) -> Result<(), WorkerError> {
+        let call = self.post(address, "/instances", start).timeout(CALL_LIMIT);
+        self.send(address, call).await.map(drop)
+    }
+
+    /// Stops an instance; with `if_idle` only when it serves nothing.
+    pub(crate) async fn stop(
+        &self,
+        address: &str,
+        instance: &InstanceId,
+        if_idle: bool,
+    ) -> Result<Stopped, WorkerError> {
+        let query = if if_idle { "?if_idle=true" } else { "" };
+        let url = format!("http://{address}/instances/{instance}{query}");
+        match self.send(address, self.http.delete(url).timeout(STOP_LIMIT)).await {
+            Ok(_) => Ok(Stopped::Gone),
+            Err(WorkerError::Refused { status, .. })
+                if status == StatusCode::NOT_FOUND || status == StatusCode::GONE =>
+            {
+                Ok(Stopped::Gone)
+            }
+            Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Stopped::Busy),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stops a function's instances and removes its logs.
+    pub(crate) async fn remove_function(&self, address: &str, function: &FunctionName) -> Result<(), WorkerError> {
+        let url = format!("http://{address}/functions/{function}");
+        self.send(address, self.http.delete(url).timeout(STOP_LIMIT))
+            .await
+            .map(drop)
+    }
+
+    /// Begins to prepare a version; the answer's body is lines of events, and has no limit of its own here.
+    pub(crate) async fn prepare(&self, address: &str, request: &PrepareRequest) -> Result<reqwest::Response, WorkerError> {
+        self.send(address, self.post(address, "/prepare", request)).await
+    }
+
+    /// A function's log lines on one worker.
+    pub(crate) async fn logs(
+        &self,
+        address: &str,
+        function: &FunctionName,
+        tail: usize,
+        follow: bool,
+    ) -> Result<reqwest::Response, WorkerError> {
+        let url = format!("http://{address}/logs/{function}?tail={tail}&follow={follow}");
+        let call = self.http.get(url);
+        let call = if follow { call } else { call.timeout(CALL_LIMIT) };
+        self.send(address, call).await
+    }
+
+    fn post(&self, address: &str, path: &str, body: &impl Serialize) -> reqwest::RequestBuilder {
+        self.http.post(format!("http://{address}{path}")).json(body)
+    }
+
+    async fn send(&self, address: &str, call: reqwest::RequestBuilder) -> Result<reqwest::Response, WorkerError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(HeaderName::from_static(headers::CLUSTER_TOKEN), self.token.clone());
+        rekindle_telemetry::inject(&mut headers);
+        let unreachable = |source| WorkerError::Unreachable {
+            address: address.to_owned(),
+            source,
+        };
+        let answer = call.headers(headers).send().await.map_err(unreachable)?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = tokio::time::timeout(CALL_LIMIT, answer.bytes()).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        Err(WorkerError::Refused {
+            address: address.to_owned(),
+            status,
+            message: match serde_json::from_slice::<ApiError>(&body) {
+                Ok(error) => error.message,
+                Err(_) => String::from_utf8_lossy(&body[..body.len().min(500)]).into_owned(),
+            },
+        })
+    }
+}
