@@ -1,0 +1,75 @@
+# Rekindle: set-up, build, tests. `make` alone lists the targets.
+# Everything is built with one profile (release), so that dependencies are built once.
+
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+FN_CACHE ?= /var/cache/rekindle
+export CARGO_TARGET_DIR FN_CACHE
+
+FN := $(CARGO_TARGET_DIR)/release/fn
+TOOLS := $(FN_CACHE)/tools
+DENY := $(TOOLS)/bin/cargo-deny
+CARGO_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+up: setup ## install what is missing, build, start the platform, and show a function's life
+	@$(FN) up
+	@$(FN) demo functions/samples/hello-python
+	@echo "stop       make down"
+
+down: ## stop the platform
+	@test -x $(FN) || { echo "nothing is built, so nothing runs"; exit 0; }; $(FN) down
+
+test: setup test-rust test-functions ## run every test (as root: sandboxes and CRIU are real)
+
+check: fmt clippy doc shell ## formatting, lints, documentation, scripts; cargo-deny where it is installed
+	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
+	else echo "skipped: cargo-deny is not installed; 'make deny' installs it (some minutes, once)"; fi
+
+bench: setup ## measure booted, restored and warm, next to a plain start and stock CRIU
+	cargo run --release --locked -p rekindle-bench -- $(BENCH_ARGS)
+
+build: packages ## build everything
+	cargo build --release --locked --workspace $(CARGO_ARGS)
+
+clean: ## remove what was built (not the platform's data)
+	cargo clean
+
+packages:
+	@scripts/setup.sh packages
+
+setup: build
+	@scripts/setup.sh host
+
+test-rust: setup
+	cargo test --release --locked --workspace $(CARGO_ARGS)
+
+test-functions: setup
+	functions/tests/run.sh
+
+fmt:
+	cargo fmt --all --check
+
+clippy: packages
+	cargo clippy --release --locked --workspace --all-targets $(CARGO_ARGS) -- -D warnings
+
+doc: packages
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
+
+# Advisories need their database from the network; `make deny DENY_CHECKS=advisories` asks for it.
+DENY_CHECKS ?= bans licenses sources
+deny: $(DENY)
+	$(DENY) --offline --locked check $(DENY_CHECKS)
+
+$(DENY):
+	cargo install --locked --root $(TOOLS) --version '^0.20' cargo-deny
+
+shell: packages
+	@git ls-files -z | xargs -0 grep -lZ --max-count=1 -E '^#!.*\b(ba)?sh$$' | xargs -0 shellcheck --severity=warning

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Installs what Rekindle needs on Debian 12, and nothing twice. Quick when there is nothing to do.
+# usage: setup.sh packages     what building needs, from apt
+#        setup.sh host         CRIU, proved by a real checkpoint; the runtimes' root filesystems (needs the built `fn`)
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+target=${CARGO_TARGET_DIR:-$here/../target}
+cache=${FN_CACHE:-/var/cache/rekindle}
+criu_prefix=/usr/local/lib/rekindle/criu
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: $*" >&2; exit 1; }
+installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+packages() {
+    command -v cargo > /dev/null || fail "cargo is missing: install Rust from https://rustup.rs, then run this again"
+    local wanted=() missing=() package
+    # bindgen (userfaultfd) reads the kernel's headers; patchelf and mmdebstrap make CRIU's prefix and the runtimes;
+    # pip and npm install functions' dependencies at deploy; busybox and the rest are for tests.
+    wanted=(build-essential libclang-dev patchelf mmdebstrap debian-archive-keyring iproute2 python3 python3-pip zstd)
+    command -v shellcheck > /dev/null || wanted+=(shellcheck)
+    command -v curl > /dev/null || wanted+=(curl)
+    # Node may come from elsewhere than Debian; then its npm does too.
+    command -v node > /dev/null || wanted+=(nodejs)
+    command -v npm > /dev/null || wanted+=(npm)
+    for package in "${wanted[@]}"; do
+        installed "$package" || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || { say "packages are there"; return; }
+    [ "$(id -u)" = 0 ] || fail "run as root, or install: ${missing[*]}"
+    say "installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    # The package lists may be older than the mirror: read them again only when that fails.
+    apt-get -qq install --no-install-recommends -y "${missing[@]}" > /dev/null 2>&1 && return
+    apt-get -qq update
+    apt-get -qq install --no-install-recommends -y "${missing[@]}"
+}
+
+# Checkpoints and restores a real process, eagerly and lazily. `criu check` is no proof: it passes where this fails.
+proves() { "$target/release/fn" doctor --criu-only --criu "$1" > "$cache/criu-proof.log" 2>&1; }
+
+criu() {
+    local binary=$criu_prefix/criu stamp=$cache/criu-proved
+    identity() { echo "$(stat -c '%s %Y' "$binary") $(uname -r)"; }
+    if [ -x "$binary" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(identity)" ]; then
+        say "CRIU is proved"
+        return
+    fi
+    if [ ! -x "$binary" ] || ! proves "$binary"; then
+        [ "$(id -u)" = 0 ] || fail "CRIU can be proved and installed by root only"
+        local system
+        system=$(PATH=$PATH:/usr/sbin:/usr/local/sbin command -v criu || true)
+        if [ -n "$system" ] && proves "$system"; then
+            say "the system's CRIU works; taking a copy with its libraries"
+            "$here/copy-criu.sh" "$system" "$criu_prefix"
+        else
+            say "installing a newer CRIU into $criu_prefix"
+            "$here/install-criu.sh" "$criu_prefix"
+        fi
+        proves "$binary" || { cat "$cache/criu-proof.log" >&2; fail "CRIU cannot checkpoint on this machine: see above and \`fn doctor\`"; }
+    fi
+    identity > "$stamp"
+    say "CRIU is proved: $("$binary" --version | sed -n 's/^Version: *//p')"
+}
+
+runtimes() {
+    local name
+    mkdir -p "$cache/runtimes"
+    for name in base python node; do
+        "$here/../functions/runtimes/build.sh" "$name" "$cache/runtimes/$name.tar"
+    done
+}
+
+case ${1:-} in
+packages) packages ;;
+host)
+    [ -x "$target/release/fn" ] || fail "$target/release/fn is missing: run 'make build' first"
+    mkdir -p "$cache"
+    criu
+    runtimes
+    ;;
+*)
+    sed -n '2,5s/^# //p' "$0" >&2
+    exit 2
+    ;;
+esac
