@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::socket::{setsockopt, sockopt};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{S3Result, s3_error};
@@ -25,6 +26,8 @@ use crate::storage::{StartError, Storage};
 const MOST_CONNECTIONS: usize = 1024;
 /// For a request's head to arrive, and between requests.
 const HEAD_LIMIT: Duration = Duration::from_secs(75);
+/// For a client to acknowledge what was sent to it, in milliseconds.
+const UNREAD_LIMIT_MS: u32 = 120_000;
 /// For requests under way when the server is told to stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// After a failed accept, for which running out of descriptors is the usual cause.
@@ -75,11 +78,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn accept(
-    listener: &TcpListener,
-    service: &S3Service,
-    shutdown: impl Future<Output = ()> + Send,
-) {
+async fn accept(listener: &TcpListener, service: &S3Service, shutdown: impl Future<Output = ()> + Send) {
     let mut shutdown = std::pin::pin!(shutdown);
     let (stop, stopped) = watch::channel(false);
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
@@ -120,9 +119,10 @@ async fn accept(
 async fn converse(stream: TcpStream, service: S3Service, mut stopped: watch::Receiver<bool>) {
     // Answers are often smaller than a packet, and someone waits for each.
     let _ = stream.set_nodelay(true);
+    // A client that stops reading its answer is given up by the kernel; nothing above TCP would notice.
+    let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNREAD_LIMIT_MS);
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
     let answer = service_fn(|mut request: Request<Incoming>| {
         join_content_encodings(request.headers_mut());
         hyper::service::Service::call(&service, request)
@@ -170,10 +170,7 @@ impl S3Auth for OneKey {
         if access_key == self.access_key {
             Ok(self.secret_key.clone())
         } else {
-            Err(s3_error!(
-                InvalidAccessKeyId,
-                "the access key id is not known here"
-            ))
+            Err(s3_error!(InvalidAccessKeyId, "the access key id is not known here"))
         }
     }
 }

@@ -16,10 +16,7 @@ use crate::storage::{Bucket, Entry, Query, ReadError, escape};
 const LONGEST_PAGE: i32 = 1000;
 
 impl Service {
-    pub(super) async fn create_bucket(
-        &self,
-        request: S3Request<CreateBucketInput>,
-    ) -> S3Result<CreateBucketOutput> {
+    pub(super) async fn create_bucket(&self, request: S3Request<CreateBucketInput>) -> S3Result<CreateBucketOutput> {
         let (storage, name) = (self.storage.clone(), request.input.bucket);
         let location = format!("/{name}");
         blocking(move || storage.create_bucket(&name)).await?;
@@ -28,18 +25,12 @@ impl Service {
         })
     }
 
-    pub(super) async fn head_bucket(
-        &self,
-        request: S3Request<HeadBucketInput>,
-    ) -> S3Result<HeadBucketOutput> {
+    pub(super) async fn head_bucket(&self, request: S3Request<HeadBucketInput>) -> S3Result<HeadBucketOutput> {
         self.bucket(&request.input.bucket)?;
         Ok(HeadBucketOutput::default())
     }
 
-    pub(super) async fn list_buckets(
-        &self,
-        request: S3Request<ListBucketsInput>,
-    ) -> S3Result<ListBucketsOutput> {
+    pub(super) async fn list_buckets(&self, request: S3Request<ListBucketsInput>) -> S3Result<ListBucketsOutput> {
         let prefix = request.input.prefix.unwrap_or_default();
         let buckets = self
             .storage
@@ -64,8 +55,8 @@ impl Service {
         let input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         let max_keys = input.max_keys.unwrap_or(LONGEST_PAGE).min(LONGEST_PAGE);
-        let limit = usize::try_from(max_keys)
-            .map_err(|_| s3_error!(InvalidArgument, "max-keys must not be negative"))?;
+        let limit =
+            usize::try_from(max_keys).map_err(|_| s3_error!(InvalidArgument, "max-keys must not be negative"))?;
         let after = match (&input.continuation_token, &input.start_after) {
             (Some(token), _) => Some(entry_of(token)?),
             (None, Some(key)) => Some(Entry::Key(key.clone().into_bytes())),
@@ -77,8 +68,7 @@ impl Service {
             after,
             limit,
         };
-        let (entries, truncated) =
-            blocking(move || Ok::<_, ReadError>(describe(&bucket, &query))).await?;
+        let (entries, truncated) = blocking(move || Ok::<_, ReadError>(describe(&bucket, &query))).await?;
 
         let url = input
             .encoding_type
@@ -86,9 +76,7 @@ impl Service {
             .is_some_and(|encoding| encoding.as_str() == EncodingType::URL);
         let show = |text: String| {
             if url {
-                escape(&text, |byte| {
-                    byte.is_ascii_alphanumeric() || b"-_.~/*".contains(&byte)
-                })
+                escape(&text, |byte| byte.is_ascii_alphanumeric() || b"-_.~/*".contains(&byte))
             } else {
                 text
             }
@@ -140,9 +128,7 @@ fn describe(bucket: &Arc<Bucket>, query: &Query) -> (Vec<(Entry, Object)>, bool)
                 e_tag: Some(etag(&file.meta)),
                 last_modified: Some(timestamp(&file.meta)),
                 size: i64::try_from(file.body_len()).ok(),
-                storage_class: Some(ObjectStorageClass::from_static(
-                    ObjectStorageClass::STANDARD,
-                )),
+                storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
                 ..Default::default()
             },
             Err(ReadError::Absent) => return None,
@@ -158,8 +144,7 @@ fn describe(bucket: &Arc<Bucket>, query: &Query) -> (Vec<(Entry, Object)>, bool)
 
 /// Keys and prefixes are whole UTF-8, but for a prefix cut by a delimiter that is not: shown as far as it can be.
 fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 fn token_of(entry: &Entry) -> String {
@@ -171,10 +156,7 @@ fn token_of(entry: &Entry) -> String {
 }
 
 fn entry_of(token: &str) -> S3Result<Entry> {
-    let mut bytes = URL_SAFE_NO_PAD
-        .decode(token)
-        .unwrap_or_default()
-        .into_iter();
+    let mut bytes = URL_SAFE_NO_PAD.decode(token).unwrap_or_default().into_iter();
     match bytes.next() {
         Some(b'k') => Ok(Entry::Key(bytes.collect())),
         Some(b'p') => Ok(Entry::Prefix(bytes.collect())),

@@ -4,9 +4,7 @@ use std::error::Error;
 
 use s3s::{S3Error, S3Result, s3_error};
 
-use crate::storage::{
-    ChangeError, ChecksumError, CreateBucketError, IoError, ReadError, SealError, UploadError,
-};
+use crate::storage::{ChangeError, ChecksumError, CreateBucketError, IoError, ReadError, SealError, UploadError};
 
 /// An error that has an S3 answer.
 pub(super) trait Answer {
@@ -29,9 +27,7 @@ impl Answer for ReadError {
     fn answer(self) -> S3Error {
         match self {
             ReadError::Absent => s3_error!(NoSuchKey, "there is no object of this key"),
-            ReadError::Damaged { .. } => {
-                internal(&self, "the stored object is damaged; delete or replace it")
-            }
+            ReadError::Damaged { .. } => internal(&self, "the stored object is damaged; delete or replace it"),
             ReadError::Io(error) => error.answer(),
         }
     }
@@ -39,7 +35,11 @@ impl Answer for ReadError {
 
 impl Answer for IoError {
     fn answer(self) -> S3Error {
-        internal(&self, "the server's disk failed; its log names the file")
+        let sentence = match self.is_fullness() {
+            true => "the server's disk is full; free some space, or delete objects",
+            false => "the server's disk failed; its log names the file",
+        };
+        internal(&self, sentence)
     }
 }
 
@@ -111,18 +111,13 @@ pub(super) fn not_implemented(what: &str) -> S3Error {
 }
 
 /// Runs what blocks on a blocking thread. It runs to its end even if the client goes away.
-pub(super) async fn blocking<T, E>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> S3Result<T>
+pub(super) async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> S3Result<T>
 where
     T: Send + 'static,
     E: Answer + Send + 'static,
 {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(Answer::answer),
-        Err(error) => Err(internal(
-            &error,
-            "the server stopped in the middle of the request",
-        )),
+        Err(error) => Err(internal(&error, "the server stopped in the middle of the request")),
     }
 }

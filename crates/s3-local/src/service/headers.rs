@@ -42,9 +42,7 @@ macro_rules! meta_of {
                 cache_control: $input.cache_control.take(),
                 content_disposition: $input.content_disposition.take(),
                 // aws-chunked is how the body came, not what it is.
-                content_encoding: crate::service::headers::without_aws_chunked(
-                    $input.content_encoding.take(),
-                ),
+                content_encoding: crate::service::headers::without_aws_chunked($input.content_encoding.take()),
                 content_language: $input.content_language.take(),
                 content_type: $input.content_type.take(),
             },
@@ -85,9 +83,7 @@ pub(super) fn put_condition(
         (None, Some(ETagCondition::Any)) => Ok(Condition::Absent),
         (Some(ETagCondition::Any), None) => Ok(Condition::Present),
         (Some(ETagCondition::ETag(etag)), None) => Ok(Condition::Etag(etag.into_value())),
-        (None, Some(ETagCondition::ETag(_))) => {
-            Err(not_implemented("If-None-Match with an ETag on a write"))
-        }
+        (None, Some(ETagCondition::ETag(_))) => Err(not_implemented("If-None-Match with an ETag on a write")),
         (Some(_), Some(_)) => Err(s3_error!(
             InvalidRequest,
             "If-Match and If-None-Match exclude each other"
@@ -103,11 +99,7 @@ pub(super) fn check_read(
     if_unmodified_since: Option<&Timestamp>,
     if_modified_since: Option<&Timestamp>,
 ) -> S3Result<()> {
-    let names = |condition: &ETagCondition| {
-        condition
-            .as_etag()
-            .is_none_or(|etag| etag.value() == meta.etag)
-    };
+    let names = |condition: &ETagCondition| condition.as_etag().is_none_or(|etag| etag.value() == meta.etag);
     let modified = timestamp(meta);
     let unmet = match if_match {
         Some(condition) => !names(condition),
@@ -120,11 +112,7 @@ pub(super) fn check_read(
         Some(condition) => names(condition),
         None => if_modified_since.is_some_and(|since| modified <= *since),
     };
-    if unchanged {
-        Err(s3_error!(NotModified))
-    } else {
-        Ok(())
-    }
+    if unchanged { Err(s3_error!(NotModified)) } else { Ok(()) }
 }
 
 pub(super) fn etag(meta: &Meta) -> ETag {

@@ -26,12 +26,9 @@ impl Service {
     }
 
     fn bucket(&self, name: &str) -> S3Result<Arc<Bucket>> {
-        self.storage.bucket(name).ok_or_else(|| {
-            s3_error!(
-                NoSuchBucket,
-                "there is no bucket of this name; create it first"
-            )
-        })
+        self.storage
+            .bucket(name)
+            .ok_or_else(|| s3_error!(NoSuchBucket, "there is no bucket of this name; create it first"))
     }
 
     fn writer(&self, checks: Checks) -> BodyWriter {

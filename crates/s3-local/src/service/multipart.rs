@@ -41,10 +41,7 @@ impl Service {
         })
     }
 
-    pub(super) async fn upload_part(
-        &self,
-        request: S3Request<UploadPartInput>,
-    ) -> S3Result<UploadPartOutput> {
+    pub(super) async fn upload_part(&self, request: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
         let mut input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         refuse!(input, sse_customer_algorithm);
@@ -54,16 +51,13 @@ impl Service {
             .headers
             .get("x-amz-trailer")
             .and_then(|value| value.to_str().ok());
-        let checks = Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer)
-            .map_err(Answer::answer)?;
+        let checks = Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(Answer::answer)?;
         let known = (bucket.clone(), id.clone(), input.key.clone());
         blocking(move || known.0.upload(&known.1, &known.2)).await?;
 
         let Received { writer, rest } = receive(input.body.take(), self.writer(checks)).await?;
         let declared = input.content_length.and_then(|len| u64::try_from(len).ok());
-        let trailers = request
-            .trailing_headers
-            .and_then(|trailers| trailers.take());
+        let trailers = request.trailing_headers.and_then(|trailers| trailers.take());
         let meta = crate::storage::Meta {
             key: input.key,
             ..Default::default()
@@ -104,9 +98,7 @@ impl Service {
             let meta = bucket.upload(&id, &key)?;
             let sealed = bucket.join(&id, &chosen, meta, writer)?;
             let meta = sealed.meta.clone();
-            bucket
-                .put(sealed, &condition)
-                .map_err(CommitError::Change)?;
+            bucket.put(sealed, &condition).map_err(CommitError::Change)?;
             if let Err(error) = bucket.remove_upload(&id, &temps) {
                 // The object stands; the upload goes when it expires.
                 tracing::warn!(%error, id = id.as_str(), "a completed upload was not removed");
@@ -140,32 +132,22 @@ impl Service {
         Ok(AbortMultipartUploadOutput::default())
     }
 
-    pub(super) async fn list_parts(
-        &self,
-        request: S3Request<ListPartsInput>,
-    ) -> S3Result<ListPartsOutput> {
+    pub(super) async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<ListPartsOutput> {
         let input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         let id = upload_id(&input.upload_id)?;
         let max_parts = input.max_parts.unwrap_or(LONGEST_PAGE).min(LONGEST_PAGE);
-        let limit = usize::try_from(max_parts)
-            .map_err(|_| s3_error!(InvalidArgument, "max-parts must not be negative"))?;
-        let after = u16::try_from(input.part_number_marker.unwrap_or(0)).map_err(|_| {
-            s3_error!(
-                InvalidArgument,
-                "part-number-marker must be from 0 to {MOST_PARTS}"
-            )
-        })?;
+        let limit =
+            usize::try_from(max_parts).map_err(|_| s3_error!(InvalidArgument, "max-parts must not be negative"))?;
+        let after = u16::try_from(input.part_number_marker.unwrap_or(0))
+            .map_err(|_| s3_error!(InvalidArgument, "part-number-marker must be from 0 to {MOST_PARTS}"))?;
         let key = input.key.clone();
         let (parts, truncated) = blocking(move || {
             bucket.upload(&id, &key)?;
             bucket.parts(&id, after, limit)
         })
         .await?;
-        let next = parts
-            .last()
-            .filter(|_| truncated)
-            .map(|part| i32::from(part.number));
+        let next = parts.last().filter(|_| truncated).map(|part| i32::from(part.number));
         let parts = parts.into_iter().map(|part| {
             let mut shown = Part {
                 e_tag: Some(etag(&part.meta)),
@@ -226,12 +208,7 @@ fn part_number(number: i32) -> S3Result<u16> {
     u16::try_from(number)
         .ok()
         .filter(|number| (1..=MOST_PARTS).contains(number))
-        .ok_or_else(|| {
-            s3_error!(
-                InvalidArgument,
-                "a part number must be from 1 to {MOST_PARTS}"
-            )
-        })
+        .ok_or_else(|| s3_error!(InvalidArgument, "a part number must be from 1 to {MOST_PARTS}"))
 }
 
 /// Number and ETag of every part of a completion.
@@ -247,10 +224,7 @@ fn chosen_parts(upload: Option<CompletedMultipartUpload>) -> S3Result<Vec<(u16, 
     for part in parts {
         let number = part_number(part.part_number.unwrap_or(0))?;
         if chosen.last().is_some_and(|(last, _)| *last >= number) {
-            return Err(s3_error!(
-                InvalidPartOrder,
-                "parts must be named in ascending order"
-            ));
+            return Err(s3_error!(InvalidPartOrder, "parts must be named in ascending order"));
         }
         let etag = part
             .e_tag

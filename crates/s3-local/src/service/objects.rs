@@ -5,22 +5,15 @@ use s3s::{S3Request, S3Result, s3_error};
 
 use super::Service;
 use super::errors::{Answer, blocking, not_implemented, precondition_failed};
-use super::headers::{
-    check_read, etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp,
-};
+use super::headers::{check_read, etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp};
 use super::transfer::{Received, discard, receive};
-use crate::storage::{
-    BodyWriter, ChangeError, Checks, Condition, Meta, ObjectFile, SealError, Sealed,
-};
+use crate::storage::{BodyWriter, ChangeError, Checks, Condition, Meta, ObjectFile, SealError, Sealed};
 
 /// S3's limit for one DeleteObjects.
 const MOST_DELETED: usize = 1000;
 
 impl Service {
-    pub(super) async fn put_object(
-        &self,
-        request: S3Request<PutObjectInput>,
-    ) -> S3Result<PutObjectOutput> {
+    pub(super) async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
         let mut input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         refuse!(input, server_side_encryption ssekms_key_id sse_customer_algorithm tagging write_offset_bytes
@@ -30,8 +23,7 @@ impl Service {
             .headers
             .get("x-amz-trailer")
             .and_then(|value| value.to_str().ok());
-        let checks = Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer)
-            .map_err(Answer::answer)?;
+        let checks = Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(Answer::answer)?;
         if condition == Condition::Absent && bucket.has(&input.key) {
             // Spares the disk a body that must lose; if the object is being deleted just now, losing is as right.
             discard(input.body.take()).await?;
@@ -40,17 +32,13 @@ impl Service {
         let Received { writer, rest } = receive(input.body.take(), self.writer(checks)).await?;
         let meta = meta_of!(input, input.key);
         let declared = input.content_length.and_then(|len| u64::try_from(len).ok());
-        let trailers = request
-            .trailing_headers
-            .and_then(|trailers| trailers.take());
+        let trailers = request.trailing_headers.and_then(|trailers| trailers.take());
         let meta = blocking(move || {
             let sealed = writer
                 .seal(&rest, declared, trailers.as_ref(), meta)
                 .map_err(CommitError::Seal)?;
             let meta = sealed.meta.clone();
-            bucket
-                .put(sealed, &condition)
-                .map_err(CommitError::Change)?;
+            bucket.put(sealed, &condition).map_err(CommitError::Change)?;
             Ok::<_, CommitError>(meta)
         })
         .await?;
@@ -62,10 +50,7 @@ impl Service {
         Ok(output)
     }
 
-    pub(super) async fn copy_object(
-        &self,
-        request: S3Request<CopyObjectInput>,
-    ) -> S3Result<CopyObjectOutput> {
+    pub(super) async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
         let mut input = request.input;
         refuse!(input, server_side_encryption ssekms_key_id sse_customer_algorithm copy_source_sse_customer_algorithm tagging
             object_lock_mode object_lock_legal_hold_status object_lock_retain_until_date);
@@ -85,9 +70,7 @@ impl Service {
         let new_meta = meta_of!(input, input.key);
         let writer = self.writer(Checks::default());
         let meta = blocking(move || {
-            let source = from
-                .get(&from_key)
-                .map_err(|error| CommitError::Change(error.into()))?;
+            let source = from.get(&from_key).map_err(|error| CommitError::Change(error.into()))?;
             check_read(
                 &source.meta,
                 input.copy_source_if_match.as_ref(),
@@ -108,8 +91,7 @@ impl Service {
             };
             let sealed = copy(source, meta, writer)?;
             let meta = sealed.meta.clone();
-            to.put(sealed, &Condition::None)
-                .map_err(CommitError::Change)?;
+            to.put(sealed, &Condition::None).map_err(CommitError::Change)?;
             Ok::<_, CommitError>(meta)
         })
         .await?;
@@ -124,10 +106,7 @@ impl Service {
         })
     }
 
-    pub(super) async fn delete_object(
-        &self,
-        request: S3Request<DeleteObjectInput>,
-    ) -> S3Result<DeleteObjectOutput> {
+    pub(super) async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {
         let input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         refuse!(input, if_match_last_modified_time if_match_size);
@@ -137,10 +116,7 @@ impl Service {
         Ok(DeleteObjectOutput::default())
     }
 
-    pub(super) async fn delete_objects(
-        &self,
-        request: S3Request<DeleteObjectsInput>,
-    ) -> S3Result<DeleteObjectsOutput> {
+    pub(super) async fn delete_objects(&self, request: S3Request<DeleteObjectsInput>) -> S3Result<DeleteObjectsOutput> {
         let input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         let quiet = input.delete.quiet.unwrap_or(false);
@@ -154,12 +130,7 @@ impl Service {
             refuse!(object, e_tag last_modified_time size);
             refuse_version(object.version_id.as_deref())?;
         }
-        let keys = input
-            .delete
-            .objects
-            .into_iter()
-            .map(|object| object.key)
-            .collect();
+        let keys = input.delete.objects.into_iter().map(|object| object.key).collect();
         let results = blocking(move || {
             let (durable, results) = bucket.delete_all(keys);
             durable.map(|()| results)
@@ -207,17 +178,10 @@ impl Answer for CommitError {
 fn copy(source: ObjectFile, meta: Meta, mut writer: BodyWriter) -> Result<Sealed, CommitError> {
     let len = source.body_len();
     let mut reader = source.read(0..len);
-    while let Some(bytes) = reader
-        .next_batch()
-        .map_err(|error| CommitError::Change(error.into()))?
-    {
-        writer
-            .write(&bytes)
-            .map_err(|error| CommitError::Seal(error.into()))?;
+    while let Some(bytes) = reader.next_batch().map_err(|error| CommitError::Change(error.into()))? {
+        writer.write(&bytes).map_err(|error| CommitError::Seal(error.into()))?;
     }
-    writer
-        .seal(&[], Some(len), None, meta)
-        .map_err(CommitError::Seal)
+    writer.seal(&[], Some(len), None, meta).map_err(CommitError::Seal)
 }
 
 /// There are no versions: only the one that S3 calls "null" can be named.

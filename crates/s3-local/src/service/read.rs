@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use s3s::dto::{
-    ChecksumMode, ChecksumType, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput,
-    StreamingBlob,
+    ChecksumMode, ChecksumType, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, StreamingBlob,
 };
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
@@ -44,10 +43,7 @@ macro_rules! answer {
 }
 
 impl Service {
-    pub(super) async fn get_object(
-        &self,
-        request: S3Request<GetObjectInput>,
-    ) -> S3Result<GetObjectOutput> {
+    pub(super) async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<GetObjectOutput> {
         let input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         refuse!(input, sse_customer_algorithm);
@@ -78,10 +74,7 @@ impl Service {
         Ok(output)
     }
 
-    pub(super) async fn head_object(
-        &self,
-        request: S3Request<HeadObjectInput>,
-    ) -> S3Result<HeadObjectOutput> {
+    pub(super) async fn head_object(&self, request: S3Request<HeadObjectInput>) -> S3Result<HeadObjectOutput> {
         let input = request.input;
         let bucket = self.bucket(&input.bucket)?;
         refuse!(input, sse_customer_algorithm);
@@ -145,11 +138,7 @@ struct Span {
 }
 
 impl Span {
-    fn of(
-        object: &ObjectFile,
-        range: Option<s3s::dto::Range>,
-        part: Option<i32>,
-    ) -> S3Result<Span> {
+    fn of(object: &ObjectFile, range: Option<s3s::dto::Range>, part: Option<i32>) -> S3Result<Span> {
         let body_len = object.body_len();
         let unsatisfiable = || {
             s3_error!(
@@ -171,10 +160,7 @@ impl Span {
             (Some(range), None) => (range.check(body_len).map_err(|_| unsatisfiable())?, None),
             (None, Some(number)) => part_range(&object.meta, body_len, number)?,
             (Some(_), Some(_)) => {
-                return Err(s3_error!(
-                    InvalidRequest,
-                    "Range and partNumber exclude each other"
-                ));
+                return Err(s3_error!(InvalidRequest, "Range and partNumber exclude each other"));
             }
         };
         Ok(Span {
@@ -187,8 +173,7 @@ impl Span {
 
     fn content_range(&self) -> Option<String> {
         let Range { start, end } = self.range;
-        (self.partial && end > start)
-            .then(|| format!("bytes {start}-{}/{}", end - 1, self.body_len))
+        (self.partial && end > start).then(|| format!("bytes {start}-{}/{}", end - 1, self.body_len))
     }
 }
 

@@ -31,8 +31,7 @@ pub(super) struct Received {
 /// Receives a body into `writer`. A short body costs no thread hop here: it is all in `rest`.
 pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> S3Result<Received> {
     let mut body = body.unwrap_or_else(|| StreamingBlob::from(s3s::Body::empty()));
-    let mut turn: BoxFuture<'static, S3Result<BodyWriter>> =
-        futures::future::ready(Ok(writer)).boxed();
+    let mut turn: BoxFuture<'static, S3Result<BodyWriter>> = futures::future::ready(Ok(writer)).boxed();
     let (mut rest, mut rest_len, mut total) = (Vec::new(), 0, 0_u64);
     while let Some(bytes) = next(&mut body).await? {
         total += bytes.len() as u64;

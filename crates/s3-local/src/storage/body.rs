@@ -86,8 +86,7 @@ impl BodyWriter {
     }
 
     fn end_block(&mut self) {
-        self.table
-            .extend_from_slice(self.block.finalize().as_bytes());
+        self.table.extend_from_slice(self.block.finalize().as_bytes());
         self.block.reset();
         self.filled = 0;
     }
@@ -124,25 +123,20 @@ impl BodyWriter {
         let body_len = self.len;
         footer.extend_from_slice(&encode_meta_and_trailer(&meta, body_len)?);
         let (file, path) = self.file()?;
-        file.write_all(&footer)
-            .map_err(IoError::at("write", path))?;
+        file.write_all(&footer).map_err(IoError::at("write", path))?;
         // fdatasync: a new file's length and blocks are written with it, its times need not be.
-        file.sync_data()
-            .map_err(IoError::at("make durable", path))?;
+        file.sync_data().map_err(IoError::at("make durable", path))?;
         match self.temp {
             Some(temp) => Ok(Sealed { temp, meta }),
             // Unreachable: `file` has just made or used it.
-            None => Err(IoError::at("find", Path::new("the temporary file"))(
-                std::io::ErrorKind::NotFound.into(),
-            )
-            .into()),
+            None => {
+                Err(IoError::at("find", Path::new("the temporary file"))(std::io::ErrorKind::NotFound.into()).into())
+            }
         }
     }
 }
 
 fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

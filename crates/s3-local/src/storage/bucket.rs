@@ -163,10 +163,7 @@ impl Bucket {
     }
 
     /// Removes many objects with one fsync; an error is per key, and the first value is that of the fsync.
-    pub(crate) fn delete_all(
-        &self,
-        keys: Vec<String>,
-    ) -> (Result<(), IoError>, Vec<(String, Result<(), IoError>)>) {
+    pub(crate) fn delete_all(&self, keys: Vec<String>) -> (Result<(), IoError>, Vec<(String, Result<(), IoError>)>) {
         let results = keys.into_iter().map(|key| {
             let _turn = self.stripe(&key).write();
             let result = self.unlink(&key);

@@ -36,13 +36,7 @@ impl Sums {
     }
 
     fn slots(&self) -> [&Option<String>; 5] {
-        [
-            &self.crc32,
-            &self.crc32c,
-            &self.crc64nvme,
-            &self.sha1,
-            &self.sha256,
-        ]
+        [&self.crc32, &self.crc32c, &self.crc64nvme, &self.sha1, &self.sha256]
     }
 
     fn slots_mut(&mut self) -> [&mut Option<String>; 5] {
@@ -88,13 +82,8 @@ impl Checks {
     ) -> Result<Checks, ChecksumError> {
         let md5 = match content_md5 {
             Some(text) => {
-                let bytes = STANDARD
-                    .decode(text)
-                    .map_err(|_| ChecksumError::BadMd5Header)?;
-                Some((
-                    Md5::new(),
-                    bytes.try_into().map_err(|_| ChecksumError::BadMd5Header)?,
-                ))
+                let bytes = STANDARD.decode(text).map_err(|_| ChecksumError::BadMd5Header)?;
+                Some((Md5::new(), bytes.try_into().map_err(|_| ChecksumError::BadMd5Header)?))
             }
             None => None,
         };
@@ -142,23 +131,12 @@ impl Checks {
         {
             return Err(ChecksumError::Md5);
         }
-        for ((slot, header), announced) in self
-            .expected
-            .slots_mut()
-            .into_iter()
-            .zip(HEADERS)
-            .zip(self.announced)
-        {
+        for ((slot, header), announced) in self.expected.slots_mut().into_iter().zip(HEADERS).zip(self.announced) {
             if announced {
                 let value = trailers
                     .and_then(|trailers| trailers.get(header))
                     .and_then(|value| value.to_str().ok());
-                *slot = Some(
-                    value
-                        .ok_or(ChecksumError::NoTrailer(header))?
-                        .trim()
-                        .to_owned(),
-                );
+                *slot = Some(value.ok_or(ChecksumError::NoTrailer(header))?.trim().to_owned());
             }
         }
         let found = self.hasher.finalize();
@@ -169,13 +147,7 @@ impl Checks {
             sha1: found.checksum_sha1,
             sha256: found.checksum_sha256,
         };
-        for ((expected, found), header) in self
-            .expected
-            .slots()
-            .into_iter()
-            .zip(found.slots())
-            .zip(HEADERS)
-        {
+        for ((expected, found), header) in self.expected.slots().into_iter().zip(found.slots()).zip(HEADERS) {
             if expected.is_some() && expected != found {
                 return Err(ChecksumError::Sum(header));
             }
@@ -210,17 +182,10 @@ mod tests {
     #[test]
     fn an_announced_trailer_must_come_and_match() {
         let checks = Checks::expect(None, Sums::default(), Some("x-amz-checksum-crc32")).unwrap();
-        assert!(matches!(
-            checks.finish(None),
-            Err(ChecksumError::NoTrailer(_))
-        ));
-        let mut checks =
-            Checks::expect(None, Sums::default(), Some("X-Amz-Checksum-CRC32, other")).unwrap();
+        assert!(matches!(checks.finish(None), Err(ChecksumError::NoTrailer(_))));
+        let mut checks = Checks::expect(None, Sums::default(), Some("X-Amz-Checksum-CRC32, other")).unwrap();
         checks.update(b"123456789");
-        let trailers = HeaderMap::from_iter([(
-            "x-amz-checksum-crc32".parse().unwrap(),
-            "y/Q5Jg==".parse().unwrap(),
-        )]);
+        let trailers = HeaderMap::from_iter([("x-amz-checksum-crc32".parse().unwrap(), "y/Q5Jg==".parse().unwrap())]);
         assert_eq!(
             checks.finish(Some(&trailers)).unwrap().crc32.as_deref(),
             Some("y/Q5Jg==")
@@ -229,12 +194,10 @@ mod tests {
 
     #[test]
     fn md5_is_compared() {
-        let mut checks =
-            Checks::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Sums::default(), None).unwrap();
+        let mut checks = Checks::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Sums::default(), None).unwrap();
         checks.update(b"abc");
         assert!(checks.finish(None).is_ok());
-        let checks =
-            Checks::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Sums::default(), None).unwrap();
+        let checks = Checks::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Sums::default(), None).unwrap();
         assert!(matches!(checks.finish(None), Err(ChecksumError::Md5)));
         assert!(matches!(
             Checks::expect(Some("abcd"), Sums::default(), None),

@@ -21,15 +21,18 @@ pub struct IoError {
 }
 
 impl IoError {
-    pub(crate) fn at<'a>(
-        what: &'static str,
-        path: &'a Path,
-    ) -> impl FnOnce(io::Error) -> IoError + 'a {
+    pub(crate) fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> IoError + 'a {
         move |source| IoError {
             what,
             path: path.to_owned(),
             source,
         }
+    }
+
+    /// Whether the cause is that there is no room left.
+    pub(crate) fn is_fullness(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self.source.kind(), StorageFull | QuotaExceeded)
     }
 
     /// Whether the cause is that something does not exist.
@@ -55,8 +58,7 @@ impl TempDir {
 
     /// A path that nobody else has.
     pub(crate) fn fresh_path(&self) -> PathBuf {
-        self.path
-            .join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
+        self.path.join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
     pub(crate) fn create(&self) -> Result<TempFile, IoError> {
@@ -93,13 +95,7 @@ impl TempFile {
 
     /// Renames to `target` if nothing is there; `false`: something is. The kernel decides, in one step.
     pub(crate) fn place_new(mut self, target: &Path) -> Result<bool, IoError> {
-        match renameat2(
-            AT_FDCWD,
-            &self.path,
-            AT_FDCWD,
-            target,
-            RenameFlags::RENAME_NOREPLACE,
-        ) {
+        match renameat2(AT_FDCWD, &self.path, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
             Ok(()) => self.placed = true,
             Err(Errno::EEXIST) => return Ok(false),
             // File systems without the flag (NFS, some FUSE): a hard link refuses too. Drop unlinks the other name.

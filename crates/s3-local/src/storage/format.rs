@@ -93,10 +93,7 @@ fn table_len(body_len: u64) -> u64 {
 }
 
 /// The bytes that follow the block hashes.
-pub(crate) fn encode_meta_and_trailer(
-    meta: &Meta,
-    body_len: u64,
-) -> Result<Vec<u8>, serde_json::Error> {
+pub(crate) fn encode_meta_and_trailer(meta: &Meta, body_len: u64) -> Result<Vec<u8>, serde_json::Error> {
     let mut bytes = serde_json::to_vec(meta)?;
     // Metadata has bounded parts only, so its length always fits; `decode_trailer` would refuse more than 1 MiB.
     let meta_len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -110,10 +107,7 @@ pub(crate) fn encode_meta_and_trailer(
 }
 
 /// Reads a trailer from the last [`TRAILER_LEN`] bytes of a file of `file_len` bytes. The error says what is wrong.
-pub(crate) fn decode_trailer(
-    bytes: &[u8; TRAILER_LEN],
-    file_len: u64,
-) -> Result<Trailer, &'static str> {
+pub(crate) fn decode_trailer(bytes: &[u8; TRAILER_LEN], file_len: u64) -> Result<Trailer, &'static str> {
     if &bytes[..8] != MAGIC {
         return Err("does not end in an object trailer");
     }

@@ -78,8 +78,7 @@ fn find(text: &[u8], delimiter: &[u8]) -> Option<usize> {
     if delimiter.is_empty() {
         return None;
     }
-    text.windows(delimiter.len())
-        .position(|window| window == delimiter)
+    text.windows(delimiter.len()).position(|window| window == delimiter)
 }
 
 /// The first byte string after all that begin with `prefix`.
@@ -105,9 +104,7 @@ mod tests {
         let mut entries = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(&query.prefix)) {
             let entry = match find(&key[query.prefix.len()..], &query.delimiter) {
-                Some(at) => {
-                    Entry::Prefix(key[..query.prefix.len() + at + query.delimiter.len()].to_vec())
-                }
+                Some(at) => Entry::Prefix(key[..query.prefix.len() + at + query.delimiter.len()].to_vec()),
                 None => Entry::Key(key.clone()),
             };
             if entries.last() != Some(&entry) {
@@ -140,9 +137,7 @@ mod tests {
 
     #[test]
     fn a_start_key_inside_a_prefix_still_shows_the_prefix() {
-        let keys = ["a/1", "a/2", "b"]
-            .map(|key| key.as_bytes().to_vec())
-            .into();
+        let keys = ["a/1", "a/2", "b"].map(|key| key.as_bytes().to_vec()).into();
         let query = Query {
             delimiter: b"/".to_vec(),
             after: Some(Entry::Key(b"a/1".to_vec())),

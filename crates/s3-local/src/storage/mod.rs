@@ -117,9 +117,7 @@ impl Storage {
             if let Some(name) = entry.file_name().to_str() {
                 let bucket = Bucket::open(&entry.path())?;
                 bucket.expire_uploads();
-                self.buckets
-                    .get_mut()
-                    .insert(name.to_owned(), Arc::new(bucket));
+                self.buckets.get_mut().insert(name.to_owned(), Arc::new(bucket));
             }
         }
         Ok(())
@@ -188,9 +186,7 @@ fn check_layout(root: &Path, temp_dir: &Path) -> Result<(), StartError> {
         Err(error) => return Err(IoError::at("read", &path)(error).into()),
     }
     match std::fs::remove_dir_all(temp_dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(IoError::at("empty", temp_dir)(error).into())
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(IoError::at("empty", temp_dir)(error).into()),
         _ => Ok(()),
     }
 }

@@ -29,11 +29,7 @@ pub(crate) fn file_name(key: &str) -> String {
         end -= 1;
     }
     // A plain name never holds '~': it is escaped there.
-    format!(
-        "{}~{}",
-        &escaped[..end],
-        blake3::hash(key.as_bytes()).to_hex()
-    )
+    format!("{}~{}", &escaped[..end], blake3::hash(key.as_bytes()).to_hex())
 }
 
 /// The inverse of [`file_name`].
@@ -96,10 +92,7 @@ mod tests {
     fn a_path_cannot_leave_the_directory() {
         for key in ["..", ".", "../../etc/passwd", "/", "a/../b", ".hidden"] {
             let name = file_name(key);
-            assert!(
-                !name.contains('/') && !name.starts_with('.'),
-                "{key} became {name}"
-            );
+            assert!(!name.contains('/') && !name.starts_with('.'), "{key} became {name}");
             assert_eq!(key_of(&name), Named::Key(key.to_owned()));
         }
     }
@@ -114,16 +107,7 @@ mod tests {
 
     #[test]
     fn a_name_we_would_not_give_is_foreign() {
-        for name in [
-            "%",
-            "%4",
-            "%zz",
-            "a%2fb",
-            "%41",
-            "lost+found",
-            ".nfs0001",
-            "%+1",
-        ] {
+        for name in ["%", "%4", "%zz", "a%2fb", "%41", "lost+found", ".nfs0001", "%+1"] {
             assert_eq!(key_of(name), Named::Foreign, "{name}");
         }
     }

@@ -93,11 +93,7 @@ impl ObjectFile {
         if let Some(skip) = offset
             .checked_sub(self.tail.start)
             .and_then(|skip| usize::try_from(skip).ok())
-            && let Some(bytes) = self
-                .tail
-                .bytes
-                .get(skip..)
-                .and_then(|bytes| bytes.get(..len))
+            && let Some(bytes) = self.tail.bytes.get(skip..).and_then(|bytes| bytes.get(..len))
         {
             return Ok(bytes.to_vec());
         }
@@ -165,17 +161,13 @@ impl RangeReader {
             .bytes_at(table_at, body.len().div_ceil(BLOCK_LEN) * HASH_LEN)?;
         for (block, hash) in body.chunks(BLOCK_LEN).zip(hashes.chunks(HASH_LEN)) {
             if blake3::hash(block).as_bytes() != hash {
-                return Err(self
-                    .object
-                    .damaged("holds a block that does not match its hash"));
+                return Err(self.object.damaged("holds a block that does not match its hash"));
             }
         }
         if let Some(whole) = &mut self.whole {
             whole.update(&hashes);
             if until == body_end && whole.finalize().to_hex().as_str() != self.object.meta.root {
-                return Err(self
-                    .object
-                    .damaged("holds block hashes that do not match its metadata"));
+                return Err(self.object.damaged("holds block hashes that do not match its metadata"));
             }
         }
         let from = (self.next - start) as usize;

@@ -42,18 +42,14 @@ fn open(root: &Path) -> Storage {
 }
 
 fn object_path(root: &Path, key: &str) -> PathBuf {
-    root.join("buckets/bucket/objects")
-        .join(names::file_name(key))
+    root.join("buckets/bucket/objects").join(names::file_name(key))
 }
 
 #[test]
 fn a_second_server_of_the_same_root_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let first = open(root.path());
-    assert!(matches!(
-        Storage::open(root.path(), &[]),
-        Err(StartError::InUse(_))
-    ));
+    assert!(matches!(Storage::open(root.path(), &[]), Err(StartError::InUse(_))));
     drop(first);
     open(root.path());
 }
@@ -84,16 +80,10 @@ fn a_restart_finds_every_object_and_no_leftovers() {
     // As a kill would: nothing of it is dropped.
     std::mem::forget(unfinished);
     drop(storage);
-    assert_eq!(
-        std::fs::read_dir(root.path().join("tmp")).unwrap().count(),
-        1
-    );
+    assert_eq!(std::fs::read_dir(root.path().join("tmp")).unwrap().count(), 1);
 
     let storage = open(root.path());
-    assert_eq!(
-        std::fs::read_dir(root.path().join("tmp")).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(root.path().join("tmp")).unwrap().count(), 0);
     let query = Query {
         limit: 100,
         ..Query::default()
@@ -101,10 +91,7 @@ fn a_restart_finds_every_object_and_no_leftovers() {
     let listed = storage.bucket("bucket").unwrap().list(&query).entries;
     let mut sorted = keys.to_vec();
     sorted.sort_unstable();
-    let expected: Vec<Entry> = sorted
-        .iter()
-        .map(|key| Entry::Key(key.as_bytes().to_vec()))
-        .collect();
+    let expected: Vec<Entry> = sorted.iter().map(|key| Entry::Key(key.as_bytes().to_vec())).collect();
     assert_eq!(listed, expected);
     for key in keys {
         assert_eq!(get(&storage, key).unwrap(), key.as_bytes());
@@ -129,19 +116,10 @@ fn conditions_hold_or_change_nothing() {
         Err(ChangeError::ConditionFailed)
     ));
     assert_eq!(get(&storage, "k").unwrap(), b"1");
-    let etag = storage
-        .bucket("bucket")
-        .unwrap()
-        .get("k")
-        .unwrap()
-        .meta
-        .etag;
+    let etag = storage.bucket("bucket").unwrap().get("k").unwrap().meta.etag;
     put(&storage, "k", b"3", Condition::Etag(etag)).unwrap();
     assert_eq!(get(&storage, "k").unwrap(), b"3");
-    assert_eq!(
-        std::fs::read_dir(root.path().join("tmp")).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(root.path().join("tmp")).unwrap().count(), 0);
 }
 
 #[test]
@@ -236,15 +214,8 @@ fn an_object_under_the_name_of_another_is_damage() {
     let storage = open(root.path());
     put(&storage, "one", b"1", Condition::None).unwrap();
     put(&storage, "two", b"2", Condition::None).unwrap();
-    std::fs::copy(
-        object_path(root.path(), "one"),
-        object_path(root.path(), "two"),
-    )
-    .unwrap();
-    assert!(matches!(
-        get(&storage, "two"),
-        Err(ReadError::Damaged { .. })
-    ));
+    std::fs::copy(object_path(root.path(), "one"), object_path(root.path(), "two")).unwrap();
+    assert!(matches!(get(&storage, "two"), Err(ReadError::Damaged { .. })));
 }
 
 #[test]
@@ -278,10 +249,7 @@ fn one_of_many_creators_wins() {
                     scope.spawn(move || put(storage, key, &[number], Condition::Absent).is_ok())
                 })
                 .collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let winner = wins.iter().position(|won| *won).unwrap();
         assert_eq!(wins.iter().filter(|won| **won).count(), 1);

@@ -48,10 +48,7 @@ impl UploadId {
 
     /// `None`: not one of ours.
     pub(crate) fn parse(text: &str) -> Option<UploadId> {
-        let ours = text.len() == 32
-            && text
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let ours = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         ours.then(|| UploadId(text.to_owned()))
     }
 
@@ -94,12 +91,7 @@ impl Bucket {
     }
 
     /// Adds or replaces a part; durable when this returns.
-    pub(crate) fn put_part(
-        &self,
-        id: &UploadId,
-        number: u16,
-        sealed: Sealed,
-    ) -> Result<(), UploadError> {
+    pub(crate) fn put_part(&self, id: &UploadId, number: u16, sealed: Sealed) -> Result<(), UploadError> {
         let dir = self.upload_dir(id);
         let placed = sealed
             .temp
@@ -115,12 +107,7 @@ impl Bucket {
     }
 
     /// The parts after number `after`, at most `limit`, and whether there are more.
-    pub(crate) fn parts(
-        &self,
-        id: &UploadId,
-        after: u16,
-        limit: usize,
-    ) -> Result<(Vec<Part>, bool), UploadError> {
+    pub(crate) fn parts(&self, id: &UploadId, after: u16, limit: usize) -> Result<(Vec<Part>, bool), UploadError> {
         let dir = self.upload_dir(id);
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(&dir).map_err(IoError::at("list", &dir))? {
@@ -209,9 +196,7 @@ impl Bucket {
         };
         for path in entries.flatten().map(|entry| entry.path()) {
             let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
-            let idle = modified
-                .ok()
-                .and_then(|at| SystemTime::now().duration_since(at).ok());
+            let idle = modified.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
             if idle.is_some_and(|idle| idle > IDLE_LIMIT) {
                 match std::fs::remove_dir_all(&path) {
                     Ok(()) => {

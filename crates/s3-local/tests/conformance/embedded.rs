@@ -1,23 +1,14 @@
-//! What can only be done to our own server: restarts, kills, damage on disk, keys that a tree of directories cannot hold.
+//! What can only be done to our own server: restarts, damage on disk, keys that a tree of directories cannot hold.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aws_sdk_s3::primitives::ByteStream;
 use rekindle_s3_local::serve;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::target::{
-    BUCKET, Process, SECRET_KEY, Target, builder, client, config, get, noise, put, refusal,
-    start_embedded,
-};
-
-/// Where the child of `a_kill_in_the_middle_of_a_put_leaves_no_half_object` keeps its files.
-const CHILD_ROOT: &str = "REKINDLE_S3_LOCAL_TEST_CHILD_ROOT";
+use crate::target::{BUCKET, SECRET_KEY, Target, builder, client, config, get, noise, put, refusal, start_embedded};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_key_can_be_kept() {
@@ -49,13 +40,7 @@ async fn any_key_can_be_kept() {
     }
     let mut expected = keys.to_vec();
     expected.sort_unstable();
-    let listed = target
-        .client
-        .list_objects_v2()
-        .bucket(BUCKET)
-        .send()
-        .await
-        .unwrap();
+    let listed = target.client.list_objects_v2().bucket(BUCKET).send().await.unwrap();
     assert_eq!(
         listed
             .contents()
@@ -91,8 +76,7 @@ async fn objects_and_uploads_outlive_a_restart() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let config = config(root.path());
-    let server =
-        tokio::spawn(async move { serve(config, listener, async { drop(stopped.await) }).await });
+    let server = tokio::spawn(async move { serve(config, listener, async { drop(stopped.await) }).await });
     let before = client(address, SECRET_KEY);
     let etag = put(&before, "kept/ü", noise(1, 200_000)).await;
     put(&before, "deleted", "x").await;
@@ -103,12 +87,7 @@ async fn objects_and_uploads_outlive_a_restart() {
         .send()
         .await
         .unwrap();
-    before
-        .create_bucket()
-        .bucket("another")
-        .send()
-        .await
-        .unwrap();
+    before.create_bucket().bucket("another").send().await.unwrap();
     let id = before
         .create_multipart_upload()
         .bucket(BUCKET)
@@ -137,13 +116,7 @@ async fn objects_and_uploads_outlive_a_restart() {
     let (address, _server) = start_embedded(root.path()).await;
     let after = client(address, SECRET_KEY);
     assert!(get(&after, "kept/ü").await == noise(1, 200_000));
-    let head = after
-        .head_object()
-        .bucket(BUCKET)
-        .key("kept/ü")
-        .send()
-        .await
-        .unwrap();
+    let head = after.head_object().bucket(BUCKET).key("kept/ü").send().await.unwrap();
     assert_eq!(head.e_tag, Some(etag));
     let listed = after.list_objects_v2().bucket(BUCKET).send().await.unwrap();
     assert_eq!(
@@ -154,10 +127,7 @@ async fn objects_and_uploads_outlive_a_restart() {
             .collect::<Vec<_>>(),
         ["kept/ü"]
     );
-    assert_eq!(
-        after.list_buckets().send().await.unwrap().buckets().len(),
-        2
-    );
+    assert_eq!(after.list_buckets().send().await.unwrap().buckets().len(), 2);
     let part = aws_sdk_s3::types::CompletedPart::builder()
         .part_number(1)
         .e_tag(part)
@@ -224,10 +194,7 @@ async fn the_date_that_was_given_is_not_older_than_the_object() {
     target.put("k", "x").await;
     let get = || target.client.get_object().bucket(BUCKET).key("k");
     let written = get().send().await.unwrap().last_modified.unwrap();
-    assert_eq!(
-        refusal(get().if_modified_since(written).send().await).0,
-        304
-    );
+    assert_eq!(refusal(get().if_modified_since(written).send().await).0, 304);
     get().if_unmodified_since(written).send().await.unwrap();
 }
 
@@ -240,11 +207,7 @@ fn object_files(root: &Path) -> Vec<PathBuf> {
 
 fn flip(path: &Path, at: u64) {
     use std::os::unix::fs::FileExt;
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-        .unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 0x04], at).unwrap();
@@ -275,14 +238,7 @@ async fn a_flipped_bit_on_disk_is_an_error() {
     }
     // Further on the answer has begun: it breaks off, and what came until then is right.
     flip(&path, 2_500_000);
-    let mut answer = client
-        .get_object()
-        .bucket(BUCKET)
-        .key("k")
-        .send()
-        .await
-        .unwrap()
-        .body;
+    let mut answer = client.get_object().bucket(BUCKET).key("k").send().await.unwrap().body;
     let mut came = Vec::new();
     let broken = loop {
         match answer.try_next().await {
@@ -319,105 +275,14 @@ async fn a_flipped_bit_on_disk_is_an_error() {
     assert_eq!(get(&client, "k").await, b"whole again");
 }
 
-/// The server of the next test, in a process of its own. Without the variable it is no test.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn child_server() {
-    let Some(root) = std::env::var_os(CHILD_ROOT) else {
-        return;
-    };
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    println!("\nlistening on {}", listener.local_addr().unwrap());
-    serve(config(Path::new(&root)), listener, std::future::pending())
-        .await
-        .unwrap();
-}
-
-fn start_child(root: &Path) -> (SocketAddr, Process) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["embedded::child_server", "--exact", "--nocapture"])
-        .env(CHILD_ROOT, root)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    let process = Process(child);
-    let mut lines = output.lines().map(|line| line.unwrap());
-    let address = lines.find_map(|line| {
-        line.strip_prefix("listening on ")
-            .map(|address| address.parse().unwrap())
-    });
-    (address.expect("the child says where it listens"), process)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_in_the_middle_of_a_put_leaves_no_half_object() {
-    let root = tempfile::tempdir().unwrap();
-    let temp_dir = root.path().join("tmp");
-    let written = || -> u64 {
-        let entries = std::fs::read_dir(&temp_dir).into_iter().flatten().flatten();
-        entries
-            .filter_map(|entry| entry.metadata().ok())
-            .map(|metadata| metadata.len())
-            .sum()
-    };
-    let (address, mut process) = start_child(root.path());
-    let before = client(address, SECRET_KEY);
-    put(&before, "replaced", noise(1, 1000)).await;
-    let mut puts = Vec::new();
-    for key in ["replaced", "new"] {
-        let client = before.clone();
-        puts.push(tokio::spawn(async move {
-            let body = ByteStream::from(noise(2, 200_000_000));
-            client
-                .put_object()
-                .bucket(BUCKET)
-                .key(key)
-                .body(body)
-                .send()
-                .await
-        }));
-    }
-    let end = Instant::now() + Duration::from_secs(60);
-    while written() < 4_000_000 {
-        assert!(Instant::now() < end, "the puts do not get going");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    process.0.kill().unwrap();
-    process.0.wait().unwrap();
-    for put in puts {
-        assert!(
-            put.await.unwrap().is_err(),
-            "the kill must come before the answer"
-        );
-    }
-    assert!(written() > 0, "the kill must come in the middle");
-
-    let (address, _process) = start_child(root.path());
-    let after = client(address, SECRET_KEY);
-    assert!(get(&after, "replaced").await == noise(1, 1000));
-    assert_eq!(
-        refusal(after.get_object().bucket(BUCKET).key("new").send().await),
-        (404, "NoSuchKey".to_owned())
-    );
-    let listed = after.list_objects_v2().bucket(BUCKET).send().await.unwrap();
-    assert_eq!(listed.contents().len(), 1);
-    assert_eq!(written(), 0);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_key_id_and_an_unsigned_request_are_refused() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let root = tempfile::tempdir().unwrap();
     let (address, _server) = start_embedded(root.path()).await;
     put(&client(address, SECRET_KEY), "k", "x").await;
-    let stranger =
-        aws_sdk_s3::config::Credentials::new("AKSTRANGER", SECRET_KEY, None, None, "test");
-    let stranger = aws_sdk_s3::Client::from_conf(
-        builder(address, SECRET_KEY)
-            .credentials_provider(stranger)
-            .build(),
-    );
+    let stranger = aws_sdk_s3::config::Credentials::new("AKSTRANGER", SECRET_KEY, None, None, "test");
+    let stranger = aws_sdk_s3::Client::from_conf(builder(address, SECRET_KEY).credentials_provider(stranger).build());
     assert_eq!(
         refusal(stranger.get_object().bucket(BUCKET).key("k").send().await),
         (403, "InvalidAccessKeyId".to_owned())

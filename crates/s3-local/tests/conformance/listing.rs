@@ -138,37 +138,15 @@ pub(crate) async fn start_after_and_prefix_narrow(target: &Target) {
 }
 
 pub(crate) async fn an_empty_bucket_lists_nothing(target: &Target) {
-    target
-        .client
-        .create_bucket()
-        .bucket("another")
-        .send()
-        .await
-        .unwrap();
-    let page = target
-        .client
-        .list_objects_v2()
-        .bucket("another")
-        .send()
-        .await
-        .unwrap();
+    target.client.create_bucket().bucket("another").send().await.unwrap();
+    let page = target.client.list_objects_v2().bucket("another").send().await.unwrap();
     assert_eq!((page.contents().len(), page.key_count), (0, Some(0)));
 }
 
 pub(crate) async fn buckets_are_listed(target: &Target) {
-    target
-        .client
-        .create_bucket()
-        .bucket("another")
-        .send()
-        .await
-        .unwrap();
+    target.client.create_bucket().bucket("another").send().await.unwrap();
     let buckets = target.client.list_buckets().send().await.unwrap();
-    let mut names: Vec<_> = buckets
-        .buckets()
-        .iter()
-        .map(|bucket| bucket.name().unwrap())
-        .collect();
+    let mut names: Vec<_> = buckets.buckets().iter().map(|bucket| bucket.name().unwrap()).collect();
     names.sort_unstable();
     assert_eq!(names, ["another", BUCKET]);
 }

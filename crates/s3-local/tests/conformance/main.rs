@@ -1,6 +1,6 @@
 //! What Rekindle asks of an S3 store, held by every store it is tested with: the embedded server, and versitygw as an
-//! independent second. Each case of `objects`, `races`, `multipart` and `listing` runs against each; `embedded` holds
-//! what can only be done to our own: restarts, kills, damage on disk.
+//! independent second. Each case of `objects`, `races`, `multipart` and `listing` runs against each; `embedded` and
+//! `kills` hold what can only be done to our own: restarts, damage on disk, kills.
 //!
 //! versitygw runs when `REKINDLE_VERSITYGW` names its binary (`scripts/install-versitygw.sh`); else its tests print
 //! `skipped: reason`, which is a failure when `REKINDLE_REQUIRE_ALL=1`.
@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod embedded;
+mod kills;
 mod listing;
 mod multipart;
 mod objects;

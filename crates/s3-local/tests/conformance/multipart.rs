@@ -35,32 +35,17 @@ async fn send(client: &Client, key: &str, id: &str, number: i32, body: Vec<u8>) 
 }
 
 fn chosen(parts: Vec<CompletedPart>) -> CompletedMultipartUpload {
-    CompletedMultipartUpload::builder()
-        .set_parts(Some(parts))
-        .build()
+    CompletedMultipartUpload::builder().set_parts(Some(parts)).build()
 }
 
 pub(crate) async fn parts_become_one_object(target: &Target) {
     let client = &target.client;
     let id = create(client, "k").await;
-    let bodies = [
-        noise(1, PART_LEN),
-        noise(2, PART_LEN + 12_345),
-        noise(3, 77),
-    ];
+    let bodies = [noise(1, PART_LEN), noise(2, PART_LEN + 12_345), noise(3, 77)];
     let mut parts = Vec::new();
     // Out of order, as parallel uploads come.
     for number in [2, 3, 1] {
-        parts.push(
-            send(
-                client,
-                "k",
-                &id,
-                number,
-                bodies[number as usize - 1].clone(),
-            )
-            .await,
-        );
+        parts.push(send(client, "k", &id, number, bodies[number as usize - 1].clone()).await);
     }
     let listed = client
         .list_parts()
@@ -100,42 +85,21 @@ pub(crate) async fn parts_become_one_object(target: &Target) {
         .upload_id(&id)
         .multipart_upload(chosen(parts));
     let etag = complete.send().await.unwrap().e_tag;
-    let got = client
-        .get_object()
-        .bucket(BUCKET)
-        .key("k")
-        .send()
-        .await
-        .unwrap();
+    let got = client.get_object().bucket(BUCKET).key("k").send().await.unwrap();
     assert_eq!(got.e_tag, etag);
     assert_eq!(got.content_type.as_deref(), Some("text/x-test"));
     assert_eq!(got.metadata.as_ref().unwrap()["m"], "1");
     let whole = bodies.concat();
     assert!(got.body.collect().await.unwrap().into_bytes() == whole);
-    let range = client.get_object().bucket(BUCKET).key("k").range(format!(
-        "bytes={}-{}",
-        PART_LEN - 3,
-        PART_LEN + 2
-    ));
-    assert!(
-        range
-            .send()
-            .await
-            .unwrap()
-            .body
-            .collect()
-            .await
-            .unwrap()
-            .into_bytes()
-            == whole[PART_LEN - 3..PART_LEN + 3]
-    );
-    let gone = client
-        .list_parts()
+    let range = client
+        .get_object()
         .bucket(BUCKET)
         .key("k")
-        .upload_id(&id)
-        .send()
-        .await;
+        .range(format!("bytes={}-{}", PART_LEN - 3, PART_LEN + 2));
+    assert!(
+        range.send().await.unwrap().body.collect().await.unwrap().into_bytes() == whole[PART_LEN - 3..PART_LEN + 3]
+    );
+    let gone = client.list_parts().bucket(BUCKET).key("k").upload_id(&id).send().await;
     assert_eq!(refusal(gone), (404, "NoSuchUpload".to_owned()));
 }
 
@@ -157,14 +121,8 @@ pub(crate) async fn an_aborted_upload_leaves_nothing(target: &Target) {
         .key("k")
         .upload_id(&id)
         .multipart_upload(chosen(vec![part]));
-    assert_eq!(
-        refusal(complete.send().await),
-        (404, "NoSuchUpload".to_owned())
-    );
-    assert_eq!(
-        refusal(client.get_object().bucket(BUCKET).key("k").send().await).0,
-        404
-    );
+    assert_eq!(refusal(complete.send().await), (404, "NoSuchUpload".to_owned()));
+    assert_eq!(refusal(client.get_object().bucket(BUCKET).key("k").send().await).0, 404);
     let late = client
         .upload_part()
         .bucket(BUCKET)

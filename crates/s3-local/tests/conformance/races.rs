@@ -12,12 +12,7 @@ pub(crate) async fn one_creator_of_many_wins(target: &Target) {
         let key = format!("race/{round}");
         let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
-            let put = target
-                .client
-                .put_object()
-                .bucket(BUCKET)
-                .key(&key)
-                .if_none_match("*");
+            let put = target.client.put_object().bucket(BUCKET).key(&key).if_none_match("*");
             let put = put.body(ByteStream::from(noise(round * 100 + writer, 50_000)));
             writers.spawn(async move { (writer, put.send().await) });
         }

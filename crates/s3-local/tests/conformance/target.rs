@@ -69,12 +69,8 @@ impl Target {
     /// `None`: skipped, and said so.
     pub(crate) async fn versitygw() -> Option<Target> {
         let Some(binary) = std::env::var_os("REKINDLE_VERSITYGW").map(PathBuf::from) else {
-            let reason =
-                "REKINDLE_VERSITYGW names no binary; scripts/install-versitygw.sh builds one";
-            assert!(
-                std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"),
-                "{reason}"
-            );
+            let reason = "REKINDLE_VERSITYGW names no binary; scripts/install-versitygw.sh builds one";
+            assert!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"), "{reason}");
             println!("skipped: {reason}");
             return None;
         };
@@ -82,11 +78,7 @@ impl Target {
         let data = root.path().join("data");
         std::fs::create_dir(&data).unwrap();
         // It cannot be handed a socket: another process might take the port meanwhile, so look who answers.
-        let address = TcpListener::bind("127.0.0.1:0")
-            .await
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let child = Command::new(&binary)
             .args([
                 "--access",
