@@ -1,0 +1,91 @@
+//! Why an operation on control groups failed: one enum an operation.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::files::FileError;
+
+/// Why control groups cannot be used here.
+#[derive(Debug, thiserror::Error)]
+pub enum DetectError {
+    /// A controller is missing.
+    #[error(
+        "cgroup controllers {missing} are not available at {}: mount cgroup2 there, or the v1 hierarchies, and see `fn doctor`",
+        .root.display()
+    )]
+    Missing {
+        /// Where.
+        root: PathBuf,
+        /// Which.
+        missing: String,
+    },
+    /// Processes are in the way.
+    #[error(
+        "{} cannot hand controllers down while it has processes: start the worker in a cgroup of its own (systemd: Delegate=yes)",
+        .path.display()
+    )]
+    Occupied {
+        /// The control file.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: FileError,
+    },
+    /// A name is not one.
+    #[error("\"{0}\" cannot name a cgroup: use letters, digits, '-', '_' and '.', not starting with '.'")]
+    Name(String),
+    /// A file failed.
+    #[error("set up cgroups")]
+    File(#[source] FileError),
+}
+
+/// Why a group could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// A name is not one.
+    #[error("\"{0}\" cannot name a cgroup: use letters, digits, '-', '_' and '.', not starting with '.'")]
+    Name(String),
+    /// A file failed; what was made has been removed again.
+    #[error("create cgroup {name}")]
+    File {
+        /// The group.
+        name: String,
+        /// What failed.
+        #[source]
+        source: FileError,
+    },
+}
+
+/// Why processes could not be frozen.
+#[derive(Debug, thiserror::Error)]
+pub enum FreezeError {
+    /// They did not stop in time, and go on.
+    #[error("processes still run after {limit:?}, says {}", .path.display())]
+    StillRunning {
+        /// The control file.
+        path: PathBuf,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// A file failed.
+    #[error("freeze")]
+    File(#[from] FileError),
+}
+
+/// Why processes could not be killed.
+#[derive(Debug, thiserror::Error)]
+pub enum KillError {
+    /// Some are left.
+    #[error("{left} processes of cgroup {name} did not die within {limit:?} of SIGKILL")]
+    Left {
+        /// The group.
+        name: String,
+        /// How many.
+        left: usize,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// A file failed.
+    #[error("kill")]
+    File(#[from] FileError),
+}

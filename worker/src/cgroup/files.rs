@@ -1,0 +1,110 @@
+//! Reading and writing the kernel's control files; every error names the file.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A control file that could not be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {}", .path.display())]
+pub struct FileError {
+    /// What was attempted.
+    pub action: &'static str,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// The kernel's answer.
+    #[source]
+    pub source: io::Error,
+}
+
+impl FileError {
+    pub(super) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        Self { action, path, source }
+    }
+
+    /// Whether the file is not there.
+    pub fn is_missing(&self) -> bool {
+        self.source.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// Writes `value` in one call, as the kernel wants it.
+pub(super) fn write(path: &Path, value: &str) -> Result<(), FileError> {
+    // In a fixture nobody makes the files of a new directory; on cgroupfs `create` changes nothing for a file that exists.
+    fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .create(cfg!(test))
+        .open(path)
+        .and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(|e| FileError::new("write", path, e))
+}
+
+/// Writes `value` where the kernel has this file.
+pub(super) fn write_if_present(path: &Path, value: &str) -> Result<(), FileError> {
+    if path.exists() { write(path, value) } else { Ok(()) }
+}
+
+pub(super) fn read(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(|e| FileError::new("read", path, e))
+}
+
+pub(super) fn read_number(path: &Path) -> Result<u64, FileError> {
+    let text = read(path)?;
+    text.trim().parse().map_err(|_| not_understood(path, &text))
+}
+
+/// The number behind `key` in a file of `key value` lines.
+pub(super) fn read_key(path: &Path, key: &str) -> Result<u64, FileError> {
+    let text = read(path)?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+        .ok_or_else(|| not_understood(path, &text))
+}
+
+fn not_understood(path: &Path, text: &str) -> FileError {
+    let shown: String = text.chars().take(80).collect();
+    let source = io::Error::new(io::ErrorKind::InvalidData, format!("unexpected content {shown:?}"));
+    FileError::new("read", path, source)
+}
+
+/// Process ids in a `cgroup.procs` file; none where the directory is gone. A 0 stands for a process of a foreign pid
+/// namespace and is left out: a kill of 0 would reach ourselves.
+pub(super) fn read_pids(path: &Path) -> Result<Vec<i32>, FileError> {
+    match read(path) {
+        Ok(text) => Ok(text
+            .lines()
+            .filter_map(|l| l.trim().parse().ok())
+            .filter(|pid| *pid > 0)
+            .collect()),
+        Err(e) if e.is_missing() || e.source.raw_os_error() == Some(libc::ENODEV) => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a directory and those above it that are missing.
+pub(super) fn make_all(path: &Path) -> Result<(), FileError> {
+    fs::create_dir_all(path).map_err(|e| FileError::new("make", path, e))
+}
+
+/// Makes one directory that must not exist yet.
+pub(super) fn make_new(path: &Path) -> Result<(), FileError> {
+    fs::create_dir(path).map_err(|e| FileError::new("make", path, e))
+}
+
+/// Names of the directories in `path`, sorted; none where it is gone.
+pub(super) fn child_directories(path: &Path) -> Result<Vec<String>, FileError> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(FileError::new("list", path, e)),
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,128 @@
+//! The directories that make up one group, whichever version is in use, and what is done to all of them alike.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::files::{self, FileError};
+use super::{KillError, poll_until, v1, v2};
+
+/// Holds the processes of a group.
+pub(super) const PROCS: &str = "cgroup.procs";
+
+/// Directories of a group, as the version in use has them.
+#[derive(Debug, Clone)]
+pub(super) enum Layout {
+    V1(v1::Directories),
+    V2(v2::Directory),
+}
+
+impl Layout {
+    pub(super) fn join(&self, name: &str) -> Self {
+        match self {
+            Self::V1(d) => Self::V1(d.join(name)),
+            Self::V2(d) => Self::V2(d.join(name)),
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<PathBuf> {
+        match self {
+            Self::V1(d) => d.all(),
+            Self::V2(d) => vec![d.0.clone()],
+        }
+    }
+
+    /// Processes of this very group, each once.
+    pub(super) fn pids(&self) -> Result<Vec<i32>, FileError> {
+        let mut pids = Vec::new();
+        for directory in self.all() {
+            pids.extend(files::read_pids(&directory.join(PROCS))?);
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        Ok(pids)
+    }
+
+    /// Sends SIGKILL until no process is left. Returns those it met.
+    pub(super) fn kill(&self, name: &str, limit: Duration) -> Result<Vec<i32>, KillError> {
+        let mut met = self.pids()?;
+        if met.is_empty() {
+            return Ok(met);
+        }
+        match self {
+            Self::V1(d) => d.stop_forks(),
+            Self::V2(d) => d.stop_forks(),
+        }
+        let mut failed = None;
+        let mut left = met.len();
+        let gone = poll_until(limit, Duration::from_micros(500), || match self.kill_once() {
+            Ok(pids) => {
+                left = pids.len();
+                met.extend(pids);
+                left == 0
+            }
+            Err(e) => {
+                failed = Some(e);
+                true
+            }
+        });
+        if let Some(e) = failed {
+            return Err(e.into());
+        }
+        if !gone {
+            return Err(KillError::Left {
+                name: name.to_owned(),
+                left,
+                limit,
+            });
+        }
+        met.sort_unstable();
+        met.dedup();
+        Ok(met)
+    }
+
+    fn kill_once(&self) -> Result<Vec<i32>, FileError> {
+        if let Self::V2(d) = self
+            && d.kill_all()?
+        {
+            return self.pids();
+        }
+        let pids = self.pids()?;
+        for pid in &pids {
+            // Gone already is as good as killed.
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        if let Self::V1(d) = self {
+            d.let_die();
+        } else if let Self::V2(d) = self {
+            d.thaw()?;
+        }
+        Ok(pids)
+    }
+
+    /// Removes the directories, which must have no processes and no groups below.
+    pub(super) fn remove(&self, limit: Duration) -> Result<(), FileError> {
+        for directory in self.all() {
+            remove_directory(&directory, limit)?;
+        }
+        Ok(())
+    }
+}
+
+/// The kernel lets go of a dead process's group a moment after the process is gone from `cgroup.procs`.
+pub(super) fn remove_directory(directory: &Path, limit: Duration) -> Result<(), FileError> {
+    let mut answer = Ok(());
+    poll_until(limit, Duration::from_millis(2), || {
+        // In a fixture the control files are ordinary ones.
+        #[cfg(test)]
+        super::sweep::empty_fixture(directory);
+        answer = std::fs::remove_dir(directory);
+        !matches!(&answer, Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy)
+    });
+    match answer {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(FileError::new("remove", directory, e)),
+        _ => Ok(()),
+    }
+}

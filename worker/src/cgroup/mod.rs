@@ -1,0 +1,298 @@
+//! Control groups of sandboxes, one interface over cgroup v1 and v2; which one is chosen when the worker starts.
+//!
+//! ```text
+//! detect ─► sweep (what a dead worker left) ─► create ─► procs_files → init writes itself in
+//!                                                 │
+//!                                   freeze ⇄ thaw │ kill ─► remove
+//! ```
+//!
+//! Everything here blocks its thread, mostly for microseconds; what may wait longer says for how long at most.
+
+mod errors;
+mod files;
+mod layout;
+mod sweep;
+mod v1;
+mod v2;
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use layout::{Layout, PROCS, remove_directory};
+
+pub use errors::{CreateError, DetectError, FreezeError, KillError};
+pub use files::FileError;
+pub use sweep::{SweepError, Swept};
+
+/// Where the kernel's cgroup filesystem is mounted.
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// The group above all of ours.
+pub const PARENT: &str = "rekindle";
+
+/// How long [`Cgroup::freeze`] waits at most.
+pub const FREEZE_LIMIT: Duration = Duration::from_secs(2);
+/// How long [`Cgroup::kill`] waits at most for the processes to be gone.
+pub const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// How long [`Cgroup::remove`] tries at most.
+pub const REMOVE_LIMIT: Duration = Duration::from_secs(2);
+/// How long a dropped group waits at most, once for the kill and once for the removal.
+const DROP_LIMIT: Duration = Duration::from_millis(500);
+
+const CPU_PERIOD_US: u64 = 100_000;
+
+/// What a group may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Memory, page cache and tmpfs files included; no swap.
+    pub memory_bytes: u64,
+    /// Processor time, in cores. Also its weight against others.
+    pub cpu_cores: f64,
+    /// Processes and threads.
+    pub pids: u64,
+}
+
+impl Limits {
+    fn cpu_quota_us(&self) -> u64 {
+        self.cpu_scaled(CPU_PERIOD_US)
+    }
+
+    fn cpu_scaled(&self, one_core: u64) -> u64 {
+        // Saturating float-to-integer casts: no value of `cpu_cores` can wrap.
+        (self.cpu_cores * one_core as f64).round() as u64
+    }
+}
+
+/// The hierarchy (or hierarchies) in use, and the parent of all groups in it.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    layout: Layout,
+}
+
+/// Calls `done` until it says true; false when `limit` passed first.
+fn poll_until(limit: Duration, pause: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if done() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(pause);
+    }
+}
+
+fn usable(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.chars().all(allowed)
+}
+
+impl Cgroups {
+    /// Finds out which version `root` (normally [`CGROUP_ROOT`]) is, and makes the parent group [`PARENT`].
+    ///
+    /// # Errors
+    /// When a needed controller is missing or cannot be handed down.
+    pub fn detect(root: &Path) -> Result<Self, DetectError> {
+        Self::detect_below(root, PARENT)
+    }
+
+    /// The same with another parent, several levels deep if need be (`rekindle/w-1`): two workers on one host must not
+    /// sweep each other's groups.
+    ///
+    /// # Errors
+    /// As [`Cgroups::detect`].
+    pub fn detect_below(root: &Path, parent: &str) -> Result<Self, DetectError> {
+        if let Some(bad) = parent.split('/').find(|level| !usable(level)) {
+            return Err(DetectError::Name(bad.to_owned()));
+        }
+        let layout = match v2::Directory::detect(root)? {
+            Some(mut directory) => {
+                directory.hand_down()?;
+                for level in parent.split('/') {
+                    directory = directory.join(level);
+                    files::make_all(&directory.0).map_err(DetectError::File)?;
+                    directory.hand_down()?;
+                }
+                Layout::V2(directory)
+            }
+            None => {
+                let directories = v1::Directories::detect(root)?.join(parent);
+                for directory in directories.all() {
+                    files::make_all(&directory).map_err(DetectError::File)?;
+                }
+                Layout::V1(directories)
+            }
+        };
+        Ok(Self { layout })
+    }
+
+    /// 1 or 2.
+    pub fn version(&self) -> u8 {
+        match self.layout {
+            Layout::V1(_) => 1,
+            Layout::V2(_) => 2,
+        }
+    }
+
+    /// Makes the group `name` with its limits.
+    ///
+    /// # Errors
+    /// When there is a group of that name, or the kernel refuses a limit. Nothing is left behind then.
+    pub fn create(&self, name: &str, limits: Limits) -> Result<Cgroup, CreateError> {
+        if !usable(name) {
+            return Err(CreateError::Name(name.to_owned()));
+        }
+        let failed = |source| CreateError::File {
+            name: name.to_owned(),
+            source,
+        };
+        let layout = self.layout.join(name);
+        let mut made: Vec<PathBuf> = Vec::new();
+        for directory in layout.all() {
+            if let Err(e) = files::make_new(&directory) {
+                // Not by dropping a Cgroup: that would kill those in a group that was there before.
+                for directory in &made {
+                    let _ = remove_directory(directory, Duration::ZERO);
+                }
+                return Err(failed(e));
+            }
+            made.push(directory);
+        }
+        let group = Cgroup {
+            name: name.to_owned(),
+            layout,
+            removed: false,
+        };
+        match &group.layout {
+            Layout::V1(d) => d.limit(&limits),
+            Layout::V2(d) => d.limit(&limits),
+        }
+        .map_err(failed)?;
+        Ok(group)
+    }
+
+    /// Kills and removes every group below the parent. To be called before the first [`Cgroups::create`]; returns what
+    /// was there. May block for [`KILL_LIMIT`] and [`REMOVE_LIMIT`] each group.
+    ///
+    /// # Errors
+    /// When something could not be killed or removed; the rest was all the same.
+    pub fn sweep(&self) -> Result<Vec<Swept>, SweepError> {
+        sweep::sweep(&self.layout)
+    }
+}
+
+/// One group. Dropping it kills what is in it and removes it, without telling of failures.
+#[derive(Debug)]
+pub struct Cgroup {
+    name: String,
+    layout: Layout,
+    removed: bool,
+}
+
+impl Cgroup {
+    /// Its name below the parent.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The files a process writes `0` (or an id) into to be in the group: all of them.
+    pub fn procs_files(&self) -> Vec<PathBuf> {
+        self.layout.all().into_iter().map(|d| d.join(PROCS)).collect()
+    }
+
+    /// Process ids in it, as this pid namespace sees them.
+    ///
+    /// # Errors
+    /// When the kernel's files cannot be read.
+    pub fn pids(&self) -> Result<Vec<i32>, FileError> {
+        self.layout.pids()
+    }
+
+    /// Kills every process, frozen or not, and waits until they are gone: at most [`KILL_LIMIT`]. From then on nothing
+    /// can be started in the group.
+    ///
+    /// # Errors
+    /// When some did not die.
+    pub fn kill(&self) -> Result<(), KillError> {
+        self.layout.kill(&self.name, KILL_LIMIT).map(|_| ())
+    }
+
+    /// Memory charged to it now, bytes.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be read.
+    pub fn memory_current(&self) -> Result<u64, FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.memory_current(),
+            Layout::V2(d) => d.memory_current(),
+        }
+    }
+
+    /// The most memory that was ever charged to it, bytes.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be read; v2 has it since Linux 5.19.
+    pub fn memory_peak(&self) -> Result<u64, FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.memory_peak(),
+            Layout::V2(d) => d.memory_peak(),
+        }
+    }
+
+    /// How many of its processes the kernel killed because the group was at its memory limit.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be read.
+    pub fn oom_kills(&self) -> Result<u64, FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.oom_kills(),
+            Layout::V2(d) => d.oom_kills(),
+        }
+    }
+
+    /// Stops every process; returns when all of them stand still, after at most [`FREEZE_LIMIT`].
+    ///
+    /// # Errors
+    /// When they do not; they are thawed again then.
+    pub fn freeze(&self) -> Result<(), FreezeError> {
+        match &self.layout {
+            Layout::V1(d) => d.freeze(),
+            Layout::V2(d) => d.freeze(),
+        }
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be written.
+    pub fn thaw(&self) -> Result<(), FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.thaw(),
+            Layout::V2(d) => d.thaw(),
+        }
+    }
+
+    /// Removes the group, which must have no processes any more: tries for at most [`REMOVE_LIMIT`].
+    ///
+    /// # Errors
+    /// When the kernel refuses; dropping it tries once more.
+    pub fn remove(mut self) -> Result<(), FileError> {
+        self.layout.remove(REMOVE_LIMIT)?;
+        self.removed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if !self.removed {
+            // Nobody is left to tell; the next start of the worker sweeps.
+            let _ = self.layout.kill(&self.name, DROP_LIMIT);
+            let _ = self.layout.remove(DROP_LIMIT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! What a worker that died left: groups with processes in them.
+
+use super::files::{self, FileError};
+use super::layout::Layout;
+use super::{KILL_LIMIT, KillError, REMOVE_LIMIT};
+
+/// A group that was killed and removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swept {
+    /// Its path below the parent.
+    pub name: String,
+    /// Processes that were killed.
+    pub pids: Vec<i32>,
+}
+
+/// Why groups are left.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// Processes survived.
+    #[error("sweep left-over cgroup {name}")]
+    Kill {
+        /// The group.
+        name: String,
+        /// Why.
+        #[source]
+        source: KillError,
+    },
+    /// A directory cannot be listed or removed.
+    #[error("sweep left-over cgroup {name}")]
+    File {
+        /// The group.
+        name: String,
+        /// Why.
+        #[source]
+        source: FileError,
+    },
+}
+
+pub(super) fn sweep(parent: &Layout) -> Result<Vec<Swept>, SweepError> {
+    let mut swept = Vec::new();
+    let mut first_error = None;
+    below(parent, "", &mut swept, &mut first_error);
+    match first_error {
+        None => Ok(swept),
+        Some(e) => Err(e),
+    }
+}
+
+/// Children before their parents: a group with groups in it cannot be removed.
+fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Option<SweepError>) {
+    let mut names = Vec::new();
+    for directory in at.all() {
+        match files::child_directories(&directory) {
+            Ok(found) => names.extend(found),
+            Err(source) => {
+                first_error.get_or_insert(SweepError::File {
+                    name: prefix.to_owned(),
+                    source,
+                });
+            }
+        }
+    }
+    names.sort();
+    names.dedup();
+    for child in names {
+        let name = if prefix.is_empty() {
+            child.clone()
+        } else {
+            format!("{prefix}/{child}")
+        };
+        let group = at.join(&child);
+        below(&group, &name, swept, first_error);
+        let done = group
+            .kill(&name, KILL_LIMIT)
+            .map_err(|source| SweepError::Kill {
+                name: name.clone(),
+                source,
+            })
+            .and_then(|pids| {
+                let removed = group.remove(REMOVE_LIMIT);
+                removed.map(|()| pids).map_err(|source| SweepError::File {
+                    name: name.clone(),
+                    source,
+                })
+            });
+        match done {
+            Ok(pids) => swept.push(Swept { name, pids }),
+            Err(e) => {
+                first_error.get_or_insert(e);
+            }
+        }
+    }
+}
+
+/// Removes the ordinary files of a fixture directory, as the kernel does with control files.
+#[cfg(test)]
+pub(super) fn empty_fixture(directory: &std::path::Path) {
+    let in_kernel = directory.starts_with(super::CGROUP_ROOT);
+    for entry in std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|_| !in_kernel)
+    {
+        let _ = std::fs::remove_file(entry.path());
+    }
+}

@@ -1,0 +1,145 @@
+//! cgroup v1: a hierarchy for each controller, so a group is several directories of one name.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::files::{self, FileError};
+use super::{CPU_PERIOD_US, DetectError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+
+const MEMORY: &str = "memory";
+const CPU: &str = "cpu";
+const PIDS: &str = "pids";
+const FREEZER: &str = "freezer";
+const CONTROLLERS: [&str; 4] = [MEMORY, CPU, PIDS, FREEZER];
+
+/// The smallest quota the kernel takes, microseconds.
+const QUOTA_MIN_US: u64 = 1_000;
+/// The smallest share the kernel takes; 1024 is one core's worth.
+const SHARES_MIN: u64 = 2;
+
+/// Directories of one group (or of the parent of all groups), one for each controller. Several controllers may be mounted
+/// together; then their directories are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Directories {
+    memory: PathBuf,
+    cpu: PathBuf,
+    pids: PathBuf,
+    freezer: PathBuf,
+}
+
+impl Directories {
+    /// Finds the four hierarchies below `root`. A hierarchy's directory is named after its controllers, with commas
+    /// between them where they are mounted together (`cpu,cpuacct`).
+    pub(super) fn detect(root: &Path) -> Result<Self, DetectError> {
+        let names = files::child_directories(root).map_err(DetectError::File)?;
+        let find = |controller: &str| {
+            let mut candidates = names.iter().filter(|n| n.split(',').any(|c| c == controller));
+            let found = candidates.find(|n| root.join(n).join("cgroup.procs").exists());
+            found.map(|n| root.join(n))
+        };
+        let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|c| find(c).is_none()).collect();
+        match (find(MEMORY), find(CPU), find(PIDS), find(FREEZER)) {
+            (Some(memory), Some(cpu), Some(pids), Some(freezer)) => Ok(Self {
+                memory,
+                cpu,
+                pids,
+                freezer,
+            }),
+            _ => Err(DetectError::Missing {
+                root: root.to_owned(),
+                missing: missing.join(", "),
+            }),
+        }
+    }
+
+    pub(super) fn join(&self, name: &str) -> Self {
+        Self {
+            memory: self.memory.join(name),
+            cpu: self.cpu.join(name),
+            pids: self.pids.join(name),
+            freezer: self.freezer.join(name),
+        }
+    }
+
+    /// Every directory once.
+    pub(super) fn all(&self) -> Vec<PathBuf> {
+        let mut all = vec![
+            self.memory.clone(),
+            self.cpu.clone(),
+            self.pids.clone(),
+            self.freezer.clone(),
+        ];
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
+        let memory = limits.memory_bytes.to_string();
+        files::write(&self.memory.join("memory.limit_in_bytes"), &memory)?;
+        // Memory and swap together; after the limit above, since it may not be below it.
+        files::write_if_present(&self.memory.join("memory.memsw.limit_in_bytes"), &memory)?;
+        files::write_if_present(&self.memory.join("memory.swappiness"), "0")?;
+        let quota = limits.cpu_quota_us().max(QUOTA_MIN_US);
+        files::write(&self.cpu.join("cpu.cfs_period_us"), &CPU_PERIOD_US.to_string())?;
+        files::write(&self.cpu.join("cpu.cfs_quota_us"), &quota.to_string())?;
+        let shares = limits.cpu_scaled(1024).max(SHARES_MIN);
+        files::write(&self.cpu.join("cpu.shares"), &shares.to_string())?;
+        files::write(&self.pids.join("pids.max"), &limits.pids.to_string())
+    }
+
+    /// No process of the group can fork any more.
+    pub(super) fn stop_forks(&self) {
+        // Only makes a kill surer: it is repeated until nothing is left.
+        let _ = files::write_if_present(&self.pids.join("pids.max"), "0");
+    }
+
+    pub(super) fn memory_current(&self) -> Result<u64, FileError> {
+        files::read_number(&self.memory.join("memory.usage_in_bytes"))
+    }
+
+    pub(super) fn memory_peak(&self) -> Result<u64, FileError> {
+        files::read_number(&self.memory.join("memory.max_usage_in_bytes"))
+    }
+
+    pub(super) fn oom_kills(&self) -> Result<u64, FileError> {
+        files::read_key(&self.memory.join("memory.oom_control"), "oom_kill")
+    }
+
+    pub(super) fn freeze(&self) -> Result<(), FreezeError> {
+        let state = self.freezer.join("freezer.state");
+        let mut failed = None;
+        let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
+            // Written again each time: a process that forked meanwhile leaves the state at FREEZING until someone looks.
+            let now = files::write(&state, "FROZEN").and_then(|()| files::read(&state));
+            match now {
+                Ok(text) => text.trim() == "FROZEN",
+                Err(e) => {
+                    failed = Some(e);
+                    true
+                }
+            }
+        });
+        match failed {
+            Some(e) => Err(FreezeError::File(e)),
+            None if frozen => Ok(()),
+            None => {
+                self.thaw()?;
+                Err(FreezeError::StillRunning {
+                    path: state,
+                    limit: FREEZE_LIMIT,
+                })
+            }
+        }
+    }
+
+    /// At once: the kernel wakes every process before the write returns.
+    pub(super) fn thaw(&self) -> Result<(), FileError> {
+        files::write(&self.freezer.join("freezer.state"), "THAWED")
+    }
+
+    /// A frozen process dies of SIGKILL only once it is thawed.
+    pub(super) fn let_die(&self) {
+        let _ = files::write_if_present(&self.freezer.join("freezer.state"), "THAWED");
+    }
+}

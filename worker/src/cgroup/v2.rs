@@ -1,0 +1,135 @@
+//! cgroup v2: one hierarchy, one directory a group; controllers are handed down level by level.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::files::{self, FileError};
+use super::{CPU_PERIOD_US, DetectError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+
+/// What must be available. Freezing needs no controller here.
+const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// The smallest quota the kernel takes, microseconds.
+const QUOTA_MIN_US: u64 = 1_000;
+
+/// The directory of a group, or of the parent of all groups.
+#[derive(Debug, Clone)]
+pub(super) struct Directory(pub(super) PathBuf);
+
+impl Directory {
+    /// The hierarchy at `root`, when it is one and has what is needed.
+    pub(super) fn detect(root: &Path) -> Result<Option<Self>, DetectError> {
+        let available = match files::read(&root.join("cgroup.controllers")) {
+            Ok(text) => text,
+            Err(e) if e.is_missing() => return Ok(None),
+            Err(e) => return Err(DetectError::File(e)),
+        };
+        let has = |c: &&str| available.split_whitespace().any(|a| a == *c);
+        let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|c| !has(c)).collect();
+        if missing.is_empty() {
+            Ok(Some(Self(root.to_owned())))
+        } else {
+            Err(DetectError::Missing {
+                root: root.to_owned(),
+                missing: missing.join(", "),
+            })
+        }
+    }
+
+    /// Lets groups directly below this one have limits.
+    pub(super) fn hand_down(&self) -> Result<(), DetectError> {
+        let path = self.0.join("cgroup.subtree_control");
+        let enabled = match files::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.is_missing() => String::new(),
+            Err(e) => return Err(DetectError::File(e)),
+        };
+        let missing: Vec<String> = CONTROLLERS
+            .into_iter()
+            .filter(|c| !enabled.split_whitespace().any(|e| e == *c))
+            .map(|c| format!("+{c}"))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        files::write(&path, &missing.join(" ")).map_err(|e| match e.source.kind() {
+            // The kernel's rule: a group other than the root has processes or hands controllers down, not both.
+            io::ErrorKind::ResourceBusy => DetectError::Occupied { path, source: e },
+            _ => DetectError::File(e),
+        })
+    }
+
+    pub(super) fn join(&self, name: &str) -> Self {
+        Self(self.0.join(name))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
+        files::write(&self.file("memory.max"), &limits.memory_bytes.to_string())?;
+        // Absent where the kernel has no swap accounting.
+        files::write_if_present(&self.file("memory.swap.max"), "0")?;
+        files::write(&self.file("memory.oom.group"), "1")?;
+        let quota = limits.cpu_quota_us().max(QUOTA_MIN_US);
+        files::write(&self.file("cpu.max"), &format!("{quota} {CPU_PERIOD_US}"))?;
+        let weight = limits.cpu_scaled(100).clamp(1, 10_000);
+        files::write(&self.file("cpu.weight"), &weight.to_string())?;
+        files::write(&self.file("pids.max"), &limits.pids.to_string())
+    }
+
+    /// Kills every process of the group and of those below, frozen ones too. False where the kernel is older than 5.14
+    /// and has no such file.
+    pub(super) fn kill_all(&self) -> Result<bool, FileError> {
+        let path = self.file("cgroup.kill");
+        if !path.exists() {
+            return Ok(false);
+        }
+        files::write(&path, "1").map(|()| true)
+    }
+
+    pub(super) fn stop_forks(&self) {
+        // Only makes a kill surer: it is repeated until nothing is left.
+        let _ = files::write_if_present(&self.file("pids.max"), "0");
+    }
+
+    pub(super) fn memory_current(&self) -> Result<u64, FileError> {
+        files::read_number(&self.file("memory.current"))
+    }
+
+    pub(super) fn memory_peak(&self) -> Result<u64, FileError> {
+        files::read_number(&self.file("memory.peak"))
+    }
+
+    pub(super) fn oom_kills(&self) -> Result<u64, FileError> {
+        files::read_key(&self.file("memory.events"), "oom_kill")
+    }
+
+    pub(super) fn freeze(&self) -> Result<(), FreezeError> {
+        files::write(&self.file("cgroup.freeze"), "1")?;
+        let events = self.file("cgroup.events");
+        let mut failed = None;
+        let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
+            files::read_key(&events, "frozen").map(|n| n == 1).unwrap_or_else(|e| {
+                failed = Some(e);
+                true
+            })
+        });
+        match failed {
+            Some(e) => Err(FreezeError::File(e)),
+            None if frozen => Ok(()),
+            None => {
+                self.thaw()?;
+                Err(FreezeError::StillRunning {
+                    path: events,
+                    limit: FREEZE_LIMIT,
+                })
+            }
+        }
+    }
+
+    pub(super) fn thaw(&self) -> Result<(), FileError> {
+        files::write(&self.file("cgroup.freeze"), "0")
+    }
+}
