@@ -1,0 +1,114 @@
+//! Bytes of a pipe to lines of text. Pure.
+
+/// Cuts a stream of bytes into lines of bounded length.
+#[derive(Debug)]
+pub(super) struct LineSplitter {
+    pending: Vec<u8>,
+    line_bytes: usize,
+}
+
+impl LineSplitter {
+    pub(super) fn new(line_bytes: usize) -> Self {
+        // Room for any one character, so that a piece is never empty.
+        Self {
+            pending: Vec::new(),
+            line_bytes: line_bytes.max(4),
+        }
+    }
+
+    /// Takes more of the stream; gives every line that is complete now, without its end, each with at most `line_bytes`.
+    pub(super) fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(String)) {
+        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
+            self.pending.extend_from_slice(&bytes[..end]);
+            self.give(&mut line);
+            bytes = &bytes[end + 1..];
+        }
+        self.pending.extend_from_slice(bytes);
+        while self.pending.len() > self.line_bytes {
+            let rest = self
+                .pending
+                .split_off(character_boundary(&self.pending, self.line_bytes));
+            self.give(&mut line);
+            self.pending = rest;
+        }
+    }
+
+    /// The stream has ended: gives what is left, if anything is.
+    pub(super) fn finish(&mut self, mut line: impl FnMut(String)) {
+        if !self.pending.is_empty() {
+            self.give(&mut line);
+        }
+    }
+
+    fn give(&mut self, line: &mut impl FnMut(String)) {
+        if self.pending.last() == Some(&b'\r') {
+            self.pending.pop();
+        }
+        let text = String::from_utf8_lossy(&self.pending);
+        let mut rest: &str = &text;
+        // Each invalid byte has become three, so even a short line may have to be cut here.
+        while rest.len() > self.line_bytes {
+            let (piece, more) = rest.split_at(rest.floor_char_boundary(self.line_bytes));
+            line(piece.to_owned());
+            rest = more;
+        }
+        line(rest.to_owned());
+        self.pending.clear();
+    }
+}
+
+/// The last place at or before `at` where a character begins, as far as that can be said of bytes that may not be UTF-8.
+fn character_boundary(bytes: &[u8], at: usize) -> usize {
+    let continues = |i: &usize| bytes[*i] & 0b1100_0000 == 0b1000_0000;
+    (at.saturating_sub(3)..=at).rev().find(|i| !continues(i)).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn split(line_bytes: usize, chunks: &[&[u8]]) -> Vec<String> {
+        let mut splitter = LineSplitter::new(line_bytes);
+        let mut lines = Vec::new();
+        for chunk in chunks {
+            splitter.push(chunk, |l| lines.push(l));
+        }
+        splitter.finish(|l| lines.push(l));
+        lines
+    }
+
+    #[test]
+    fn lines_come_whole_however_the_bytes_arrive() {
+        assert_eq!(
+            split(100, &[b"on", b"e\ntw", b"o\r\n", b"\nlast"]),
+            ["one", "two", "", "last"]
+        );
+        assert_eq!(split(100, &[]), Vec::<String>::new());
+        assert_eq!(split(100, &[b"\n"]), [""]);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        assert_eq!(split(4, &[b"abcdefghij\nk"]), ["abcd", "efgh", "ij", "k"]);
+        assert_eq!(split(4, &["aäöü".as_bytes()]), ["aä", "öü"]);
+        assert_eq!(split(4, &["äöü\n".as_bytes()]), ["äö", "ü"]);
+    }
+
+    #[test]
+    fn invalid_utf8_is_replaced_and_stays_within_the_limit() {
+        assert_eq!(split(100, &[b"a\xffb\n"]), ["a\u{fffd}b"]);
+        assert_eq!(split(6, &[b"\xff\xff\xff\n"]), ["\u{fffd}\u{fffd}", "\u{fffd}"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_lost_and_no_line_is_too_long(text in "[a-zé\n]{0,200}", chunk in 1_usize..20, limit in 4_usize..40) {
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(chunk).collect();
+            let lines = split(limit, &chunks);
+            prop_assert!(lines.iter().all(|l| l.len() <= limit));
+            prop_assert_eq!(lines.concat(), text.replace('\n', ""));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What instances write, as users read it with `fn logs`.
+//!
+//! ```text
+//!  pipe ─► Sink::attach: lines ─► rate limit ─► queue ─► writer thread ─► DIR/FUNCTION/current.ndjson, 1.ndjson
+//!                          │                                        └───► followers
+//!                          └─► the instance's newest lines, for error messages
+//! ```
+//!
+//! A function is never held up by its logs: every queue is bounded, and what does not fit is dropped and told of.
+
+mod files;
+mod follow;
+mod lines;
+mod rate;
+mod sink;
+mod writer;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::stream::Stream;
+use parking_lot::Mutex;
+use rekindle_wire::api::LogLine;
+use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
+
+use files::{FilesSnapshot, LogFiles};
+use writer::{FunctionLog, Writer};
+
+pub use sink::{PLATFORM, Sink};
+
+/// What logs may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLimits {
+    /// When a function's current file is this large, bytes, another is begun.
+    pub file_bytes: u64,
+    /// Files of a function at most, the current one included.
+    pub files: usize,
+    /// A line's length at most, bytes; a longer one becomes several.
+    pub line_bytes: usize,
+    /// Lines of one instance in a second, over time.
+    pub lines_per_second: u32,
+    /// Lines of one instance at once.
+    pub burst_lines: u32,
+    /// Newest lines of one instance kept in memory.
+    pub kept_lines: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self {
+            file_bytes: 8 << 20,
+            files: 2,
+            line_bytes: 16 << 10,
+            lines_per_second: 1_000,
+            burst_lines: 2_000,
+            kept_lines: 50,
+        }
+    }
+}
+
+/// Why logs cannot be opened, read or deleted.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} logs in {}", .path.display())]
+pub struct LogError {
+    /// What was attempted.
+    pub action: &'static str,
+    /// The directory.
+    pub path: PathBuf,
+    /// Why it failed.
+    #[source]
+    pub source: io::Error,
+}
+
+/// The logs of every function that ran here. Clones are the same logs.
+#[derive(Debug, Clone)]
+pub struct Logs {
+    directory: Arc<Path>,
+    limits: LogLimits,
+    writer: Writer,
+    functions: Arc<Mutex<HashMap<FunctionName, Arc<FunctionLog>>>>,
+}
+
+impl Logs {
+    /// Logs kept in `directory`, which is made when missing. Starts the writer thread.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn open(directory: &Path, limits: LogLimits) -> Result<Self, LogError> {
+        let failed = |source| LogError {
+            action: "open",
+            path: directory.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(directory).map_err(failed)?;
+        let writer = Writer::start().map_err(failed)?;
+        Ok(Self {
+            directory: directory.into(),
+            limits,
+            writer,
+            functions: Arc::default(),
+        })
+    }
+
+    fn log(&self, function: &FunctionName) -> Arc<FunctionLog> {
+        let mut functions = self.functions.lock();
+        let new = || {
+            let directory = self.directory.join(function.as_str());
+            let files = LogFiles::new(directory, self.limits.file_bytes, self.limits.files);
+            Arc::new(FunctionLog::new(function.clone(), files))
+        };
+        Arc::clone(functions.entry(function.clone()).or_insert_with(new))
+    }
+
+    /// Where the lines of an instance go.
+    pub fn sink(&self, function: &FunctionName, version: VersionNumber, instance: InstanceId) -> Sink {
+        Sink::new(self.writer.clone(), self.log(function), version, instance, self.limits)
+    }
+
+    fn failed<'a>(&'a self, action: &'static str, function: &'a FunctionName) -> impl Fn(io::Error) -> LogError + 'a {
+        move |source| LogError {
+            action,
+            path: self.directory.join(function.as_str()),
+            source,
+        }
+    }
+
+    /// The newest `tail` lines of a function, oldest first.
+    ///
+    /// # Errors
+    /// When the files cannot be read. A function without logs has no lines.
+    pub async fn read(&self, function: &FunctionName, tail: usize) -> Result<Vec<LogLine>, LogError> {
+        self.writer.flush().await;
+        let failed = self.failed("read", function);
+        let snapshot = self.log(function).snapshot().map_err(&failed)?;
+        read_tail(snapshot, tail).await.map_err(failed)
+    }
+
+    /// The newest `tail` lines of a function, oldest first, then every new one as it is written, until the function's logs
+    /// are deleted.
+    ///
+    /// # Errors
+    /// When the files cannot be read.
+    pub async fn follow(
+        &self,
+        function: &FunctionName,
+        tail: usize,
+    ) -> Result<impl Stream<Item = LogLine> + Send + 'static + use<>, LogError> {
+        let failed = self.failed("read", function);
+        let (snapshot, coming) = self.log(function).snapshot_and_follow().map_err(&failed)?;
+        let past = read_tail(snapshot, tail).await.map_err(failed)?;
+        Ok(follow::follow(past, coming))
+    }
+
+    /// Removes a function's logs. What its instances still write goes nowhere.
+    ///
+    /// # Errors
+    /// When the files cannot be removed.
+    pub async fn delete(&self, function: &FunctionName) -> Result<(), LogError> {
+        let log = self.log(function);
+        self.functions.lock().remove(function);
+        self.writer.delete(log).await.map_err(self.failed("delete", function))
+    }
+}
+
+/// Reads on a thread where blocking is allowed.
+async fn read_tail(snapshot: FilesSnapshot, tail: usize) -> io::Result<Vec<LogLine>> {
+    tokio::task::spawn_blocking(move || snapshot.tail(tail))
+        .await
+        .map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests;

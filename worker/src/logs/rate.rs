@@ -1,0 +1,52 @@
+//! How much one instance may log. Pure: the caller says what time it is.
+
+use std::time::{Duration, Instant};
+
+/// Tokens that come back at a steady rate, up to a burst.
+#[derive(Debug)]
+pub(super) struct TokenBucket {
+    per_second: f64,
+    burst: f64,
+    tokens: f64,
+    since: Instant,
+}
+
+impl TokenBucket {
+    pub(super) fn new(per_second: u32, burst: u32, now: Instant) -> Self {
+        let burst = f64::from(burst);
+        Self {
+            per_second: f64::from(per_second),
+            burst,
+            tokens: burst,
+            since: now,
+        }
+    }
+
+    /// Takes one token when there is one.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let passed: Duration = now.saturating_duration_since(self.since);
+        self.since = self.since.max(now);
+        self.tokens = (self.tokens + passed.as_secs_f64() * self.per_second).min(self.burst);
+        if self.tokens < 1.0 {
+            return false;
+        }
+        self.tokens -= 1.0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_then_only_the_rate() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(10, 20, start);
+        assert_eq!((0..100).filter(|_| bucket.take(start)).count(), 20);
+        let later = start + Duration::from_millis(500);
+        assert_eq!((0..100).filter(|_| bucket.take(later)).count(), 5);
+        let much_later = start + Duration::from_secs(3_600);
+        assert_eq!((0..100).filter(|_| bucket.take(much_later)).count(), 20);
+    }
+}

@@ -1,0 +1,228 @@
+//! What one instance writes: from its pipes to its function's log.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rekindle_wire::api::LogLine;
+use rekindle_wire::{InstanceId, VersionNumber};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+
+use super::LogLimits;
+use super::lines::LineSplitter;
+use super::rate::TokenBucket;
+use super::writer::{FunctionLog, Writer};
+
+/// The stream name of lines the platform writes about an instance.
+pub const PLATFORM: &str = "platform";
+/// How much is taken from a pipe at once: all that it holds by default.
+const READ_BYTES: usize = 64 * 1024;
+/// How long dropped lines may go untold.
+const TELL_DROPS: Duration = Duration::from_secs(1);
+
+/// Where an instance's lines go. Clones are the same sink.
+#[derive(Debug, Clone)]
+pub struct Sink {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    writer: Writer,
+    log: Arc<FunctionLog>,
+    version: VersionNumber,
+    instance: InstanceId,
+    limits: LogLimits,
+    state: Mutex<State>,
+    /// Pipes being read.
+    open: watch::Sender<usize>,
+}
+
+#[derive(Debug)]
+struct State {
+    bucket: TokenBucket,
+    dropped: u64,
+    newest: VecDeque<LogLine>,
+}
+
+impl Sink {
+    pub(super) fn new(
+        writer: Writer,
+        log: Arc<FunctionLog>,
+        version: VersionNumber,
+        instance: InstanceId,
+        limits: LogLimits,
+    ) -> Self {
+        let bucket = TokenBucket::new(limits.lines_per_second, limits.burst_lines, Instant::now());
+        let state = Mutex::new(State {
+            bucket,
+            dropped: 0,
+            newest: VecDeque::new(),
+        });
+        let open = watch::Sender::new(0);
+        Self {
+            inner: Arc::new(Inner {
+                writer,
+                log,
+                version,
+                instance,
+                limits,
+                state,
+                open,
+            }),
+        }
+    }
+
+    /// Reads `pipe` (a read end) until nobody holds its write end any more, in a task of its own. The pipe is always
+    /// drained, so that the function is never held up by its logs.
+    ///
+    /// # Errors
+    /// When `pipe` is no pipe's read end. Must be called inside a tokio runtime.
+    pub fn attach(&self, stream: &'static str, pipe: OwnedFd) -> io::Result<()> {
+        let receiver = pipe::Receiver::from_owned_fd(pipe)?;
+        let inner = Arc::clone(&self.inner);
+        inner.open.send_modify(|n| *n += 1);
+        tokio::spawn(async move {
+            // Also when the runtime goes down, so that nobody waits for this pipe.
+            let _closed = Closed(&inner.open);
+            inner.drain(stream, receiver).await;
+        });
+        Ok(())
+    }
+
+    /// A line of the platform's own about this instance.
+    pub fn platform(&self, text: impl Into<String>) {
+        let mut lines = Vec::new();
+        let mut splitter = LineSplitter::new(self.inner.limits.line_bytes);
+        splitter.push(text.into().as_bytes(), |text| {
+            lines.push(self.inner.line(PLATFORM, text))
+        });
+        splitter.finish(|text| lines.push(self.inner.line(PLATFORM, text)));
+        self.inner.remember(&lines);
+        self.inner.queue(lines);
+    }
+
+    /// The instance's newest `count` lines, oldest first; at most [`LogLimits::kept_lines`]. Lines that were dropped from
+    /// the log for their number are here all the same.
+    pub fn tail(&self, count: usize) -> Vec<LogLine> {
+        let newest = &self.inner.state.lock().newest;
+        newest
+            .iter()
+            .skip(newest.len().saturating_sub(count))
+            .cloned()
+            .collect()
+    }
+
+    /// Waits until all attached pipes have ended, so that [`Sink::tail`] has the last words of a process that has just
+    /// died. False when `limit` passed first, since somebody still holds a write end.
+    pub async fn drained(&self, limit: Duration) -> bool {
+        let mut open = self.inner.open.subscribe();
+        matches!(tokio::time::timeout(limit, open.wait_for(|n| *n == 0)).await, Ok(Ok(_)))
+    }
+}
+
+struct Closed<'a>(&'a watch::Sender<usize>);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
+}
+
+impl Inner {
+    async fn drain(&self, stream: &'static str, mut pipe: pipe::Receiver) {
+        let mut splitter = LineSplitter::new(self.limits.line_bytes);
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            // Drops are told of when the next line passes; when none comes, after a while.
+            let read = if self.state.lock().dropped > 0 {
+                match tokio::time::timeout(TELL_DROPS, pipe.read(&mut buffer)).await {
+                    Ok(read) => read,
+                    Err(_) => {
+                        self.accept(Vec::new(), true);
+                        continue;
+                    }
+                }
+            } else {
+                pipe.read(&mut buffer).await
+            };
+            let mut lines = Vec::new();
+            match read {
+                Ok(length) if length > 0 => {
+                    splitter.push(&buffer[..length], |text| lines.push(self.line(stream, text)));
+                    self.accept(lines, false);
+                }
+                // The end, or (never seen of a pipe) a failure: nothing more will come.
+                _ => {
+                    splitter.finish(|text| lines.push(self.line(stream, text)));
+                    self.accept(lines, true);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn line(&self, stream: &str, text: String) -> LogLine {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        LogLine {
+            unix_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
+            instance: self.instance.clone(),
+            version: self.version,
+            stream: stream.to_owned(),
+            text,
+        }
+    }
+
+    fn remember(&self, lines: &[LogLine]) {
+        let newest = &mut self.state.lock().newest;
+        let kept = self.limits.kept_lines;
+        newest.extend(lines.iter().skip(lines.len().saturating_sub(kept)).cloned());
+        let surplus = newest.len().saturating_sub(kept);
+        newest.drain(..surplus);
+    }
+
+    /// Passes on the lines that the rate allows. `tell` says to tell of dropped lines now.
+    fn accept(&self, lines: Vec<LogLine>, tell: bool) {
+        self.remember(&lines);
+        let now = Instant::now();
+        let mut passed = Vec::with_capacity(lines.len());
+        {
+            let mut state = self.state.lock();
+            for line in lines {
+                if state.bucket.take(now) {
+                    if state.dropped > 0 {
+                        passed.push(self.dropped_line(std::mem::take(&mut state.dropped)));
+                    }
+                    passed.push(line);
+                } else {
+                    state.dropped += 1;
+                }
+            }
+            if tell && state.dropped > 0 {
+                passed.push(self.dropped_line(std::mem::take(&mut state.dropped)));
+            }
+        }
+        self.queue(passed);
+    }
+
+    fn dropped_line(&self, count: u64) -> LogLine {
+        let limit = self.limits.lines_per_second;
+        let text = format!("{count} lines were dropped: an instance may log {limit} lines a second");
+        self.line(PLATFORM, text)
+    }
+
+    fn queue(&self, lines: Vec<LogLine>) {
+        if lines.is_empty() {
+            return;
+        }
+        if let Err(lines) = self.writer.append(&self.log, lines) {
+            // The disk is slower than the functions: told of in the same way.
+            self.state.lock().dropped += lines.len() as u64;
+        }
+    }
+}
