@@ -13,7 +13,7 @@ from kernel import Refused, buffer, call
 
 OWN_MOUNTS = ("/", "/app", "/tmp", "/proc", "/run", "/dev", "/sys")
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
-FORKS = 512
+FORKS = 600
 PTRACE_ATTACH, PTRACE_DETACH, WAIT_ALL = 16, 17, 0x40000000
 
 ATTEMPTS = {}
@@ -317,7 +317,7 @@ def fill_tmp():
 
 @attempt
 def fork_bomb():
-    """512 processes at once; they only sleep, and are gone afterwards."""
+    """600 processes at once; they only sleep, and are gone afterwards."""
     children = []
     try:
         for _ in range(FORKS):

@@ -30,9 +30,10 @@ class Answer:
 
 
 class Bootstrap:
-    """A running bootstrap. `files` maps paths below the function's folder to their (indented) text."""
+    """A running bootstrap. `files` maps paths below the function's folder to their (indented) text;
+    `output` is a descriptor to write to instead of a file, `options` are the interpreter's."""
 
-    def __init__(self, files, entry="main.handler", env=None):
+    def __init__(self, files, entry="main.handler", env=None, output=None, options=()):
         self._folder = tempfile.TemporaryDirectory()
         for path, text in files.items():
             file = Path(self._folder.name, path)
@@ -41,11 +42,11 @@ class Bootstrap:
         self.port = free_port()
         self._output = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, str(RUNTIME / "bootstrap.py")],
+            [sys.executable, *options, str(RUNTIME / "bootstrap.py")],
             cwd=self._folder.name,
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PORT": str(self.port), "FN_HANDLER": entry, "FN_NAME": "greet",
                  "FN_VERSION": "7", "FN_MEMORY_MIB": "256", "FN_TIMEOUT_S": "30", **(env or {})},
-            stdout=self._output,
+            stdout=self._output if output is None else output,
             stderr=subprocess.STDOUT,
         )
 

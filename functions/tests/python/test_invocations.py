@@ -1,5 +1,6 @@
 """Event invocations, the context, handler styles, and every way an invocation fails."""
 
+import os
 import threading
 import time
 import unittest
@@ -112,6 +113,20 @@ class Handlers(unittest.TestCase):
             self.assertIn("to stdout one\n", output)
             self.assertIn("to stderr one\n", output)
             self.assertIn("partial ", output)
+
+    def test_print_each_line_by_one_write_so_that_threads_do_not_mix(self):
+        for options in ((), ("-u",)):
+            # A pipe in packet mode gives back what one write put in.
+            reader, writer = os.pipe2(os.O_DIRECT)
+            with Bootstrap(HANDLERS, "main.talk", output=writer, options=options) as function:
+                os.close(writer)
+                function.event("one")
+                packets = []
+                while b"partial " not in packets:
+                    packets.append(os.read(reader, 65536))
+                self.assertIn(b"to stdout one\n", packets)
+                self.assertIn(b"to stderr one\n", packets)
+            os.close(reader)
 
 
 class Failures(unittest.TestCase):

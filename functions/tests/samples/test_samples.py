@@ -41,7 +41,9 @@ class Running:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             self.port = sock.getsockname()[1]
-        environment = {key: value.replace("/app", str(folder)) for key, value in manifest.get("env", {}).items()}
+        environment = manifest.get("env", {})
+        if manifest["runtime"] == "http":
+            environment |= {"PYTHONPATH": str(folder / ".rekindle/python")}
         self.process = subprocess.Popen(
             command, cwd=folder,
             env={"PATH": os.environ["PATH"], "PORT": str(self.port), "FN_NAME": manifest["name"], "FN_HANDLER": manifest.get("entry", ""), **environment},

@@ -18,9 +18,10 @@ def main():
     from rekindle_runtime.invocation import Function
 
     sys.path[:0] = [app, os.path.join(app, ".rekindle", "python")]
-    # A line is written as soon as it is complete; the platform reads logs by line.
-    sys.stdout.reconfigure(line_buffering=True)
-    sys.stderr.reconfigure(line_buffering=True)
+    # A line is written as soon as it is complete, and by one write, so that lines of several threads do not mix. (`python -u`
+    # alone writes print's text and its line break one after the other.)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=False)
 
     try:
         user_handler = handler.load(os.environ.get("FN_HANDLER", ""))

@@ -39,6 +39,7 @@ class Function:
         finally:
             # A partial line is not left behind for the next invocation to finish.
             sys.stdout.flush()
+            sys.stderr.flush()
         try:
             if is_event:
                 return Response(200, [JSON_TYPE], to_json(value))
