@@ -78,7 +78,8 @@ class Bootstrap {
     return condition();
   }
 
-  request(url = '/', { method = 'GET', body, headers = {}, agent } = {}) {
+  /** One request, on a connection of its own unless an `agent` is given. */
+  request(url = '/', { method = 'GET', body, headers = {}, agent = false } = {}) {
     return new Promise((resolve, reject) => {
       const request = http.request({ host: '127.0.0.1', port: this.port, path: url, method, headers, agent }, (response) => {
         const chunks = [];
