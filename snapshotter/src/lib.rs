@@ -1,1 +1,38 @@
-//! rekindle-snapshotter
+//! The snapshot format and the S3 store that holds it. CRIU writes and reads image directories; what lies between
+//! two such directories is here.
+//!
+//! ```text
+//!  CRIU dump ──► directory ──► capture::publish ──► chunks/…, snapshots/ID/bundle, then snapshots/ID/manifest.json
+//!                                                                     │
+//!  CRIU restore ◄── directory ◄── Snapshot::write_images ◄── Snapshot::open
+//!  pager        ◄── RegionReader (chunk cache on disk, else the store) ◄── PageMap::lookup(page)
+//! ```
+//!
+//! Byte layouts are in `docs/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`]. Only
+//! [`store`] talks to S3.
+
+mod bundle;
+pub mod capture;
+pub mod chunks;
+pub mod codec;
+pub mod criu;
+pub mod digest;
+pub mod images;
+pub mod keys;
+pub mod manifest;
+pub mod pagemap;
+pub mod region_index;
+pub mod snapshot;
+pub mod store;
+#[cfg(test)]
+mod testing;
+
+pub use bundle::{BundleTooLarge, SectionError};
+pub use capture::{CaptureMeta, ExtraFile, PublishError, Published, publish};
+pub use chunks::{CacheError, ChunkCache, ReadError, RegionReader};
+pub use digest::Digest;
+pub use manifest::Manifest;
+pub use pagemap::{PageIndex, PageMap, Region};
+pub use region_index::RegionIndex;
+pub use snapshot::{OpenError, Process, Snapshot};
+pub use store::{Outcome, Store, StoreConfig, StoreError, Timeouts};

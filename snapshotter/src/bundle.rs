@@ -1,0 +1,103 @@
+//! The bundle: page maps, CRIU's images and eager pages as sections of one object, so that one GET brings them. Pure.
+
+use crate::codec;
+use crate::digest::Digest;
+use crate::manifest::{Section, SectionEncoding};
+
+/// A bundle of more is refused: it is held in memory, and an instance with more eager memory is not one to restore
+/// lazily.
+pub(crate) const BUNDLE_MAX: u64 = 1 << 30;
+
+/// The bundle would be larger than a bundle may be.
+#[derive(Debug, thiserror::Error)]
+#[error("images and eager pages need more than {BUNDLE_MAX} bytes: unmap shared or locked memory before the snapshot")]
+pub struct BundleTooLarge;
+
+/// Why a section cannot be had from a bundle.
+#[derive(Debug, thiserror::Error)]
+pub enum SectionError {
+    /// The bundle ends before the section does.
+    #[error("section lies outside the bundle")]
+    Outside,
+    /// The bytes are not those that were stored.
+    #[error("section is corrupt: its digest is {found}, not {expected}")]
+    Digest {
+        /// Digest of what is there.
+        found: Digest,
+        /// Digest in the manifest.
+        expected: Digest,
+    },
+    /// The bytes do not decode to the section's length.
+    #[error("section does not decode")]
+    Decode(#[from] codec::DecodeError),
+}
+
+/// Puts sections one after the other.
+#[derive(Default)]
+pub(crate) struct BundleBuilder {
+    bytes: Vec<u8>,
+}
+
+impl BundleBuilder {
+    /// Append a section. Blocks for as long as compressing takes.
+    pub(crate) fn add(&mut self, plain: &[u8]) -> Result<Section, BundleTooLarge> {
+        let (mut encoding, mut block) = (SectionEncoding::Raw, Vec::new());
+        if (plain.len() as u64) < BUNDLE_MAX {
+            block = lz4_flex::block::compress(plain);
+        }
+        let stored = if !block.is_empty() && block.len() < plain.len() / 8 * 7 {
+            encoding = SectionEncoding::Lz4;
+            &block
+        } else {
+            plain
+        };
+        let offset = self.bytes.len() as u64;
+        if offset + stored.len() as u64 > BUNDLE_MAX {
+            return Err(BundleTooLarge);
+        }
+        self.bytes.extend_from_slice(stored);
+        Ok(Section {
+            offset,
+            stored_bytes: stored.len() as u64,
+            bytes: plain.len() as u64,
+            encoding,
+            blake3: Digest::of(stored),
+        })
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// The plain bytes of a section whose stored bytes are `stored`, checked.
+pub(crate) fn open_section(section: &Section, stored: &[u8]) -> Result<Vec<u8>, SectionError> {
+    if stored.len() as u64 != section.stored_bytes || section.bytes > BUNDLE_MAX {
+        return Err(SectionError::Outside);
+    }
+    let found = Digest::of(stored);
+    if found != section.blake3 {
+        return Err(SectionError::Digest {
+            found,
+            expected: section.blake3,
+        });
+    }
+    let encoding = match section.encoding {
+        SectionEncoding::Raw => codec::Encoding::Raw,
+        SectionEncoding::Lz4 => codec::Encoding::Lz4,
+    };
+    // At most BUNDLE_MAX, so it fits; and the manifest that names the length was checked.
+    let mut plain = vec![0; usize::try_from(section.bytes).map_err(|_| SectionError::Outside)?];
+    codec::decode_unchecked(encoding, stored, &mut plain)?;
+    Ok(plain)
+}
+
+/// The plain bytes of a section of `bundle`, checked.
+pub(crate) fn read_section(section: &Section, bundle: &[u8]) -> Result<Vec<u8>, SectionError> {
+    let slice = || {
+        let start = usize::try_from(section.offset).ok()?;
+        let end = start.checked_add(usize::try_from(section.stored_bytes).ok()?)?;
+        bundle.get(start..end)
+    };
+    open_section(section, slice().ok_or(SectionError::Outside)?)
+}

@@ -1,0 +1,244 @@
+//! Reads regions: from the chunk cache, else from the store. Whatever comes back was checked by its digest.
+//!
+//! ```text
+//! read(region) ─► zero? ─► cached on disk? ─► digest right? ─► bytes
+//!                              │ no               │ no: drop the cached chunk
+//!                              └──────────────────┴─► fetch the chunk (once, however many wait) ─► digest right?
+//!                                                       ─► cache it ─► cut out and decode ─► digest right? ─► bytes
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, Shared};
+use parking_lot::Mutex;
+
+use super::cache::ChunkCache;
+use crate::codec::{self, DecodeError, REGION_BYTES};
+use crate::digest::Digest;
+use crate::keys;
+use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
+use crate::store::{Store, StoreError};
+
+static ZEROS: [u8; REGION_BYTES] = [0; REGION_BYTES];
+
+/// Why a region cannot be had. Final: everything that a retry can mend was retried.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReadError {
+    /// The store does not have the chunk, or does not answer.
+    #[error("could not fetch chunk {chunk}")]
+    Fetch {
+        /// The chunk.
+        chunk: Digest,
+        /// Why.
+        #[source]
+        cause: Arc<StoreError>,
+    },
+    /// The chunk in the store is not what its name says.
+    #[error("chunk {chunk} in the store is corrupt: it has {found_bytes} bytes with the digest {found}")]
+    Corrupt {
+        /// The chunk.
+        chunk: Digest,
+        /// Digest of what is there.
+        found: Digest,
+        /// Size of what is there.
+        found_bytes: u64,
+    },
+    /// The chunk is right but does not hold the region.
+    #[error("chunk {chunk} does not hold the region at {first} that the page map says it holds")]
+    Region {
+        /// The chunk.
+        chunk: Digest,
+        /// The region's first page.
+        first: PageIndex,
+        /// Why.
+        #[source]
+        cause: Arc<DecodeError>,
+    },
+    /// The process is shutting down.
+    #[error("fetching chunk {chunk} was cut off by a shutdown")]
+    Shutdown {
+        /// The chunk.
+        chunk: Digest,
+    },
+}
+
+type Flight = Shared<BoxFuture<'static, Result<Bytes, ReadError>>>;
+
+/// Reads regions. Clones share everything.
+#[derive(Clone)]
+pub struct RegionReader {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    cache: ChunkCache,
+    /// Chunks being fetched now.
+    flights: Mutex<HashMap<Digest, Flight>>,
+}
+
+impl std::fmt::Debug for RegionReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegionReader")
+            .field("store", &self.inner.store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RegionReader {
+    /// A reader of `store` through `cache`.
+    pub fn new(store: Store, cache: ChunkCache) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                cache,
+                flights: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The region's plain bytes, checked. Fetches its chunk if it is not on this host.
+    pub async fn read(&self, region: &Region) -> Result<Bytes, ReadError> {
+        if let Some(bytes) = self.read_local(region) {
+            return Ok(bytes);
+        }
+        let Some(payload) = &region.payload else {
+            return Ok(zeros(region));
+        };
+        let chunk = self.fetch(payload.chunk).await?;
+        cut_out(region, payload, &chunk)
+    }
+
+    /// The region's plain bytes if they can be had without the network; for threads that may block on the disk but
+    /// have no runtime. A cached chunk that turns out corrupt is dropped, and the answer is `None`.
+    pub fn read_local(&self, region: &Region) -> Option<Bytes> {
+        let Some(payload) = &region.payload else {
+            return Some(zeros(region));
+        };
+        let chunk = &payload.chunk.id;
+        let mut stored = vec![0; payload.len as usize];
+        if !self.inner.cache.read(chunk, u64::from(payload.offset), &mut stored) {
+            return None;
+        }
+        match decode(region, payload, &stored) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(chunk = %chunk, error, "cached chunk is corrupt and dropped");
+                self.inner.cache.remove(chunk);
+                None
+            }
+        }
+    }
+
+    /// The plain bytes of many regions of one chunk, in their order: for reading ahead. The chunk is fetched at most
+    /// once, and its bytes are touched once.
+    pub async fn read_chunk_regions(&self, chunk: ChunkRef, regions: &[Region]) -> Result<Vec<Bytes>, ReadError> {
+        let local: Option<Vec<Bytes>> = self
+            .inner
+            .cache
+            .contains(&chunk.id)
+            .then(|| self.all_local(regions))
+            .flatten();
+        if let Some(all) = local {
+            return Ok(all);
+        }
+        let bytes = self.fetch(chunk).await?;
+        let mut plain = Vec::with_capacity(regions.len());
+        for region in regions {
+            plain.push(match &region.payload {
+                Some(payload) if payload.chunk == chunk => cut_out(region, payload, &bytes)?,
+                _ => self.read(region).await?,
+            });
+        }
+        Ok(plain)
+    }
+
+    fn all_local(&self, regions: &[Region]) -> Option<Vec<Bytes>> {
+        regions.iter().map(|r| self.read_local(r)).collect()
+    }
+
+    /// The whole chunk, checked; whoever asks for one that is being fetched waits for that fetch.
+    async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, ReadError> {
+        let flight = {
+            let mut flights = self.inner.flights.lock();
+            match flights.get(&chunk.id) {
+                Some(flight) => flight.clone(),
+                None => {
+                    // A task of its own, so that it goes on when the one who asked first goes away. It waits for this
+                    // lock before it ends, so it cannot be over before it is in the table.
+                    let task = tokio::spawn(self.inner.clone().fetch_and_cache(chunk));
+                    let cut_off = move |_| Err(ReadError::Shutdown { chunk: chunk.id });
+                    let flight = task.map(move |joined| joined.unwrap_or_else(cut_off)).boxed().shared();
+                    flights.insert(chunk.id, flight.clone());
+                    flight
+                }
+            }
+        };
+        flight.await
+    }
+}
+
+impl Inner {
+    async fn fetch_and_cache(self: Arc<Self>, chunk: ChunkRef) -> Result<Bytes, ReadError> {
+        let result = Box::pin(self.fetch_checked(chunk)).await;
+        if let Ok(bytes) = &result {
+            let (this, bytes) = (self.clone(), bytes.clone());
+            let kept = tokio::task::spawn_blocking(move || this.cache.insert(chunk, &bytes)).await;
+            if let Ok(Err(error)) = kept {
+                // The bytes are there all the same: a full disk makes restores slower, not impossible.
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(chunk = %chunk.id, error, "chunk could not be cached");
+            }
+        }
+        self.flights.lock().remove(&chunk.id);
+        result
+    }
+
+    async fn fetch_checked(&self, chunk: ChunkRef) -> Result<Bytes, ReadError> {
+        let bytes = self
+            .store
+            .get(&keys::chunk(&chunk.id))
+            .await
+            .map_err(|cause| ReadError::Fetch {
+                chunk: chunk.id,
+                cause: Arc::new(cause),
+            })?;
+        let hashed = bytes.clone();
+        let found = tokio::task::spawn_blocking(move || Digest::of(&hashed))
+            .await
+            .map_err(|_| ReadError::Shutdown { chunk: chunk.id })?;
+        if found == chunk.id {
+            return Ok(bytes);
+        }
+        Err(ReadError::Corrupt {
+            chunk: chunk.id,
+            found,
+            found_bytes: bytes.len() as u64,
+        })
+    }
+}
+
+fn zeros(region: &Region) -> Bytes {
+    // A region of a page map is never longer.
+    Bytes::from_static(&ZEROS[..region.plain_len().min(REGION_BYTES)])
+}
+
+fn cut_out(region: &Region, payload: &Payload, chunk: &[u8]) -> Result<Bytes, ReadError> {
+    // The page map's offsets were checked against the chunk's length in the page map; the chunk may be shorter.
+    let start = payload.offset as usize;
+    let stored = chunk.get(start..start + payload.len as usize).unwrap_or(&[]);
+    decode(region, payload, stored).map_err(|cause| ReadError::Region {
+        chunk: payload.chunk.id,
+        first: region.first,
+        cause: Arc::new(cause),
+    })
+}
+
+fn decode(region: &Region, payload: &Payload, stored: &[u8]) -> Result<Bytes, DecodeError> {
+    let mut plain = vec![0; region.plain_len()];
+    codec::decode(payload.encoding, stored, payload.hash, &mut plain)?;
+    Ok(plain.into())
+}

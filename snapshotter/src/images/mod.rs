@@ -1,0 +1,62 @@
+//! CRIU's image files, as far as we read or edit them. Pure.
+//!
+//! Messages are declared with the fields we need only. An entry that is kept is written back as the bytes it came
+//! as, so that nothing CRIU put into it is lost.
+//!
+//! Source of the format: CRIU's `images/*.proto` and its image headers (magic numbers), as of CRIU 4.2.
+
+mod framing;
+mod mm;
+mod pagemap;
+
+pub use framing::FramingError;
+pub use mm::{Vma, parse_vmas};
+pub use pagemap::{PagemapEntry, PagemapImage};
+
+/// Why bytes are not the image they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// Not framed as an image of this kind.
+    #[error("not a CRIU {kind} image")]
+    Framing {
+        /// Which kind was expected.
+        kind: &'static str,
+        /// What is wrong.
+        #[source]
+        cause: FramingError,
+    },
+    /// An entry is not the protobuf message it should be.
+    #[error("entry {entry} of the CRIU {kind} image does not decode")]
+    Message {
+        /// Which kind of image.
+        kind: &'static str,
+        /// Which entry, from 0.
+        entry: usize,
+        /// What the decoder says.
+        #[source]
+        cause: prost::DecodeError,
+    },
+    /// An image without its first entry.
+    #[error("CRIU {0} image is empty")]
+    Empty(&'static str),
+    /// An entry with an address that is not a page's, out of range, or out of order.
+    #[error("pagemap entry at {address:#x} of {pages} pages is out of range or out of order")]
+    Range {
+        /// Its address.
+        address: u64,
+        /// Its pages.
+        pages: u64,
+    },
+    /// Pages that are in an earlier, incremental image.
+    #[error("pagemap entry at {address:#x} refers to a parent image: dump without --prev-images-dir")]
+    Parent {
+        /// Its address.
+        address: u64,
+    },
+    /// Pages that were left in the dumped process.
+    #[error("pagemap entry at {address:#x} has no pages in the image: dump without --lazy-pages")]
+    Absent {
+        /// Its address.
+        address: u64,
+    },
+}

@@ -1,0 +1,192 @@
+//! `pagemap-ID.img`: which pages of an address space are in `pages-N.img`, in the order in which they lie there.
+
+use prost::Message as _;
+
+use super::{ImageError, framing};
+use crate::codec::PAGE_BYTES;
+use crate::pagemap::PageIndex;
+
+const PAGEMAP_MAGIC: u32 = 0x5608_4025;
+const KIND: &str = "pagemap";
+
+/// The pages are in the parent image.
+const PE_PARENT: u32 = 1 << 0;
+/// The pages may be restored lazily.
+const PE_LAZY: u32 = 1 << 1;
+/// The pages are in the pages image.
+const PE_PRESENT: u32 = 1 << 2;
+
+/// Addresses end here: 57 bits.
+const ADDRESS_END: u64 = 1 << 57;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HeadMessage {
+    #[prost(uint32, required, tag = "1")]
+    pages_id: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct EntryMessage {
+    #[prost(uint64, required, tag = "1")]
+    vaddr: u64,
+    /// Zero where the number is in `nr_pages`, as CRIU writes it from 4.0 on.
+    #[prost(uint32, required, tag = "2")]
+    compat_nr_pages: u32,
+    #[prost(bool, optional, tag = "3")]
+    in_parent: Option<bool>,
+    #[prost(uint32, optional, tag = "4")]
+    flags: Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    nr_pages: Option<u64>,
+}
+
+/// A run of pages in a pagemap image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PagemapEntry {
+    /// Its first page.
+    pub first: PageIndex,
+    /// How many pages.
+    pub pages: u64,
+    /// Whether they are private anonymous memory that CRIU can restore lazily.
+    pub lazy: bool,
+    message: Vec<u8>,
+}
+
+/// A pagemap image, all of whose pages are in the pages image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PagemapImage {
+    /// N of the `pages-N.img` that has the pages.
+    pub pages_id: u32,
+    /// The runs, by address.
+    pub entries: Vec<PagemapEntry>,
+    head: Vec<u8>,
+}
+
+impl PagemapImage {
+    /// Read a pagemap image. One with pages that are elsewhere is refused.
+    pub fn parse(image: &[u8]) -> Result<Self, ImageError> {
+        let messages =
+            framing::entries(image, PAGEMAP_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+        let (head, rest) = messages.split_first().ok_or(ImageError::Empty(KIND))?;
+        let malformed = |entry| {
+            move |cause| ImageError::Message {
+                kind: KIND,
+                entry,
+                cause,
+            }
+        };
+        let pages_id = HeadMessage::decode(*head).map_err(malformed(0))?.pages_id;
+        let mut entries = Vec::with_capacity(rest.len());
+        let mut end = 0;
+        for (at, message) in rest.iter().enumerate() {
+            let fields = EntryMessage::decode(*message).map_err(malformed(at + 1))?;
+            let entry = checked(&fields, message, end)?;
+            end = entry.first.0 + entry.pages;
+            entries.push(entry);
+        }
+        Ok(Self {
+            pages_id,
+            entries,
+            head: head.to_vec(),
+        })
+    }
+
+    /// The image with those runs only that are not lazy: what a restore must find in its directory.
+    pub fn encode_eager(&self) -> Vec<u8> {
+        let eager = self.entries.iter().filter(|e| !e.lazy).map(|e| e.message.as_slice());
+        framing::image(PAGEMAP_MAGIC, std::iter::once(self.head.as_slice()).chain(eager))
+    }
+}
+
+fn checked(fields: &EntryMessage, message: &[u8], end: u64) -> Result<PagemapEntry, ImageError> {
+    let address = fields.vaddr;
+    let pages = fields.nr_pages.unwrap_or(u64::from(fields.compat_nr_pages));
+    let bytes = pages.checked_mul(PAGE_BYTES as u64);
+    let fits = bytes
+        .and_then(|b| b.checked_add(address))
+        .is_some_and(|e| e <= ADDRESS_END);
+    let first = PageIndex::containing(address);
+    if pages == 0 || !fits || !address.is_multiple_of(PAGE_BYTES as u64) || first.0 < end {
+        return Err(ImageError::Range { address, pages });
+    }
+    // Images from before the flags say it by in_parent alone.
+    let in_parent = fields.in_parent.unwrap_or(false);
+    let flags = fields.flags.unwrap_or(if in_parent { PE_PARENT } else { PE_PRESENT });
+    if in_parent || flags & PE_PARENT != 0 {
+        return Err(ImageError::Parent { address });
+    }
+    if flags & PE_PRESENT == 0 {
+        return Err(ImageError::Absent { address });
+    }
+    Ok(PagemapEntry {
+        first,
+        pages,
+        lazy: flags & PE_LAZY != 0,
+        message: message.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(vaddr: u64, nr_pages: u64, flags: u32) -> EntryMessage {
+        EntryMessage {
+            vaddr,
+            compat_nr_pages: 0,
+            in_parent: None,
+            flags: Some(flags),
+            nr_pages: Some(nr_pages),
+        }
+    }
+
+    fn image(entries: &[EntryMessage]) -> Vec<u8> {
+        let head = HeadMessage { pages_id: 3 }.encode_to_vec();
+        // A field of a later CRIU, which must survive an edit: tag 15, varint 1.
+        let entries = entries.iter().map(|e| [e.encode_to_vec(), vec![0x78, 1]].concat());
+        let messages: Vec<_> = std::iter::once(head).chain(entries).collect();
+        framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice))
+    }
+
+    #[test]
+    fn an_edit_keeps_eager_runs_byte_for_byte_and_drops_the_lazy() {
+        let eager = entry(0x5000, 1, PE_PRESENT);
+        let all = image(&[entry(0x1000, 2, PE_PRESENT | PE_LAZY), eager.clone()]);
+        let parsed = PagemapImage::parse(&all).unwrap();
+        assert_eq!(parsed.pages_id, 3);
+        assert_eq!(parsed.encode_eager(), image(&[eager]));
+    }
+
+    #[test]
+    fn runs_from_before_nr_pages_and_flags_are_understood() {
+        let old = EntryMessage {
+            vaddr: 0x1000,
+            compat_nr_pages: 7,
+            ..EntryMessage::default()
+        };
+        let parsed = PagemapImage::parse(&image(&[old])).unwrap();
+        assert_eq!((parsed.entries[0].pages, parsed.entries[0].lazy), (7, false));
+    }
+
+    #[test]
+    fn pages_that_are_elsewhere_are_refused_saying_how_to_dump() {
+        let parent = PagemapImage::parse(&image(&[entry(0x1000, 1, PE_PARENT)])).unwrap_err();
+        assert!(parent.to_string().contains("--prev-images-dir"), "{parent}");
+        let absent = PagemapImage::parse(&image(&[entry(0x1000, 1, PE_LAZY)])).unwrap_err();
+        assert!(absent.to_string().contains("--lazy-pages"), "{absent}");
+    }
+
+    #[test]
+    fn runs_out_of_order_or_range_are_refused() {
+        for entries in [
+            vec![entry(0x1001, 1, PE_PRESENT)],
+            vec![entry(0x1000, 0, PE_PRESENT)],
+            vec![entry(0x1000, u64::MAX / 2, PE_PRESENT)],
+            vec![entry(ADDRESS_END, 1, PE_PRESENT)],
+            vec![entry(0x1000, 2, PE_PRESENT), entry(0x2000, 1, PE_PRESENT)],
+        ] {
+            let error = PagemapImage::parse(&image(&entries)).unwrap_err();
+            assert!(matches!(error, ImageError::Range { .. }), "{error}");
+        }
+    }
+}

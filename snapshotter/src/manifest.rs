@@ -1,0 +1,385 @@
+//! The manifest: what a snapshot is made of, with the digest of every part. Pure.
+//!
+//! ```text
+//! {"rekindle_snapshot":1,"blake3":"…","manifest":{…}}
+//! ```
+//!
+//! `blake3` is over the bytes of the value of `manifest` as they stand, so a flipped bit in it is noticed too. It is
+//! written last and never changed.
+
+use rekindle_wire::internal::LayerRef;
+use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::codec::{PAGE_BYTES, REGION_BYTES};
+use crate::digest::Digest;
+
+/// The version of the format that this build reads and writes.
+pub const FORMAT: u32 = 1;
+
+/// Longest name of an image or extra file.
+const FILE_NAME_MAX: usize = 128;
+
+/// A run of bytes in the bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    /// Where it starts in the bundle.
+    pub offset: u64,
+    /// Its size there.
+    pub stored_bytes: u64,
+    /// Its size when decoded.
+    pub bytes: u64,
+    /// How it is stored.
+    pub encoding: SectionEncoding,
+    /// BLAKE3 of the bytes as stored.
+    pub blake3: Digest,
+}
+
+/// How a section is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SectionEncoding {
+    /// As it is.
+    Raw,
+    /// One LZ4 block.
+    Lz4,
+}
+
+/// A file of CRIU's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageEntry {
+    /// Its name in the image directory.
+    pub name: String,
+    /// Its bytes.
+    pub section: Section,
+}
+
+/// A file the worker added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtraEntry {
+    /// Its name.
+    pub name: String,
+    /// Where its bytes are.
+    pub place: ExtraPlace,
+}
+
+/// Where an extra file's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExtraPlace {
+    /// In the bundle.
+    Section(Section),
+    /// In an object of its own.
+    Object {
+        /// Its size.
+        bytes: u64,
+        /// BLAKE3 of its bytes.
+        blake3: Digest,
+    },
+}
+
+/// A checkpointed process with memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessEntry {
+    /// Its pid, as it sees it itself: `pagemap-PID.img`.
+    pub pid: u32,
+    /// Its page map.
+    pub page_map: Section,
+}
+
+/// Sizes of a snapshot, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Totals {
+    /// Memory of the processes that was in the dump.
+    pub memory_bytes: u64,
+    /// Of it, in regions that are all zero.
+    pub zero_bytes: u64,
+    /// Of it, pages that a restore needs before it begins; they are in the bundle.
+    pub eager_bytes: u64,
+    /// Payload of all regions as stored, whether shared or not.
+    pub stored_bytes: u64,
+    /// Of `stored_bytes`, what was in the store before, or is in this snapshot more than once.
+    pub shared_bytes: u64,
+}
+
+/// What a snapshot is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Its id.
+    pub id: SnapshotId,
+    /// The function.
+    pub function: FunctionName,
+    /// The version.
+    pub version: VersionNumber,
+    /// When it was published, seconds since the Unix epoch.
+    pub created_unix_s: i64,
+    /// The machine's architecture.
+    pub arch: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// CRIU's version.
+    pub criu: String,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Most bytes of a region.
+    pub region_bytes: u64,
+    /// How long the processes stood still, microseconds.
+    pub frozen_us: u64,
+    /// The runtime's root filesystem.
+    pub rootfs: LayerRef,
+    /// The function's own files.
+    pub layer: LayerRef,
+    /// Size of the bundle.
+    pub bundle_bytes: u64,
+    /// The processes, by pid.
+    pub processes: Vec<ProcessEntry>,
+    /// CRIU's files, by name.
+    pub images: Vec<ImageEntry>,
+    /// The worker's files.
+    pub extra: Vec<ExtraEntry>,
+    /// Sizes.
+    pub totals: Totals,
+    /// Where the working set is stored once it is known.
+    pub working_set_key: String,
+}
+
+/// Why bytes are not a usable manifest.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// Not JSON, or not with these fields.
+    #[error("manifest does not parse")]
+    Json(#[from] serde_json::Error),
+    /// Another version of the format.
+    #[error("manifest has format {0}, this build reads {FORMAT}: use a newer build, or deploy the function again")]
+    Format(u32),
+    /// The bytes changed since they were written.
+    #[error("manifest is corrupt: its digest is {found}, not {expected}")]
+    Digest {
+        /// Digest of what is there.
+        found: Digest,
+        /// Digest it names.
+        expected: Digest,
+    },
+    /// A value that no manifest written by us has.
+    #[error("manifest is inconsistent: {0}")]
+    Value(String),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<'a> {
+    rekindle_snapshot: u32,
+    blake3: Digest,
+    #[serde(borrow)]
+    manifest: &'a RawValue,
+}
+
+/// Read before the rest, so that another format is named as such rather than as an unknown field.
+#[derive(Deserialize)]
+struct FormatOnly {
+    rekindle_snapshot: u32,
+}
+
+impl Manifest {
+    /// The manifest as bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
+        let manifest = serde_json::value::to_raw_value(self)?;
+        let envelope = Envelope {
+            rekindle_snapshot: FORMAT,
+            blake3: Digest::of(manifest.get().as_bytes()),
+            manifest: &manifest,
+        };
+        Ok(serde_json::to_vec(&envelope)?)
+    }
+
+    /// Read a manifest and check it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let format = serde_json::from_slice::<FormatOnly>(bytes)?.rekindle_snapshot;
+        if format != FORMAT {
+            return Err(ManifestError::Format(format));
+        }
+        let envelope: Envelope<'_> = serde_json::from_slice(bytes)?;
+        let found = Digest::of(envelope.manifest.get().as_bytes());
+        let expected = envelope.blake3;
+        if found != expected {
+            return Err(ManifestError::Digest { found, expected });
+        }
+        let manifest: Self = serde_json::from_str(envelope.manifest.get())?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), ManifestError> {
+        let refuse = |what: String| Err(ManifestError::Value(what));
+        if self.page_bytes != PAGE_BYTES as u64 || self.region_bytes != REGION_BYTES as u64 {
+            return refuse(format!(
+                "pages of {} and regions of {} bytes, this build has {PAGE_BYTES} and {REGION_BYTES}",
+                self.page_bytes, self.region_bytes
+            ));
+        }
+        let images = self.images.iter().map(|i| (&i.name, Some(&i.section)));
+        let extra = self.extra.iter().map(|e| match &e.place {
+            ExtraPlace::Section(section) => (&e.name, Some(section)),
+            ExtraPlace::Object { .. } => (&e.name, None),
+        });
+        for (name, section) in images.chain(extra) {
+            if !is_file_name(name) {
+                return refuse(format!("\"{name}\" is not a usable file name"));
+            }
+            if section.is_some_and(|s| !self.holds(s)) {
+                return refuse(format!("section of {name} lies outside the bundle"));
+            }
+        }
+        for process in &self.processes {
+            if !self.holds(&process.page_map) {
+                return refuse(format!("page map of process {} lies outside the bundle", process.pid));
+            }
+        }
+        let unique = |names: &mut Vec<String>| {
+            names.sort();
+            let all = names.len();
+            names.dedup();
+            all == names.len()
+        };
+        let pids = &mut self.processes.iter().map(|p| p.pid.to_string()).collect();
+        let images = &mut self.images.iter().map(|i| i.name.clone()).collect();
+        let extra = &mut self.extra.iter().map(|e| e.name.clone()).collect();
+        if unique(pids) && unique(images) && unique(extra) {
+            Ok(())
+        } else {
+            refuse("a process or file is there twice".to_owned())
+        }
+    }
+
+    fn holds(&self, section: &Section) -> bool {
+        section
+            .offset
+            .checked_add(section.stored_bytes)
+            .is_some_and(|end| end <= self.bundle_bytes)
+    }
+}
+
+/// Whether `name` is safe as a file name in any directory and as part of a key.
+pub fn is_file_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=FILE_NAME_MAX).contains(&name.len()) && !name.starts_with('.') && name.chars().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn section(offset: u64, bytes: u64) -> Section {
+        Section {
+            offset,
+            stored_bytes: bytes,
+            bytes: bytes * 2,
+            encoding: SectionEncoding::Lz4,
+            blake3: Digest::of(&offset.to_le_bytes()),
+        }
+    }
+
+    fn manifest(images: u64, frozen_us: u64) -> Manifest {
+        let layer = LayerRef {
+            digest: Digest::of(b"layer").to_string(),
+            tar_bytes: 12345,
+        };
+        Manifest {
+            id: "s-0123".parse().unwrap(),
+            function: "hello".parse().unwrap(),
+            version: VersionNumber(3),
+            created_unix_s: 1_790_000_000,
+            arch: "x86_64".to_owned(),
+            kernel: "6.18".to_owned(),
+            criu: "4.2.1".to_owned(),
+            page_bytes: 4096,
+            region_bytes: 65536,
+            frozen_us,
+            rootfs: layer.clone(),
+            layer,
+            bundle_bytes: 10_000,
+            processes: vec![ProcessEntry {
+                pid: 501,
+                page_map: section(0, 100),
+            }],
+            images: (0..images)
+                .map(|n| ImageEntry {
+                    name: format!("core-{n}.img"),
+                    section: section(n * 100, 100),
+                })
+                .collect(),
+            extra: vec![
+                ExtraEntry {
+                    name: "tmp.tar".to_owned(),
+                    place: ExtraPlace::Section(section(5, 5)),
+                },
+                ExtraEntry {
+                    name: "big.tar".to_owned(),
+                    place: ExtraPlace::Object {
+                        bytes: 1 << 40,
+                        blake3: Digest::of(b"big"),
+                    },
+                },
+            ],
+            totals: Totals::default(),
+            working_set_key: "snapshots/s-0123/working-set".to_owned(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_give_back_the_manifest(images in 0..40_u64, frozen_us: u64) {
+            let manifest = manifest(images, frozen_us);
+            let bytes = manifest.encode().unwrap();
+            prop_assert_eq!(Manifest::parse(&bytes).unwrap(), manifest);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_an_error() {
+        let bytes = manifest(3, 12_500).encode().unwrap();
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 1 << bit;
+                assert!(Manifest::parse(&flipped).is_err(), "byte {at} bit {bit}");
+            }
+        }
+        for cut in 0..bytes.len() {
+            assert!(Manifest::parse(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn another_format_is_named_even_with_other_fields() {
+        let error = Manifest::parse(br#"{"rekindle_snapshot":2,"new":true}"#).unwrap_err();
+        assert!(error.to_string().contains("format 2"), "{error}");
+    }
+
+    #[test]
+    fn names_that_leave_the_directory_and_sections_that_leave_the_bundle_are_refused() {
+        for name in ["", ".", "..", "../x", "a/b", ".hidden", &"x".repeat(129)] {
+            let mut bad = manifest(1, 0);
+            bad.images[0].name = name.to_owned();
+            assert!(Manifest::parse(&bad.encode().unwrap()).is_err(), "{name}");
+        }
+        for (offset, bytes) in [(10_000, 1), (u64::MAX, 1)] {
+            let mut bad = manifest(1, 0);
+            bad.processes[0].page_map.offset = offset;
+            bad.processes[0].page_map.stored_bytes = bytes;
+            assert!(Manifest::parse(&bad.encode().unwrap()).is_err());
+        }
+        let mut twice = manifest(2, 0);
+        twice.images[1].name = twice.images[0].name.clone();
+        assert!(Manifest::parse(&twice.encode().unwrap()).is_err());
+    }
+}

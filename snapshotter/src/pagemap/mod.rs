@@ -1,0 +1,178 @@
+//! Our page map: for one process, where each page of its private anonymous memory is to be had. Pure.
+//!
+//! A page that is in no region reads as zero. Regions never overlap and never reach over a 64 KiB boundary of the
+//! address space, so that equal memory at equal addresses cuts into equal regions and is stored once.
+
+mod encoding;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use crate::codec::{Encoding, PAGE_BYTES, REGION_PAGES};
+use crate::digest::Digest;
+
+pub use encoding::ParseError;
+
+/// A page's number in an address space: its address divided by the page size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageIndex(pub u64);
+
+/// One past the largest page number there can be: 57 bits of address.
+const PAGE_INDEX_END: u64 = 1 << 45;
+
+impl PageIndex {
+    /// The page that holds `address`.
+    pub fn containing(address: u64) -> Self {
+        Self(address / PAGE_BYTES as u64)
+    }
+
+    /// The address of the page's first byte.
+    pub fn address(self) -> u64 {
+        self.0 * PAGE_BYTES as u64
+    }
+}
+
+impl fmt::Display for PageIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {:#x}", self.0)
+    }
+}
+
+/// A chunk: its name in the store and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ChunkRef {
+    /// BLAKE3 of the object's bytes.
+    pub id: Digest,
+    /// Size of the object, bytes.
+    pub len: u32,
+}
+
+/// Where a region's payload lies and what it must decode to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Payload {
+    /// BLAKE3 of the region's plain bytes.
+    pub hash: Digest,
+    /// How it is stored.
+    pub encoding: Encoding,
+    /// The chunk it is in.
+    pub chunk: ChunkRef,
+    /// Where in the chunk it starts, bytes.
+    pub offset: u32,
+    /// How long it is there, bytes.
+    pub len: u32,
+}
+
+/// A run of consecutive pages, stored as one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// Its first page.
+    pub first: PageIndex,
+    /// Its pages, 1 to [`REGION_PAGES`].
+    pub pages: u16,
+    /// Its payload; `None` if all its bytes are zero.
+    pub payload: Option<Payload>,
+}
+
+impl Region {
+    /// One past its last page.
+    pub fn end(&self) -> PageIndex {
+        PageIndex(self.first.0 + u64::from(self.pages))
+    }
+
+    /// Whether `page` is one of its pages.
+    pub fn contains(&self, page: PageIndex) -> bool {
+        self.first <= page && page < self.end()
+    }
+
+    /// Size of its plain bytes.
+    pub fn plain_len(&self) -> usize {
+        usize::from(self.pages) * PAGE_BYTES
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "region {:#x}+{} pages", self.first.address(), self.pages)
+    }
+}
+
+/// Why regions do not make a page map.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PageMapError {
+    /// No pages, too many, or beyond the address space.
+    #[error("{0} has a page count or address out of range")]
+    Range(Region),
+    /// Reaches over a 64 KiB boundary.
+    #[error("{0} reaches over a 64 KiB boundary")]
+    Boundary(Region),
+    /// Starts before the end of the one before it.
+    #[error("{0} is out of order or overlaps the region before it")]
+    Order(Region),
+    /// The payload lies outside its chunk or has an impossible length.
+    #[error("payload of {0} has an impossible length or lies outside its chunk")]
+    Payload(Region),
+}
+
+/// The page map of one process: its regions by address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PageMap {
+    regions: Vec<Region>,
+}
+
+impl PageMap {
+    /// A page map of `regions`, which must be in the order of their addresses.
+    pub fn new(regions: Vec<Region>) -> Result<Self, PageMapError> {
+        let mut end = PageIndex(0);
+        for region in &regions {
+            check(region)?;
+            if region.first < end {
+                return Err(PageMapError::Order(*region));
+            }
+            end = region.end();
+        }
+        Ok(Self { regions })
+    }
+
+    /// All regions, by address.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The region `page` is in; `None` means that the page reads as zero. O(log n), allocates nothing.
+    pub fn lookup(&self, page: PageIndex) -> Option<&Region> {
+        let after = self.regions.partition_point(|r| r.first <= page);
+        let region = self.regions.get(after.checked_sub(1)?)?;
+        region.contains(page).then_some(region)
+    }
+
+    /// Pages in all regions together.
+    pub fn page_count(&self) -> u64 {
+        self.regions.iter().map(|r| u64::from(r.pages)).sum()
+    }
+}
+
+fn check(region: &Region) -> Result<(), PageMapError> {
+    let limit = u64::from(REGION_PAGES);
+    let pages = u64::from(region.pages);
+    if pages == 0 || pages > limit || region.first.0 >= PAGE_INDEX_END {
+        return Err(PageMapError::Range(*region));
+    }
+    if region.first.0 % limit + pages > limit {
+        return Err(PageMapError::Boundary(*region));
+    }
+    let Some(payload) = &region.payload else {
+        return Ok(());
+    };
+    let plain = region.plain_len() as u64;
+    let len = u64::from(payload.len);
+    let fits = match payload.encoding {
+        Encoding::Raw => len == plain,
+        Encoding::Lz4 => len > 0 && len * 8 < plain * 7,
+    };
+    if fits && u64::from(payload.offset) + len <= u64::from(payload.chunk.len) {
+        Ok(())
+    } else {
+        Err(PageMapError::Payload(*region))
+    }
+}

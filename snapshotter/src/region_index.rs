@@ -1,0 +1,183 @@
+//! Which regions the store already has, so that a new snapshot refers to them instead of storing them again.
+//!
+//! Kept in memory for the worker's life, seeded from the page maps of the newest snapshots. An entry is only ever used
+//! after its chunk was seen in the store by this process ([`RegionIndex::confirm`]).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use rekindle_wire::SnapshotId;
+
+use crate::codec::Encoding;
+use crate::digest::Digest;
+use crate::keys;
+use crate::pagemap::{ChunkRef, Payload};
+use crate::snapshot::read_page_maps;
+use crate::store::{Store, StoreError};
+
+/// Snapshots whose page maps are read to begin with.
+const SEED_SNAPSHOTS: usize = 64;
+/// Page maps read, or chunks looked up, at once.
+const CALLS_AT_ONCE: usize = 8;
+/// Regions kept, about 80 bytes each; later ones are stored again rather than remembered.
+const REGIONS_MAX: usize = 1 << 20;
+
+/// Regions by digest. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct RegionIndex {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    regions: HashMap<Digest, Known>,
+    /// Chunks by number, as `Known` names them.
+    chunks: Vec<ChunkRef>,
+    numbers: HashMap<ChunkRef, u32>,
+    confirmed: HashSet<ChunkRef>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    chunk: u32,
+    offset: u32,
+    len: u32,
+    encoding: Encoding,
+}
+
+impl RegionIndex {
+    /// An index that knows nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Regions known.
+    pub fn len(&self) -> usize {
+        self.state.lock().regions.len()
+    }
+
+    /// Whether no region is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Learn the regions of the newest snapshots in the store. One that cannot be read is left out with a warning:
+    /// its regions are then stored again. Returns how many snapshots were read.
+    pub async fn seed(&self, store: &Store) -> Result<usize, StoreError> {
+        let mut ids: Vec<SnapshotId> = store
+            .list_folders(keys::SNAPSHOTS)
+            .await?
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .collect();
+        // Ids begin with the time they were made.
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.truncate(SEED_SNAPSHOTS);
+        let maps = stream::iter(ids).map(|id| Box::pin(async move { (read_page_maps(store, &id).await, id) }));
+        let mut read = 0;
+        let mut maps = maps.buffered(CALLS_AT_ONCE);
+        while let Some((result, id)) = maps.next().await {
+            match result {
+                Ok(maps) => {
+                    let payloads = maps.iter().flat_map(|m| m.regions()).filter_map(|r| r.payload);
+                    self.learn(payloads, false);
+                    read += 1;
+                }
+                // One that is being published, or was deleted meanwhile.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(snapshot = %id, error, "snapshot not used for deduplication");
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Remember payloads; `stored` if their chunks were just written or seen in the store.
+    pub(crate) fn learn(&self, payloads: impl IntoIterator<Item = Payload>, stored: bool) {
+        let mut state = self.state.lock();
+        for payload in payloads {
+            if state.regions.len() >= REGIONS_MAX {
+                return;
+            }
+            let next = u32::try_from(state.chunks.len()).unwrap_or(u32::MAX);
+            let chunk = *state.numbers.entry(payload.chunk).or_insert(next);
+            if chunk == next {
+                state.chunks.push(payload.chunk);
+            }
+            if stored {
+                state.confirmed.insert(payload.chunk);
+            }
+            let known = Known {
+                chunk,
+                offset: payload.offset,
+                len: payload.len,
+                encoding: payload.encoding,
+            };
+            state.regions.entry(payload.hash).or_insert(known);
+        }
+    }
+
+    /// Where the regions of these digests lie, for those that the store has for certain: a chunk that was not seen yet
+    /// is looked up once; regions of a missing one are forgotten.
+    pub(crate) async fn confirm(
+        &self,
+        store: &Store,
+        hashes: impl Iterator<Item = Digest>,
+    ) -> Result<HashMap<Digest, Payload>, StoreError> {
+        let mut found: HashMap<Digest, Payload> = HashMap::new();
+        let unseen: HashSet<ChunkRef> = {
+            let state = self.state.lock();
+            found.extend(hashes.filter_map(|hash| Some((hash, state.payload(hash)?))));
+            let chunks = found.values().map(|p| p.chunk);
+            chunks.filter(|chunk| !state.confirmed.contains(chunk)).collect()
+        };
+        let looked_up: Vec<(ChunkRef, bool)> = stream::iter(unseen)
+            .map(|chunk| Box::pin(async move { exists(store, chunk).await.map(|is| (chunk, is)) }))
+            .buffer_unordered(CALLS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut state = self.state.lock();
+        for (chunk, exists) in looked_up {
+            if exists {
+                state.confirmed.insert(chunk);
+            } else {
+                tracing::warn!(chunk = %chunk.id, "chunk of an existing snapshot is missing, its regions are stored again");
+                state.forget(chunk);
+                found.retain(|_, payload| payload.chunk != chunk);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl State {
+    fn payload(&self, hash: Digest) -> Option<Payload> {
+        let known = self.regions.get(&hash)?;
+        Some(Payload {
+            hash,
+            encoding: known.encoding,
+            chunk: *self.chunks.get(known.chunk as usize)?,
+            offset: known.offset,
+            len: known.len,
+        })
+    }
+
+    fn forget(&mut self, chunk: ChunkRef) {
+        if let Some(number) = self.numbers.get(&chunk) {
+            self.regions.retain(|_, known| known.chunk != *number);
+        }
+    }
+}
+
+/// Whether the chunk is there in its full size.
+async fn exists(store: &Store, chunk: ChunkRef) -> Result<bool, StoreError> {
+    match store.head(&keys::chunk(&chunk.id)).await {
+        Ok(found) => Ok(found.len == u64::from(chunk.len)),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

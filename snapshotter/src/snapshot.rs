@@ -1,0 +1,343 @@
+//! A snapshot opened for restoring: its manifest, its page maps, and CRIU's files to be written where CRIU reads them.
+//!
+//! Two round trips from a cold host: the manifest, then the bundle.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rekindle_wire::SnapshotId;
+
+use crate::bundle::{SectionError, open_section, read_section};
+use crate::digest::Digest;
+use crate::keys;
+use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Section};
+use crate::pagemap::{PageMap, ParseError};
+use crate::store::{Store, StoreError};
+
+/// A checkpointed process.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its pid, as it sees it itself.
+    pub pid: u32,
+    /// Where its private anonymous memory is to be had.
+    pub page_map: Arc<PageMap>,
+}
+
+/// A snapshot, opened. Holds the bundle in memory (compressed) until dropped.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// What it is made of.
+    pub manifest: Manifest,
+    /// Its processes, by pid.
+    pub processes: Vec<Process>,
+    bundle: Bytes,
+    store: Store,
+}
+
+/// Why a snapshot could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is none of this id: never published, or deleted.
+    #[error("snapshot {0} does not exist")]
+    NotFound(SnapshotId),
+    /// The store failed.
+    #[error("could not read snapshot {id}")]
+    Store {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Why.
+        #[source]
+        cause: StoreError,
+    },
+    /// The manifest is not usable.
+    #[error("manifest of snapshot {id} ({key}) is not usable: delete the snapshot and deploy again")]
+    Manifest {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The manifest's key.
+        key: String,
+        /// Why.
+        #[source]
+        cause: ManifestError,
+    },
+    /// The manifest is another snapshot's.
+    #[error("object {key} is the manifest of {found}, not of {id}")]
+    OtherSnapshot {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The manifest's key.
+        key: String,
+        /// What it says.
+        found: SnapshotId,
+    },
+    /// The bundle has another size than the manifest says.
+    #[error("bundle of snapshot {id} ({key}) has {found} bytes instead of {expected}")]
+    BundleSize {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The bundle's key.
+        key: String,
+        /// Its size.
+        found: u64,
+        /// The size it should have.
+        expected: u64,
+    },
+    /// A part of the bundle is corrupt.
+    #[error("{part} in the bundle of snapshot {id} ({key}) cannot be read: delete the snapshot and deploy again")]
+    Section {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The bundle's key.
+        key: String,
+        /// Which part.
+        part: String,
+        /// Why.
+        #[source]
+        cause: SectionError,
+    },
+    /// A page map does not parse although its digest is right.
+    #[error("page map of process {pid} of snapshot {id} is malformed")]
+    PageMap {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The process.
+        pid: u32,
+        /// Why.
+        #[source]
+        cause: ParseError,
+    },
+    /// A file could not be written here.
+    #[error("could not write {}", path.display())]
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A file that is not in the snapshot was asked for.
+    #[error("snapshot {id} has no file \"{name}\"")]
+    NoSuchFile {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The file.
+        name: String,
+    },
+    /// A file in an object of its own is corrupt.
+    #[error("object {key} is corrupt: its digest is {found}, not {expected}")]
+    Extra {
+        /// Its key.
+        key: String,
+        /// Digest of what is there.
+        found: Digest,
+        /// Digest in the manifest.
+        expected: Digest,
+    },
+}
+
+impl OpenError {
+    /// Whether the snapshot does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+}
+
+impl Snapshot {
+    /// Open a snapshot: manifest and bundle are read, manifest and page maps checked and parsed.
+    pub async fn open(store: &Store, id: &SnapshotId) -> Result<Self, OpenError> {
+        let manifest = read_manifest(store, id).await?;
+        let key = keys::bundle(id);
+        let bundle = store
+            .get(&key)
+            .await
+            .map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
+        let (found, expected) = (bundle.len() as u64, manifest.bundle_bytes);
+        if found != expected {
+            return Err(OpenError::BundleSize {
+                id: id.clone(),
+                key,
+                found,
+                expected,
+            });
+        }
+        let mut processes = Vec::with_capacity(manifest.processes.len());
+        for entry in &manifest.processes {
+            let bytes = read_section(&entry.page_map, &bundle).map_err(in_section(id, page_map_of(entry.pid)))?;
+            processes.push(Process {
+                pid: entry.pid,
+                page_map: Arc::new(parse_page_map(id, entry.pid, &bytes)?),
+            });
+        }
+        Ok(Self {
+            manifest,
+            processes,
+            bundle,
+            store: store.clone(),
+        })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &SnapshotId {
+        &self.manifest.id
+    }
+
+    /// The process of this pid.
+    pub fn process(&self, pid: u32) -> Option<&Process> {
+        self.processes.iter().find(|p| p.pid == pid)
+    }
+
+    /// Write all files CRIU restores from into `dir`, which is made if absent and must have none of them yet. Each is
+    /// checked before its first byte is written.
+    pub async fn write_images(&self, dir: &Path) -> Result<(), OpenError> {
+        let (snapshot, dir) = (self.clone(), dir.to_owned());
+        let write = move || {
+            std::fs::create_dir_all(&dir).map_err(writing(&dir))?;
+            for image in &snapshot.manifest.images {
+                let bytes = snapshot.section(&image.section, &image.name)?;
+                write_new(&dir.join(&image.name), &bytes)?;
+            }
+            Ok(())
+        };
+        on_blocking_thread(write).await
+    }
+
+    /// Names of the files the worker added.
+    pub fn extra_files(&self) -> impl Iterator<Item = &str> {
+        self.manifest.extra.iter().map(|e| e.name.as_str())
+    }
+
+    /// Write a file the worker added to `path`, which must not exist. On an error nothing is left there.
+    pub async fn write_extra(&self, name: &str, path: &Path) -> Result<(), OpenError> {
+        let Some(ExtraEntry { place, .. }) = self.manifest.extra.iter().find(|e| e.name == name) else {
+            return Err(OpenError::NoSuchFile {
+                id: self.id().clone(),
+                name: name.to_owned(),
+            });
+        };
+        match place.clone() {
+            ExtraPlace::Section(section) => {
+                let (snapshot, path, name) = (self.clone(), path.to_owned(), name.to_owned());
+                on_blocking_thread(move || write_new(&path, &snapshot.section(&section, &name)?)).await
+            }
+            ExtraPlace::Object { blake3, .. } => {
+                let (key, path) = (keys::extra(self.id(), name), path.to_owned());
+                let id = self.id().clone();
+                self.store
+                    .get_to_file(&key, &path)
+                    .await
+                    .map_err(|cause| OpenError::Store { id, cause })?;
+                on_blocking_thread(move || check_file(&path, key, blake3)).await
+            }
+        }
+    }
+
+    fn section(&self, section: &Section, name: &str) -> Result<Vec<u8>, OpenError> {
+        read_section(section, &self.bundle).map_err(in_section(self.id(), name.to_owned()))
+    }
+}
+
+/// The manifest of a snapshot, checked.
+pub async fn read_manifest(store: &Store, id: &SnapshotId) -> Result<Manifest, OpenError> {
+    let key = keys::manifest(id);
+    let bytes = store.get(&key).await.map_err(|cause| {
+        if cause.is_not_found() {
+            OpenError::NotFound(id.clone())
+        } else {
+            OpenError::Store { id: id.clone(), cause }
+        }
+    })?;
+    let manifest = Manifest::parse(&bytes).map_err(|cause| OpenError::Manifest {
+        id: id.clone(),
+        key: key.clone(),
+        cause,
+    })?;
+    if manifest.id == *id {
+        Ok(manifest)
+    } else {
+        Err(OpenError::OtherSnapshot {
+            id: id.clone(),
+            key,
+            found: manifest.id,
+        })
+    }
+}
+
+/// The page maps of a snapshot without the rest of its bundle: they lie at its front.
+pub(crate) async fn read_page_maps(store: &Store, id: &SnapshotId) -> Result<Vec<PageMap>, OpenError> {
+    let manifest = read_manifest(store, id).await?;
+    let mut maps = Vec::with_capacity(manifest.processes.len());
+    for entry in &manifest.processes {
+        let section = &entry.page_map;
+        let range = section.offset..section.offset + section.stored_bytes;
+        let stored = store
+            .get_range(&keys::bundle(id), range)
+            .await
+            .map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
+        let bytes = open_section(section, &stored).map_err(in_section(id, page_map_of(entry.pid)))?;
+        maps.push(parse_page_map(id, entry.pid, &bytes)?);
+    }
+    Ok(maps)
+}
+
+fn page_map_of(pid: u32) -> String {
+    format!("page map of process {pid}")
+}
+
+fn parse_page_map(id: &SnapshotId, pid: u32, bytes: &[u8]) -> Result<PageMap, OpenError> {
+    PageMap::parse(bytes).map_err(|cause| OpenError::PageMap {
+        id: id.clone(),
+        pid,
+        cause,
+    })
+}
+
+fn in_section(id: &SnapshotId, part: String) -> impl FnOnce(SectionError) -> OpenError {
+    let id = id.clone();
+    move |cause| OpenError::Section {
+        key: keys::bundle(&id),
+        id,
+        part,
+        cause,
+    }
+}
+
+fn writing(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |cause| OpenError::Write { path, cause }
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), OpenError> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(bytes)).map_err(writing(path))
+}
+
+fn check_file(path: &Path, key: String, expected: Digest) -> Result<(), OpenError> {
+    let mut hasher = blake3::Hasher::new();
+    let file = std::fs::File::open(path).map_err(writing(path))?;
+    hasher.update_reader(file).map_err(writing(path))?;
+    let found = Digest(*hasher.finalize().as_bytes());
+    if found == expected {
+        return Ok(());
+    }
+    // The error tells; a file that stays would only be refused again, as it must not exist.
+    drop(std::fs::remove_file(path));
+    Err(OpenError::Extra { key, found, expected })
+}
+
+async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, OpenError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // Nothing here panics; if it does, the panic goes on where the work was asked for.
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => Err(OpenError::Write {
+            path: PathBuf::new(),
+            cause: std::io::Error::other(error),
+        }),
+    }
+}

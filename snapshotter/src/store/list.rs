@@ -1,0 +1,89 @@
+//! Listing keys.
+
+use super::{Store, StoreError};
+
+/// A listing longer than this is an error rather than unbounded memory.
+const LIST_MAX: usize = 1_000_000;
+
+/// An object in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its key, without the store's prefix.
+    pub key: String,
+    /// Its size, bytes.
+    pub len: u64,
+}
+
+impl Store {
+    /// All objects whose keys begin with `prefix`, by key.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, StoreError> {
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let page = self.list_page(prefix, None, token.take()).await?;
+            for object in page.contents() {
+                let Some(key) = object.key().and_then(|k| k.strip_prefix(&self.inner.prefix)) else {
+                    continue;
+                };
+                let len = u64::try_from(object.size().unwrap_or(0)).unwrap_or(0);
+                found.push(ObjectInfo {
+                    key: key.to_owned(),
+                    len,
+                });
+            }
+            token = self.next_page(prefix, found.len(), &page)?;
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The folders directly below `prefix`, which ends with `/`: their names, without `prefix` and the `/` after them.
+    pub async fn list_folders(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let below = self.full_key(prefix);
+        let mut found = Vec::new();
+        let mut token = None;
+        loop {
+            let page = self.list_page(prefix, Some("/"), token.take()).await?;
+            let names = page.common_prefixes().iter().filter_map(|p| p.prefix());
+            let names = names.filter_map(|p| p.strip_prefix(&below)?.strip_suffix('/'));
+            found.extend(names.map(str::to_owned));
+            token = self.next_page(prefix, found.len(), &page)?;
+            if token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn list_page(
+        &self,
+        prefix: &str,
+        delimiter: Option<&str>,
+        token: Option<String>,
+    ) -> Result<Page, StoreError> {
+        let call = self.inner.client.list_objects_v2().bucket(&self.inner.bucket);
+        let call = call
+            .prefix(self.full_key(prefix))
+            .set_delimiter(delimiter.map(str::to_owned));
+        let page = self
+            .bounded("list", prefix, 0, call.set_continuation_token(token).send())
+            .await?;
+        page.map_err(|e| self.failed("list", prefix, e))
+    }
+
+    fn next_page(&self, prefix: &str, found: usize, page: &Page) -> Result<Option<String>, StoreError> {
+        let next = page
+            .next_continuation_token()
+            .filter(|_| page.is_truncated() == Some(true));
+        if next.is_some() && found >= LIST_MAX {
+            return Err(StoreError::Answer {
+                key: self.full_key(prefix),
+                bucket: self.inner.bucket.clone(),
+                what: format!("a listing of more than {LIST_MAX} keys"),
+            });
+        }
+        Ok(next.map(str::to_owned))
+    }
+}
+
+type Page = aws_sdk_s3::operation::list_objects_v2::ListObjectsV2Output;

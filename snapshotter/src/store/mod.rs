@@ -1,0 +1,199 @@
+//! The object store. The only module that touches aws-sdk-s3; everything else says keys and bytes.
+//!
+//! Every call ends: each attempt, the retries and the transfer of a body have limits ([`Timeouts`]). One client is
+//! kept for the life of the process and shared by clones, so that its connections stay open.
+
+mod config;
+mod error;
+mod list;
+mod read;
+mod write;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{
+    BehaviorVersion, Builder, Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
+    SharedCredentialsProvider, StalledStreamProtectionConfig,
+};
+
+pub use config::{StoreConfig, Timeouts};
+pub use error::StoreError;
+pub use list::ObjectInfo;
+pub use write::Outcome;
+
+/// A bucket, or a part of one below a prefix. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    bucket: String,
+    prefix: String,
+    timeouts: Timeouts,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("bucket", &self.inner.bucket)
+            .field("prefix", &self.inner.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// A client for `config`. Sends nothing yet: a wrong address shows at the first call.
+    pub async fn connect(config: StoreConfig) -> Result<Self, StoreError> {
+        let StoreConfig {
+            endpoint,
+            bucket,
+            prefix,
+            region,
+            credentials,
+            force_path_style,
+            timeouts,
+        } = config;
+        let mut builder = match credentials {
+            Some((id, secret)) => Builder::new()
+                .behavior_version(BehaviorVersion::latest())
+                .region(Region::new(region))
+                .credentials_provider(SharedCredentialsProvider::new(Credentials::new(
+                    id, secret, None, None, "rekindle",
+                ))),
+            None => {
+                let environment = aws_config::defaults(BehaviorVersion::latest())
+                    .region(Region::new(region))
+                    .load()
+                    .await;
+                Builder::from(&environment)
+            }
+        };
+        if let Some(endpoint) = endpoint {
+            builder = builder.endpoint_url(endpoint);
+        }
+        let prefix = match prefix.trim_matches('/') {
+            "" => String::new(),
+            prefix => format!("{prefix}/"),
+        };
+        let client = Client::from_conf(
+            builder
+                .force_path_style(force_path_style)
+                .timeout_config(timeouts.for_bytes(0))
+                .retry_config(
+                    RetryConfig::standard()
+                        .with_max_attempts(timeouts.attempts)
+                        .with_initial_backoff(Duration::from_millis(50))
+                        .with_max_backoff(Duration::from_secs(1)),
+                )
+                // Everything stored is named or listed by its BLAKE3, which is checked end to end; the SDK's CRC32 and its
+                // own guess at a stalled body would come on top of that and of the transfer limit.
+                .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+                .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+                .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+                .build(),
+        );
+        Ok(Self {
+            inner: Arc::new(Inner {
+                client,
+                bucket,
+                prefix,
+                timeouts,
+            }),
+        })
+    }
+
+    /// Make the bucket if it is not there. Needed with a server of one's own; in AWS the bucket exists.
+    pub async fn ensure_bucket(&self) -> Result<(), StoreError> {
+        let bucket = &self.inner.bucket;
+        let made = self
+            .bounded(
+                "make bucket",
+                "",
+                0,
+                self.inner.client.create_bucket().bucket(bucket).send(),
+            )
+            .await?;
+        match made {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let exists = error
+                    .as_service_error()
+                    .is_some_and(|e| e.is_bucket_already_exists() || e.is_bucket_already_owned_by_you());
+                if exists {
+                    Ok(())
+                } else {
+                    Err(self.failed("make bucket", "", error))
+                }
+            }
+        }
+    }
+
+    /// The bucket's name.
+    pub fn bucket(&self) -> &str {
+        &self.inner.bucket
+    }
+
+    fn full_key(&self, key: &str) -> String {
+        format!("{}{key}", self.inner.prefix)
+    }
+
+    /// Give the SDK's operation, which has its own limits, a last limit of ours.
+    async fn bounded<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        bytes: u64,
+        call: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        let limit = self.inner.timeouts.operation(bytes) + Duration::from_millis(500);
+        tokio::time::timeout(limit, call)
+            .await
+            .map_err(|_| StoreError::Timeout {
+                operation,
+                key: self.full_key(key),
+                bucket: self.inner.bucket.clone(),
+                after: limit,
+            })
+    }
+
+    fn failed<E>(&self, operation: &'static str, key: &str, cause: E) -> StoreError
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        StoreError::Failed {
+            operation,
+            key: self.full_key(key),
+            bucket: self.inner.bucket.clone(),
+            cause: Box::new(cause),
+        }
+    }
+
+    fn not_found(&self, key: &str) -> StoreError {
+        StoreError::NotFound {
+            key: self.full_key(key),
+            bucket: self.inner.bucket.clone(),
+        }
+    }
+}
+
+/// `bytes=a-b` with b inclusive, as HTTP has it. `range` must not be empty.
+fn http_range(range: &Range<u64>) -> String {
+    format!("bytes={}-{}", range.start, range.end - 1)
+}
+
+impl Timeouts {
+    fn for_bytes(&self, bytes: u64) -> TimeoutConfig {
+        TimeoutConfig::builder()
+            .connect_timeout(self.connect)
+            .operation_attempt_timeout(self.attempt(bytes))
+            .operation_timeout(self.operation(bytes))
+            .build()
+    }
+}

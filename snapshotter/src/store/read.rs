@@ -1,0 +1,198 @@
+//! Reading objects: whole, in part, into a file. A body that breaks off is asked for again.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use aws_sdk_s3::operation::get_object::GetObjectOutput;
+use bytes::{Bytes, BytesMut};
+use tokio::io::AsyncWriteExt;
+
+use super::list::ObjectInfo;
+use super::{Store, StoreError, http_range};
+
+/// Times a body is asked for again after it broke off.
+const BODY_ATTEMPTS: u32 = 3;
+/// An object larger than this is for [`Store::get_to_file`].
+const IN_MEMORY_MAX: u64 = 2 << 30;
+
+impl Store {
+    /// The whole object.
+    pub async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.read(key, None).await
+    }
+
+    /// The bytes of `range`, all of them. An empty range is empty without a call.
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let bytes = self.read(key, Some(&range)).await?;
+        if bytes.len() as u64 == range.end - range.start {
+            return Ok(bytes);
+        }
+        let what = format!("{} bytes for the range {}..{}", bytes.len(), range.start, range.end);
+        Err(self.wrong_answer(key, what))
+    }
+
+    /// The object's size, or [`StoreError::NotFound`].
+    pub async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
+        let call = self
+            .inner
+            .client
+            .head_object()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key));
+        let head = self.bounded("look up", key, 0, call.send()).await?.map_err(|error| {
+            if error.as_service_error().is_some_and(|e| e.is_not_found()) {
+                self.not_found(key)
+            } else {
+                self.failed("look up", key, error)
+            }
+        })?;
+        Ok(ObjectInfo {
+            key: key.to_owned(),
+            len: u64::try_from(head.content_length().unwrap_or(0)).unwrap_or(0),
+        })
+    }
+
+    /// Stream the object into a new file at `path`; nothing of it is left on an error. Returns its size.
+    pub async fn get_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
+        let mut attempt = 1;
+        loop {
+            let result = self.stream_to_file(key, path).await;
+            let Err(error) = result else { return result };
+            // Nothing is there to remove if the file could not be made: the first error is the one to tell.
+            drop(tokio::fs::remove_file(path).await);
+            if attempt == BODY_ATTEMPTS || !matches!(error, StoreError::Failed { operation: "read", .. }) {
+                return Err(error);
+            }
+            tracing::debug!(
+                key,
+                attempt,
+                error = &error as &dyn std::error::Error,
+                "body broke off, asking again"
+            );
+            attempt += 1;
+        }
+    }
+
+    async fn stream_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
+        let (answer, expected) = self.open(key, None).await?;
+        let transfer = async {
+            let mut file = tokio::fs::File::create_new(path)
+                .await
+                .map_err(StoreError::file("make", path))?;
+            let mut body = answer.body;
+            let mut written = 0;
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(|e| self.failed("read", key, e))?;
+                file.write_all(&piece).await.map_err(StoreError::file("write", path))?;
+                written += piece.len() as u64;
+            }
+            file.flush().await.map_err(StoreError::file("write", path))?;
+            self.check_length(key, written, expected)?;
+            Ok(written)
+        };
+        self.bounded("read", key, expected, transfer).await?
+    }
+
+    /// The body as a stream of pieces, for who unpacks while it arrives. The whole must be read within the limit that
+    /// [`Store::transfer_limit`] gives for its size.
+    pub(crate) async fn open_stream(&self, key: &str) -> Result<(aws_sdk_s3::primitives::ByteStream, u64), StoreError> {
+        let (answer, expected) = self.open(key, None).await?;
+        Ok((answer.body, expected))
+    }
+
+    /// How long a transfer of `bytes` may take.
+    pub(crate) fn transfer_limit(&self, bytes: u64) -> Duration {
+        self.inner.timeouts.operation(bytes)
+    }
+
+    pub(crate) fn body_failed<E>(&self, key: &str, cause: E) -> StoreError
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        self.failed("read", key, cause)
+    }
+
+    async fn read(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, StoreError> {
+        let mut attempt = 1;
+        loop {
+            match self.read_once(key, range).await {
+                Err(error @ StoreError::Failed { operation: "read", .. }) if attempt < BODY_ATTEMPTS => {
+                    tracing::debug!(
+                        key,
+                        attempt,
+                        error = &error as &dyn std::error::Error,
+                        "body broke off, asking again"
+                    );
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn read_once(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, StoreError> {
+        let (answer, expected) = self.open(key, range).await?;
+        if expected > IN_MEMORY_MAX {
+            return Err(self.wrong_answer(key, format!("{expected} bytes are too many to hold in memory")));
+        }
+        let collect = async {
+            let mut body = answer.body;
+            let mut bytes = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(|e| self.failed("read", key, e))?;
+                if (bytes.len() + piece.len()) as u64 > expected {
+                    break;
+                }
+                bytes.extend_from_slice(&piece);
+            }
+            self.check_length(key, bytes.len() as u64, expected)?;
+            Ok(bytes.freeze())
+        };
+        self.bounded("read", key, expected, collect).await?
+    }
+
+    async fn open(&self, key: &str, range: Option<&Range<u64>>) -> Result<(GetObjectOutput, u64), StoreError> {
+        let call = self
+            .inner
+            .client
+            .get_object()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key))
+            .set_range(range.map(http_range));
+        let answer = self.bounded("get", key, 0, call.send()).await?.map_err(|error| {
+            if error.as_service_error().is_some_and(|e| e.is_no_such_key()) {
+                self.not_found(key)
+            } else {
+                self.failed("get", key, error)
+            }
+        })?;
+        let expected = answer
+            .content_length()
+            .and_then(|len| u64::try_from(len).ok())
+            .ok_or_else(|| self.wrong_answer(key, "no content length".to_owned()))?;
+        Ok((answer, expected))
+    }
+
+    fn check_length(&self, key: &str, found: u64, expected: u64) -> Result<(), StoreError> {
+        if found == expected {
+            return Ok(());
+        }
+        let short = std::io::Error::new(
+            std::io::ErrorKind::UnexpectedEof,
+            format!("body has not the {expected} bytes announced (read {found})"),
+        );
+        Err(self.failed("read", key, short))
+    }
+
+    fn wrong_answer(&self, key: &str, what: String) -> StoreError {
+        StoreError::Answer {
+            key: self.full_key(key),
+            bucket: self.inner.bucket.clone(),
+            what,
+        }
+    }
+}

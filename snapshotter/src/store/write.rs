@@ -1,0 +1,212 @@
+//! Writing objects: whole, only if absent, from a file in parts. And deleting.
+
+use std::path::{Path, PathBuf};
+
+use aws_sdk_s3::error::ProvideErrorMetadata;
+use aws_sdk_s3::operation::put_object::PutObjectOutput;
+use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::{Store, StoreError};
+
+/// A file of more than this goes up in parts.
+const PART_BYTES: u64 = 16 << 20;
+/// S3 takes at most this many parts.
+const PARTS_MAX: u64 = 10_000;
+/// Parts on their way at once; bounds the memory of an upload to this many parts.
+const PARTS_AT_ONCE: usize = 4;
+/// Times a conditional put is tried again when the server says that another one is under way.
+const CONFLICT_ATTEMPTS: u32 = 5;
+
+/// What a conditional put did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The object is there now.
+    Created,
+    /// Another object has the key; it is as it was.
+    AlreadyPresent,
+}
+
+impl Store {
+    /// Write an object, replacing what was there.
+    pub async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        self.put_object(key, bytes, false)
+            .await?
+            .map(drop)
+            .map_err(|e| self.failed("put", key, e))
+    }
+
+    /// Write an object if its key is free; exactly one of several writers creates it. A retry after a lost answer may
+    /// find its own object and say [`Outcome::AlreadyPresent`].
+    pub async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<Outcome, StoreError> {
+        let mut attempt = 1;
+        loop {
+            let error = match self.put_object(key, bytes.clone(), true).await? {
+                Ok(_) => return Ok(Outcome::Created),
+                Err(error) => error,
+            };
+            match error.as_service_error().and_then(|e| e.code()) {
+                Some("PreconditionFailed") => return Ok(Outcome::AlreadyPresent),
+                Some("ConditionalRequestConflict") if attempt < CONFLICT_ATTEMPTS => {
+                    tokio::time::sleep(std::time::Duration::from_millis(50) * attempt).await;
+                    attempt += 1;
+                }
+                _ => return Err(self.failed("put", key, error)),
+            }
+        }
+    }
+
+    /// Write a file as an object, in parts if it is large. Returns its size. The file must not change meanwhile.
+    pub async fn put_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
+        let len = tokio::fs::metadata(path)
+            .await
+            .map_err(StoreError::file("look at", path))?
+            .len();
+        if len <= PART_BYTES {
+            let bytes = tokio::fs::read(path).await.map_err(StoreError::file("read", path))?;
+            let len = bytes.len() as u64;
+            self.put(key, bytes.into()).await?;
+            return Ok(len);
+        }
+        let started = self.inner.client.create_multipart_upload();
+        let started = started.bucket(&self.inner.bucket).key(self.full_key(key)).send();
+        let started = self
+            .bounded("put", key, 0, started)
+            .await?
+            .map_err(|e| self.failed("put", key, e))?;
+        let Some(upload) = started.upload_id() else {
+            return Err(StoreError::Answer {
+                key: self.full_key(key),
+                bucket: self.inner.bucket.clone(),
+                what: "a multipart upload without an id".to_owned(),
+            });
+        };
+        let result = self.put_parts(key, upload, path, len).await;
+        if result.is_err() {
+            let abort = self.inner.client.abort_multipart_upload();
+            let abort = abort
+                .bucket(&self.inner.bucket)
+                .key(self.full_key(key))
+                .upload_id(upload)
+                .send();
+            if let Ok(Err(error)) = self.bounded("abort", key, 0, abort).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    key,
+                    upload,
+                    error,
+                    "parts of a failed upload stay until the bucket's lifecycle removes them"
+                );
+            }
+        }
+        result.map(|()| len)
+    }
+
+    /// Remove an object. It is no error if there is none.
+    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        let call = self
+            .inner
+            .client
+            .delete_object()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key));
+        let done = self.bounded("delete", key, 0, call.send()).await?;
+        done.map(drop).map_err(|e| self.failed("delete", key, e))
+    }
+
+    async fn put_object(
+        &self,
+        key: &str,
+        bytes: Bytes,
+        if_absent: bool,
+    ) -> Result<
+        Result<PutObjectOutput, aws_sdk_s3::error::SdkError<aws_sdk_s3::operation::put_object::PutObjectError>>,
+        StoreError,
+    > {
+        let len = bytes.len() as u64;
+        let call = self
+            .inner
+            .client
+            .put_object()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key))
+            .set_if_none_match(if_absent.then(|| "*".to_owned()))
+            .body(ByteStream::from(bytes))
+            .customize()
+            .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
+        self.bounded("put", key, len, Box::pin(call.send())).await
+    }
+
+    async fn put_parts(&self, key: &str, upload: &str, path: &Path, len: u64) -> Result<(), StoreError> {
+        let part_bytes = PART_BYTES.max(len.div_ceil(PARTS_MAX));
+        let offsets = (0..len).step_by(usize::try_from(part_bytes).unwrap_or(usize::MAX));
+        let parts: Vec<CompletedPart> = stream::iter(offsets.zip(1..))
+            .map(|(offset, number)| {
+                let size = part_bytes.min(len - offset);
+                Box::pin(self.put_part(key, upload, path, number, offset..offset + size))
+            })
+            .buffered(PARTS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let parts = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
+        let call = self
+            .inner
+            .client
+            .complete_multipart_upload()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .multipart_upload(parts)
+            .customize()
+            // The server may put the parts together only now.
+            .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
+        let done = self.bounded("complete", key, len, Box::pin(call.send())).await?;
+        done.map(drop).map_err(|e| self.failed("complete", key, e))
+    }
+
+    async fn put_part(
+        &self,
+        key: &str,
+        upload: &str,
+        path: &Path,
+        number: i32,
+        range: std::ops::Range<u64>,
+    ) -> Result<CompletedPart, StoreError> {
+        let size = range.end - range.start;
+        let bytes = read_range(path.to_owned(), range)
+            .await
+            .map_err(StoreError::file("read", path))?;
+        let call = self
+            .inner
+            .client
+            .upload_part()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key))
+            .upload_id(upload)
+            .part_number(number)
+            .body(ByteStream::from(bytes))
+            .customize()
+            .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(size)));
+        let done = self
+            .bounded("put", key, size, call.send())
+            .await?
+            .map_err(|e| self.failed("put", key, e))?;
+        Ok(CompletedPart::builder()
+            .part_number(number)
+            .set_e_tag(done.e_tag().map(str::to_owned))
+            .build())
+    }
+}
+
+async fn read_range(path: PathBuf, range: std::ops::Range<u64>) -> std::io::Result<Vec<u8>> {
+    let read = move || {
+        use std::os::unix::fs::FileExt;
+        let size = usize::try_from(range.end - range.start).map_err(std::io::Error::other)?;
+        let mut bytes = vec![0; size];
+        std::fs::File::open(path)?.read_exact_at(&mut bytes, range.start)?;
+        Ok(bytes)
+    };
+    tokio::task::spawn_blocking(read).await.map_err(std::io::Error::other)?
+}
