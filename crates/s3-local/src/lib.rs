@@ -45,6 +45,8 @@
 //! Data and metadata become visible in one rename. A reader waits while a key it wants is between rename and fsync, so
 //! that nobody acts upon an object that a power cut could still take back. Directory fsyncs that wait together are one.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
+
 mod server;
 mod service;
 mod storage;

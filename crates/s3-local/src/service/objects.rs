@@ -7,7 +7,7 @@ use super::Service;
 use super::errors::{Answer, blocking, not_implemented, precondition_failed};
 use super::headers::{check_read, etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp};
 use super::transfer::{Received, discard, receive};
-use crate::storage::{BodyWriter, ChangeError, Checks, Condition, Meta, ObjectFile, SealError, Sealed};
+use crate::storage::{BodyWriter, ChangeError, Checks, Condition, IoError, Meta, ObjectFile, SealError, Sealed};
 
 /// S3's limit for one DeleteObjects.
 const MOST_DELETED: usize = 1000;
@@ -130,21 +130,21 @@ impl Service {
             refuse!(object, e_tag last_modified_time size);
             refuse_version(object.version_id.as_deref())?;
         }
-        let keys = input.delete.objects.into_iter().map(|object| object.key).collect();
-        let results = blocking(move || {
-            let (durable, results) = bucket.delete_all(keys);
-            durable.map(|()| results)
+        let keys: Vec<String> = input.delete.objects.into_iter().map(|object| object.key).collect();
+        let (keys, failures) = blocking(move || {
+            let failures = bucket.delete_all(&keys)?;
+            Ok::<_, IoError>((keys, failures))
         })
         .await?;
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
-        for (key, result) in results {
-            match result.map_err(Answer::answer) {
-                Ok(()) if quiet => {}
-                Ok(()) => deleted.push(DeletedObject {
+        for (key, failure) in keys.into_iter().zip(failures) {
+            match failure.map(Answer::answer) {
+                None if quiet => {}
+                None => deleted.push(DeletedObject {
                     key: Some(key),
                     ..Default::default()
                 }),
-                Err(error) => errors.push(Error {
+                Some(error) => errors.push(Error {
                     code: Some(error.code().as_str().to_owned()),
                     key: Some(key),
                     message: error.message().map(str::to_owned),

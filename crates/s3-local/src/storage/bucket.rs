@@ -162,15 +162,16 @@ impl Bucket {
         Ok(self.sync.sync()?)
     }
 
-    /// Removes many objects with one fsync; an error is per key, and the first value is that of the fsync.
-    pub(crate) fn delete_all(&self, keys: Vec<String>) -> (Result<(), IoError>, Vec<(String, Result<(), IoError>)>) {
-        let results = keys.into_iter().map(|key| {
-            let _turn = self.stripe(&key).write();
-            let result = self.unlink(&key);
-            (key, result)
+    /// Removes many objects with one fsync. Gives, per key, what went wrong with it. Unlike `delete` it lets readers see
+    /// a key gone a moment early: a power cut then could bring back an object whose removal was never answered.
+    pub(crate) fn delete_all(&self, keys: &[String]) -> Result<Vec<Option<IoError>>, IoError> {
+        let failures = keys.iter().map(|key| {
+            let _turn = self.stripe(key).write();
+            self.unlink(key).err()
         });
-        let results = results.collect();
-        (self.sync.sync(), results)
+        let failures = failures.collect();
+        self.sync.sync()?;
+        Ok(failures)
     }
 
     fn unlink(&self, key: &str) -> Result<(), IoError> {
