@@ -80,6 +80,11 @@ impl Upload {
         }
     }
 
+    /// Whether nobody knows its length before its end.
+    pub(crate) fn is_of_unknown_length(&self) -> bool {
+        matches!(self, Self::Streamed(stream) if stream.hint.exact().is_none())
+    }
+
     /// Whether another attempt would send the same bytes.
     pub(crate) fn can_be_sent_again(&self) -> bool {
         match self {

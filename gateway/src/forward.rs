@@ -1,7 +1,7 @@
 //! One attempt at one instance: send the request to its worker, and tell apart what can come back.
 
 use axum::body::Body;
-use http::header::RETRY_AFTER;
+use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -101,6 +101,11 @@ fn build(
     *request.uri_mut() = uri;
     *request.headers_mut() = outgoing.headers.clone();
     headers::set_token(request.headers_mut(), token);
+    if outgoing.body.is_of_unknown_length() {
+        // Said outright, as else a GET would lose its body.
+        let chunked = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+    }
     let left = deadline.saturating_duration_since(Instant::now());
     let wall = std::time::SystemTime::now() + left;
     let since_epoch = wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

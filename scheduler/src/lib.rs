@@ -6,6 +6,8 @@
 
 mod api;
 mod catalog;
+#[cfg(test)]
+mod fixture;
 mod fleet;
 mod objects;
 mod placement;

@@ -1,0 +1,162 @@
+//! What heartbeats, leases and retirement do to the fleet.
+
+use rekindle_wire::internal::{LeaseReport, ReturnedLease};
+
+use super::heartbeat::Known;
+use super::*;
+use crate::fixture::{beat, fleet, info, live, ready, spec};
+
+fn gateway(text: &str) -> GatewayId {
+    text.parse().unwrap()
+}
+
+fn hello() -> LiveVersion {
+    live(spec("hello", 1, 10, 1, 5))
+}
+
+fn report(gateway_id: &str, held: &[&InstanceId], returned: &[&InstanceId]) -> LeaseReport {
+    LeaseReport {
+        gateway: gateway(gateway_id),
+        held: held.iter().map(|id| (*id).clone()).collect(),
+        returned: returned
+            .iter()
+            .map(|id| ReturnedLease { instance: (*id).clone(), served: true, idle_ms: 0, stuck: false })
+            .collect(),
+    }
+}
+
+#[test]
+fn an_instance_that_vanishes_from_the_heartbeat_is_forgotten() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let listed = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
+    fleet.heartbeat(&listed, Millis(2), |_, _| Known::Unknown);
+    assert!(fleet.instances.contains_key(&id));
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(3), |_, _| Known::Unknown);
+    assert!(fleet.instances.is_empty());
+    // A heartbeat that was on its way when it went does not bring it back.
+    let stop = fleet.heartbeat(&listed, Millis(4), |_, _| Known::Live(hello.clone()));
+    assert_eq!(stop, [id]);
+    assert!(fleet.instances.is_empty());
+}
+
+#[test]
+fn an_instance_just_asked_for_is_not_missed_by_a_heartbeat_written_before() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id: InstanceId = "i-a".parse().unwrap();
+    fleet.add(id.clone(), crate::fixture::worker(0), &hello.spec, StartKind::Booted, Stage::Starting, Millis(1));
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(2), |_, _| Known::Unknown);
+    assert!(fleet.instances.contains_key(&id));
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(20_000), |_, _| Known::Unknown);
+    assert!(!fleet.instances.contains_key(&id));
+}
+
+#[test]
+fn a_restarted_worker_has_none_of_its_older_instances() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(2), |_, _| Known::Unknown);
+    assert!(fleet.instances.is_empty());
+}
+
+#[test]
+fn after_a_restart_of_the_scheduler_instances_are_taken_back_and_unknown_ones_stopped() {
+    let hello = hello();
+    let old = live(spec("hello", 0, 10, 1, 5));
+    let stray = live(spec("stray", 1, 10, 1, 5));
+    let (a, b, c) = ("i-a".parse().unwrap(), "i-b".parse().unwrap(), "i-c".parse().unwrap());
+    let listed = vec![
+        info(&a, &hello.spec, 0, 1, 0),
+        info(&b, &old.spec, 0, 0, 0),
+        info(&c, &stray.spec, 0, 0, 0),
+    ];
+    let mut fleet = Fleet::default();
+    let stop = fleet.heartbeat(&beat(0, 1, 100, listed), Millis(1), |f, v| match (f.as_str(), v.0) {
+        ("hello", 1) => Known::Live(hello.clone()),
+        ("hello", 0) => Known::Older(old.clone()),
+        _ => Known::Unknown,
+    });
+    assert_eq!(stop, [c]);
+    assert!(!fleet.instances[&a].draining);
+    assert!(fleet.instances[&b].draining);
+    // The gateway that held it before goes on.
+    let (give_back, _) = fleet.report(&report("g-1", &[&a, &b], &[]), Millis(2));
+    assert_eq!(give_back, [b]);
+    assert!(fleet.instances[&a].lease.is_some());
+}
+
+#[test]
+fn an_idle_instance_is_due_after_its_idle_time_and_not_while_leased() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    assert!(fleet.due(Millis(3_999)).is_empty());
+    fleet.grant(&id, &gateway("g-1"), &hello, Millis(3_999));
+    assert!(fleet.due(Millis(4_000)).is_empty());
+    fleet.report(&report("g-1", &[], &[&id]), Millis(5_000));
+    assert!(fleet.due(Millis(8_999)).is_empty());
+    assert_eq!(fleet.due(Millis(9_000)).len(), 1);
+    // It is being stopped: not once more.
+    assert!(fleet.due(Millis(9_001)).is_empty());
+    fleet.kept(&id, true, Millis(9_100));
+    assert!(fleet.due(Millis(9_200)).is_empty());
+    assert_eq!(fleet.due(Millis(13_100)).len(), 1);
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_runs_out() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    let placement = fleet.grant(&id, &gateway("g-1"), &hello, Millis(0)).unwrap();
+    assert_eq!(placement.lease_ms, 2_000);
+    assert!(!fleet.expire_leases(Millis(1_999)));
+    fleet.report(&report("g-1", &[&id], &[]), Millis(1_500));
+    assert!(!fleet.expire_leases(Millis(3_499)));
+    assert!(fleet.expire_leases(Millis(3_500)));
+    assert!(fleet.instances[&id].lease.is_none());
+}
+
+#[test]
+fn another_gateway_cannot_renew_or_return_a_lease() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    fleet.grant(&id, &gateway("g-1"), &hello, Millis(0));
+    let (give_back, _) = fleet.report(&report("g-2", &[&id], &[&id]), Millis(1));
+    assert_eq!(give_back, std::slice::from_ref(&id));
+    assert_eq!(fleet.instances[&id].lease.as_ref().unwrap().gateway, gateway("g-1"));
+}
+
+#[test]
+fn a_new_version_recalls_the_leases_of_the_old_one_once() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    fleet.grant(&id, &gateway("g-1"), &hello, Millis(0));
+    fleet.switch_to(&hello.spec.function, VersionNumber(2), Millis(1));
+    assert!(fleet.untold_recalls(&gateway("g-2")).is_empty());
+    assert_eq!(fleet.untold_recalls(&gateway("g-1")), std::slice::from_ref(&id));
+    assert!(fleet.untold_recalls(&gateway("g-1")).is_empty());
+    assert!(fleet.due(Millis(2)).is_empty());
+    fleet.report(&report("g-1", &[], &[&id]), Millis(3));
+    assert_eq!(fleet.due(Millis(4)).len(), 1);
+}
+
+#[test]
+fn a_stuck_invocation_ends_an_instance_that_serves_one_at_a_time() {
+    let one = hello();
+    let many = live(spec("many", 1, 10, 5, 5));
+    let mut fleet = fleet(100);
+    for (version, name, ends) in [(&one, "i-one", true), (&many, "i-many", false)] {
+        let id = ready(&mut fleet, name, version, Millis(0));
+        fleet.grant(&id, &gateway("g-1"), version, Millis(0));
+        let mut report = report("g-1", &[], &[&id]);
+        report.returned[0].stuck = true;
+        let (_, stuck) = fleet.report(&report, Millis(1));
+        assert_eq!(stuck.contains(&id), ends, "{name}");
+    }
+}

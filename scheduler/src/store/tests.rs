@@ -1,1 +1,90 @@
+//! The database on a file of its own, closed and opened again.
 
+use rekindle_wire::api::{PhaseTime, VersionState};
+use rekindle_wire::{ApiError, ErrorCode, VersionNumber};
+
+use super::*;
+use crate::fixture::{parsed, spec};
+
+async fn open(dir: &tempfile::TempDir) -> Store {
+    Store::open(&dir.path().join("scheduler.db")).await.unwrap()
+}
+
+async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
+    let added = store.add_version(&parsed(name), &format!("sources/{name}"), 7).await.unwrap();
+    let mut spec = spec(name, added.info.version.0, 10, 1, 1);
+    spec.snapshot = snapshot.map(|s| s.parse().unwrap());
+    let phases = [PhaseTime { phase: VersionState::Building, ms: 1.5 }];
+    store.set_live(&spec, None, None, &phases).await.unwrap();
+    added.info.version.0
+}
+
+#[tokio::test]
+async fn what_was_stored_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    assert_eq!(add_live(&store, "hello", None).await, 1);
+    assert_eq!(add_live(&store, "hello", None).await, 2);
+    store.close().await;
+    let store = open(&dir).await;
+    let versions = store.versions(&"hello".parse().unwrap(), 50).await.unwrap();
+    assert_eq!(versions.iter().map(|v| v.version.0).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(versions[0].state, VersionState::Live);
+    assert_eq!(versions[0].phases[0].ms, 1.5);
+    assert_eq!(versions[0].manifest, parsed("hello"));
+    assert_eq!(store.live_specs().await.unwrap().len(), 2);
+    assert_eq!(store.newest_versions().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let name = "hello".parse().unwrap();
+    let added = store.add_version(&parsed("hello"), "sources/a", 7).await.unwrap();
+    store.set_state(&name, added.info.version, VersionState::Building, &[]).await.unwrap();
+    let again = store.add_version(&parsed("hello"), "sources/b", 8).await;
+    assert!(matches!(again, Err(StoreError::Busy(_))), "{again:?}");
+    assert!(matches!(store.delete_function(&name).await, Err(StoreError::Busy(_))));
+    assert_eq!(store.fail_unfinished().await.unwrap(), 1);
+    let version = store.version(&name, VersionNumber(1)).await.unwrap().unwrap();
+    assert_eq!(version.state, VersionState::Failed);
+    let error = version.error.unwrap();
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(error.message.contains("deploy again"), "{error}");
+    assert_eq!(store.add_version(&parsed("hello"), "sources/b", 8).await.unwrap().info.version.0, 2);
+}
+
+#[tokio::test]
+async fn neither_a_uid_nor_a_version_number_is_given_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let first = store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
+    let error = ApiError::new(ErrorCode::BuildFailed, "no");
+    let name = "a".parse().unwrap();
+    store.set_failed(&name, first.info.version, &error, &[]).await.unwrap();
+    let other = store.add_version(&parsed("b"), "sources/b", 7).await.unwrap();
+    assert!(store.delete_function(&name).await.unwrap().is_some());
+    let again = store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
+    assert_eq!((first.uid, other.uid), (100_001, 100_002));
+    assert_eq!(again.uid, 100_003);
+    assert_eq!(again.info.version.0, 2);
+}
+
+#[tokio::test]
+async fn a_deleted_function_leaves_what_nobody_else_uses() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    add_live(&store, "a", Some("s-1")).await;
+    add_live(&store, "a", Some("s-2")).await;
+    let shared = store.add_version(&parsed("b"), "sources/a", 7).await.unwrap();
+    let left = store.delete_function(&"a".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(left.snapshots, ["s-1".parse().unwrap(), "s-2".parse().unwrap()]);
+    assert!(left.source_keys.is_empty(), "b uses the same upload");
+    let error = ApiError::new(ErrorCode::BuildFailed, "no");
+    store.set_failed(&shared.info.function, shared.info.version, &error, &[]).await.unwrap();
+    let left = store.delete_function(&"b".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(left.source_keys, ["sources/a"]);
+    assert_eq!(store.delete_function(&"b".parse().unwrap()).await.unwrap(), None);
+    assert!(store.functions().await.unwrap().is_empty());
+}

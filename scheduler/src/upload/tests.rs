@@ -1,1 +1,89 @@
+//! Archives as they should be, and as an attacker writes them.
 
+use std::io::Write as _;
+
+use tar::{Builder, EntryType, Header};
+
+use super::*;
+
+const MANIFEST: &str = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+
+/// An archive of raw entries: type, path as written, link target, content.
+fn archive(entries: &[(EntryType, &str, &str, &str)]) -> Vec<u8> {
+    let mut tar = Builder::new(Vec::new());
+    for (kind, path, link, content) in entries {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(*kind);
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        // The setters refuse what an attacker writes.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+        header.set_cksum();
+        tar.append(&header, content.as_bytes()).unwrap();
+    }
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(&tar.into_inner().unwrap()).unwrap();
+    gz.finish().unwrap()
+}
+
+async fn received(bytes: Vec<u8>) -> Result<Manifest, ApiError> {
+    let dir = tempfile::tempdir().unwrap();
+    let upload = receive(Body::from(bytes.clone()), dir.path()).await?;
+    assert_eq!(upload.digest, blake3::hash(&bytes));
+    assert_eq!(std::fs::read(upload.file.path()).unwrap(), bytes);
+    Ok(upload.manifest)
+}
+
+#[tokio::test]
+async fn a_folder_is_taken_with_or_without_a_leading_dot() {
+    for name in ["fn.toml", "./fn.toml"] {
+        let bytes = archive(&[
+            (EntryType::Directory, "lib/", "", ""),
+            (EntryType::Regular, "lib/main.py", "", "x"),
+            (EntryType::Symlink, "bin", "/usr/bin", ""),
+            (EntryType::Regular, name, "", MANIFEST),
+        ]);
+        assert_eq!(received(bytes).await.unwrap().name.as_str(), "hello");
+    }
+}
+
+#[tokio::test]
+async fn entries_that_lead_out_of_the_folder_are_refused() {
+    let manifest = (EntryType::Regular, "fn.toml", "", MANIFEST);
+    for bad in [
+        vec![(EntryType::Regular, "../evil", "", "x")],
+        vec![(EntryType::Regular, "a/../../evil", "", "x")],
+        vec![(EntryType::Regular, "/etc/passwd", "", "x")],
+        vec![(EntryType::Link, "passwd", "/etc/passwd", "")],
+        vec![(EntryType::Symlink, "out", "/etc", ""), (EntryType::Regular, "out/passwd", "", "x")],
+        vec![(EntryType::Char, "null", "", "")],
+        vec![(EntryType::Fifo, "pipe", "", "")],
+    ] {
+        let entries: Vec<_> = std::iter::once(manifest).chain(bad.iter().copied()).collect();
+        let error = received(archive(&entries)).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidManifest, "{bad:?}: {error}");
+        assert!(error.message.contains("leave it out"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_manifest_is_refused_with_its_line() {
+    let text = format!("{MANIFEST}memroy = \"1GiB\"\n");
+    let error = received(archive(&[(EntryType::Regular, "fn.toml", "", &text)])).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::InvalidManifest);
+    assert!(error.message.contains("line 4"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_folder_is_refused_with_the_fix() {
+    let error = received(archive(&[(EntryType::Regular, "main.py", "", "x")])).await.unwrap_err();
+    assert!(error.message.contains("fn init"), "{error}");
+    let error = received(b"not an archive".to_vec()).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::BadRequest);
+    // Cut off in the middle.
+    let random: String = (0..20_000_u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
+    let mut bytes = archive(&[(EntryType::Regular, "fn.toml", "", MANIFEST), (EntryType::Regular, "data", "", &random)]);
+    bytes.truncate(bytes.len() / 2);
+    assert_eq!(received(bytes).await.unwrap_err().code, ErrorCode::BadRequest);
+}

@@ -1,0 +1,30 @@
+//! Holds the error codes and their pages in `docs/errors/` together.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use rekindle_wire::ErrorCode;
+
+#[test]
+fn every_code_has_a_page_that_says_what_to_do_and_no_page_is_left_over() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+    let mut pages: BTreeSet<String> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for code in ErrorCode::ALL {
+        let file = format!("{}.md", code.as_str());
+        assert!(pages.remove(&file), "docs/errors/{file} is missing");
+        let text = std::fs::read_to_string(folder.join(&file)).unwrap();
+        let title = format!("# `{}` ({})\n", code.as_str(), code.status().as_u16());
+        assert!(text.starts_with(&title), "docs/errors/{file} must start with {title:?}");
+        for section in ["## Meaning\n\n", "## What to do\n\n"] {
+            let after = text.split_once(section).map(|(_, after)| after.trim());
+            assert!(
+                after.is_some_and(|a| !a.is_empty() && !a.starts_with('#')),
+                "docs/errors/{file} needs a section {section:?}"
+            );
+        }
+    }
+    assert!(pages.is_empty(), "pages of no code: {pages:?}");
+}

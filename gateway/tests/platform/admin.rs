@@ -1,0 +1,146 @@
+//! The admin API.
+
+use futures::StreamExt as _;
+use rekindle_wire::ErrorCode;
+use rekindle_wire::api::{FunctionSummary, LogLine, VersionState};
+use reqwest::Method;
+
+use crate::harness::{KEY, Platform, error, folder, until};
+use crate::played_worker::PlayedWorker;
+
+#[tokio::test]
+async fn nothing_is_done_without_the_right_key() {
+    let platform = Platform::start().await;
+    let calls = [
+        (Method::GET, "/v1/functions"),
+        (Method::POST, "/v1/functions"),
+        (Method::GET, "/v1/status"),
+        (Method::DELETE, "/v1/functions/hello"),
+        (Method::POST, "/v1/functions/hello/invocations"),
+        (Method::GET, "/v1/nothing"),
+    ];
+    for (method, path) in calls {
+        let call = || platform.http.request(method.clone(), format!("{}{path}", platform.url));
+        let wrong = format!("{KEY}x");
+        for call in [call(), call().bearer_auth(wrong), call().basic_auth(KEY, Some(KEY))] {
+            let refused = error(call.send().await.unwrap()).await;
+            assert_eq!(refused.code, ErrorCode::Unauthorized, "{method} {path}");
+            assert!(refused.message.contains("key"), "{refused}");
+        }
+    }
+    assert_eq!(platform.relay.calls("/v1/functions"), 0);
+}
+
+#[tokio::test]
+async fn a_deploy_is_prepared_stored_and_listed() {
+    let platform = Platform::start().await;
+    let version = platform.deploy("hello", "memory = \"64MiB\"\n").await;
+    assert_eq!(version.version.0, 1);
+    assert_eq!(version.phases.iter().map(|p| p.phase).collect::<Vec<_>>(), [VersionState::Building, VersionState::Booting]);
+    let request = platform.worker.prepared.lock()[0].clone();
+    assert_eq!(request.uid, 100_001);
+    let sent = folder("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"64MiB\"\n");
+    assert_eq!(platform.objects.0.lock().get(&request.source_key), Some(&sent));
+    let answer = platform.admin(Method::GET, "/v1/functions").send().await.unwrap();
+    let list: Vec<FunctionSummary> = answer.json().await.unwrap();
+    assert_eq!(list.len(), 1);
+    assert_eq!((list[0].live, list[0].memory_bytes, list[0].instances), (Some(version.version), 64 << 20, 1));
+    assert_eq!(list[0].path, "/function/hello");
+}
+
+#[tokio::test]
+async fn a_bad_manifest_is_refused_with_its_line() {
+    let platform = Platform::start().await;
+    let refused = error(platform.upload("name = \"hello\"\nruntime = \"python\"\nentry = \"x\"\n").await).await;
+    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert!(refused.message.contains("line 3"), "{refused}");
+    assert!(platform.objects.0.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_deleted_function_is_gone_with_its_instances_and_snapshots() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    platform.function("hello").send().await.unwrap();
+    for key in ["snapshots/s-hello-1/manifest.json", "snapshots/s-hello-1/bundle", "snapshots/s-other-1/bundle"] {
+        platform.objects.0.lock().insert(key.to_owned(), Vec::new());
+    }
+    let deleted = platform.admin(Method::DELETE, "/v1/functions/hello").send().await.unwrap();
+    assert_eq!(deleted.status(), 204);
+    assert_eq!(platform.worker.running(), 0);
+    assert_eq!(platform.objects.0.lock().keys().collect::<Vec<_>>(), ["snapshots/s-other-1/bundle"]);
+    assert_eq!(error(platform.function("hello").send().await.unwrap()).await.code, ErrorCode::FunctionNotFound);
+    let again = platform.admin(Method::DELETE, "/v1/functions/hello").send().await.unwrap();
+    assert_eq!(error(again).await.code, ErrorCode::FunctionNotFound);
+    assert_eq!(platform.deploy("hello", "").await.version.0, 2);
+}
+
+#[tokio::test]
+async fn an_instance_can_be_stopped_by_hand() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let id = platform.status().await.instances[0].id.clone();
+    let stop = || platform.admin(Method::DELETE, &format!("/v1/instances/{id}")).send();
+    assert_eq!(stop().await.unwrap().status(), 204);
+    assert_eq!(platform.worker.running(), 0);
+    assert_eq!(error(stop().await.unwrap()).await.code, ErrorCode::NotFound);
+}
+
+#[tokio::test]
+async fn log_lines_of_all_workers_come_in_order() {
+    let platform = Platform::start().await;
+    let _second = PlayedWorker::start(&platform.relay.address, 1 << 30).await;
+    platform.deploy("hello", "").await;
+    until("both workers are known", async || platform.status().await.workers.len() == 2).await;
+    let read = async |query: &str| {
+        let answer = platform.admin(Method::GET, &format!("/v1/functions/hello/logs{query}")).send().await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
+        answer
+    };
+    let lines = read("").await.text().await.unwrap();
+    let lines: Vec<LogLine> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len(), 4);
+    assert!(lines.is_sorted_by_key(|l| l.unix_ms));
+    let last = read("?tail=1").await.text().await.unwrap();
+    assert_eq!(last.lines().count(), 1);
+    // Followed lines come although the answer does not end.
+    let mut followed = read("?follow=true").await.bytes_stream();
+    let mut text = Vec::new();
+    while text.iter().filter(|b| **b == b'\n').count() < 4 {
+        text.extend(followed.next().await.unwrap().unwrap());
+    }
+    let unknown = platform.admin(Method::GET, "/v1/functions/nobody/logs").send().await.unwrap();
+    assert_eq!(error(unknown).await.code, ErrorCode::FunctionNotFound);
+}
+
+#[tokio::test]
+async fn the_description_names_every_path_with_its_errors() {
+    let platform = Platform::start().await;
+    let answer = platform.http.get(format!("{}/v1/openapi.json", platform.url)).send().await.unwrap();
+    let document: serde_json::Value = answer.json().await.unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    for path in [
+        "/v1/functions",
+        "/v1/functions/{name}",
+        "/v1/functions/{name}/versions/{version}",
+        "/v1/functions/{name}/logs",
+        "/v1/functions/{name}/invocations",
+        "/v1/status",
+        "/v1/instances",
+        "/v1/instances/{id}",
+        "/v1/openapi.json",
+        "/function/{name}",
+        "/function/{name}/{path}",
+        "/healthz",
+        "/readyz",
+    ] {
+        let operations = paths.get(path).unwrap_or_else(|| panic!("{path} is not described"));
+        for (method, operation) in operations.as_object().unwrap() {
+            assert!(operation["summary"].is_string(), "{method} {path} has no summary");
+            let keyed = path.starts_with("/v1/") && path != "/v1/openapi.json";
+            assert_eq!(operation["responses"].get("401").is_some(), keyed, "{method} {path}");
+            assert_eq!(operation.get("security").is_some(), keyed, "{method} {path}");
+        }
+    }
+    assert!(document["components"]["schemas"]["VersionInfo"]["properties"]["phases"].is_object());
+}

@@ -1,0 +1,149 @@
+//! The warm path, start kinds, and leases that end.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use rekindle_wire::ErrorCode;
+use reqwest::Method;
+
+use crate::harness::{KEY, Platform, error, until};
+
+const PLACEMENTS: &str = "/internal/placements";
+
+fn start_of(answer: &reqwest::Response) -> String {
+    answer.headers()["x-fn-start"].to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_warm_path_asks_the_scheduler_once() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    for _ in 0..50 {
+        let answer = platform.function("hello").send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(start_of(&answer), "warm");
+    }
+    assert_eq!(platform.relay.calls(PLACEMENTS), 1);
+    assert_eq!(platform.worker.running(), 1);
+}
+
+#[tokio::test]
+async fn all_who_waited_for_a_start_get_its_kind_and_later_ones_are_warm() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "concurrency = 10\nidle = \"1s\"\n").await;
+    platform.scale_to_zero().await;
+    platform.worker.start_delay_ms.store(300, std::sync::atomic::Ordering::SeqCst);
+    let answers = join_all((0..5).map(|_| platform.function("hello").send())).await;
+    for answer in answers {
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(start_of(&answer), "restored");
+        let timing = answer.headers()["server-timing"].to_str().unwrap();
+        let names: Vec<_> = timing.split(", ").map(|p| p.split(';').next().unwrap()).collect();
+        assert_eq!(names, ["route", "place", "restore", "function"]);
+    }
+    assert_eq!(platform.worker.starts.lock().len(), 1);
+    let answer = platform.function("hello").send().await.unwrap();
+    assert_eq!(start_of(&answer), "warm");
+}
+
+#[tokio::test]
+async fn an_instance_that_is_gone_is_replaced_and_the_request_sent_again() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let first = platform.function("hello").send().await.unwrap();
+    // It vanishes without anybody being told.
+    platform.worker.silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    platform.worker.instances.lock().clear();
+    let body = "x".repeat(60_000);
+    let answer = platform.post("hello/swallow").body(body).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(start_of(&answer), "restored");
+    assert_ne!(answer.headers()["x-fn-instance"], first.headers()["x-fn-instance"]);
+    assert_eq!(answer.text().await.unwrap(), "60000");
+}
+
+#[tokio::test]
+async fn a_body_that_was_partly_sent_is_not_sent_again() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    platform.function("hello").send().await.unwrap();
+    platform.worker.silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    platform.worker.instances.lock().clear();
+    let body = reqwest::Body::from(vec![b'x'; 2 << 20]);
+    let refused = error(platform.post("hello/swallow").body(body).send().await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::Unavailable);
+    assert!(refused.message.contains("try again"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_idle_instance_goes_and_the_next_invocation_starts_another() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "idle = \"1s\"\n").await;
+    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
+    let since = std::time::Instant::now();
+    platform.scale_to_zero().await;
+    assert!(since.elapsed() >= Duration::from_millis(800), "it went before its idle time");
+    let answer = platform.function("hello").send().await.unwrap();
+    assert_eq!(start_of(&answer), "restored");
+}
+
+#[tokio::test]
+async fn an_instance_in_use_does_not_go() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "idle = \"1s\"\n").await;
+    let long = tokio::spawn(platform.function("hello/slow/2500").send());
+    let answer = long.await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200);
+    for _ in 0..25 {
+        // Used every tenth of a second, for longer than its lease and its idle time.
+        assert_eq!(start_of(&platform.function("hello").send().await.unwrap()), "warm");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(platform.worker.starts.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_new_version_serves_at_once_and_the_old_one_goes_when_it_is_free() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "concurrency = 5\n").await;
+    let first = platform.function("hello").send().await.unwrap();
+    let old = first.headers()["x-fn-instance"].clone();
+    let long = tokio::spawn(platform.function("hello/slow/1500").send());
+    until("it runs", async || platform.worker.invocations.load(std::sync::atomic::Ordering::SeqCst) == 2).await;
+    assert_eq!(platform.deploy("hello", "concurrency = 5\n").await.version.0, 2);
+    // The recall reaches the gateway by its watch, not by a lease running out.
+    until("the new version serves", async || {
+        platform.function("hello").send().await.unwrap().headers()["x-fn-instance"] != old
+    })
+    .await;
+    let long = long.await.unwrap().unwrap();
+    assert_eq!((long.status().as_u16(), &long.headers()["x-fn-instance"]), (200, &old));
+    until("the old instance is gone", async || platform.worker.running() == 1).await;
+    let detail = platform.describe("hello").await;
+    assert_eq!(detail.summary.live.unwrap().0, 2);
+    assert_eq!(detail.instances[0].version.0, 2);
+}
+
+#[tokio::test]
+async fn a_start_can_be_forced_with_the_key() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 2\n").await;
+    for kind in ["booted", "restored", "booted", "restored"] {
+        let call = platform.function("hello").header("x-fn-force-start", kind).bearer_auth(KEY);
+        let answer = call.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(start_of(&answer), kind);
+        let told: serde_json::Value = answer.json().await.unwrap();
+        assert!(told["headers"].get("authorization").is_none(), "the function learned the key");
+    }
+    let refused = error(platform.function("hello").header("x-fn-force-start", "booted").send().await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::Unauthorized);
+    let odd = platform.function("hello").header("x-fn-force-start", "warm").bearer_auth(KEY);
+    assert_eq!(error(odd.send().await.unwrap()).await.code, ErrorCode::BadRequest);
+    platform.deploy("plain", "snapshot = false\n").await;
+    let call = platform.admin(Method::POST, "/v1/functions/plain/invocations");
+    let refused = error(call.header("x-fn-force-start", "restored").send().await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::BadRequest);
+    assert!(refused.message.contains("snapshot = true"), "{refused}");
+}

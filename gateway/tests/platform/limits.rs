@@ -1,0 +1,60 @@
+//! Queues, sizes and numbers that end.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rekindle_wire::ErrorCode;
+
+use crate::harness::{Platform, error, until};
+
+#[tokio::test]
+async fn a_function_at_its_maximum_is_429_with_retry_after() {
+    let platform = Platform::start_with(|c| c.place_wait = Duration::from_millis(300)).await;
+    platform.deploy("hello", "max_instances = 1\n").await;
+    let busy = tokio::spawn(platform.function("hello/slow/3000").send());
+    until("it is busy", async || platform.worker.invocations.load(Ordering::SeqCst) == 1).await;
+    let refused = error(platform.function("hello").send().await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::Throttled);
+    assert_eq!(refused.retry_after_s, Some(1));
+    assert!(refused.message.contains("max_instances"), "{refused}");
+    assert_eq!(busy.await.unwrap().unwrap().status(), 200);
+    assert_eq!(platform.worker.running(), 1);
+}
+
+#[tokio::test]
+async fn invocations_that_wait_are_served_in_turn_when_a_slot_gets_free() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 2\n").await;
+    let calls = (0..12).map(|_| platform.function("hello/slow/100").send());
+    for answer in futures::future::join_all(calls).await {
+        assert_eq!(answer.unwrap().status(), 200);
+    }
+    assert!(platform.worker.running() <= 2);
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413_by_its_length_or_when_it_shows() {
+    let platform = Platform::start_with(|c| c.max_body_bytes = 1 << 20).await;
+    platform.deploy("hello", "").await;
+    let fits = platform.post("hello/swallow").body(vec![b'x'; 1 << 20]).send().await.unwrap();
+    assert_eq!(fits.text().await.unwrap(), (1 << 20).to_string());
+    let known = platform.post("hello/swallow").body(vec![b'x'; (1 << 20) + 1]).send().await.unwrap();
+    assert_eq!(error(known).await.code, ErrorCode::TooLarge);
+    assert_eq!(platform.worker.invocations.load(Ordering::SeqCst), 1, "it was refused up front");
+    let chunks = futures::stream::iter((0..64).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 64 << 10])));
+    let call = platform.post("hello/swallow").body(reqwest::Body::wrap_stream(chunks));
+    assert_eq!(error(call.send().await.unwrap()).await.code, ErrorCode::TooLarge);
+    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn more_requests_in_flight_than_allowed_are_503() {
+    let platform = Platform::start_with(|c| c.max_in_flight = 1).await;
+    platform.deploy("hello", "").await;
+    let mut begun = platform.function("hello/stall").send().await.unwrap();
+    assert_eq!(begun.chunk().await.unwrap().unwrap(), "begun");
+    let refused = error(platform.function("hello").send().await.unwrap()).await;
+    assert_eq!((refused.code, refused.retry_after_s), (ErrorCode::Unavailable, Some(1)));
+    drop(begun);
+    until("there is room again", async || platform.function("hello").send().await.unwrap().status() == 200).await;
+}

@@ -1,0 +1,14 @@
+//! A gateway and a scheduler as they run, with a worker that is played: it speaks the worker's interface and has no sandboxes. Through
+//! HTTP only, as users see it.
+
+mod admin;
+mod answers;
+mod errors;
+mod harness;
+mod leases;
+mod limits;
+mod played_worker;
+mod relay;
+mod scaling;
+mod scheduler_restart;
+mod traces;

@@ -1,0 +1,352 @@
+//! A worker without sandboxes. What an invocation does is said by its path:
+//!
+//! `/` and others: the request told as JSON · `/slow/MS` · `/hang` · `/stall`: a chunk, then nothing · `/echo`: the body, as it comes ·
+//! `/throw` · `/crash` · `/swallow`: reads the body and answers its length
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, delete, get, post};
+use axum::{Json, Router};
+use futures::StreamExt as _;
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use rekindle_wire::api::{InstanceInfo, InstanceState, LogLine, StartKind, VersionState};
+use rekindle_wire::headers::{CLUSTER_TOKEN, FUNCTION_ERROR};
+use rekindle_wire::internal::{
+    Heartbeat, HeartbeatAnswer, LayerRef, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
+};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::harness::TOKEN;
+
+pub(crate) struct Running {
+    function: FunctionName,
+    version: VersionNumber,
+    started: StartKind,
+    ready_at: Instant,
+    in_flight: u32,
+    last: Instant,
+}
+
+pub(crate) struct Inner {
+    pub(crate) id: WorkerId,
+    address: String,
+    scheduler: String,
+    capacity: u64,
+    pub(crate) instances: Mutex<HashMap<InstanceId, Running>>,
+    /// Starts asked for, in order.
+    pub(crate) starts: Mutex<Vec<StartInstance>>,
+    pub(crate) prepared: Mutex<Vec<PrepareRequest>>,
+    pub(crate) removed: Mutex<Vec<FunctionName>>,
+    pub(crate) start_delay_ms: AtomicU64,
+    pub(crate) prepare_hangs: AtomicBool,
+    pub(crate) prepare_fails: AtomicBool,
+    pub(crate) silent: AtomicBool,
+    pub(crate) invocations: AtomicUsize,
+    /// Invocations whose answer nobody waited for.
+    pub(crate) cancelled: AtomicUsize,
+}
+
+/// Ends when dropped.
+pub(crate) struct PlayedWorker {
+    pub(crate) inner: Arc<Inner>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl std::ops::Deref for PlayedWorker {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl Drop for PlayedWorker {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl PlayedWorker {
+    pub(crate) async fn start(scheduler: &str, capacity: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let inner = Arc::new(Inner {
+            id: WorkerId::generate(),
+            address: listener.local_addr().unwrap().to_string(),
+            scheduler: scheduler.to_owned(),
+            capacity,
+            instances: Mutex::default(),
+            starts: Mutex::default(),
+            prepared: Mutex::default(),
+            removed: Mutex::default(),
+            start_delay_ms: AtomicU64::new(0),
+            prepare_hangs: AtomicBool::new(false),
+            prepare_fails: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            invocations: AtomicUsize::new(0),
+            cancelled: AtomicUsize::new(0),
+        });
+        let router = Router::new()
+            .route("/instances", post(start))
+            .route("/instances/{id}", delete(stop))
+            .route("/prepare", post(prepare))
+            .route("/logs/{function}", get(logs))
+            .route("/functions/{name}", delete(remove))
+            .route("/invoke/{instance}/", any(invoke))
+            .route("/invoke/{instance}/{*path}", any(invoke))
+            .layer(axum::middleware::from_fn(check_token))
+            .with_state(inner.clone());
+        let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let beating = tokio::spawn(beat(inner.clone()));
+        Self { inner, tasks: vec![serving, beating] }
+    }
+}
+
+impl Inner {
+    pub(crate) fn running(&self) -> usize {
+        self.instances.lock().len()
+    }
+
+    fn add(&self, id: InstanceId, function: FunctionName, version: VersionNumber, started: StartKind) {
+        let delay = Duration::from_millis(self.start_delay_ms.load(Ordering::SeqCst));
+        let running = Running {
+            function,
+            version,
+            started,
+            ready_at: Instant::now() + delay,
+            in_flight: 0,
+            last: Instant::now(),
+        };
+        self.instances.lock().insert(id, running);
+    }
+
+    fn infos(&self) -> Vec<InstanceInfo> {
+        let instances = self.instances.lock();
+        let one = |(id, i): (&InstanceId, &Running)| InstanceInfo {
+            id: id.clone(),
+            function: i.function.clone(),
+            version: i.version,
+            worker: self.id.clone(),
+            state: if i.ready_at <= Instant::now() { InstanceState::Ready } else { InstanceState::Starting },
+            started: i.started,
+            in_flight: i.in_flight,
+            idle_ms: if i.in_flight > 0 { 0 } else { i.last.elapsed().as_millis() as u64 },
+            memory_bytes: 1,
+        };
+        instances.iter().map(one).collect()
+    }
+}
+
+async fn beat(worker: Arc<Inner>) {
+    let client = reqwest::Client::new();
+    loop {
+        if !worker.silent.load(Ordering::SeqCst) {
+            let beat = Heartbeat {
+                worker: worker.id.clone(),
+                incarnation: 1,
+                address: worker.address.clone(),
+                memory_capacity_bytes: worker.capacity,
+                instances: worker.infos(),
+            };
+            let url = format!("http://{}/internal/heartbeat", worker.scheduler);
+            let sent = client.post(url).header(CLUSTER_TOKEN, TOKEN).json(&beat).send().await;
+            if let Ok(answer) = sent
+                && let Ok(answer) = answer.json::<HeartbeatAnswer>().await
+            {
+                let mut instances = worker.instances.lock();
+                answer.stop.iter().for_each(|id| drop(instances.remove(id)));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn check_token(request: Request, next: axum::middleware::Next) -> Response {
+    if request.headers().get(CLUSTER_TOKEN).is_none_or(|t| t != TOKEN) {
+        return ApiError::new(ErrorCode::Unauthorized, "no token").into_response();
+    }
+    next.run(request).await
+}
+
+async fn start(State(worker): State<Arc<Inner>>, Json(start): Json<StartInstance>) -> StatusCode {
+    let spec = &start.spec;
+    worker.add(start.instance.clone(), spec.function.clone(), spec.version, start.start);
+    worker.starts.lock().push(start);
+    StatusCode::ACCEPTED
+}
+
+async fn stop(
+    State(worker): State<Arc<Inner>>,
+    Path(id): Path<InstanceId>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let mut instances = worker.instances.lock();
+    let if_idle = query.get("if_idle").is_some_and(|v| v == "true");
+    match instances.get(&id) {
+        None => ApiError::new(ErrorCode::NotFound, "no such instance").into_response(),
+        Some(i) if if_idle && i.in_flight > 0 => ApiError::new(ErrorCode::Conflict, "busy").into_response(),
+        Some(_) => {
+            instances.remove(&id);
+            StatusCode::NO_CONTENT.into_response()
+        }
+    }
+}
+
+async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRequest>) -> Response {
+    worker.prepared.lock().push(request.clone());
+    let layer = LayerRef { digest: "00".to_owned(), tar_bytes: 1 };
+    let spec = VersionSpec {
+        function: request.function.clone(),
+        version: request.version,
+        uid: request.uid,
+        rootfs: layer.clone(),
+        layer,
+        snapshot: request.manifest.snapshot.then(|| format!("s-{}-{}", request.function, request.version).parse().unwrap()),
+        manifest: request.manifest,
+    };
+    let mut events = vec![
+        PrepareEvent::Phase { phase: VersionState::Building },
+        PrepareEvent::Phase { phase: VersionState::Booting },
+    ];
+    let hangs = worker.prepare_hangs.load(Ordering::SeqCst);
+    if worker.prepare_fails.load(Ordering::SeqCst) {
+        let error = ApiError::new(ErrorCode::BootFailed, "main.py: no such file");
+        events.push(PrepareEvent::Failed { error });
+    } else if !hangs {
+        worker.add(request.instance, spec.function.clone(), spec.version, StartKind::Booted);
+        events.push(PrepareEvent::Done { spec, snapshot: None, snapshot_error: None });
+    }
+    let lines = events.into_iter().map(|e| Ok::<_, Infallible>(serde_json::to_string(&e).unwrap() + "\n"));
+    let lines = futures::stream::iter(lines);
+    if hangs {
+        return Body::from_stream(lines.chain(futures::stream::pending())).into_response();
+    }
+    Body::from_stream(lines).into_response()
+}
+
+async fn logs(
+    State(worker): State<Arc<Inner>>,
+    Path(_): Path<FunctionName>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let line = |text: &str, unix_ms| {
+        let line = LogLine {
+            unix_ms,
+            instance: "i-1".parse().unwrap(),
+            version: VersionNumber(1),
+            stream: "stdout".to_owned(),
+            text: format!("{text} of {}", worker.id),
+        };
+        Ok::<_, Infallible>(Bytes::from(serde_json::to_string(&line).unwrap() + "\n"))
+    };
+    // Lines of several workers interleave by time.
+    let nudge = i64::from(worker.address.as_bytes().last().copied().unwrap_or(0));
+    let lines = futures::stream::iter([line("first", 1_000 + nudge), line("last", 2_000 + nudge)]);
+    if query.get("follow").is_some_and(|f| f == "true") {
+        return Body::from_stream(lines.chain(futures::stream::pending())).into_response();
+    }
+    Body::from_stream(lines).into_response()
+}
+
+async fn remove(State(worker): State<Arc<Inner>>, Path(name): Path<FunctionName>) -> StatusCode {
+    worker.instances.lock().retain(|_, i| i.function != name);
+    worker.removed.lock().push(name);
+    StatusCode::NO_CONTENT
+}
+
+/// An invocation in flight; one that is dropped unfinished was cancelled.
+struct InFlight {
+    worker: Arc<Inner>,
+    instance: InstanceId,
+    finished: bool,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.worker.cancelled.fetch_add(1, Ordering::SeqCst);
+        }
+        if let Some(i) = self.worker.instances.lock().get_mut(&self.instance) {
+            i.in_flight -= 1;
+            i.last = Instant::now();
+        }
+    }
+}
+
+async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response {
+    let whole = request.uri().path().strip_prefix("/invoke/").unwrap().to_owned();
+    let (instance, path) = whole.split_once('/').unwrap();
+    let path = format!("/{path}");
+    let instance: InstanceId = instance.parse().unwrap();
+    let ready_at = match worker.instances.lock().get_mut(&instance) {
+        None => return ApiError::new(ErrorCode::InstanceGone, "gone").into_response(),
+        Some(i) => {
+            i.in_flight += 1;
+            i.ready_at
+        }
+    };
+    let in_flight = InFlight { worker: worker.clone(), instance, finished: false };
+    worker.invocations.fetch_add(1, Ordering::SeqCst);
+    let cold = ready_at > Instant::now();
+    tokio::time::sleep_until(ready_at.into()).await;
+    let mut response = act(&path, request).await;
+    if cold {
+        response.headers_mut().insert("server-timing", "restore;dur=12.5, function;dur=1.0".parse().unwrap());
+    }
+    let (parts, body) = response.into_parts();
+    // The invocation is over with its body.
+    let stream = body.into_data_stream().chain(futures::stream::once(async move {
+        let mut over = in_flight;
+        over.finished = true;
+        Ok(Bytes::new())
+    }));
+    Response::from_parts(parts, Body::from_stream(stream))
+}
+
+async fn act(path: &str, request: Request) -> Response {
+    if let Some(ms) = path.strip_prefix("/slow/") {
+        tokio::time::sleep(Duration::from_millis(ms.parse().unwrap())).await;
+        return told(path, &request);
+    }
+    match path {
+        "/hang" => std::future::pending().await,
+        "/stall" => {
+            let chunk = Ok::<_, Infallible>(Bytes::from_static(b"begun"));
+            Body::from_stream(futures::stream::once(async { chunk }).chain(futures::stream::pending())).into_response()
+        }
+        "/echo" => request.into_body().into_response(),
+        "/swallow" => match request.into_body().collect().await {
+            Ok(body) => body.to_bytes().len().to_string().into_response(),
+            Err(_) => StatusCode::BAD_REQUEST.into_response(),
+        },
+        "/throw" => {
+            let thrown = json!({"errorType": "ValueError", "errorMessage": "no such order", "trace": []});
+            ([(FUNCTION_ERROR, "1")], Json(thrown)).into_response()
+        }
+        "/crash" => ApiError::new(ErrorCode::FunctionCrashed, "killed by SIGSEGV").into_response(),
+        "/leaky" => ([("x-rekindle-secret", "1"), ("x-fn-start", "parked"), ("connection", "close"), ("x-own", "kept")], "ok").into_response(),
+        _ => told(path, &request),
+    }
+}
+
+fn told(path: &str, request: &Request) -> Response {
+    let headers: &HeaderMap = request.headers();
+    let headers: HashMap<_, _> = headers.iter().map(|(n, v)| (n.as_str(), v.to_str().unwrap())).collect();
+    Json(json!({
+        "method": request.method().as_str(),
+        "path": path,
+        "query": request.uri().query(),
+        "headers": headers,
+    }))
+    .into_response()
+}

@@ -1,0 +1,86 @@
+//! What the unit tests are made of: specs, heartbeats, ids.
+
+use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
+use rekindle_wire::internal::{Heartbeat, LayerRef, VersionSpec};
+use rekindle_wire::manifest::{self, ByteSize, Manifest};
+use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
+
+use crate::fleet::{Fleet, LiveVersion, Millis, Stage};
+
+/// A version's spec with the limits that matter here.
+pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_instances: u32) -> VersionSpec {
+    let nothing = LayerRef {
+        digest: String::new(),
+        tar_bytes: 0,
+    };
+    VersionSpec {
+        function: name.parse().unwrap(),
+        version: VersionNumber(version),
+        manifest: Manifest {
+            memory: ByteSize(memory),
+            concurrency,
+            max_instances,
+            idle_ms: 4_000,
+            ..parsed(name)
+        },
+        uid: 100_001,
+        rootfs: nothing.clone(),
+        layer: nothing,
+        snapshot: None,
+    }
+}
+
+/// A plain manifest.
+pub(crate) fn parsed(name: &str) -> Manifest {
+    manifest::parse(&format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n")).unwrap()
+}
+
+pub(crate) fn live(spec: VersionSpec) -> LiveVersion {
+    LiveVersion { spec: spec.into() }
+}
+
+pub(crate) fn worker(n: usize) -> WorkerId {
+    format!("w-{n}").parse().unwrap()
+}
+
+/// A heartbeat of worker `n` that lists `instances`.
+pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<InstanceInfo>) -> Heartbeat {
+    Heartbeat {
+        worker: worker(n),
+        incarnation,
+        address: format!("127.0.0.1:{}", 7_000 + n),
+        memory_capacity_bytes: capacity,
+        instances,
+    }
+}
+
+/// An instance as its worker reports it.
+pub(crate) fn info(id: &InstanceId, spec: &VersionSpec, n: usize, in_flight: u32, idle_ms: u64) -> InstanceInfo {
+    InstanceInfo {
+        id: id.clone(),
+        function: spec.function.clone(),
+        version: spec.version,
+        worker: worker(n),
+        state: InstanceState::Ready,
+        started: StartKind::Booted,
+        in_flight,
+        idle_ms,
+        memory_bytes: 1,
+    }
+}
+
+/// A fleet of one worker with `capacity`, heard of at the start.
+pub(crate) fn fleet(capacity: u64) -> Fleet {
+    let mut fleet = Fleet::default();
+    fleet.heartbeat(&beat(0, 1, capacity, Vec::new()), Millis(0), |_, _| {
+        crate::fleet::heartbeat::Known::Unknown
+    });
+    fleet
+}
+
+/// Adds a ready instance on worker 0.
+pub(crate) fn ready(fleet: &mut Fleet, name: &str, live: &LiveVersion, now: Millis) -> InstanceId {
+    let id: InstanceId = name.parse().unwrap();
+    fleet.add(id.clone(), worker(0), &live.spec, StartKind::Booted, Stage::Ready, now);
+    id
+}
