@@ -1,0 +1,95 @@
+use clap::CommandFactory as _;
+use clap::error::ErrorKind;
+
+use super::*;
+
+fn parse(words: &[&str]) -> Result<Command, clap::Error> {
+    Cli::try_parse_from(std::iter::once(&"fn").chain(words)).map(|cli| cli.command)
+}
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn invoke_takes_what_its_help_shows() {
+    let words = [
+        "invoke",
+        "api",
+        "--path",
+        "/users?limit=3",
+        "-X",
+        "DELETE",
+        "-i",
+        "-H",
+        "a: b:c",
+        "--start",
+        "restored",
+    ];
+    let Ok(Command::Invoke(args)) = parse(&words) else {
+        panic!("not understood");
+    };
+    assert_eq!(args.headers, [("a".to_owned(), "b:c".to_owned())]);
+    assert_eq!(args.start, Some(ForcedStart::Restored));
+    assert_eq!(args.method.as_deref(), Some("DELETE"));
+}
+
+#[test]
+fn a_name_no_function_can_have_is_a_usage_error_with_the_rule() {
+    let error = parse(&["invoke", "Hello_World"]).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("use 1 to 48"), "{error}");
+}
+
+#[test]
+fn an_event_has_no_path_of_its_own() {
+    let error = parse(&["invoke", "a", "--event", "--path", "/x"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
+}
+
+#[test]
+fn a_header_without_a_colon_is_refused() {
+    assert!(parse(&["invoke", "a", "-H", "nothing"]).is_err());
+}
+
+#[test]
+fn every_listing_takes_json() {
+    for words in [
+        &["list", "--json"][..],
+        &["status", "--json"],
+        &["instances", "--json"],
+        &["describe", "a", "--json"],
+        &["logs", "a", "--json"],
+        &["doctor", "--json"],
+        &["deploy", "--json"],
+        &["demo", "a", "--json"],
+    ] {
+        assert!(parse(words).is_ok(), "{words:?}");
+    }
+}
+
+#[test]
+fn completions_are_written_for_each_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let Ok(Command::Completions { shell }) = parse(&["completions", shell]) else {
+            panic!("not understood");
+        };
+        let mut out = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "fn", &mut out);
+        assert!(String::from_utf8(out).unwrap().contains("deploy"));
+    }
+}
+
+#[test]
+fn up_and_down_agree_on_the_directories() {
+    let Ok(Command::Up(up)) = parse(&["up", "--data", "/d"]) else {
+        panic!("not understood");
+    };
+    let Ok(Command::Down(down)) = parse(&["down", "--data", "/d"]) else {
+        panic!("not understood");
+    };
+    assert_eq!(up.places.data, down.places.data);
+    assert_eq!(up.places.run, down.places.run);
+    assert_eq!(up.listen.to_string(), "127.0.0.1:8080");
+}

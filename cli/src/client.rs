@@ -1,0 +1,269 @@
+//! The client of the admin API: where the gateway is, with which key, and every call `fn` makes to it. A refusal comes
+//! back as [`ApiError`]; a gateway that is not there says how to start it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs, io};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rekindle_wire::api::{FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber, headers};
+use reqwest::{Method, RequestBuilder, Response};
+use serde::de::DeserializeOwned;
+
+use crate::args::ClientArgs;
+
+/// For calls that are answered from memory or from the metadata.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An error's body is a line of JSON; a server that sends more is not ours.
+const ERROR_BODY_MAX: usize = 64 << 10;
+
+/// A gateway and the key to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: String,
+    key: Option<String>,
+    /// Between parts of the platform, which ask each other directly.
+    token: Option<String>,
+}
+
+impl Client {
+    /// A client of the gateway that `args` name. Reads the key file, contacts nobody.
+    pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
+        let key = match &args.key {
+            Some(key) => Some(key.clone()),
+            None => key_from_files(&key_files())?,
+        };
+        Self::with_key(&args.url, key)
+    }
+
+    /// A client of the gateway at `url` with this key.
+    pub(crate) fn with_key(url: &str, key: Option<String>) -> Result<Self> {
+        let parsed = reqwest::Url::parse(url)
+            .with_context(|| format!("\"{url}\" is not an address: set FN_URL to http://HOST:PORT"))?;
+        if parsed.scheme() != "http" {
+            bail!(
+                "{url}: fn speaks plain http to the gateway: set FN_URL to http://HOST:PORT, through a tunnel if need be"
+            );
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .context("the HTTP client could not be made")?;
+        Ok(Self {
+            http,
+            base: url.trim_end_matches('/').to_owned(),
+            key: key.map(|k| k.trim().to_owned()),
+            token: None,
+        })
+    }
+
+    /// A client of the scheduler at `url`, for the platform itself.
+    pub(crate) fn with_token(url: &str, token: &str) -> Result<Self> {
+        let client = Self::with_key(url, None)?;
+        Ok(Self {
+            token: Some(token.to_owned()),
+            ..client
+        })
+    }
+
+    /// The full address of `path`, which starts with a slash.
+    pub(crate) fn address(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    /// A request with the key, if there is one.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, self.address(path));
+        match (&self.key, &self.token) {
+            (Some(key), _) => request.bearer_auth(key),
+            (None, Some(token)) => request.header(headers::CLUSTER_TOKEN, token),
+            (None, None) => request,
+        }
+    }
+
+    /// Sends it; says what to do when nobody answers.
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        request.send().await.map_err(|e| {
+            if e.is_connect() {
+                anyhow!(
+                    "nothing answers at {}: start the platform with `fn up`, or set FN_URL",
+                    self.base
+                )
+            } else if e.is_timeout() {
+                anyhow!(e).context(format!("{} did not answer in time", self.base))
+            } else {
+                anyhow!(e).context(format!("the call to {} broke off", self.base))
+            }
+        })
+    }
+
+    async fn json<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T> {
+        let request = self.request(method, path).timeout(CALL_TIMEOUT);
+        let response = self.checked(self.send(request).await?).await?;
+        response
+            .json()
+            .await
+            .with_context(|| format!("{path}: the answer is not what this version of fn understands"))
+    }
+
+    /// The response if it is a success, else the [`ApiError`] it carries.
+    pub(crate) async fn checked(&self, response: Response) -> Result<Response> {
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let mut error = error_of(response).await;
+        if error.code == ErrorCode::Unauthorized && self.key.is_none() {
+            let places: Vec<String> = key_files().iter().map(|p| p.display().to_string()).collect();
+            error.message = format!(
+                "{}; no key was found: set FN_KEY, or put the key in {}",
+                error.message,
+                places.join(" or ")
+            );
+        }
+        Err(error.into())
+    }
+
+    /// Whether the platform is ready to take deploys and invocations.
+    pub(crate) async fn ready(&self) -> bool {
+        let request = self.request(Method::GET, "/readyz").timeout(Duration::from_secs(2));
+        matches!(request.send().await, Ok(r) if r.status().is_success())
+    }
+
+    /// Workers, functions and instances.
+    pub(crate) async fn status(&self) -> Result<Status> {
+        self.json(Method::GET, "/v1/status").await
+    }
+
+    /// Every function.
+    pub(crate) async fn functions(&self) -> Result<Vec<FunctionSummary>> {
+        self.json(Method::GET, "/v1/functions").await
+    }
+
+    /// One function.
+    pub(crate) async fn function(&self, name: &FunctionName) -> Result<FunctionDetail> {
+        self.json(Method::GET, &format!("/v1/functions/{name}")).await
+    }
+
+    /// One version.
+    pub(crate) async fn version(&self, name: &FunctionName, version: VersionNumber) -> Result<VersionInfo> {
+        self.json(Method::GET, &format!("/v1/functions/{name}/versions/{version}"))
+            .await
+    }
+
+    /// Every running instance.
+    pub(crate) async fn instances(&self) -> Result<Vec<InstanceInfo>> {
+        self.json(Method::GET, "/v1/instances").await
+    }
+
+    /// Removes a function.
+    pub(crate) async fn delete(&self, name: &FunctionName) -> Result<()> {
+        let request = self
+            .request(Method::DELETE, &format!("/v1/functions/{name}"))
+            .timeout(CALL_TIMEOUT);
+        self.checked(self.send(request).await?).await.map(drop)
+    }
+
+    /// Uploads a packed folder of `length` bytes; the version it became is in the answer.
+    pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64) -> Result<VersionInfo> {
+        let request = self
+            .request(Method::POST, "/v1/functions")
+            .header("content-type", "application/gzip")
+            .header("content-length", length)
+            .body(body);
+        let response = self.checked(self.send(request).await?).await?;
+        response
+            .json()
+            .await
+            .context("the answer to the upload is not what this version of fn understands")
+    }
+
+    /// Opens the log: one JSON [`LogLine`] a line.
+    pub(crate) async fn logs(&self, name: &FunctionName, tail: u32, follow: bool) -> Result<Response> {
+        let path = format!("/v1/functions/{name}/logs?tail={tail}&follow={follow}");
+        let mut request = self.request(Method::GET, &path);
+        if !follow {
+            request = request.timeout(CALL_TIMEOUT);
+        }
+        self.checked(self.send(request).await?).await
+    }
+}
+
+/// Reads one line of a log.
+pub(crate) fn log_line(line: &[u8]) -> Result<LogLine> {
+    serde_json::from_slice(line).context("a log line is not what this version of fn understands")
+}
+
+/// What went wrong, from a response that is not a success.
+async fn error_of(mut response: Response) -> ApiError {
+    let status = response.status();
+    let mut body = Vec::new();
+    while let Ok(Some(part)) = response.chunk().await {
+        body.extend_from_slice(&part);
+        if body.len() > ERROR_BODY_MAX {
+            break;
+        }
+    }
+    serde_json::from_slice(&body).unwrap_or_else(|_| {
+        let code = if status == reqwest::StatusCode::UNAUTHORIZED {
+            ErrorCode::Unauthorized
+        } else {
+            ErrorCode::Internal
+        };
+        let text = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
+        ApiError::new(
+            code,
+            format!("the gateway answered {status} without an error of ours: {text}"),
+        )
+    })
+}
+
+/// Where a key may lie, in order.
+fn key_files() -> Vec<PathBuf> {
+    let data = env::var_os("FN_DATA").map_or_else(|| PathBuf::from("/var/lib/rekindle"), PathBuf::from);
+    let mut files = vec![data.join("admin.key")];
+    if let Some(home) = env::var_os("HOME") {
+        files.push(PathBuf::from(home).join(".config/rekindle/key"));
+    }
+    files
+}
+
+/// The first key there is. A file one may not read counts as none, as its owner is root.
+fn key_from_files(files: &[impl AsRef<Path>]) -> Result<Option<String>> {
+    for file in files.iter().map(AsRef::as_ref) {
+        match fs::read_to_string(file) {
+            Ok(key) => return Ok(Some(key.trim().to_owned())),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+            Err(e) => return Err(e).with_context(|| format!("{}: the key cannot be read", file.display())),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_file_that_is_there_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        assert_eq!(key_from_files(&[&a, &b]).unwrap(), None);
+        fs::write(&b, "second\n").unwrap();
+        assert_eq!(key_from_files(&[&a, &b]).unwrap().as_deref(), Some("second"));
+        fs::write(&a, "first").unwrap();
+        assert_eq!(key_from_files(&[&a, &b]).unwrap().as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn an_address_that_cannot_work_is_refused_with_the_fix() {
+        for url in ["127.0.0.1:8080", "https://functions.example"] {
+            let error = format!("{:#}", Client::with_key(url, None).unwrap_err());
+            assert!(error.contains("set FN_URL to http://HOST:PORT"), "{error}");
+        }
+    }
+}

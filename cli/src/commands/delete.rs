@@ -1,0 +1,33 @@
+//! `fn delete`.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::args::DeleteArgs;
+use crate::client::Client;
+
+/// Removes a function, after asking.
+pub(crate) async fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
+    let name = &args.name;
+    if !args.yes {
+        if !io::stdin().is_terminal() {
+            bail!("{name} would be removed with all its versions and snapshots: say --yes");
+        }
+        print!("remove {name} with all its versions and snapshots? [y/N] ");
+        io::stdout().flush().context("standard output cannot be written")?;
+        let mut answer = String::new();
+        io::stdin()
+            .lock()
+            .read_line(&mut answer)
+            .context("standard input cannot be read")?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            println!("kept");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    client.delete(name).await?;
+    println!("{name} is removed");
+    Ok(ExitCode::SUCCESS)
+}

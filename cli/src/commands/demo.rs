@@ -1,0 +1,237 @@
+//! `fn demo`: the life of a function in one table, as `make up` shows it. Every row is a real invocation through the
+//! gateway, and a row whose `X-Fn-Start` is not what it claims to show is an error.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rekindle_wire::api::{InstanceState, StartKind, VersionInfo};
+use rekindle_wire::{FunctionName, headers, manifest};
+use reqwest::Method;
+use serde::Serialize;
+
+use super::deploy;
+use super::invoke::{Answer, Head, platform_error, timing_line};
+use crate::args::DemoArgs;
+use crate::client::Client;
+use crate::show::{self, Steps, Tone};
+
+const DEPLOY_LIMIT: Duration = Duration::from_secs(600);
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// For an instance to go, beyond its idle time.
+const ZERO_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(100);
+
+/// One invocation.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    start: StartKind,
+    /// As the client saw it: from sending until the last byte.
+    ms: f64,
+    /// What the platform says of it (Server-Timing): phases with milliseconds.
+    timing: Vec<(String, f64)>,
+    instance: String,
+}
+
+/// All of it.
+#[derive(Debug, Clone, Serialize)]
+struct Life {
+    version: VersionInfo,
+    booted: Row,
+    warm: Row,
+    /// From the last answer until no instance was left.
+    zero_after_ms: f64,
+    restored: Row,
+}
+
+/// Deploys the function, invokes it in each way, and prints the table.
+pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
+    let quiet = args.listing.json;
+    let copy = tempfile::tempdir().context("no temporary directory")?;
+    copy_folder(&args.path, copy.path())?;
+    shorten_idle(&copy.path().join(manifest::FILE_NAME), &args.idle)?;
+    let version = deploy::deploy(client, copy.path(), DEPLOY_LIMIT, quiet).await?;
+    if let Some(why) = &version.snapshot_error {
+        bail!("{} is live but has no snapshot: {why}", version.function);
+    }
+    let life = live(client, version, quiet).await?;
+    if quiet {
+        show::print_json(&life)?;
+    } else {
+        print(client, &life);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Invokes it booted, warm, and restored after it has gone to zero.
+async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life> {
+    let name = version.function.clone();
+    let steps = Steps::new(quiet);
+    steps.step(format!("{name}: booting a fresh instance"));
+    let booted = invoke(client, &name, Some(StartKind::Booted)).await?;
+    steps.step(format!("{name}: calling it again"));
+    let warm = invoke(client, &name, None).await?;
+    let last = Instant::now();
+    steps.step(format!(
+        "{name}: waiting until its last instance has gone, {} idle",
+        show::duration(version.manifest.idle())
+    ));
+    until_zero(client, &name, version.manifest.idle() + ZERO_LIMIT).await?;
+    let zero_after_ms = last.elapsed().as_secs_f64() * 1_000.0;
+    steps.step(format!("{name}: calling it, which restores it"));
+    let restored = invoke(client, &name, None).await?;
+    steps.finish();
+    for (row, wanted) in [
+        (&booted, StartKind::Booted),
+        (&warm, StartKind::Warm),
+        (&restored, StartKind::Restored),
+    ] {
+        if row.start != wanted {
+            bail!(
+                "{name}: the platform started it {}, not {wanted} as it should have: see `fn logs {name}`",
+                row.start
+            );
+        }
+    }
+    Ok(Life {
+        version,
+        booted,
+        warm,
+        zero_after_ms,
+        restored,
+    })
+}
+
+async fn invoke(client: &Client, name: &FunctionName, force: Option<StartKind>) -> Result<Row> {
+    let mut request = client
+        .request(Method::GET, &format!("/function/{name}"))
+        .timeout(CALL_LIMIT);
+    if let Some(start) = force {
+        request = request.header(headers::FORCE_START, start.as_str());
+    }
+    let started = Instant::now();
+    let response = client.send(request).await?;
+    let head = Head::of(&response);
+    let response = match platform_error(response).await? {
+        Answer::Platform(error) => return Err(error.into()),
+        Answer::Function(response) => response,
+    };
+    response
+        .bytes()
+        .await
+        .with_context(|| format!("{name}: the answer broke off"))?;
+    let ms = started.elapsed().as_secs_f64() * 1_000.0;
+    if !head.status.is_success() {
+        bail!("{name}: the function answered {}: see `fn logs {name}`", head.status);
+    }
+    let start = head.start.unwrap_or_default();
+    Ok(Row {
+        start: start
+            .parse()
+            .map_err(|e| anyhow::anyhow!("{name}: {}: {e}", headers::START))?,
+        ms,
+        timing: head.timing,
+        instance: head.instance.unwrap_or_default(),
+    })
+}
+
+async fn until_zero(client: &Client, name: &FunctionName, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let instances = client.instances().await?;
+        let left = instances
+            .iter()
+            .filter(|i| i.function == *name && i.state != InstanceState::Stopping)
+            .count();
+        if left == 0 {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{name}: {left} instances are still there after {limit:?}: see `fn instances`");
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn print(client: &Client, life: &Life) {
+    let name = &life.version.function;
+    println!();
+    let mut table = show::table(["", "LATENCY", "OF IT IN THE PLATFORM"]);
+    let mut row = |label: &str, row: &Row| {
+        let ms = format!("{:>9}", show::millis(row.ms));
+        table.add_row([label, &ms, &timing_line(&row.timing)]);
+    };
+    row(&show::tinted("booted", Tone::Warning), &life.booted);
+    row(&show::tinted("warm", Tone::Good), &life.warm);
+    table.add_row([
+        show::tinted("gone to zero", Tone::Faint),
+        String::new(),
+        format!("after {}", show::millis(life.zero_after_ms)),
+    ]);
+    let ms = format!("{:>9}", show::millis(life.restored.ms));
+    table.add_row([
+        show::tinted("restored", Tone::Good),
+        ms,
+        timing_line(&life.restored.timing),
+    ]);
+    show::print_table(&table);
+    println!();
+    if let Some(snapshot) = &life.version.snapshot {
+        println!("snapshot   {}", super::describe::snapshot_line(snapshot));
+    }
+    println!("try        curl {}", client.address(&format!("/function/{name}")));
+}
+
+/// Copies a folder of plain files.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let entries = fs::read_dir(from).with_context(|| format!("{}: the folder cannot be read", from.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("{}: the folder cannot be read", from.display()))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            fs::create_dir(&target).with_context(|| format!("{}: cannot be made", target.display()))?;
+            copy_folder(&path, &target)?;
+        } else {
+            fs::copy(&path, &target).with_context(|| format!("{}: cannot be copied", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Replaces the manifest's `idle`, or adds it at the top.
+fn shorten_idle(path: &Path, idle: &str) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    fs::write(path, with_idle(&text, idle)).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+fn with_idle(text: &str, idle: &str) -> String {
+    let others = text
+        .lines()
+        .filter(|l| l.split('=').next().map(str::trim) != Some("idle"));
+    let mut out = format!("idle = \"{idle}\"\n");
+    for line in others {
+        out.push_str(line);
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_idle_time_is_replaced_wherever_it_stood() {
+        let head = "name = \"a\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+        for text in [
+            format!("{head}idle = \"60s\" # long\n[env]\nA = \"b\"\n"),
+            format!("{head}[env]\nA = \"b\"\n"),
+        ] {
+            let manifest = manifest::parse(&with_idle(&text, "3s")).unwrap();
+            assert_eq!(manifest.idle_ms, 3_000);
+            assert_eq!(manifest.env["A"], "b");
+        }
+    }
+}

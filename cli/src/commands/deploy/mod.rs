@@ -1,0 +1,191 @@
+//! `fn deploy`: read `fn.toml`, run its build command, pack the folder, upload it, and follow the version until it is live.
+
+mod pack;
+mod upload;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rekindle_wire::api::{VersionInfo, VersionState};
+use rekindle_wire::manifest::{self, Manifest};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::describe::{phases_line, snapshot_line};
+use crate::args::DeployArgs;
+use crate::client::Client;
+use crate::show::{self, Steps, Tone};
+
+const POLL: Duration = Duration::from_millis(150);
+
+/// Deploys the folder and prints where the function is.
+pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
+    let started = Instant::now();
+    let limit = Duration::from_secs(args.wait);
+    let version = deploy(client, &folder_of(&args.path), limit, args.json).await?;
+    if args.json {
+        show::print_json(&version)?;
+    } else {
+        print(client, &version, started.elapsed());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Deploys `folder` and waits until the version is live. `quiet` shows no progress.
+pub(crate) async fn deploy(client: &Client, folder: &Path, limit: Duration, quiet: bool) -> Result<VersionInfo> {
+    let deadline = Instant::now() + limit;
+    let manifest = read_manifest(folder)?;
+    if let Some(command) = &manifest.build_command {
+        build(folder, command)?;
+    }
+    let packed = pack::pack(folder)?;
+    let version = upload::upload(client, packed, quiet).await?;
+    let mut version = follow(client, version, deadline, quiet).await?;
+    match version.error.take() {
+        Some(error) if version.state == VersionState::Failed => Err(error.into()),
+        error => Ok(VersionInfo { error, ..version }),
+    }
+}
+
+/// The function's folder: `path`, or where it lies if `path` is the manifest itself.
+fn folder_of(path: &Path) -> PathBuf {
+    if path.file_name().is_some_and(|n| n == manifest::FILE_NAME) && path.is_file() {
+        let parent = path.parent().unwrap_or(Path::new("."));
+        return if parent == Path::new("") {
+            PathBuf::from(".")
+        } else {
+            parent.to_owned()
+        };
+    }
+    path.to_owned()
+}
+
+/// Reads and checks `fn.toml`, so that a slip costs no upload.
+fn read_manifest(folder: &Path) -> Result<Manifest> {
+    let path = folder.join(manifest::FILE_NAME);
+    let text = fs::read_to_string(&path).map_err(|e| {
+        let context = format!(
+            "{} cannot be read: name the function's folder, or make one with `fn init`",
+            path.display()
+        );
+        anyhow!(e).context(context)
+    })?;
+    manifest::parse(&text).map_err(|e| {
+        let message = format!("{}: {e}", folder.display());
+        ApiError::new(ErrorCode::InvalidManifest, message).into()
+    })
+}
+
+/// Runs the manifest's build command in the folder. Its output goes to standard error.
+fn build(folder: &Path, command: &str) -> Result<()> {
+    eprintln!("{} {command}", show::tinted_err("build", Tone::Faint));
+    let status = Command::new("/bin/sh")
+        .args(["-ec", command])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(std::io::stderr())
+        .status()
+        .with_context(|| format!("{}: the build command could not be started", folder.display()))?;
+    if !status.success() {
+        bail!("{}: the build command ended with {status}: {command}", folder.display());
+    }
+    Ok(())
+}
+
+/// Asks for the version until it is live or has failed.
+async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, quiet: bool) -> Result<VersionInfo> {
+    let steps = Steps::new(quiet);
+    let mut shown: Option<VersionState> = None;
+    while !version.state.is_final() {
+        if shown != Some(version.state) {
+            steps.step(format!(
+                "{} version {}: {}",
+                version.function, version.version, version.state
+            ));
+            shown = Some(version.state);
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "version {} of {} is still {} and goes on by itself: look with `fn describe {}`, or wait longer with --wait",
+                version.version,
+                version.function,
+                version.state,
+                version.function
+            );
+        }
+        tokio::time::sleep(POLL).await;
+        version = client.version(&version.function, version.version).await?;
+    }
+    steps.finish();
+    Ok(version)
+}
+
+fn print(client: &Client, version: &VersionInfo, took: Duration) {
+    let live = show::tinted("live", Tone::Good);
+    println!(
+        "{} version {} is {live} after {}",
+        version.function,
+        version.version,
+        show::duration(took)
+    );
+    println!("  phases    {}", phases_line(version));
+    if let Some(snapshot) = &version.snapshot {
+        println!("  snapshot  {}", snapshot_line(snapshot));
+    }
+    if let Some(why) = &version.snapshot_error {
+        println!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));
+    }
+    let url = client.address(&format!("/function/{}", version.function));
+    println!("  url       {url}");
+    println!("  try       curl {url}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_error_is_shown_with_its_line_and_code() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("fn.toml"),
+            "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"lots\"\n",
+        )
+        .unwrap();
+        let error = read_manifest(dir.path()).unwrap_err();
+        let api = error.downcast_ref::<ApiError>().unwrap();
+        assert_eq!(api.code, ErrorCode::InvalidManifest);
+        assert!(
+            api.message.contains("fn.toml, line 4: memory: \"lots\" is not a size"),
+            "{}",
+            api.message
+        );
+    }
+
+    #[test]
+    fn a_folder_without_a_manifest_says_how_to_make_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = format!("{:#}", read_manifest(dir.path()).unwrap_err());
+        assert!(error.contains("`fn init`"), "{error}");
+    }
+
+    #[test]
+    fn the_manifest_itself_stands_for_its_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fn.toml");
+        fs::write(&file, "").unwrap();
+        assert_eq!(folder_of(&file), dir.path());
+        assert_eq!(folder_of(dir.path()), dir.path());
+    }
+
+    #[test]
+    fn a_build_command_that_fails_stops_the_deploy() {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path(), "echo built > out").unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("out")).unwrap(), "built\n");
+        let error = build(dir.path(), "exit 3").unwrap_err().to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+    }
+}

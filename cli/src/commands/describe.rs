@@ -1,0 +1,103 @@
+//! `fn describe`.
+
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::Result;
+use rekindle_wire::api::{SnapshotSummary, VersionInfo};
+
+use crate::args::DescribeArgs;
+use crate::client::Client;
+use crate::show;
+
+/// Prints a function with its versions and instances.
+pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
+    let detail = client.function(&args.name).await?;
+    if args.listing.json {
+        show::print_json(&detail)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let s = &detail.summary;
+    println!("name       {}", s.name);
+    println!("url        {}", client.address(&s.path));
+    println!("runtime    {}", super::runtime_word(s.runtime));
+    println!(
+        "live       {}",
+        s.live.map_or_else(|| "none".to_owned(), |v| format!("version {v}"))
+    );
+    if let Some(newest) = detail.versions.first() {
+        let m = &newest.manifest;
+        println!(
+            "limits     {} of memory, {} of /tmp, {} CPU, timeout {}",
+            show::bytes(m.memory.0),
+            show::bytes(m.tmp.0),
+            m.cpu,
+            show::duration(m.timeout())
+        );
+        println!(
+            "scaling    {} at once on one of at most {}, each kept {} when idle",
+            show::count(usize::try_from(m.concurrency).unwrap_or(usize::MAX), "invocation"),
+            show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance"),
+            show::duration(m.idle())
+        );
+        if let Some(snapshot) = &newest.snapshot {
+            println!("snapshot   {}", snapshot_line(snapshot));
+        }
+        if let Some(why) = &newest.snapshot_error {
+            println!("snapshot   none: {why}");
+        }
+    }
+    println!();
+    let mut table = show::table(["VERSION", "STATE", "CREATED", "PHASES", "SNAPSHOT"]);
+    for v in &detail.versions {
+        table.add_row([
+            v.version.to_string(),
+            v.state.to_string(),
+            when(v.created_unix_s),
+            phases_line(v),
+            v.snapshot
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |s| show::bytes(s.stored_bytes)),
+        ]);
+    }
+    show::print_table(&table);
+    for v in detail.versions.iter().filter(|v| v.error.is_some()).take(1) {
+        if let Some(error) = &v.error {
+            println!("\nversion {} failed: {error}", v.version);
+        }
+    }
+    if !detail.instances.is_empty() {
+        println!();
+        super::print_instances(&detail.instances);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A point in time, to the second, in UTC.
+fn when(unix_s: i64) -> String {
+    let since = Duration::from_secs(u64::try_from(unix_s).unwrap_or(0));
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
+}
+
+/// The phases a version went through, on one line.
+pub(crate) fn phases_line(version: &VersionInfo) -> String {
+    let phases: Vec<String> = version
+        .phases
+        .iter()
+        .filter(|p| !p.phase.is_final())
+        .map(|p| format!("{} {}", p.phase, show::millis(p.ms)))
+        .collect();
+    phases.join(" · ")
+}
+
+/// A snapshot's sizes on one line.
+pub(crate) fn snapshot_line(s: &SnapshotSummary) -> String {
+    format!(
+        "{} of memory, {} of it zero; {} stored, {} shared with others; stood still {}",
+        show::bytes(s.memory_bytes),
+        show::bytes(s.zero_bytes),
+        show::bytes(s.stored_bytes),
+        show::bytes(s.shared_bytes),
+        show::millis(s.frozen_ms)
+    )
+}

@@ -1,0 +1,100 @@
+//! Finds CRIU and proves it. `criu check` is no proof: CRIU 4.1 says "Looks good" on kernels where it cannot dump a
+//! process with a TCP socket. Only a checkpoint and its restores are.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::Check;
+use super::proof::{Checkpoint, run_bounded};
+use crate::show::{self, Steps};
+
+/// Where `scripts/install-criu.sh` puts the private one.
+const DEFAULT_CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
+const FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu";
+
+/// A CRIU that starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Criu {
+    /// The binary.
+    pub(crate) path: PathBuf,
+    /// What it says its version is.
+    pub(crate) version: String,
+}
+
+impl Criu {
+    /// The line that says which one it is.
+    pub(super) fn check(&self) -> Check {
+        Check::ok("CRIU", format!("{} at {}", self.version, self.path.display()))
+    }
+}
+
+/// The CRIU to use: the one named, else the private one, else the system's. The lack as a check if there is none.
+pub(crate) fn find(named: Option<&Path>) -> Result<Criu, Check> {
+    let candidates = match named {
+        Some(path) => vec![path.to_owned()],
+        None => candidates(),
+    };
+    let mut why = "not found".to_owned();
+    for path in candidates {
+        match version(&path) {
+            Ok(version) => return Ok(Criu { path, version }),
+            Err(e) => why = format!("{}: {e}", path.display()),
+        }
+    }
+    Err(Check::lack("CRIU", why, FIX))
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from(DEFAULT_CRIU)];
+    let path = env::var_os("PATH").unwrap_or_default();
+    // Debian puts it into sbin, which is not in everyone's PATH.
+    let folders = env::split_paths(&path).chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")]);
+    found.extend(folders.map(|f| f.join("criu")));
+    found.retain(|p| p.is_file());
+    found
+}
+
+fn version(path: &Path) -> Result<String, String> {
+    let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let mut command = Command::new(path);
+    command.arg("--version");
+    let text = run_bounded(&mut command, Duration::from_secs(5), &scratch.path().join("version"))
+        .map_err(|e| format!("it does not start: {e:#}"))?;
+    text.lines()
+        .find_map(|l| l.strip_prefix("Version: "))
+        .map(|v| v.trim().to_owned())
+        .ok_or_else(|| "it does not say its version".to_owned())
+}
+
+/// Checkpoints a process, restores it eagerly, and restores it through a pager.
+pub(super) fn prove(criu: &Criu, steps: &Steps) -> Vec<Check> {
+    const CHECKPOINT: &str = "checkpoint";
+    const EAGER: &str = "eager restore";
+    const LAZY: &str = "lazy restore";
+    steps.step("checkpointing a process that listens and has memory");
+    let checkpoint = match Checkpoint::take(criu) {
+        Ok(checkpoint) => checkpoint,
+        Err(e) => return vec![Check::lack(CHECKPOINT, format!("{e:#}"), FIX)],
+    };
+    let mut checks = vec![Check::ok(
+        CHECKPOINT,
+        format!(
+            "{} and a listening socket in {}",
+            show::bytes(checkpoint.memory),
+            show::duration(checkpoint.took)
+        ),
+    )];
+    steps.step("restoring it eagerly");
+    checks.push(match checkpoint.restore_eagerly(criu) {
+        Ok(took) => Check::ok(EAGER, format!("same memory, same port, in {}", show::duration(took))),
+        Err(e) => Check::lack(EAGER, format!("{e:#}"), FIX),
+    });
+    steps.step("restoring it through a pager");
+    checks.push(match checkpoint.restore_lazily(criu) {
+        Ok(took) => Check::ok(LAZY, format!("same memory, same port, in {}", show::duration(took))),
+        Err(e) => Check::lack(LAZY, format!("{e:#}"), FIX),
+    });
+    checks
+}

@@ -1,0 +1,126 @@
+//! `fn doctor`: what this machine can do, one line for each ability, with what to do about each lack. The expensive
+//! part, a real checkpoint with two restores, is in [`criu`].
+
+mod criu;
+mod host;
+mod memory;
+mod platform;
+mod proof;
+pub(crate) mod target;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::show::{self, Steps, Tone};
+
+pub(crate) use criu::find as find_criu;
+
+/// One ability.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Check {
+    /// What is asked.
+    pub(crate) ability: &'static str,
+    /// Whether it is there.
+    pub(crate) ok: bool,
+    /// Whether the platform can do without it.
+    pub(crate) required: bool,
+    /// What was found.
+    pub(crate) found: String,
+    /// What to do about the lack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fix: Option<String>,
+}
+
+impl Check {
+    /// An ability that is there.
+    fn ok(ability: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            ability,
+            ok: true,
+            required: true,
+            found: found.into(),
+            fix: None,
+        }
+    }
+
+    /// One that lacks and must not.
+    fn lack(ability: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            ability,
+            ok: false,
+            required: true,
+            found: found.into(),
+            fix: Some(fix.into()),
+        }
+    }
+
+    /// One that lacks and makes the platform slower or less able.
+    fn weaker(ability: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            required: false,
+            ..Self::lack(ability, found, fix)
+        }
+    }
+
+    /// Whether the platform cannot run because of it.
+    pub(crate) fn stops(&self) -> bool {
+        self.required && !self.ok
+    }
+}
+
+/// Looks at everything and prints it. Exit code 1 when something required lacks.
+pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let steps = Steps::new(args.listing.json);
+    let mut checks = Vec::new();
+    if !args.criu_only {
+        steps.step("looking at the kernel");
+        checks.extend(cheap());
+        checks.extend(platform::checks(&args.places, args.listen));
+    }
+    match criu::find(args.criu.as_deref()) {
+        Err(check) => checks.push(check),
+        Ok(found) => {
+            checks.push(found.check());
+            if !args.quick {
+                checks.extend(criu::prove(&found, &steps));
+            }
+        }
+    }
+    steps.finish();
+    if args.listing.json {
+        show::print_json(&checks)?;
+    } else {
+        print(&checks);
+    }
+    let stops = checks.iter().any(Check::stops);
+    Ok(if stops { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What can be asked of the kernel within milliseconds; `fn up` asks it at each start.
+pub(crate) fn cheap() -> Vec<Check> {
+    let mut checks = host::checks();
+    checks.extend(memory::checks());
+    checks
+}
+
+/// Prints the checks as a table, and what to do below it.
+pub(crate) fn print(checks: &[Check]) {
+    let mut table = show::table(["ABILITY", "", "FOUND"]);
+    for check in checks {
+        let verdict = match (check.ok, check.required) {
+            (true, _) => show::tinted("ok", Tone::Good),
+            (false, true) => show::tinted("LACKS", Tone::Bad),
+            (false, false) => show::tinted("weaker", Tone::Warning),
+        };
+        table.add_row([check.ability, &verdict, &check.found]);
+    }
+    show::print_table(&table);
+    for check in checks {
+        if let Some(fix) = &check.fix {
+            println!("\n{}: {fix}", check.ability);
+        }
+    }
+}

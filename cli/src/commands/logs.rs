@@ -1,0 +1,87 @@
+//! `fn logs`.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use rekindle_wire::api::LogLine;
+
+use crate::args::LogsArgs;
+use crate::client::{Client, log_line};
+use crate::show::{self, Tone};
+
+/// A line is at most 16 KiB of text; escaped as JSON it may be six times that.
+const LINE_MAX: usize = 256 << 10;
+
+/// Prints what a function wrote, and follows it if asked to.
+pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
+    let mut response = client.logs(&args.name, args.tail, args.follow).await?;
+    let mut pending = Vec::new();
+    while let Some(part) = response.chunk().await.context("the log broke off")? {
+        pending.extend_from_slice(&part);
+        while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            if !print(&line, args.listing.json)? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        if pending.len() > LINE_MAX {
+            bail!("the log has a line of more than {LINE_MAX} bytes: this is not the log of a Rekindle platform");
+        }
+    }
+    print(&pending, args.listing.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints one line. False when nobody reads any more, as with `fn logs -f | head`.
+fn print(line: &[u8], json: bool) -> Result<bool> {
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return Ok(true);
+    }
+    let mut out = io::stdout().lock();
+    let written = if json {
+        out.write_all(line).and_then(|()| out.write_all(b"\n"))
+    } else {
+        writeln!(out, "{}", human(&log_line(line)?))
+    };
+    match written.and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(e).context("standard output cannot be written"),
+    }
+}
+
+fn human(line: &LogLine) -> String {
+    let since = Duration::from_millis(u64::try_from(line.unix_ms).unwrap_or(0));
+    let time = humantime::format_rfc3339_millis(UNIX_EPOCH + since);
+    // The end of the id tells instances apart; its beginning is the time.
+    let id = line.instance.as_str();
+    let short = id.get(id.len().saturating_sub(6)..).unwrap_or(id);
+    let head = show::tinted(&format!("{time} v{} {short}", line.version), Tone::Faint);
+    let text = match line.stream.as_str() {
+        "platform" => show::tinted(&format!("-- {}", line.text), Tone::Warning),
+        _ => line.text.clone(),
+    };
+    format!("{head} {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::{InstanceId, VersionNumber};
+
+    use super::*;
+
+    #[test]
+    fn a_line_shows_its_time_version_and_instance() {
+        let line = LogLine {
+            unix_ms: 1_700_000_000_123,
+            instance: "i-0011223344abcdef".parse::<InstanceId>().unwrap(),
+            version: VersionNumber(3),
+            stream: "stdout".to_owned(),
+            text: "hello".to_owned(),
+        };
+        assert_eq!(human(&line), "2023-11-14T22:13:20.123Z v3 abcdef hello");
+    }
+}

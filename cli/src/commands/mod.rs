@@ -1,0 +1,61 @@
+//! The commands of `fn` that talk to a platform, look at this machine, or make files; one module each.
+
+pub(crate) mod delete;
+pub(crate) mod demo;
+pub(crate) mod deploy;
+pub(crate) mod describe;
+pub(crate) mod doctor;
+pub(crate) mod down;
+pub(crate) mod init;
+pub(crate) mod instances;
+pub(crate) mod invoke;
+pub(crate) mod list;
+pub(crate) mod logs;
+pub(crate) mod status;
+
+use rekindle_wire::api::{InstanceInfo, InstanceState};
+use rekindle_wire::manifest::Runtime;
+
+use crate::show;
+
+/// A runtime's name as in `fn.toml`.
+fn runtime_word(runtime: Runtime) -> &'static str {
+    match runtime {
+        Runtime::Python => "python",
+        Runtime::Node => "node",
+        Runtime::Http => "http",
+    }
+}
+
+/// Prints instances, one a line.
+fn print_instances(instances: &[InstanceInfo]) {
+    let mut table = show::table([
+        "INSTANCE",
+        "FUNCTION",
+        "VERSION",
+        "STATE",
+        "STARTED",
+        "IN FLIGHT",
+        "IDLE",
+        "MEMORY",
+    ]);
+    for i in instances {
+        let state = match i.state {
+            InstanceState::Starting => "starting",
+            InstanceState::Ready => "ready",
+            InstanceState::Capturing => "capturing",
+            InstanceState::Stopping => "stopping",
+        };
+        table.add_row([
+            i.id.to_string(),
+            i.function.to_string(),
+            i.version.to_string(),
+            state.to_owned(),
+            i.started.to_string(),
+            i.in_flight.to_string(),
+            show::millis(i.idle_ms as f64),
+            show::bytes(i.memory_bytes),
+        ]);
+    }
+    show::print_table(&table);
+}

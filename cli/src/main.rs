@@ -1,0 +1,73 @@
+//! `fn`: the one binary of Rekindle. It is the client of the platform (deploy, invoke, logs, …) and the platform itself
+//! (`fn up`, or one role each with `fn gateway`, `fn scheduler`, `fn worker`).
+//!
+//! `main` stays without threads and without tokio: `fn up --foreground` and `fn worker` enter a mount namespace of their
+//! own first, and a thread that was there before would stay outside.
+//!
+//! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong.
+
+mod args;
+mod client;
+mod commands;
+mod show;
+mod up;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::args::{Cli, Command, RuntimesCommand};
+use crate::client::Client;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            show::print_error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one command. What needs no client and no threads comes first.
+fn run(cli: Cli) -> Result<ExitCode> {
+    let Cli { client, command } = cli;
+    match command {
+        Command::Up(args) => up::run(&args),
+        Command::Down(args) => commands::down::run(&args),
+        Command::Gateway(args) => up::role::gateway(&args),
+        Command::Scheduler(args) => up::role::scheduler(&args),
+        Command::Worker(args) => up::role::worker(&args),
+        Command::Runtimes(args) => match args.command {
+            RuntimesCommand::Import { places, s3 } => up::runtimes::run(&places, &s3),
+        },
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::DoctorTarget(args) => commands::doctor::target::run(&args),
+        Command::Init(args) => commands::init::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "fn", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Deploy(args) => block_on(async { commands::deploy::run(&Client::new(&client)?, &args).await }),
+        Command::Invoke(args) => block_on(async { commands::invoke::run(&Client::new(&client)?, &args).await }),
+        Command::List(args) => block_on(async { commands::list::run(&Client::new(&client)?, args).await }),
+        Command::Describe(args) => block_on(async { commands::describe::run(&Client::new(&client)?, &args).await }),
+        Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),
+        Command::Delete(args) => block_on(async { commands::delete::run(&Client::new(&client)?, &args).await }),
+        Command::Instances(args) => block_on(async { commands::instances::run(&Client::new(&client)?, args).await }),
+        Command::Status(args) => block_on(async { commands::status::run(&Client::new(&client)?, args).await }),
+        Command::Demo(args) => block_on(async { commands::demo::run(&Client::new(&client)?, &args).await }),
+    }
+}
+
+/// Runs a client's work on a runtime of one thread. A ^C ends the process, as nothing of it needs a clean stop.
+fn block_on(work: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the async runtime could not be started")?
+        .block_on(work)
+}

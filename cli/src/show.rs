@@ -1,0 +1,228 @@
+//! How things look on a terminal: tables, sizes, durations, colours, progress. Off a terminal there is no colour and
+//! progress is plain lines on standard error, so that standard output stays usable in pipes.
+
+use std::env;
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rekindle_wire::ApiError;
+use serde::Serialize;
+
+/// A colour by what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// It works.
+    Good,
+    /// It works less well than it could.
+    Warning,
+    /// It does not work.
+    Bad,
+    /// It matters less.
+    Faint,
+}
+
+/// `text` in its colour if standard output is a terminal and nobody asked for no colour.
+pub(crate) fn tinted(text: &str, tone: Tone) -> String {
+    tint(text, tone, io::stdout().is_terminal())
+}
+
+/// The same for standard error.
+pub(crate) fn tinted_err(text: &str, tone: Tone) -> String {
+    tint(text, tone, io::stderr().is_terminal())
+}
+
+fn tint(text: &str, tone: Tone, terminal: bool) -> String {
+    if !terminal || env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) {
+        return text.to_owned();
+    }
+    let code = match tone {
+        Tone::Good => "32",
+        Tone::Warning => "33",
+        Tone::Bad => "31;1",
+        Tone::Faint => "2",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// A table without lines, as wide as the terminal at most.
+pub(crate) fn table<const N: usize>(head: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(head.map(|h| tinted(h, Tone::Faint)));
+    table
+}
+
+/// Prints a table without the blanks at line ends.
+pub(crate) fn print_table(table: &Table) {
+    for line in table.lines() {
+        println!("{}", line.trim_end());
+    }
+}
+
+/// Prints `value` as JSON.
+pub(crate) fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).context("the answer cannot be written as JSON")?;
+    println!("{text}");
+    Ok(())
+}
+
+/// `1536` as `1.5 KiB`.
+pub(crate) fn bytes(n: u64) -> String {
+    let mut value = n as f64;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if unit == "B" {
+        format!("{n} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
+}
+
+/// Milliseconds with as many digits as matter.
+pub(crate) fn millis(ms: f64) -> String {
+    if ms < 10.0 {
+        format!("{ms:.2} ms")
+    } else if ms < 1_000.0 {
+        format!("{ms:.0} ms")
+    } else {
+        format!("{:.2} s", ms / 1_000.0)
+    }
+}
+
+/// The same of a duration.
+pub(crate) fn duration(d: Duration) -> String {
+    millis(d.as_secs_f64() * 1_000.0)
+}
+
+/// `n` of something that takes an `s` when there is not one of it.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Prints an error the way every command does: the API's with its code and the page about it, any other with its causes.
+pub(crate) fn print_error(error: &anyhow::Error) {
+    let label = |text: &str| tinted_err(text, Tone::Bad);
+    if let Some(api) = error.downcast_ref::<ApiError>() {
+        eprintln!("{}", api_error(api, label));
+        return;
+    }
+    eprintln!("{} {error:#}", label("error:"));
+}
+
+fn api_error(error: &ApiError, label: impl Fn(&str) -> String) -> String {
+    let code = error.code.as_str();
+    let mut text = format!("{} {}\n", label(&format!("error[{code}]:")), error.message);
+    if let Some(id) = &error.request_id {
+        text.push_str(&format!("  request {id}\n"));
+    }
+    text.push_str(&format!("  see docs/errors/{code}.md"));
+    text
+}
+
+/// A line about long work: a spinner on a terminal, one plain line for each step elsewhere.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    bar: ProgressBar,
+    plain: bool,
+}
+
+impl Steps {
+    /// Nothing is shown before the first step. `quiet` shows nothing at all.
+    pub(crate) fn new(quiet: bool) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let bar = ProgressBar::new_spinner();
+        if quiet || !terminal {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        } else {
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        Self {
+            bar,
+            plain: !quiet && !terminal,
+        }
+    }
+
+    /// The work is now at `step`.
+    pub(crate) fn step(&self, step: impl Into<String>) {
+        let step = step.into();
+        if self.plain {
+            eprintln!("{step}");
+        } else {
+            self.bar.set_message(step);
+        }
+    }
+
+    /// A remark that stays.
+    pub(crate) fn note(&self, line: &str) {
+        if self.plain {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
+
+    /// The work is over; the line goes away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A bar for `total` bytes of `what`; hidden off a terminal.
+pub(crate) fn byte_bar(total: u64, what: &'static str, quiet: bool) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if quiet || !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_the_unit_that_fits() {
+        assert_eq!(bytes(12), "12 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(256 << 20), "256.0 MiB");
+        assert_eq!(millis(1.234), "1.23 ms");
+        assert_eq!(millis(123.4), "123 ms");
+        assert_eq!(millis(12_345.0), "12.35 s");
+    }
+
+    #[test]
+    fn an_error_names_its_code_and_its_page() {
+        let error = ApiError::new(ErrorCode::Throttled, "busy").with_request_id("r-1");
+        let text = api_error(&error, str::to_owned);
+        assert_eq!(
+            text,
+            "error[throttled]: busy\n  request r-1\n  see docs/errors/throttled.md"
+        );
+    }
+
+    #[test]
+    fn colours_are_for_terminals() {
+        assert_eq!(tint("x", Tone::Bad, false), "x");
+    }
+}

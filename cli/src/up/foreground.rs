@@ -1,0 +1,234 @@
+//! The platform itself: every role in this process, in the order in which they need each other. Read [`start`] for it.
+
+use std::convert::Infallible;
+use std::fs::{self, DirBuilder};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rekindle_gateway::KeyHash;
+use rekindle_snapshotter::Store;
+use tokio::net::TcpListener;
+
+use super::layout::Layout;
+use super::pid::{self, PidFile};
+use super::roles::{Roles, until};
+use super::secrets::Secrets;
+use super::{background, isolation, leftovers, role, runtimes, store};
+use crate::args::UpArgs;
+use crate::client::Client;
+use crate::commands::doctor;
+
+/// For the worker to report to the scheduler.
+const WORKER_LIMIT: Duration = Duration::from_secs(60);
+const STORE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs the platform until it is told to stop. Blocks, and must be called before the process has threads.
+pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
+    if args.detached {
+        nix::unistd::setsid().context("no session of its own")?;
+    }
+    let lacking: Vec<_> = doctor::cheap().into_iter().filter(doctor::Check::stops).collect();
+    if !lacking.is_empty() {
+        doctor::print(&lacking);
+        bail!("this machine lacks what the platform needs, see above and `fn doctor`");
+    }
+    let pid_file = PidFile::at(&layout.run);
+    let Some(_run_lock) = pid_file.lock()? else {
+        bail!(
+            "{}: a platform runs there already: stop it with `fn down`",
+            layout.run.display()
+        );
+    };
+    make_private(layout)?;
+    let Some(_data_lock) = pid::lock(&layout.data)? else {
+        bail!(
+            "{}: another platform uses this data: stop it, or choose another --data",
+            layout.data.display()
+        );
+    };
+    let swept = leftovers::sweep(layout)?;
+    if swept != leftovers::Swept::default() {
+        eprintln!(
+            "removed what a killed platform had left: {} processes, {} cgroups",
+            swept.processes, swept.cgroups
+        );
+    }
+    isolation::enter(&layout.worker_run())?;
+    isolation::raise_descriptor_limit();
+    pid_file.record(args.listen, &layout.data)?;
+    let outcome = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the async runtime could not be started")?
+        .block_on(platform(args, layout));
+    // Whatever the outcome: what the worker did not remove goes now, and the record with it.
+    let cleaned = leftovers::sweep_cgroups_of(layout).and_then(|_| pid_file.forget());
+    let _phase = fs::remove_file(layout.phase());
+    outcome.and(cleaned)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Directories that only root may look into.
+fn make_private(layout: &Layout) -> Result<()> {
+    for dir in [
+        layout.data.clone(),
+        layout.spool(),
+        layout.worker_data(),
+        layout.worker_cache(),
+    ] {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("{}: the directory cannot be made", dir.display()))?;
+    }
+    Ok(())
+}
+
+async fn platform(args: &UpArgs, layout: &Layout) -> Result<()> {
+    let _telemetry = rekindle_telemetry::init("rekindle").context("logs and traces cannot be set up")?;
+    let mut roles = Roles::new()?;
+    let served = match start(args, layout, &mut roles).await {
+        Ok(true) => roles.serve().await,
+        Ok(false) => Ok(()),
+        Err(e) => Err(e),
+    };
+    let stopped = roles.stop().await;
+    tracing::info!(target: super::LOG, "the platform has stopped");
+    served.and(stopped)
+}
+
+/// Starts every role. False when it was told to stop meanwhile.
+async fn start(args: &UpArgs, layout: &Layout, roles: &mut Roles) -> Result<bool> {
+    let secrets = Secrets::in_directory(&layout.data)?;
+    if secrets.admin_key_is_new {
+        tracing::info!(target: super::LOG, file = %secrets.admin_key_file.display(), "made the admin key");
+    }
+    // Bound first of all: a port in use is the commonest reason not to start.
+    let gateway = TcpListener::bind(args.listen).await.with_context(|| {
+        format!(
+            "{}: the gateway cannot listen: stop what does, or choose another --listen",
+            args.listen
+        )
+    })?;
+
+    phase(layout, "opening the object store");
+    let connecting = open_store(args, layout, &secrets, roles).await?;
+    let Some(store) = roles.while_running(connecting).await? else {
+        return Ok(false);
+    };
+
+    phase(layout, "importing runtimes");
+    if roles
+        .while_running(runtimes::import(&store, &layout.cache))
+        .await?
+        .is_none()
+    {
+        return Ok(false);
+    }
+
+    phase(layout, "starting the scheduler");
+    let (scheduler, scheduler_address) = loopback().await?;
+    let config = rekindle_scheduler::Config {
+        database: layout.data.join("scheduler.db"),
+        spool: layout.spool(),
+        cluster_token: secrets.cluster_token.clone(),
+        objects: Arc::new(store.clone()),
+    };
+    roles.start("scheduler", |stop| {
+        rekindle_scheduler::serve(config, scheduler, stop.wait())
+    });
+
+    phase(layout, "starting the worker");
+    let (worker, worker_address) = loopback().await?;
+    let config = role::worker_config(role::WorkerSettings {
+        layout,
+        listen: worker_address,
+        advertise: None,
+        scheduler: &scheduler_address.to_string(),
+        token: &secrets.cluster_token,
+        store,
+        criu: args.criu.as_deref(),
+        memory: args.memory,
+    })?;
+    roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));
+    let client = Client::with_token(&format!("http://{scheduler_address}"), &secrets.cluster_token)?;
+    let alive = until("the worker", WORKER_LIMIT, || async {
+        client.status().await.is_ok_and(|s| {
+            s.workers
+                .iter()
+                .any(|w| w.alive && w.address == worker_address.to_string())
+        })
+    });
+    if roles.while_running(alive).await?.is_none() {
+        return Ok(false);
+    }
+
+    phase(layout, "starting the gateway");
+    let config = rekindle_gateway::Config::new(
+        scheduler_address.to_string(),
+        secrets.cluster_token.clone(),
+        KeyHash::of(&secrets.admin_key),
+    );
+    roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));
+    phase(layout, "up");
+    tracing::info!(target: super::LOG, url = background::address(args.listen), key = %secrets.admin_key_file.display(), "the platform is up");
+    Ok(true)
+}
+
+/// Starts the embedded S3 server unless another one is named; the future it returns connects.
+async fn open_store<'a>(
+    args: &'a UpArgs,
+    layout: &Layout,
+    secrets: &'a Secrets,
+    roles: &mut Roles,
+) -> Result<impl Future<Output = Result<Store>> + 'a> {
+    let endpoint = match &args.s3.s3_endpoint {
+        Some(_) => None,
+        None => {
+            let (listener, address) = loopback().await?;
+            let config = rekindle_s3_local::Config {
+                root: layout.data.join("s3"),
+                access_key: secrets.s3.0.clone(),
+                secret_key: secrets.s3.1.clone(),
+                buckets: vec![args.s3.s3_bucket.clone()],
+            };
+            roles.start("object store", |stop| {
+                rekindle_s3_local::serve(config, listener, stop.wait())
+            });
+            Some(format!("http://{address}"))
+        }
+    };
+    Ok(async move {
+        let connect = async {
+            match (&endpoint, &args.s3.s3_endpoint) {
+                (Some(own), _) => store::embedded(own.clone(), &args.s3.s3_bucket, &secrets.s3).await,
+                (None, named) => store::external(&args.s3, named.as_deref().unwrap_or_default()).await,
+            }
+        };
+        tokio::time::timeout(STORE_LIMIT, connect)
+            .await
+            .with_context(|| format!("the object store does not answer within {STORE_LIMIT:?}"))?
+    })
+}
+
+async fn loopback() -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .context("no free port on loopback")?;
+    let address = listener.local_addr().context("the port is not known")?;
+    Ok((listener, address))
+}
+
+/// Tells whoever waits for the start what it is at. It is only told: failing to tell is no failure.
+fn phase(layout: &Layout, text: &str) {
+    tracing::info!(target: super::LOG, phase = text, "start");
+    let new = layout.run.join("phase.new");
+    let _untold: Result<(), Infallible> = fs::write(&new, text)
+        .and_then(|()| fs::rename(&new, layout.phase()))
+        .or(Ok(()));
+}

@@ -1,0 +1,90 @@
+//! Where a platform keeps its things on a machine, derived from the directories it was given. Several platforms may
+//! run beside each other with other directories: tests do.
+
+use std::path::{Path, PathBuf};
+
+use crate::args::Places;
+
+/// The run directory whose cgroup has the plain name.
+const DEFAULT_RUN: &str = "/run/rekindle";
+
+/// The paths and names of one platform.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Kept: functions, snapshots, metadata, keys, logs.
+    pub(crate) data: PathBuf,
+    /// Can be made again.
+    pub(crate) cache: PathBuf,
+    /// Lives as long as the platform.
+    pub(crate) run: PathBuf,
+    /// The name of its cgroup under each hierarchy.
+    pub(crate) cgroup: String,
+}
+
+impl Layout {
+    /// The layout under `places`, made absolute.
+    pub(crate) fn of(places: &Places) -> std::io::Result<Self> {
+        let run = std::path::absolute(&places.run)?;
+        Ok(Self {
+            data: std::path::absolute(&places.data)?,
+            cache: std::path::absolute(&places.cache)?,
+            cgroup: cgroup_name(&run),
+            run,
+        })
+    }
+
+    /// Where the platform in the background logs to.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.data.join("rekindle.log")
+    }
+
+    /// What the start is at, for whoever waits for it.
+    pub(crate) fn phase(&self) -> PathBuf {
+        self.run.join("phase")
+    }
+
+    /// Uploads while they arrive.
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.data.join("spool")
+    }
+
+    /// What a worker keeps: its id, functions' logs.
+    pub(crate) fn worker_data(&self) -> PathBuf {
+        self.data.join("worker")
+    }
+
+    /// What a worker can fetch again.
+    pub(crate) fn worker_cache(&self) -> PathBuf {
+        self.cache.join("worker")
+    }
+
+    /// The worker's own run directory, on a tmpfs inside the platform's mount namespace.
+    pub(crate) fn worker_run(&self) -> PathBuf {
+        self.run.join("worker")
+    }
+}
+
+/// `rekindle`, or with a number of the run directory where that is not the usual one (FNV-1a).
+fn cgroup_name(run: &Path) -> String {
+    if run == Path::new(DEFAULT_RUN) {
+        return "rekindle".to_owned();
+    }
+    let bytes = run.as_os_str().as_encoded_bytes();
+    let hash = bytes
+        .iter()
+        .fold(0x811C_9DC5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    format!("rekindle-{hash:08x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platforms_with_other_run_directories_have_other_cgroups() {
+        assert_eq!(cgroup_name(Path::new("/run/rekindle")), "rekindle");
+        let (a, b) = (cgroup_name(Path::new("/tmp/a")), cgroup_name(Path::new("/tmp/b")));
+        assert_ne!(a, b);
+        assert!(a.starts_with("rekindle-"));
+    }
+}

@@ -1,0 +1,42 @@
+//! The platform on one machine: `fn up` in the background or the foreground, and one role each for a cluster.
+//!
+//! ```text
+//!  fn up ──> background: starts `fn up --foreground`, waits for /readyz
+//!                           │
+//!                           ▼
+//!            foreground: lock, sweep, mount namespace ──> s3 ──> runtimes ──> scheduler ──> worker ──> gateway
+//!                                                          ▲                                              │
+//!                                                          └───────── stopped in the other order ◄────────┘
+//! ```
+
+mod background;
+mod foreground;
+mod isolation;
+pub(crate) mod layout;
+pub(crate) mod leftovers;
+pub(crate) mod pid;
+pub(crate) mod role;
+mod roles;
+pub(crate) mod runtimes;
+mod secrets;
+mod store;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+
+use crate::args::UpArgs;
+use layout::Layout;
+
+/// What log lines of this module are filed under, as `RUST_LOG` names it: the binary's own name, `fn`, says nothing there.
+const LOG: &str = "rekindle_up";
+
+/// `fn up`.
+pub(crate) fn run(args: &UpArgs) -> Result<ExitCode> {
+    let layout = Layout::of(&args.places).context("the current directory is gone")?;
+    if args.foreground {
+        foreground::run(args, &layout)
+    } else {
+        background::run(args, &layout)
+    }
+}

@@ -1,0 +1,205 @@
+//! One role each in its own process, for a cluster. They share a token file and an object store; the scheduler is found by
+//! its address.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use rekindle_gateway::KeyHash;
+use rekindle_snapshotter::Store;
+use rekindle_wire::WorkerId;
+use rekindle_wire::manifest::ByteSize;
+use rekindle_worker::WorkerConfig;
+use tokio::net::TcpListener;
+
+use super::layout::Layout;
+use super::pid;
+use super::roles::Roles;
+use super::{isolation, leftovers, secrets, store};
+use crate::args::{GatewayArgs, S3Args, SchedulerArgs, WorkerArgs};
+use crate::commands::doctor;
+
+/// `fn gateway`.
+pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
+    let token = secrets::read(&args.token_file)?;
+    let key = secrets::read(&args.key_file)?;
+    serve("gateway", async |roles: &mut Roles| {
+        let listener = listen(args.listen).await?;
+        let config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
+        roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));
+        Ok(())
+    })
+}
+
+/// `fn scheduler`.
+pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
+    let layout = Layout::of(&args.places).context("the current directory is gone")?;
+    let token = secrets::read(&args.token_file)?;
+    let endpoint = endpoint(&args.s3)?;
+    fs::create_dir_all(layout.spool()).with_context(|| format!("{}: cannot be made", layout.spool().display()))?;
+    serve("scheduler", async |roles: &mut Roles| {
+        let listener = listen(args.listen).await?;
+        let config = rekindle_scheduler::Config {
+            database: layout.data.join("scheduler.db"),
+            spool: layout.spool(),
+            cluster_token: token,
+            objects: Arc::new(store::external(&args.s3, &endpoint).await?),
+        };
+        roles.start("scheduler", |stop| {
+            rekindle_scheduler::serve(config, listener, stop.wait())
+        });
+        Ok(())
+    })
+}
+
+/// `fn worker`.
+pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
+    let layout = Layout::of(&args.places).context("the current directory is gone")?;
+    let token = secrets::read(&args.token_file)?;
+    let endpoint = endpoint(&args.s3)?;
+    if args.advertise.is_none() && args.listen.ip().is_unspecified() {
+        bail!(
+            "{} is no address that others can reach: name one with --advertise",
+            args.listen
+        );
+    }
+    let Some(_lock) = pid::lock(&layout.run)? else {
+        bail!(
+            "{}: another worker runs there: choose another --run",
+            layout.run.display()
+        );
+    };
+    leftovers::sweep(&layout)?;
+    isolation::enter(&layout.worker_run())?;
+    isolation::raise_descriptor_limit();
+    serve("worker", async |roles: &mut Roles| {
+        let listener = listen(args.listen).await?;
+        let config = worker_config(WorkerSettings {
+            layout: &layout,
+            listen: args.listen,
+            advertise: args.advertise.clone(),
+            scheduler: &args.scheduler,
+            token: &token,
+            store: store::external(&args.s3, &endpoint).await?,
+            criu: args.criu.as_deref(),
+            memory: args.memory,
+        })?;
+        roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
+        Ok(())
+    })
+}
+
+/// Runs one role until it is told to stop.
+fn serve(name: &'static str, start: impl AsyncFnOnce(&mut Roles) -> Result<()>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the async runtime could not be started")?;
+    runtime.block_on(async {
+        let _telemetry =
+            rekindle_telemetry::init(&format!("rekindle-{name}")).context("logs and traces cannot be set up")?;
+        let mut roles = Roles::new()?;
+        start(&mut roles).await?;
+        let served = roles.serve().await;
+        served.and(roles.stop().await)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{address}: cannot be listened on"))
+}
+
+/// Roles in processes of their own need a store that all of them reach.
+pub(super) fn endpoint(args: &S3Args) -> Result<String> {
+    match &args.s3_endpoint {
+        Some(endpoint) => Ok(endpoint.clone()),
+        None => bail!("no object store is named: say --s3-endpoint URL, or set FN_S3_ENDPOINT"),
+    }
+}
+
+/// What a worker's configuration is made of.
+pub(super) struct WorkerSettings<'a> {
+    pub(super) layout: &'a Layout,
+    /// Where it listens; others reach it there unless `advertise` says otherwise.
+    pub(super) listen: SocketAddr,
+    pub(super) advertise: Option<String>,
+    /// `host:port`.
+    pub(super) scheduler: &'a str,
+    pub(super) token: &'a str,
+    pub(super) store: Store,
+    pub(super) criu: Option<&'a Path>,
+    pub(super) memory: Option<ByteSize>,
+}
+
+/// A worker's configuration with the usual limits.
+pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig> {
+    let WorkerSettings {
+        layout,
+        listen,
+        advertise,
+        scheduler,
+        token,
+        store,
+        criu,
+        memory,
+    } = settings;
+    let criu = match doctor::find_criu(criu) {
+        Ok(found) => found,
+        Err(lack) => bail!("CRIU: {}: {}", lack.found, lack.fix.unwrap_or_default()),
+    };
+    let id = worker_id(&layout.worker_data().join("id"))?;
+    let url = format!("http://{}", scheduler.trim_start_matches("http://"));
+    let mut config = WorkerConfig::new(id, listen, url, token.to_owned(), store);
+    if let Some(address) = advertise {
+        config.advertise = address;
+    }
+    config.data_dir = layout.worker_data();
+    config.cache_dir = layout.worker_cache();
+    config.run_dir = layout.worker_run();
+    config.criu_dir = criu.path.parent().unwrap_or(Path::new("/")).to_owned();
+    if let Some(memory) = memory {
+        config.memory_capacity_bytes = memory.0;
+    }
+    Ok(config)
+}
+
+/// The worker's id, made once.
+fn worker_id(path: &Path) -> Result<WorkerId> {
+    if let Ok(text) = fs::read_to_string(path) {
+        return text.trim().parse().with_context(|| {
+            format!(
+                "{}: holds no worker id: remove it, and the next start makes one",
+                path.display()
+            )
+        });
+    }
+    let id = WorkerId::generate();
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    }
+    let new = path.with_extension("new");
+    fs::write(&new, format!("{id}\n"))
+        .and_then(|()| fs::rename(&new, path))
+        .with_context(|| format!("{}: cannot be written", path.display()))?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workers_id_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("worker/id");
+        assert_eq!(worker_id(&path).unwrap(), worker_id(&path).unwrap());
+        fs::write(&path, "nonsense").unwrap();
+        assert!(worker_id(&path).is_err());
+    }
+}

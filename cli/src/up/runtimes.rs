@@ -1,0 +1,234 @@
+//! Puts the runtimes' root filesystems, which `functions/runtimes/build.sh` made, into the store: each archive as a layer,
+//! and beside it `runtimes/{base}.json`, which says which layer the runtime is now. Nothing is read twice: a note beside
+//! the archive remembers the layer it is, as long as its size and time stay.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use rekindle_snapshotter::layer::publish_layer;
+use rekindle_snapshotter::{Digest, Store, keys};
+use rekindle_wire::internal::{LayerRef, RuntimeAlias};
+use rekindle_wire::manifest::Base;
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use super::{role, store};
+use crate::args::{Places, S3Args};
+use crate::show;
+
+/// Where an archive lists what is in it: a package and its version on each line.
+const PACKAGES: &str = "opt/rekindle/packages";
+const PACKAGES_MAX: u64 = 1 << 20;
+
+/// `fn runtimes import`: into a store that is not this machine's own.
+pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
+    let layout = Layout::of(places).context("the current directory is gone")?;
+    let endpoint = role::endpoint(s3)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the async runtime could not be started")?;
+    let imported = runtime.block_on(async {
+        let store = store::external(s3, &endpoint).await?;
+        import(&store, &layout.cache).await
+    })?;
+    for (base, alias) in imported {
+        println!(
+            "{} is {} ({}, {})",
+            base.as_str(),
+            alias.layer.digest,
+            show::bytes(alias.layer.tar_bytes),
+            show::count(alias.packages.len(), "package")
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Imports every archive in `<cache>/runtimes/`. One that is not built is skipped, but not all of them.
+pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(Base, RuntimeAlias)>> {
+    let folder = cache.join("runtimes");
+    let mut imported = Vec::new();
+    for base in Base::ALL {
+        let tar = folder.join(format!("{}.tar", base.as_str()));
+        if tar.exists() {
+            imported.push((base, import_one(store, base, &tar).await?));
+        } else {
+            let file = tar.display();
+            tracing::warn!(target: super::LOG, %file, "this runtime is not built: functions that need it cannot be deployed");
+        }
+    }
+    if imported.is_empty() {
+        bail!("{}: no runtime is built: run scripts/setup.sh host", folder.display());
+    }
+    Ok(imported)
+}
+
+async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlias> {
+    let note = Note::beside(tar);
+    let identity = identity(tar)?;
+    if let Some(alias) = note.read(&identity)
+        && is_stored(store, base, &alias).await?
+    {
+        return Ok(alias);
+    }
+    let layer = publish_layer(store, tar)
+        .await
+        .with_context(|| format!("{}: the runtime cannot be stored", tar.display()))?;
+    let listed = tar.to_owned();
+    let packages = tokio::task::spawn_blocking(move || packages(&listed))
+        .await
+        .context("reading the archive was given up")?
+        .with_context(|| format!("{}: cannot be read", tar.display()))?;
+    let alias = RuntimeAlias { layer, packages };
+    let json = serde_json::to_vec(&alias).context("the alias cannot be written as JSON")?;
+    let key = alias_key(base);
+    store
+        .put(&key, json.into())
+        .await
+        .with_context(|| format!("{key}: cannot be stored"))?;
+    note.write(identity, &alias)?;
+    let LayerRef { digest, tar_bytes } = &alias.layer;
+    tracing::info!(target: super::LOG, runtime = base.as_str(), digest, tar_bytes, "runtime imported");
+    Ok(alias)
+}
+
+fn alias_key(base: Base) -> String {
+    format!("runtimes/{}.json", base.as_str())
+}
+
+/// Whether the store says the same of the runtime and has its layer: it may be another store than last time.
+async fn is_stored(store: &Store, base: Base, alias: &RuntimeAlias) -> Result<bool> {
+    let key = alias_key(base);
+    let there = match store.get(&key).await {
+        Ok(bytes) => serde_json::from_slice::<RuntimeAlias>(&bytes).is_ok_and(|a| a == *alias),
+        Err(e) if e.is_not_found() => false,
+        Err(e) => return Err(e).with_context(|| format!("{key}: cannot be read")),
+    };
+    let Ok(digest) = alias.layer.digest.parse::<Digest>() else {
+        return Ok(false);
+    };
+    match store.head(&keys::layer(&digest)).await {
+        Ok(_) => Ok(there),
+        Err(e) if e.is_not_found() => Ok(false),
+        Err(e) => Err(e).with_context(|| format!("layer {digest}: cannot be looked for")),
+    }
+}
+
+/// What tells one archive from a later one of the same name without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    bytes: u64,
+    inode: u64,
+    changed_s: i64,
+    changed_ns: i64,
+}
+
+fn identity(tar: &Path) -> Result<Identity> {
+    let meta = fs::metadata(tar).with_context(|| format!("{}: cannot be read", tar.display()))?;
+    Ok(Identity {
+        bytes: meta.len(),
+        inode: meta.ino(),
+        changed_s: meta.ctime(),
+        changed_ns: meta.ctime_nsec(),
+    })
+}
+
+/// The note beside an archive. Losing it costs time only.
+struct Note(PathBuf);
+
+#[derive(Serialize, Deserialize)]
+struct Noted {
+    identity: Identity,
+    alias: RuntimeAlias,
+}
+
+impl Note {
+    fn beside(tar: &Path) -> Self {
+        Self(tar.with_extension("tar.layer"))
+    }
+
+    fn read(&self, identity: &Identity) -> Option<RuntimeAlias> {
+        let noted: Noted = serde_json::from_slice(&fs::read(&self.0).ok()?).ok()?;
+        (noted.identity == *identity).then_some(noted.alias)
+    }
+
+    fn write(&self, identity: Identity, alias: &RuntimeAlias) -> Result<()> {
+        let noted = Noted {
+            identity,
+            alias: alias.clone(),
+        };
+        let json = serde_json::to_vec(&noted).context("the note cannot be written as JSON")?;
+        let new = self.0.with_extension("new");
+        fs::write(&new, json)
+            .and_then(|()| fs::rename(&new, &self.0))
+            .with_context(|| format!("{}: cannot be written", self.0.display()))
+    }
+}
+
+/// What the archive says is in it: package to version. Nothing if it does not say.
+fn packages(tar: &Path) -> io::Result<BTreeMap<String, String>> {
+    let mut archive = tar::Archive::new(File::open(tar)?);
+    for entry in archive.entries_with_seek()? {
+        let entry = entry?;
+        if entry.path()?.strip_prefix(".").is_ok_and(|p| p == Path::new(PACKAGES)) {
+            let mut text = String::new();
+            entry.take(PACKAGES_MAX).read_to_string(&mut text)?;
+            let lines = text.lines().filter_map(|l| l.split_once(' '));
+            return Ok(lines.map(|(p, v)| (p.to_owned(), v.to_owned())).collect());
+        }
+    }
+    Ok(BTreeMap::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archive(path: &Path, packages: &str) {
+        let mut builder = tar::Builder::new(File::create(path).unwrap());
+        for (name, text) in [("./etc/hostname", "x"), ("./opt/rekindle/packages", packages)] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(u64::try_from(text.len()).unwrap());
+            header.set_mode(0o644);
+            builder.append_data(&mut header, name, text.as_bytes()).unwrap();
+        }
+        builder.finish().unwrap();
+    }
+
+    #[test]
+    fn packages_are_read_from_the_archive() {
+        let dir = tempfile::tempdir().unwrap();
+        let tar = dir.path().join("base.tar");
+        archive(&tar, "libc6 2.36\nbusybox 1:1.35\n");
+        let packages = packages(&tar).unwrap();
+        assert_eq!(packages["libc6"], "2.36");
+        assert_eq!(packages["busybox"], "1:1.35");
+    }
+
+    #[test]
+    fn a_note_holds_until_the_archive_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let tar = dir.path().join("base.tar");
+        archive(&tar, "a 1\n");
+        let alias = RuntimeAlias {
+            layer: LayerRef {
+                digest: "d".to_owned(),
+                tar_bytes: 1,
+            },
+            packages: BTreeMap::new(),
+        };
+        let note = Note::beside(&tar);
+        assert_eq!(note.read(&identity(&tar).unwrap()), None);
+        note.write(identity(&tar).unwrap(), &alias).unwrap();
+        assert_eq!(note.read(&identity(&tar).unwrap()), Some(alias));
+        let newer = dir.path().join("newer");
+        archive(&newer, "a 2\n");
+        fs::rename(&newer, &tar).unwrap();
+        assert_eq!(note.read(&identity(&tar).unwrap()), None);
+    }
+}

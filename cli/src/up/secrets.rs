@@ -1,0 +1,112 @@
+//! What only this platform may know: the admin key, the secret between its parts, the key to its own S3 server. Each is
+//! made once, as a file that only root can read, and is never logged.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Less is not a secret.
+const LENGTH_MIN: usize = 16;
+
+/// The secrets of one platform.
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    /// Who has it may deploy and delete.
+    pub(crate) admin_key: String,
+    /// Where that lies.
+    pub(crate) admin_key_file: PathBuf,
+    /// Whether it was made just now.
+    pub(crate) admin_key_is_new: bool,
+    /// Proves one part of the platform to another.
+    pub(crate) cluster_token: String,
+    /// Id and secret for the embedded S3 server.
+    pub(crate) s3: (String, String),
+}
+
+impl Secrets {
+    /// Reads the secrets in `data`, making those that are not there.
+    pub(crate) fn in_directory(data: &Path) -> Result<Self> {
+        let admin_key_file = data.join("admin.key");
+        let admin_key_is_new = !admin_key_file.exists();
+        let admin_key = read_or_make(&admin_key_file, "rk_")?;
+        Ok(Self {
+            admin_key,
+            admin_key_file,
+            admin_key_is_new,
+            cluster_token: read_or_make(&data.join("cluster.token"), "")?,
+            s3: ("rekindle".to_owned(), read_or_make(&data.join("s3.key"), "")?),
+        })
+    }
+}
+
+/// Reads a secret that must be there.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}: the secret cannot be read", path.display()))?;
+    let text = text.trim();
+    if text.len() < LENGTH_MIN {
+        bail!(
+            "{}: holds no secret: remove it, and the next start makes one",
+            path.display()
+        );
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads it, or makes it of 32 random bytes. Whoever loses a race reads what the winner made.
+fn read_or_make(path: &Path, prefix: &str) -> Result<String> {
+    if path.exists() {
+        return read(path);
+    }
+    let bytes: [u8; 32] = rand::random();
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let new = path.with_extension(format!("new-{}", std::process::id()));
+    let written = write_private(&new, &format!("{prefix}{hex}\n")).and_then(|()| match fs::hard_link(&new, path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    });
+    let removed = fs::remove_file(&new);
+    written
+        .and(removed)
+        .with_context(|| format!("{}: the secret cannot be made", path.display()))?;
+    read(path)
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    // The mode at creation is cut by the umask, but a wider one must not come of an inherited ACL.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_made_once_and_only_root_reads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Secrets::in_directory(dir.path()).unwrap();
+        let second = Secrets::in_directory(dir.path()).unwrap();
+        assert!(first.admin_key_is_new && !second.admin_key_is_new);
+        assert_eq!(first.admin_key, second.admin_key);
+        assert_eq!(first.s3, second.s3);
+        assert_ne!(first.cluster_token, first.s3.1);
+        assert_eq!(first.admin_key.len(), 3 + 64);
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let meta = entry.unwrap().metadata().unwrap();
+            assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn an_empty_secret_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("admin.key"), "\n").unwrap();
+        let error = Secrets::in_directory(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("holds no secret"), "{error}");
+    }
+}
