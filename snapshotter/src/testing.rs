@@ -180,3 +180,138 @@ pub(crate) fn criu_dump(dir: &Path) -> Option<()> {
     assert!(dump.status.success(), "{log}");
     Some(())
 }
+
+/// Length-framed messages after CRIU's magic numbers.
+fn framed(kind: u32, messages: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = 0x5456_4319_u32.to_le_bytes().to_vec();
+    out.extend_from_slice(&kind.to_le_bytes());
+    for message in messages {
+        out.extend_from_slice(&u32::try_from(message.len()).unwrap().to_le_bytes());
+        out.extend_from_slice(message);
+    }
+    out
+}
+
+/// A protobuf field of number `tag` with a varint.
+fn varint(tag: u8, mut value: u64) -> Vec<u8> {
+    let mut out = vec![tag << 3];
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+    out
+}
+
+/// Bytes that LZ4 cannot shrink.
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+/// A dump as CRIU lays it out, of one process (pid 7): `lazy` from address 0x10000 on, then one eager page. For tests of
+/// what happens around a dump; whether it is like CRIU's own is for the tests that run CRIU.
+pub(crate) fn small_dump(dir: &Path, lazy: &[u8]) {
+    std::fs::create_dir_all(dir).unwrap();
+    let pages = lazy.len() as u64 / 4096;
+    let end = 0x10000 + pages * 4096;
+    let entry = |at, pages, flags| [varint(1, at), varint(2, 0), varint(4, flags), varint(5, pages)].concat();
+    let vma = [varint(1, 0x10000), varint(2, end + 4096)].concat();
+    let mut mm = vec![14 << 3 | 2, u8::try_from(vma.len()).unwrap()];
+    mm.extend_from_slice(&vma);
+    let pagemap = [varint(1, 1), entry(0x10000, pages, 6), entry(end, 1, 4)];
+    let write = |name: &str, bytes: Vec<u8>| std::fs::write(dir.join(name), bytes).unwrap();
+    write("inventory.img", noise(80, 1));
+    write("pstree.img", framed(0x5027_3030, &[varint(1, 7)]));
+    write("mm-7.img", framed(0x5749_2820, &[mm]));
+    write("pagemap-7.img", framed(0x5608_4025, &pagemap));
+    write("pages-1.img", [lazy, &[0x5a; 4096]].concat());
+    write("dump.log", b"not part of the snapshot".to_vec());
+}
+
+/// A network path to a server that can be cut, and that counts.
+pub(crate) struct Wire {
+    pub(crate) address: SocketAddr,
+    down: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Wire {
+    /// A path to `server` that is cut for good when `up_limit` bytes have gone up, all connections together.
+    pub(crate) async fn to(server: SocketAddr, up_limit: u64) -> Self {
+        use std::sync::Arc;
+        use std::sync::atomic::AtomicU64;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (up, down) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let counted = down.clone();
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(carry(client, server, up.clone(), counted.clone(), up_limit));
+            }
+        });
+        Self { address, down, task }
+    }
+
+    /// Bytes that came down.
+    pub(crate) fn received(&self) -> u64 {
+        self.down.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+async fn carry(
+    mut client: tokio::net::TcpStream,
+    server: SocketAddr,
+    up: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    down: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    up_limit: u64,
+) {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    if up.load(SeqCst) >= up_limit {
+        return;
+    }
+    let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+    let (mut from_client, mut from_server) = (vec![0; 16 << 10], vec![0; 64 << 10]);
+    loop {
+        let passed = tokio::select! {
+            n = client.read(&mut from_client) => match n {
+                Ok(n) if n > 0 && up.fetch_add(n as u64, SeqCst) + n as u64 <= up_limit => server.write_all(&from_client[..n]).await,
+                _ => return,
+            },
+            n = server.read(&mut from_server) => match n {
+                Ok(n) if n > 0 && up.load(SeqCst) <= up_limit => {
+                    down.fetch_add(n as u64, SeqCst);
+                    client.write_all(&from_server[..n]).await
+                }
+                _ => return,
+            },
+        };
+        if passed.is_err() {
+            return;
+        }
+    }
+}
+
+/// A configuration whose calls give up at once, for stores that are gone.
+pub(crate) fn impatient(address: SocketAddr) -> StoreConfig {
+    let mut config = config(address);
+    config.timeouts = Timeouts {
+        connect: Duration::from_millis(500),
+        attempt: Duration::from_millis(1000),
+        operation: Duration::from_millis(1500),
+        attempts: 1,
+        ..Timeouts::default()
+    };
+    config
+}

@@ -9,8 +9,12 @@
 //! and chunks are left for the garbage collection. Memory used is bounded: pieces are read through a mapping of the
 //! dump, and at most [`UPLOADS_AT_ONCE`] chunks and a batch for each thread are held.
 
+mod commit;
 mod dump_dir;
+#[cfg(test)]
+mod fault_tests;
 mod pack;
+mod parts;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -20,30 +24,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use rekindle_wire::api::SnapshotSummary;
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
-use crate::bundle::{BundleBuilder, BundleTooLarge};
+use crate::bundle::BundleTooLarge;
 use crate::codec::{PAGE_BYTES, REGION_BYTES};
 use crate::digest::Digest;
 use crate::keys;
-use crate::manifest::{
-    ExtraEntry, ExtraPlace, ImageEntry, Manifest, ManifestError, ProcessEntry, Totals, is_file_name,
-};
+use crate::manifest::{ExtraPlace, Manifest, ManifestError, Totals, is_file_name};
 use crate::pagemap::{PageMap, PageMapError, Payload, Region};
 use crate::region_index::RegionIndex;
 use crate::store::{Outcome, Store, StoreError};
 
+use commit::{clear, put_all};
 pub use dump_dir::DumpError;
 use dump_dir::{Dump, read_dump};
 use pack::{Piece, hash_all, store_new};
+use parts::{bundle, hash_extra};
 
 /// Chunks on their way to the store at once.
 pub const UPLOADS_AT_ONCE: usize = 8;
-/// An extra file up to this size travels in the bundle.
-const EXTRA_IN_BUNDLE_MAX: u64 = 1 << 20;
 
 /// What a snapshot is of.
 #[derive(Debug, Clone)]
@@ -282,138 +283,6 @@ fn page_maps(
     totals.memory_bytes += totals.eager_bytes;
     let maps = regions.into_iter().map(PageMap::new).collect::<Result<_, _>>()?;
     Ok((maps, totals))
-}
-
-struct Parts {
-    bytes: Bytes,
-    processes: Vec<ProcessEntry>,
-    images: Vec<ImageEntry>,
-    extra: Vec<ExtraEntry>,
-}
-
-/// An extra file, read if it is small.
-struct HashedExtra {
-    name: String,
-    small: Option<Vec<u8>>,
-    bytes: u64,
-    blake3: Digest,
-}
-
-/// The bundle: page maps first, so that they can be had without the rest, then images, then extra files.
-fn bundle(dump: &Dump, maps: &[PageMap], extra: Vec<HashedExtra>) -> Result<Parts, BundleTooLarge> {
-    let mut builder = BundleBuilder::default();
-    let mut processes = Vec::new();
-    for (process, map) in dump.processes.iter().zip(maps) {
-        processes.push(ProcessEntry {
-            pid: process.pid,
-            page_map: builder.add(&map.encode())?,
-        });
-    }
-    let mut images = Vec::new();
-    for (name, bytes) in &dump.images {
-        images.push(ImageEntry {
-            name: name.clone(),
-            section: builder.add(bytes)?,
-        });
-    }
-    for process in &dump.processes {
-        images.push(ImageEntry {
-            name: process.pagemap_name(),
-            section: builder.add(&process.eager_pagemap)?,
-        });
-        images.push(ImageEntry {
-            name: process.pages_name(),
-            section: builder.add(&process.eager_pages())?,
-        });
-    }
-    images.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut entries = Vec::new();
-    for file in extra {
-        let place = match file.small {
-            Some(bytes) => ExtraPlace::Section(builder.add(&bytes)?),
-            None => ExtraPlace::Object {
-                bytes: file.bytes,
-                blake3: file.blake3,
-            },
-        };
-        entries.push(ExtraEntry { name: file.name, place });
-    }
-    Ok(Parts {
-        bytes: builder.finish().into(),
-        processes,
-        images,
-        extra: entries,
-    })
-}
-
-async fn hash_extra(files: Vec<ExtraFile>) -> Result<Vec<HashedExtra>, PublishError> {
-    let hash = |file: ExtraFile| -> std::io::Result<HashedExtra> {
-        let bytes = std::fs::metadata(&file.path)?.len();
-        let small = (bytes <= EXTRA_IN_BUNDLE_MAX)
-            .then(|| std::fs::read(&file.path))
-            .transpose()?;
-        let mut hasher = blake3::Hasher::new();
-        if small.is_none() {
-            hasher.update_reader(std::fs::File::open(&file.path)?)?;
-        }
-        Ok(HashedExtra {
-            name: file.name,
-            small,
-            bytes,
-            blake3: Digest(*hasher.finalize().as_bytes()),
-        })
-    };
-    on_blocking_thread(move || {
-        let hashed = files.into_iter().map(|file| {
-            let path = file.path.clone();
-            hash(file).map_err(|cause| PublishError::Extra { path, cause })
-        });
-        hashed.collect()
-    })
-    .await
-}
-
-/// Put everything but the chunks, the manifest last.
-async fn put_all(
-    store: &Store,
-    files: &[ExtraFile],
-    manifest: &Manifest,
-    bundle: Bytes,
-    encoded: &[u8],
-) -> Result<Outcome, StoreError> {
-    let id = &manifest.id;
-    // An id is used once; whoever finds its bundle there must leave it alone.
-    if store.put_if_absent(&keys::bundle(id), bundle.clone()).await? == Outcome::AlreadyPresent
-        && store.get(&keys::bundle(id)).await? != bundle
-    {
-        return Ok(Outcome::AlreadyPresent);
-    }
-    for entry in &manifest.extra {
-        let file = files.iter().find(|f| f.name == entry.name);
-        if let (ExtraPlace::Object { .. }, Some(file)) = (&entry.place, file) {
-            store.put_file(&keys::extra(id, &entry.name), &file.path).await?;
-        }
-    }
-    let key = keys::manifest(id);
-    match store.put_if_absent(&key, Bytes::copy_from_slice(encoded)).await? {
-        // Ours, if the answer to the first attempt got lost.
-        Outcome::AlreadyPresent if store.get(&key).await? == encoded => Ok(Outcome::Created),
-        outcome => Ok(outcome),
-    }
-}
-
-/// Remove what was put for a snapshot that came to nothing: the manifest too, as it may have arrived although the store
-/// said nothing.
-async fn clear(store: &Store, manifest: &Manifest) {
-    let id = &manifest.id;
-    let extra = manifest.extra.iter().map(|e| keys::extra(id, &e.name));
-    for key in [keys::manifest(id), keys::bundle(id)].into_iter().chain(extra) {
-        if let Err(error) = store.delete(&key).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(key, error, "object of a failed snapshot stays in the store");
-            return;
-        }
-    }
 }
 
 fn encode_checked(manifest: &Manifest) -> Result<Vec<u8>, ManifestError> {

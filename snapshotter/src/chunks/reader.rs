@@ -7,16 +7,14 @@
 //!                                                       ─► cache it ─► cut out and decode ─► digest right? ─► bytes
 //! ```
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::{BoxFuture, FutureExt, Shared};
-use parking_lot::Mutex;
 
 use super::cache::ChunkCache;
 use crate::codec::{self, DecodeError, REGION_BYTES};
 use crate::digest::Digest;
+use crate::flights::Flights;
 use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
 use crate::store::{Store, StoreError};
@@ -64,8 +62,6 @@ pub enum ReadError {
     },
 }
 
-type Flight = Shared<BoxFuture<'static, Result<Bytes, ReadError>>>;
-
 /// Reads regions. Clones share everything.
 #[derive(Clone)]
 pub struct RegionReader {
@@ -76,7 +72,7 @@ struct Inner {
     store: Store,
     cache: ChunkCache,
     /// Chunks being fetched now.
-    flights: Mutex<HashMap<Digest, Flight>>,
+    fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
 }
 
 impl std::fmt::Debug for RegionReader {
@@ -94,7 +90,7 @@ impl RegionReader {
             inner: Arc::new(Inner {
                 store,
                 cache,
-                flights: Mutex::default(),
+                fetches: Arc::default(),
             }),
         }
     }
@@ -162,22 +158,9 @@ impl RegionReader {
 
     /// The whole chunk, checked; whoever asks for one that is being fetched waits for that fetch.
     async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, ReadError> {
-        let flight = {
-            let mut flights = self.inner.flights.lock();
-            match flights.get(&chunk.id) {
-                Some(flight) => flight.clone(),
-                None => {
-                    // A task of its own, so that it goes on when the one who asked first goes away. It waits for this
-                    // lock before it ends, so it cannot be over before it is in the table.
-                    let task = tokio::spawn(self.inner.clone().fetch_and_cache(chunk));
-                    let cut_off = move |_| Err(ReadError::Shutdown { chunk: chunk.id });
-                    let flight = task.map(move |joined| joined.unwrap_or_else(cut_off)).boxed().shared();
-                    flights.insert(chunk.id, flight.clone());
-                    flight
-                }
-            }
-        };
-        flight.await
+        let inner = self.inner.clone();
+        let fetched = self.inner.fetches.join(chunk.id, || inner.fetch_and_cache(chunk)).await;
+        fetched.unwrap_or(Err(ReadError::Shutdown { chunk: chunk.id }))
     }
 }
 
@@ -193,7 +176,6 @@ impl Inner {
                 tracing::warn!(chunk = %chunk.id, error, "chunk could not be cached");
             }
         }
-        self.flights.lock().remove(&chunk.id);
         result
     }
 

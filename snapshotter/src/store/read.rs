@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
 
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
+use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt;
 
@@ -97,16 +97,21 @@ impl Store {
         self.bounded("read", key, expected, transfer).await?
     }
 
-    /// The body as a stream of pieces, for who unpacks while it arrives. The whole must be read within the limit that
-    /// [`Store::transfer_limit`] gives for its size.
-    pub(crate) async fn open_stream(&self, key: &str) -> Result<(aws_sdk_s3::primitives::ByteStream, u64), StoreError> {
+    /// The body as a stream of pieces, and its size, for who unpacks while it arrives, within
+    /// [`Store::bounded_transfer`].
+    pub(crate) async fn open_stream(&self, key: &str) -> Result<(ByteStream, u64), StoreError> {
         let (answer, expected) = self.open(key, None).await?;
         Ok((answer.body, expected))
     }
 
-    /// How long a transfer of `bytes` may take.
-    pub(crate) fn transfer_limit(&self, bytes: u64) -> Duration {
-        self.inner.timeouts.operation(bytes)
+    /// Give a transfer of `bytes` the time it may take.
+    pub(crate) async fn bounded_transfer(
+        &self,
+        key: &str,
+        bytes: u64,
+        transfer: impl Future<Output = Result<(), StoreError>>,
+    ) -> Result<(), StoreError> {
+        self.bounded("read", key, bytes, transfer).await?
     }
 
     pub(crate) fn body_failed<E>(&self, key: &str, cause: E) -> StoreError

@@ -1,0 +1,433 @@
+//! What happens when bytes rot and connections break: an error that names what is bad, or the right bytes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::chunks::{ChunkCache, ReadError, RegionReader};
+use crate::codec::PAGE_BYTES;
+use crate::pagemap::PageIndex;
+use crate::snapshot::{OpenError, Snapshot};
+use crate::store::Store;
+use crate::testing::{TestStore, Wire, config, impatient, meta, noise, small_dump};
+use crate::working_set::{load_working_set, store_working_set};
+
+/// Memory of all kinds: noise, zeros, text.
+fn memory() -> Vec<u8> {
+    let mut bytes = noise(300 << 10, 1);
+    bytes.resize(500 << 10, 0);
+    while bytes.len() < 700 << 10 {
+        bytes.extend_from_slice(b"some text that compresses very well. ");
+    }
+    bytes.truncate(700 << 10);
+    bytes
+}
+
+struct Captured {
+    server: TestStore,
+    memory: Vec<u8>,
+    published: Published,
+}
+
+async fn capture() -> Captured {
+    let server = TestStore::start().await;
+    let memory = memory();
+    let dump = server.scratch("dump");
+    small_dump(&dump, &memory);
+    let mut meta = meta();
+    let big = server.scratch("extra").join("big");
+    std::fs::write(&big, noise(3 << 20, 9)).unwrap();
+    let small = big.with_file_name("small");
+    std::fs::write(&small, "small").unwrap();
+    meta.extra = vec![
+        ExtraFile {
+            name: "big.tar".to_owned(),
+            path: big,
+        },
+        ExtraFile {
+            name: "tmp.tar".to_owned(),
+            path: small,
+        },
+    ];
+    let published = publish(&server.store, &RegionIndex::new(), &dump, meta).await.unwrap();
+    Captured {
+        server,
+        memory,
+        published,
+    }
+}
+
+impl Captured {
+    fn reader(&self, cache: &Path) -> RegionReader {
+        RegionReader::new(self.server.store.clone(), ChunkCache::open(cache, 64 << 20).unwrap())
+    }
+
+    async fn open(&self) -> Snapshot {
+        Snapshot::open(&self.server.store, &self.published.id).await.unwrap()
+    }
+
+    /// All lazy memory, read region by region.
+    async fn read_all(&self, snapshot: &Snapshot, reader: &RegionReader) -> Result<Vec<u8>, ReadError> {
+        let mut all = Vec::new();
+        for region in snapshot.processes[0].page_map.regions() {
+            all.extend_from_slice(&reader.read(region).await?);
+        }
+        Ok(all)
+    }
+}
+
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_gives_back_its_files_its_memory_and_its_extra_files() {
+    let captured = capture().await;
+    let snapshot = captured.open().await;
+    let reader = captured.reader(&captured.server.scratch("cache"));
+    assert_eq!(captured.read_all(&snapshot, &reader).await.unwrap(), captured.memory);
+    let images = captured.server.scratch("images");
+    snapshot.write_images(&images).await.unwrap();
+    let names: Vec<_> = files(&images).into_keys().collect();
+    assert_eq!(
+        names,
+        [
+            "inventory.img",
+            "mm-7.img",
+            "pagemap-7.img",
+            "pages-1.img",
+            "pstree.img"
+        ]
+    );
+    assert_eq!(files(&images)["pages-1.img"], [0x5a; 4096]);
+    assert!(
+        snapshot.write_images(&images).await.is_err(),
+        "files are never overwritten"
+    );
+    let extra = captured.server.scratch("written");
+    for (name, bytes) in [("big.tar", noise(3 << 20, 9)), ("tmp.tar", b"small".to_vec())] {
+        snapshot.write_extra(name, &extra.join(name)).await.unwrap();
+        assert_eq!(std::fs::read(extra.join(name)).unwrap(), bytes);
+    }
+    let missing = snapshot.write_extra("other", &extra.join("other")).await.unwrap_err();
+    assert!(matches!(missing, OpenError::NoSuchFile { .. }));
+    let report = crate::inspect(&captured.server.store, snapshot.id()).await.unwrap();
+    assert_eq!(report.summary, captured.published.summary);
+    assert_eq!((report.processes, report.chunks, report.eager_bytes), (1, 1, 4096));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_in_manifest_or_bundle_is_an_error_that_names_the_object() {
+    let captured = capture().await;
+    let (server, id) = (&captured.server, &captured.published.id);
+    for key in [keys::manifest(id), keys::bundle(id)] {
+        let good = server.store.get(&key).await.unwrap();
+        for at in (0..good.len()).step_by(97) {
+            server.flip(&key, at).await;
+            let restored = server.scratch("restored");
+            let opened = match Snapshot::open(&server.store, id).await {
+                Ok(snapshot) => {
+                    let images = snapshot.write_images(&restored).await;
+                    images.and(snapshot.write_extra("tmp.tar", &restored.join("tmp.tar")).await)
+                }
+                Err(error) => Err(error),
+            };
+            let error = opened.expect_err("a flipped bit").to_string();
+            assert!(error.contains(&key), "{key} byte {at}: {error}");
+            std::fs::remove_dir_all(&restored).unwrap();
+            server.store.put(&key, good.clone()).await.unwrap();
+        }
+        server.store.put(&key, good.slice(..good.len() - 1)).await.unwrap();
+        let cut = Snapshot::open(&server.store, id).await.unwrap_err().to_string();
+        assert!(cut.contains(&key), "{cut}");
+        server.store.put(&key, good).await.unwrap();
+    }
+    server.flip(&keys::extra(id, "big.tar"), 1 << 20).await;
+    let path = server.scratch("written").join("big.tar");
+    let error = captured.open().await.write_extra("big.tar", &path).await.unwrap_err();
+    assert!(matches!(error, OpenError::Extra { .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_that_rots_or_goes_away_is_an_error_that_names_it() {
+    let captured = capture().await;
+    let snapshot = captured.open().await;
+    let [key] = &captured.server.keys("chunks/").await[..] else {
+        panic!("one chunk")
+    };
+    let good = captured.server.store.get(key).await.unwrap();
+    for at in (0..good.len()).step_by(good.len() / 7) {
+        captured.server.flip(key, at).await;
+        let cache = captured.server.scratch("cache");
+        let error = captured
+            .read_all(&snapshot, &captured.reader(&cache))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, ReadError::Corrupt { .. }), "{error}");
+        assert!(key.ends_with(&error.to_string()[6..70]), "{error}");
+        assert!(files(&cache).is_empty(), "a corrupt chunk is never cached");
+        captured.server.store.put(key, good.clone()).await.unwrap();
+    }
+    captured.server.store.delete(key).await.unwrap();
+    let cache = captured.server.scratch("cache");
+    let error = captured
+        .read_all(&snapshot, &captured.reader(&cache))
+        .await
+        .unwrap_err();
+    let ReadError::Fetch { cause, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(cause.is_not_found());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cached_chunk_that_rots_is_fetched_again() {
+    let captured = capture().await;
+    let snapshot = captured.open().await;
+    let dir = captured.server.scratch("cache");
+    let reader = captured.reader(&dir);
+    captured.read_all(&snapshot, &reader).await.unwrap();
+    let (name, good) = files(&dir).pop_first().unwrap();
+    let path = dir.join(name);
+    let spoil: [&dyn Fn(); 3] = [
+        &|| {
+            let mut bytes = good.clone();
+            bytes.iter_mut().step_by(1000).for_each(|byte| *byte ^= 1);
+            std::fs::write(&path, bytes).unwrap();
+        },
+        &|| std::fs::write(&path, &good[..good.len() / 3]).unwrap(),
+        &|| std::fs::remove_file(&path).unwrap(),
+    ];
+    for spoil in spoil {
+        spoil();
+        assert_eq!(captured.read_all(&snapshot, &reader).await.unwrap(), captured.memory);
+        assert_eq!(std::fs::read(&path).unwrap(), good);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on_disk() {
+    let captured = capture().await;
+    let snapshot = captured.open().await;
+    let wire = Wire::to(captured.server.address, u64::MAX).await;
+    let store = Store::connect(config(wire.address)).await.unwrap();
+    let dir = captured.server.scratch("cache");
+    let reader = RegionReader::new(store.clone(), ChunkCache::open(&dir, 64 << 20).unwrap());
+    let regions = snapshot.processes[0].page_map.regions();
+    let reads = (0..20).flat_map(|_| regions).map(|region| reader.read(region));
+    for read in futures::future::join_all(reads).await {
+        read.unwrap();
+    }
+    let chunk = regions.iter().find_map(|r| r.payload).unwrap().chunk;
+    let received = wire.received();
+    assert!(
+        received > u64::from(chunk.len) && received < u64::from(chunk.len) * 3 / 2,
+        "{received}"
+    );
+
+    let bulk = reader.read_chunk_regions(chunk, regions).await.unwrap();
+    assert_eq!(bulk.concat(), captured.memory);
+    let later = RegionReader::new(store, ChunkCache::open(&dir, 64 << 20).unwrap());
+    let local: Option<Vec<Bytes>> = regions.iter().map(|r| later.read_local(r)).collect();
+    assert_eq!(local.unwrap().concat(), captured.memory);
+    assert_eq!(wire.received(), received, "all from disk");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_died_is_an_error_for_every_reader_within_the_limit() {
+    let captured = capture().await;
+    let snapshot = captured.open().await;
+    let reader = captured.reader(&captured.server.scratch("cache"));
+    captured.server.stop();
+    let started = Instant::now();
+    let regions = snapshot.processes[0].page_map.regions();
+    let reads = regions.iter().filter(|r| r.payload.is_some()).map(|r| reader.read(r));
+    let limit = Duration::from_secs(20);
+    for read in tokio::time::timeout(limit, futures::future::join_all(reads))
+        .await
+        .unwrap()
+    {
+        assert!(matches!(read, Err(ReadError::Fetch { .. })));
+    }
+    println!("failed after {:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() {
+    let server = TestStore::start().await;
+    let dump = server.scratch("dump");
+    let memory = noise(1 << 20, 3);
+    small_dump(&dump, &memory);
+    let (mut failed, mut whole) = (0, 0);
+    // Some 1.1 MB go up: a chunk, a bundle, a manifest, with some KB of headers.
+    let limits = (0..8).map(|n| n * 160_000).chain((1_050_000..1_075_000).step_by(700));
+    for limit in limits {
+        let wire = Wire::to(server.address, limit).await;
+        let store = Store::connect(impatient(wire.address)).await.unwrap();
+        let meta = meta();
+        let id = meta.id.clone();
+        let result = publish(&store, &RegionIndex::new(), &dump, meta).await;
+        let opened = Snapshot::open(&server.store, &id).await;
+        match (result, opened) {
+            (Ok(_), Ok(_)) => whole += 1,
+            (Err(_), Err(error)) if error.is_not_found() => failed += 1,
+            // The manifest arrived, the answer did not, and neither did the attempt to take it back.
+            (Err(_), Ok(snapshot)) => {
+                snapshot.write_images(&server.scratch(id.as_str())).await.unwrap();
+                whole += 1;
+            }
+            (result, opened) => panic!("cut after {limit}: {result:?}, {opened:?}"),
+        }
+        for chunk in server.keys("chunks/").await {
+            server.store.delete(&chunk).await.unwrap();
+        }
+    }
+    println!("{failed} cut off, {whole} whole");
+    assert!(
+        failed > 10 && whole > 2,
+        "the cuts must fall on both sides: {failed} failed, {whole} whole"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regions_of_a_missing_chunk_are_stored_again_and_a_taken_id_is_left_alone() {
+    let captured = capture().await;
+    let server = &captured.server;
+    let index = RegionIndex::new();
+    index.seed(&server.store).await.unwrap();
+    assert!(!index.is_empty());
+    let [chunk] = &server.keys("chunks/").await[..] else {
+        panic!("one chunk")
+    };
+    server.store.delete(chunk).await.unwrap();
+    let dump = server.dir.path().join("dump");
+    let again = publish(&server.store, &index, &dump, meta()).await.unwrap();
+    assert_eq!(server.keys("chunks/").await, [chunk.clone()]);
+    assert_ne!(again.summary.shared_bytes, again.summary.stored_bytes);
+
+    let mut taken = meta();
+    taken.id = captured.published.id.clone();
+    let before = server.store.get(&keys::manifest(&taken.id)).await.unwrap();
+    let other = server.scratch("other");
+    small_dump(&other, &noise(4096, 77));
+    let error = publish(&server.store, &index, &other, taken).await.unwrap_err();
+    assert!(matches!(error, PublishError::IdTaken(_)), "{error}");
+    assert_eq!(
+        server.store.get(&keys::manifest(&captured.published.id)).await.unwrap(),
+        before
+    );
+    assert_eq!(
+        captured
+            .read_all(&captured.open().await, &captured.reader(&server.scratch("cache")))
+            .await
+            .unwrap(),
+        captured.memory
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_snapshot_is_gone_and_others_keep_their_chunks() {
+    let captured = capture().await;
+    let server = &captured.server;
+    let twin = publish(
+        &server.store,
+        &RegionIndex::new(),
+        &server.dir.path().join("dump"),
+        meta(),
+    )
+    .await
+    .unwrap();
+    crate::delete(&server.store, &captured.published.id).await.unwrap();
+    crate::delete(&server.store, &captured.published.id).await.unwrap();
+    assert!(
+        server
+            .keys(&keys::snapshot_prefix(&captured.published.id))
+            .await
+            .is_empty()
+    );
+    let gone = Snapshot::open(&server.store, &captured.published.id).await.unwrap_err();
+    assert!(gone.is_not_found());
+    let twin = Snapshot::open(&server.store, &twin.id).await.unwrap();
+    let reader = captured.reader(&server.scratch("cache"));
+    assert_eq!(captured.read_all(&twin, &reader).await.unwrap(), captured.memory);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
+    let captured = capture().await;
+    let snapshot = captured.open().await;
+    let store = &captured.server.store;
+    let reader = captured.reader(&captured.server.scratch("cache"));
+    assert!(load_working_set(store, snapshot.id()).await.unwrap().is_none());
+    // Backwards, with repeats, a page of no region, and a process that is not in the snapshot.
+    let pages = captured.memory.len() / PAGE_BYTES;
+    let first = 0x10000 / PAGE_BYTES as u64;
+    let mut order: Vec<_> = (0..pages as u64).rev().map(|n| (7, PageIndex(first + n))).collect();
+    order.push(order[3]);
+    order.push((7, PageIndex(1)));
+    order.push((8, PageIndex(first)));
+    let stored = store_working_set(store, &snapshot, &reader, &order).await.unwrap();
+    assert_eq!((stored.pages, stored.outcome), (pages + 1, Outcome::Created));
+    let loaded = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
+    for (page, (pid, index)) in loaded.iter().zip(&order[..pages]) {
+        let at = usize::try_from(index.0 - first).unwrap() * PAGE_BYTES;
+        assert_eq!((page.pid, page.page), (*pid, *index));
+        assert_eq!(page.bytes(), &captured.memory[at..at + PAGE_BYTES]);
+        assert_eq!(
+            page.content.is_none(),
+            captured.memory[at..at + PAGE_BYTES].iter().all(|b| *b == 0)
+        );
+    }
+    assert_eq!(loaded[pages].content, None);
+    let second = store_working_set(store, &snapshot, &reader, &order[..1]).await.unwrap();
+    assert_eq!(second.outcome, Outcome::AlreadyPresent);
+    let key = keys::working_set(snapshot.id());
+    captured.server.flip(&key, 5000).await;
+    let error = load_working_set(store, snapshot.id()).await.unwrap_err();
+    assert!(error.to_string().contains(&key), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_no_whole_dump_is_refused_saying_what_is_wrong() {
+    let server = TestStore::start().await;
+    let spoil: [(&str, &dyn Fn(&Path)); 6] = [
+        ("inventory.img is missing", &|d| {
+            std::fs::remove_file(d.join("inventory.img")).unwrap()
+        }),
+        ("mm-7.img is missing", &|d| {
+            std::fs::remove_file(d.join("mm-7.img")).unwrap()
+        }),
+        ("pages-1.img is missing", &|d| {
+            std::fs::remove_file(d.join("pages-1.img")).unwrap()
+        }),
+        ("pages-1.img has 4096 bytes", &|d| {
+            std::fs::write(d.join("pages-1.img"), [1; 4096]).unwrap()
+        }),
+        ("pagemap-7.img cannot be used", &|d| {
+            std::fs::write(d.join("pagemap-7.img"), "").unwrap()
+        }),
+        ("incremental", &|d| {
+            std::os::unix::fs::symlink("/nowhere", d.join("parent")).unwrap()
+        }),
+    ];
+    for (message, spoil) in spoil {
+        let dump = server.dir.path().join(message.replace(' ', "-"));
+        small_dump(&dump, &noise(8192, 5));
+        spoil(&dump);
+        let error = publish(&server.store, &RegionIndex::new(), &dump, meta())
+            .await
+            .unwrap_err();
+        let PublishError::Dump { cause, .. } = error else {
+            panic!("{error}")
+        };
+        assert!(cause.to_string().contains(message), "{cause}");
+    }
+    assert!(server.keys("").await.is_empty(), "nothing was put");
+}

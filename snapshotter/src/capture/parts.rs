@@ -1,0 +1,104 @@
+//! The parts of a snapshot beside its chunks: the bundle and the extra files.
+
+use bytes::Bytes;
+
+use super::dump_dir::Dump;
+use super::{ExtraFile, PublishError, on_blocking_thread};
+use crate::bundle::{BundleBuilder, BundleTooLarge};
+use crate::digest::Digest;
+use crate::manifest::{ExtraEntry, ExtraPlace, ImageEntry, ProcessEntry};
+use crate::pagemap::PageMap;
+
+/// An extra file up to this size travels in the bundle.
+const EXTRA_IN_BUNDLE_MAX: u64 = 1 << 20;
+
+/// The bundle, and what the manifest says about it.
+pub(super) struct Parts {
+    pub(super) bytes: Bytes,
+    pub(super) processes: Vec<ProcessEntry>,
+    pub(super) images: Vec<ImageEntry>,
+    pub(super) extra: Vec<ExtraEntry>,
+}
+
+/// An extra file, read if it is small.
+pub(super) struct HashedExtra {
+    name: String,
+    small: Option<Vec<u8>>,
+    bytes: u64,
+    blake3: Digest,
+}
+
+/// The bundle: page maps first, so that they can be had without the rest, then images, then extra files.
+pub(super) fn bundle(dump: &Dump, maps: &[PageMap], extra: Vec<HashedExtra>) -> Result<Parts, BundleTooLarge> {
+    let mut builder = BundleBuilder::default();
+    let mut processes = Vec::new();
+    for (process, map) in dump.processes.iter().zip(maps) {
+        processes.push(ProcessEntry {
+            pid: process.pid,
+            page_map: builder.add(&map.encode())?,
+        });
+    }
+    let mut images = Vec::new();
+    for (name, bytes) in &dump.images {
+        images.push(ImageEntry {
+            name: name.clone(),
+            section: builder.add(bytes)?,
+        });
+    }
+    for process in &dump.processes {
+        images.push(ImageEntry {
+            name: process.pagemap_name(),
+            section: builder.add(&process.eager_pagemap)?,
+        });
+        images.push(ImageEntry {
+            name: process.pages_name(),
+            section: builder.add(&process.eager_pages())?,
+        });
+    }
+    images.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut entries = Vec::new();
+    for file in extra {
+        let place = match file.small {
+            Some(bytes) => ExtraPlace::Section(builder.add(&bytes)?),
+            None => ExtraPlace::Object {
+                bytes: file.bytes,
+                blake3: file.blake3,
+            },
+        };
+        entries.push(ExtraEntry { name: file.name, place });
+    }
+    Ok(Parts {
+        bytes: builder.finish().into(),
+        processes,
+        images,
+        extra: entries,
+    })
+}
+
+/// Read the small ones and hash the others.
+pub(super) async fn hash_extra(files: Vec<ExtraFile>) -> Result<Vec<HashedExtra>, PublishError> {
+    let hash = |file: ExtraFile| -> std::io::Result<HashedExtra> {
+        let bytes = std::fs::metadata(&file.path)?.len();
+        let small = (bytes <= EXTRA_IN_BUNDLE_MAX)
+            .then(|| std::fs::read(&file.path))
+            .transpose()?;
+        let mut hasher = blake3::Hasher::new();
+        if small.is_none() {
+            hasher.update_reader(std::fs::File::open(&file.path)?)?;
+        }
+        Ok(HashedExtra {
+            name: file.name,
+            small,
+            bytes,
+            blake3: Digest(*hasher.finalize().as_bytes()),
+        })
+    };
+    on_blocking_thread(move || {
+        let hashed = files.into_iter().map(|file| {
+            let path = file.path.clone();
+            hash(file).map_err(|cause| PublishError::Extra { path, cause })
+        });
+        hashed.collect()
+    })
+    .await
+}

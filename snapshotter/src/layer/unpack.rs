@@ -1,0 +1,170 @@
+//! Unpacks a layer's archive into a directory of its own. Blocking.
+//!
+//! The archive is not trusted: nothing is written outside the directory, nothing already written is replaced, only plain
+//! kinds of files are made, and no more is read than the layer's size.
+
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::{fs, time};
+
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use tar::{Archive, Entry, EntryType};
+
+use crate::digest::Digest;
+
+/// Why an archive was not unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The archive cannot be read: not zstd, not a tar, or broken off.
+    #[error("archive cannot be read")]
+    Read(#[source] io::Error),
+    /// The bytes are not those the layer is named after.
+    #[error("archive is corrupt: its tar has {bytes} bytes with the digest {found}")]
+    Digest {
+        /// Bytes of the tar, at most one more than expected.
+        bytes: u64,
+        /// Their digest.
+        found: Digest,
+    },
+    /// An entry would be written outside the directory.
+    #[error("archive entry \"{0}\" leads out of the layer")]
+    Escape(String),
+    /// An entry that is neither a file, a directory nor a link.
+    #[error("archive entry \"{entry}\" is of the kind {kind:?}: leave devices, pipes and sparse files out of layers")]
+    Kind {
+        /// Its path.
+        entry: String,
+        /// Its kind.
+        kind: EntryType,
+    },
+    /// An entry could not be written.
+    #[error("could not write archive entry \"{entry}\"")]
+    Write {
+        /// Its path.
+        entry: String,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Hashes and counts what is read through it, and refuses more than so many bytes.
+struct Checked<R> {
+    inner: io::Take<R>,
+    hasher: blake3::Hasher,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(into)?;
+        self.hasher.update(&into[..n]);
+        Ok(n)
+    }
+}
+
+/// Unpack the zstd-compressed tar `packed` into `dir`, which must not exist. After an error `dir` holds some part of it
+/// and must be removed.
+pub(super) fn unpack(packed: impl Read, dir: &Path, digest: Digest, tar_bytes: u64) -> Result<(), UnpackError> {
+    let top = |cause| UnpackError::Write {
+        entry: ".".to_owned(),
+        cause,
+    };
+    fs::create_dir(dir).map_err(top)?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).map_err(top)?;
+    let plain = zstd::Decoder::new(packed).map_err(UnpackError::Read)?;
+    let checked = Checked {
+        inner: plain.take(tar_bytes.saturating_add(1)),
+        hasher: blake3::Hasher::new(),
+    };
+    let mut archive = Archive::new(checked);
+    archive.set_preserve_permissions(true);
+    archive.set_preserve_mtime(true);
+    archive.set_preserve_ownerships(false);
+    archive.set_overwrite(false);
+    let unpacked = unpack_entries(&mut archive, dir);
+    let mut checked = archive.into_inner();
+    // To the end, whatever follows the last entry. If an entry failed, a corrupt archive is the likelier reason.
+    let drained = io::copy(&mut checked, &mut io::sink());
+    let found = Digest(*checked.hasher.finalize().as_bytes());
+    let bytes = checked.hasher.count();
+    drained.map_err(UnpackError::Read)?;
+    if found != digest || bytes != tar_bytes {
+        return Err(UnpackError::Digest { bytes, found });
+    }
+    unpacked
+}
+
+fn unpack_entries(archive: &mut Archive<impl Read>, dir: &Path) -> Result<(), UnpackError> {
+    // A directory's time changes as files are made in it, so directories get theirs at the end.
+    let mut directories = Vec::new();
+    for entry in archive.entries().map_err(UnpackError::Read)? {
+        let mut entry = entry.map_err(UnpackError::Read)?;
+        let path = entry.path().map_err(UnpackError::Read)?.into_owned();
+        let name = path.display().to_string();
+        check(&entry, &path, &name)?;
+        if entry.header().entry_type() == EntryType::XGlobalHeader {
+            continue;
+        }
+        let writing = |cause| UnpackError::Write {
+            entry: name.clone(),
+            cause,
+        };
+        // Refuses to follow a symbolic link out of `dir`.
+        if !entry.unpack_in(dir).map_err(writing)? {
+            return Err(UnpackError::Escape(name));
+        }
+        if entry.header().entry_type().is_dir() {
+            let mode = entry.header().mode().map_err(writing)?;
+            let mtime = entry.header().mtime().map_err(writing)?;
+            directories.push((path, mode, mtime));
+        }
+    }
+    for (path, mode, mtime) in directories.iter().rev() {
+        finish_directory(dir, path, *mode, *mtime).map_err(|cause| UnpackError::Write {
+            entry: path.display().to_string(),
+            cause,
+        })?;
+    }
+    Ok(())
+}
+
+fn check<R: Read>(entry: &Entry<'_, R>, path: &Path, name: &str) -> Result<(), UnpackError> {
+    let kind = entry.header().entry_type();
+    match kind {
+        EntryType::Regular | EntryType::Continuous | EntryType::Directory | EntryType::Symlink | EntryType::Link => {}
+        EntryType::XGlobalHeader => return Ok(()),
+        _ => {
+            let entry = name.to_owned();
+            return Err(UnpackError::Kind { entry, kind });
+        }
+    }
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if path.components().all(inside) {
+        Ok(())
+    } else {
+        Err(UnpackError::Escape(name.to_owned()))
+    }
+}
+
+fn finish_directory(dir: &Path, path: &Path, mode: u32, mtime: u64) -> io::Result<()> {
+    let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
+    let relative: PathBuf = parts.collect();
+    let full = if relative.as_os_str().is_empty() {
+        // The archive's own top, which `unpack_in` leaves as it is.
+        fs::set_permissions(dir, fs::Permissions::from_mode(mode & 0o7777))?;
+        dir.to_owned()
+    } else {
+        dir.join(relative)
+    };
+    let time = TimeSpec::from(time::Duration::from_secs(mtime));
+    utimensat(
+        nix::fcntl::AT_FDCWD,
+        &full,
+        &time,
+        &time,
+        UtimensatFlags::NoFollowSymlink,
+    )?;
+    Ok(())
+}

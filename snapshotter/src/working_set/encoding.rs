@@ -1,0 +1,194 @@
+//! The working set as bytes. All integers little-endian; the table is in docs/snapshot-format.md. Pure.
+//!
+//! ```text
+//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]      digest: BLAKE3 of all that follows
+//! snapshot[32]                                                  BLAKE3 of the snapshot's id
+//! pages  × { pid:u32 kind:u32 page:u64 }                        kind: 0 zero, 1 stored
+//! blocks × { len:u32 encoding:u32 }                             encoding: 1 raw, 2 LZ4; of 16 stored pages each
+//! block bytes
+//! ```
+
+use bytes::Bytes;
+use rekindle_wire::SnapshotId;
+
+use super::{PAGES_MAX, WorkingSetPage};
+use crate::codec::{self, DecodeError, Encoded, Encoding, PAGE_BYTES};
+use crate::digest::Digest;
+use crate::pagemap::PageIndex;
+
+const MAGIC: &[u8; 4] = b"RKWS";
+const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 16;
+const BLOCK_BYTES: usize = 8;
+const BLOCK_PAGES: usize = 16;
+
+/// Why bytes are not a working set.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// Does not begin with the magic, or is shorter than a header.
+    #[error("not a working set")]
+    Magic,
+    /// Another version of the format.
+    #[error("working set has version {0}; this build reads {VERSION}")]
+    Version(u16),
+    /// The bytes changed since they were written.
+    #[error("working set is corrupt: its digest is {found}, not {expected}")]
+    Digest {
+        /// Digest of what is there.
+        found: Digest,
+        /// Digest in its header.
+        expected: Digest,
+    },
+    /// Made for another snapshot.
+    #[error("working set is of another snapshot")]
+    OtherSnapshot,
+    /// Counts and sizes do not agree, or a field has a value that none of ours has.
+    #[error("working set is malformed")]
+    Malformed,
+    /// A block does not decode.
+    #[error("block {0} of the working set does not decode")]
+    Block(usize, #[source] DecodeError),
+}
+
+fn snapshot_mark(id: &SnapshotId) -> Digest {
+    Digest::of(id.as_str().as_bytes())
+}
+
+/// The working set as bytes. At most [`PAGES_MAX`] pages, so all counts fit.
+pub(super) fn encode(id: &SnapshotId, pages: &[WorkingSetPage]) -> Vec<u8> {
+    let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+    let mut body = snapshot_mark(id).0.to_vec();
+    for page in pages {
+        body.extend_from_slice(&page.pid.to_le_bytes());
+        body.extend_from_slice(&u32::from(page.content.is_some()).to_le_bytes());
+        body.extend_from_slice(&page.page.0.to_le_bytes());
+    }
+    let stored: Vec<&Bytes> = pages.iter().filter_map(|p| p.content.as_ref()).collect();
+    let mut payload = Vec::new();
+    let mut blocks = 0;
+    for block in stored.chunks(BLOCK_PAGES) {
+        let plain: Vec<u8> = block.iter().flat_map(|page| page.iter()).copied().collect();
+        let (encoding, bytes) = match codec::encode(&plain) {
+            Encoded::Lz4(bytes) => (2_u32, bytes),
+            Encoded::Raw | Encoded::Zero => (1, plain),
+        };
+        body.extend_from_slice(&fit(bytes.len()));
+        body.extend_from_slice(&encoding.to_le_bytes());
+        payload.extend_from_slice(&bytes);
+        blocks += 1;
+    }
+    body.extend_from_slice(&payload);
+    let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&[0; 2]);
+    out.extend_from_slice(&fit(pages.len()));
+    out.extend_from_slice(&fit(blocks));
+    out.extend_from_slice(&Digest::of(&body).0);
+    out.extend_from_slice(&body);
+    out
+}
+
+/// Takes bytes off the front; `None` when there are too few.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(head)
+    }
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+    /// A count of things of `size` bytes each, all of which must still follow.
+    fn count(&mut self, size: usize) -> Option<usize> {
+        let count = usize::try_from(self.u32()?).ok()?;
+        (count.checked_mul(size)? <= self.0.len()).then_some(count)
+    }
+}
+
+/// Read a working set of `id`, checking everything.
+pub(super) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPage>, PackError> {
+    let mut rest = Cursor(packed);
+    if rest.array::<4>().as_ref() != Some(MAGIC) {
+        return Err(PackError::Magic);
+    }
+    let version = rest.u16().ok_or(PackError::Magic)?;
+    if version != VERSION {
+        return Err(PackError::Version(version));
+    }
+    if rest.u16() != Some(0) {
+        return Err(PackError::Malformed);
+    }
+    let (Some(pages), Some(blocks), Some(expected)) = (
+        rest.count(ENTRY_BYTES),
+        rest.count(BLOCK_BYTES),
+        rest.array().map(Digest),
+    ) else {
+        return Err(PackError::Malformed);
+    };
+    let found = Digest::of(rest.0);
+    if found != expected {
+        return Err(PackError::Digest { found, expected });
+    }
+    if rest.array().map(Digest) != Some(snapshot_mark(id)) {
+        return Err(PackError::OtherSnapshot);
+    }
+    decode_body(rest, pages, blocks)
+}
+
+fn decode_body(mut rest: Cursor<'_>, pages: usize, blocks: usize) -> Result<Vec<WorkingSetPage>, PackError> {
+    let malformed = || PackError::Malformed;
+    if pages > PAGES_MAX {
+        return Err(malformed());
+    }
+    let mut entries = Vec::with_capacity(pages);
+    for _ in 0..pages {
+        let entry = (|| Some((rest.u32()?, rest.u32()?, rest.u64()?)))().ok_or_else(malformed)?;
+        entries.push(entry);
+    }
+    let stored = entries.iter().filter(|(_, kind, _)| *kind == 1).count();
+    if entries.iter().any(|(_, kind, _)| *kind > 1) || stored.div_ceil(BLOCK_PAGES) != blocks {
+        return Err(malformed());
+    }
+    let mut table = Vec::with_capacity(blocks);
+    for _ in 0..blocks {
+        let len = rest.u32().and_then(|len| usize::try_from(len).ok());
+        let encoding = match rest.u32() {
+            Some(1) => Encoding::Raw,
+            Some(2) => Encoding::Lz4,
+            _ => return Err(malformed()),
+        };
+        table.push((len.ok_or_else(malformed)?, encoding));
+    }
+    let mut contents = Vec::with_capacity(stored);
+    for (number, (len, encoding)) in table.into_iter().enumerate() {
+        let bytes = rest.bytes(len).ok_or_else(malformed)?;
+        let block_pages = BLOCK_PAGES.min(stored - contents.len());
+        let mut plain = vec![0; block_pages * PAGE_BYTES];
+        codec::decode_unchecked(encoding, bytes, &mut plain).map_err(|cause| PackError::Block(number, cause))?;
+        let plain = Bytes::from(plain);
+        contents.extend((0..block_pages).map(|n| plain.slice(n * PAGE_BYTES..(n + 1) * PAGE_BYTES)));
+    }
+    if !rest.0.is_empty() {
+        return Err(malformed());
+    }
+    let mut contents = contents.into_iter();
+    let page = |(pid, kind, page): (u32, u32, u64)| WorkingSetPage {
+        pid,
+        page: PageIndex(page),
+        content: if kind == 1 { contents.next() } else { None },
+    };
+    Ok(entries.into_iter().map(page).collect())
+}
