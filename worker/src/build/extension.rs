@@ -1,0 +1,67 @@
+//! Records in a tar that say more of the entry behind them than its header holds: long names, in GNU's and in pax's way.
+
+use std::io::Read;
+
+use tar::{Entry, EntryType, PaxExtensions};
+
+use super::unpack::{UnpackError, malformed};
+
+/// A long name or a block of extended attributes, bytes.
+const EXTENSION_MAX: u64 = 64 * 1024;
+
+/// What extension records say of the entry after them.
+#[derive(Default)]
+pub(super) struct Extension {
+    pub(super) path: Option<Vec<u8>>,
+    pub(super) link: Option<Vec<u8>>,
+}
+
+impl Extension {
+    /// Takes the entry in when it is an extension record.
+    pub(super) fn read<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
+        let kind = entry.header().entry_type();
+        let known = matches!(
+            kind,
+            EntryType::XHeader | EntryType::XGlobalHeader | EntryType::GNULongName | EntryType::GNULongLink
+        );
+        if !known {
+            return Ok(false);
+        }
+        let size = entry.header().entry_size().map_err(malformed)?;
+        if size > EXTENSION_MAX {
+            return Err(malformed("an extension record is too long"));
+        }
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).map_err(malformed)?;
+        match kind {
+            EntryType::GNULongName => self.path = Some(without_nul(bytes)),
+            EntryType::GNULongLink => self.link = Some(without_nul(bytes)),
+            EntryType::XHeader => self.pax(&bytes)?,
+            // A comment, as git writes it, or defaults that do not matter here.
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn pax(&mut self, bytes: &[u8]) -> Result<(), UnpackError> {
+        for record in PaxExtensions::new(bytes) {
+            let record = record.map_err(malformed)?;
+            match record.key_bytes() {
+                b"path" => self.path = Some(record.value_bytes().to_vec()),
+                b"linkpath" => self.link = Some(record.value_bytes().to_vec()),
+                // Another size would move everything behind it; nothing within the limits needs one.
+                b"size" => return Err(malformed("it has a pax size record")),
+                key if key.starts_with(b"GNU.sparse.") => return Err(malformed("it has a sparse file")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn without_nul(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = bytes.iter().position(|b| *b == 0) {
+        bytes.truncate(end);
+    }
+    bytes
+}

@@ -1,0 +1,66 @@
+//! Whether a symbolic link stays inside its tree.
+
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+/// What is wrong with a link.
+#[derive(Debug)]
+pub(super) enum LinkError {
+    /// It leads outside, or in a circle.
+    Outside,
+    /// The kernel could not say.
+    Kernel(io::Error),
+}
+
+/// Whether `target`, read at `path`, stays inside when every name stands for a directory. Not enough by itself, since a
+/// name on the way may be a link; but it holds for targets that do not exist yet.
+pub(super) fn stays_inside(path: &Path, target: &Path) -> bool {
+    let mut depth = path.components().count().saturating_sub(1);
+    if target.as_os_str().is_empty() {
+        return false;
+    }
+    for component in target.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir if depth > 0 => depth -= 1,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Asks the kernel to follow the link `path` below `root`. What does not exist is no error.
+pub(super) fn check(root: &Path, path: &Path) -> Result<(), LinkError> {
+    let root = File::open(root).map_err(LinkError::Kernel)?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match openat2(&root, path, how) {
+        Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
+        Err(Errno::EXDEV | Errno::ELOOP) => Err(LinkError::Outside),
+        Err(e) => Err(LinkError::Kernel(e.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_targets_inside_are_taken() {
+        let inside = |path: &str, target: &str| stays_inside(Path::new(path), Path::new(target));
+        assert!(inside("a", "b"));
+        assert!(inside("d/a", "../b"));
+        assert!(inside("d/a", "./x/../../b"));
+        assert!(!inside("a", "../b"));
+        assert!(!inside("d/a", "../../b"));
+        assert!(!inside("d/a", "/etc/passwd"));
+        assert!(!inside("d/a", "x/../../../y/z"));
+        assert!(!inside("a", ""));
+    }
+}

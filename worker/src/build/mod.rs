@@ -1,0 +1,233 @@
+//! Makes a function's layer from its uploaded folder: what a sandbox mounts at `/app`.
+//!
+//! ```text
+//! source.tar.gz ─► unpack ─► entry is there? ─► requirements.txt / package.json ─► pip / npm ─► pack ─► layer tar
+//! ```
+//!
+//! The folder is not trusted, nor are the packages it names. No code of either runs on the worker: only wheels are
+//! installed, scripts are not run, and the kernel keeps the installers from starting anything ([`confine`]).
+
+mod cache;
+mod confine;
+mod entry;
+mod extension;
+mod installer;
+mod links;
+mod node;
+mod pack;
+mod python;
+mod requirements;
+mod room;
+mod unpack;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_wire::ErrorCode;
+use rekindle_wire::manifest::{Base, Manifest};
+use tokio::task::spawn_blocking;
+use uuid::Uuid;
+
+use cache::DepsCache;
+use entry::Found;
+use room::Room;
+
+pub use entry::EntryError;
+pub use installer::InstallerError;
+pub use node::NodeError;
+pub use pack::PackError;
+pub use python::PythonError;
+pub use requirements::RequirementsError;
+pub use room::sweep;
+pub use unpack::UnpackError;
+
+/// Where python packages lie below `/app`.
+pub const PYTHON_PACKAGES: &str = ".rekindle/python";
+
+const DEPS_CACHE: &str = "deps-cache";
+const LAYER_PREFIX: &str = "layer-";
+
+/// What a build may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildLimits {
+    /// The folder unpacked, and again the function with its dependencies, bytes.
+    pub unpacked_bytes: u64,
+    /// Files, directories and links of the same.
+    pub files: u64,
+    /// How long one run of an installer may take.
+    pub install_timeout: Duration,
+    /// Installed python packages kept for the next build, bytes.
+    pub cache_bytes: u64,
+}
+
+impl Default for BuildLimits {
+    fn default() -> Self {
+        Self {
+            unpacked_bytes: 1 << 30,
+            files: 100_000,
+            install_timeout: Duration::from_secs(300),
+            cache_bytes: 4 << 30,
+        }
+    }
+}
+
+impl BuildLimits {
+    /// What a build's directory may hold while an installer runs: downloads, the same unpacked, and the folder.
+    fn room_bytes(&self) -> u64 {
+        self.unpacked_bytes.saturating_mul(3)
+    }
+}
+
+/// What to build.
+#[derive(Debug)]
+pub struct BuildOrder<'a> {
+    /// The uploaded folder.
+    pub source_tar_gz: PathBuf,
+    /// Its manifest.
+    pub manifest: &'a Manifest,
+    /// Where builds happen and the cache lies; on the worker's disk.
+    pub work_dir: PathBuf,
+    /// What it may take.
+    pub limits: BuildLimits,
+    /// The group installers run in ([`crate::cgroup::Cgroup::procs_files`]); none where this is empty.
+    pub cgroup_procs: Vec<PathBuf>,
+}
+
+type Progress<'a> = dyn Fn(&str) + Send + Sync + 'a;
+
+/// Why there is no layer.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The folder was refused.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    /// What is to be started is not there.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// Python packages.
+    #[error(transparent)]
+    Python(#[from] PythonError),
+    /// Node packages.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The tar could not be made.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The worker's own disk.
+    #[error("{action} {}", .path.display())]
+    WorkDir {
+        /// What was attempted.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A build step panicked or the runtime is shutting down.
+    #[error("a build step was cut off")]
+    CutOff(#[source] tokio::task::JoinError),
+}
+
+impl BuildError {
+    /// What the user is told it is.
+    pub fn code(&self) -> ErrorCode {
+        use ErrorCode::{BuildFailed, Internal, InvalidManifest, TooLarge};
+        match self {
+            Self::Unpack(UnpackError::TooLarge { .. } | UnpackError::TooMany { .. }) => TooLarge,
+            Self::Unpack(UnpackError::Read(..) | UnpackError::Write(..)) => Internal,
+            Self::Unpack(_) | Self::Entry(_) => InvalidManifest,
+            Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
+                InstallerError::TimedOut { .. } | InstallerError::TooLarge { .. } => BuildFailed,
+                InstallerError::Missing { .. } | InstallerError::Start { .. } => Internal,
+            },
+            Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
+            Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
+            Self::Python(_) | Self::Node(_) | Self::Pack(_) => BuildFailed,
+            Self::WorkDir { .. } | Self::CutOff(_) => Internal,
+        }
+    }
+}
+
+/// Builds the layer. Returns a tar in `work_dir` whose names are relative to `/app`; it is the caller's to remove. The same
+/// folder and the same packages give the same bytes. Must run as root. `progress` is told what is being done.
+///
+/// Dropping the future stops the build and leaves nothing.
+///
+/// # Errors
+/// See [`BuildError`]; its text is for the user.
+pub async fn build_layer(order: &BuildOrder<'_>, progress: impl Fn(&str) + Send + Sync) -> Result<PathBuf, BuildError> {
+    let work_dir = order.work_dir.clone();
+    let failed = |source| BuildError::WorkDir {
+        action: "make a build directory in",
+        path: order.work_dir.clone(),
+        source,
+    };
+    let room = blocking(move || Room::make(&work_dir)).await?.map_err(failed)?;
+    // Shared with the blocking steps: where the build is given up, the directory goes when the last of them is done.
+    let room = Arc::new(room);
+    let built = build_in(order, &room, &progress).await;
+    blocking(move || drop(room)).await?;
+    built
+}
+
+async fn blocking<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) -> Result<T, BuildError> {
+    spawn_blocking(step).await.map_err(BuildError::CutOff)
+}
+
+async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<PathBuf, BuildError> {
+    let (manifest, limits) = (order.manifest, order.limits);
+    progress("unpacking the folder");
+    let (source, into) = (order.source_tar_gz.clone(), Arc::clone(room));
+    blocking(move || unpack::unpack(&source, &into.app(), &limits)).await??;
+    let found = entry::check(manifest, &room.app())?;
+
+    let packages = match manifest.base {
+        Base::Python => {
+            let cache = DepsCache::open(order.work_dir.join(DEPS_CACHE), limits.cache_bytes).map_err(|source| {
+                BuildError::WorkDir {
+                    action: "open the package cache in",
+                    path: order.work_dir.clone(),
+                    source,
+                }
+            })?;
+            let packages = python::install(order, room, &cache, progress).await?;
+            python::compile(order, room, "app", "/app").await?;
+            packages
+        }
+        Base::Node => {
+            node::install(order, room, progress).await?;
+            None
+        }
+        Base::Base => None,
+    };
+    if found == Found::WithDependencies {
+        let packages = packages.as_ref().map(python::Packages::path);
+        entry::check_installed(manifest, &room.app(), packages)?;
+    }
+
+    progress("packing the layer");
+    let layer = order
+        .work_dir
+        .join(format!("{LAYER_PREFIX}{}.tar", Uuid::new_v4().simple()));
+    let (to, room) = (layer.clone(), Arc::clone(room));
+    blocking(move || {
+        let app = room.app();
+        let mut trees = vec![(Path::new(""), app.as_path())];
+        if let Some(packages) = &packages {
+            trees.push((Path::new(PYTHON_PACKAGES), packages.path()));
+        }
+        let packed = room.path.join("layer.tar");
+        pack::pack(&trees, &packed, &limits)?;
+        std::fs::rename(&packed, &to).map_err(|e| PackError::Write(to, e))
+    })
+    .await??;
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod unpack_tests;

@@ -1,0 +1,157 @@
+//! A function's files as a tar whose bytes depend on nothing but names, contents, link targets and the execute bit: the
+//! same input gives the same digest, on whichever worker it is built.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tar::{Builder, EntryType, Header};
+
+use super::BuildLimits;
+use super::links::{self, LinkError};
+
+/// Every file's time: 1980-01-01, the oldest that zip archives made by a function can hold.
+const MTIME_UNIX_S: u64 = 315_532_800;
+
+/// Why the tar could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// A file cannot be read.
+    #[error("read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    /// The tar cannot be written.
+    #[error("write {}", .0.display())]
+    Write(PathBuf, #[source] io::Error),
+    /// A link leads outside.
+    #[error("link \"{}\" leads outside the function's folder: remove the package that has it, or vendor it", .0.display())]
+    Link(PathBuf),
+    /// Neither file, directory nor link.
+    #[error("\"{}\" is neither file, directory nor link: remove it", .0.display())]
+    Kind(PathBuf),
+    /// Too many bytes.
+    #[error("the function with its dependencies is larger than {limit} bytes: remove dependencies it does not need")]
+    TooLarge {
+        /// The limit.
+        limit: u64,
+    },
+    /// Too many files.
+    #[error("the function with its dependencies has more than {limit} files: remove dependencies it does not need")]
+    TooMany {
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Packs trees, each with the name it has in the tar (empty for the tar's root; directories above a name are made). Blocks.
+pub(super) fn pack(trees: &[(&Path, &Path)], out: &Path, limits: &BuildLimits) -> Result<(), PackError> {
+    let wrong = |e| PackError::Write(out.to_owned(), e);
+    let file = File::create(out).map_err(wrong)?;
+    let builder = Builder::new(BufWriter::with_capacity(1 << 20, file));
+    let mut packing = Packing {
+        builder,
+        out,
+        limits,
+        bytes: 0,
+        files: 0,
+    };
+    for (name, tree) in trees {
+        let above: Vec<&Path> = name.ancestors().filter(|a| !a.as_os_str().is_empty()).collect();
+        for directory in above.into_iter().rev() {
+            packing.directory(directory)?;
+        }
+        packing.tree(tree, tree, name)?;
+    }
+    packing.builder.into_inner().and_then(|mut w| w.flush()).map_err(wrong)
+}
+
+struct Packing<'a> {
+    builder: Builder<BufWriter<File>>,
+    out: &'a Path,
+    limits: &'a BuildLimits,
+    bytes: u64,
+    files: u64,
+}
+
+impl Packing<'_> {
+    fn tree(&mut self, root: &Path, directory: &Path, name: &Path) -> Result<(), PackError> {
+        let wrong = |e| PackError::Read(directory.to_owned(), e);
+        let entries = fs::read_dir(directory)
+            .map_err(wrong)?
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(wrong)?;
+        let mut names: Vec<_> = entries.into_iter().map(|e| e.file_name()).collect();
+        names.sort();
+        for entry in names {
+            let (path, name) = (directory.join(&entry), name.join(&entry));
+            let metadata = fs::symlink_metadata(&path).map_err(|e| PackError::Read(path.clone(), e))?;
+            if metadata.is_dir() {
+                self.directory(&name)?;
+                self.tree(root, &path, &name)?;
+            } else if metadata.is_file() {
+                self.file(&path, &name, &metadata)?;
+            } else if metadata.is_symlink() {
+                self.link(root, &path, &name)?;
+            } else {
+                return Err(PackError::Kind(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, kind: EntryType, mode: u32, size: u64) -> Result<Header, PackError> {
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(size);
+        if self.files > self.limits.files {
+            return Err(PackError::TooMany {
+                limit: self.limits.files,
+            });
+        }
+        if self.bytes > self.limits.unpacked_bytes {
+            return Err(PackError::TooLarge {
+                limit: self.limits.unpacked_bytes,
+            });
+        }
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(MTIME_UNIX_S);
+        header.set_size(size);
+        Ok(header)
+    }
+
+    fn directory(&mut self, name: &Path) -> Result<(), PackError> {
+        let mut header = self.header(EntryType::Directory, 0o755, 0)?;
+        let appended = self.builder.append_data(&mut header, name.join(""), io::empty());
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
+    }
+
+    fn file(&mut self, path: &Path, name: &Path, metadata: &fs::Metadata) -> Result<(), PackError> {
+        let mode = if metadata.permissions().mode() & 0o100 == 0 {
+            0o644
+        } else {
+            0o755
+        };
+        let mut header = self.header(EntryType::Regular, mode, metadata.len())?;
+        let file = File::open(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
+        let appended = self.builder.append_data(&mut header, name, file);
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
+    }
+
+    fn link(&mut self, root: &Path, path: &Path, name: &Path) -> Result<(), PackError> {
+        let target = fs::read_link(path).map_err(|e| PackError::Read(path.to_owned(), e))?;
+        let in_root = path.strip_prefix(root).unwrap_or(path);
+        if !links::stays_inside(in_root, &target) {
+            return Err(PackError::Link(name.to_owned()));
+        }
+        links::check(root, in_root).map_err(|e| match e {
+            LinkError::Outside => PackError::Link(name.to_owned()),
+            LinkError::Kernel(e) => PackError::Read(path.to_owned(), e),
+        })?;
+        let mut header = self.header(EntryType::Symlink, 0o777, 0)?;
+        let appended = self.builder.append_link(&mut header, name, target);
+        appended.map_err(|e| PackError::Write(self.out.to_owned(), e))
+    }
+}

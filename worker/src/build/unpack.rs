@@ -1,0 +1,358 @@
+//! Unpacks an uploaded folder (`tar.gz`) without trusting it.
+//!
+//! - Nothing is written outside the target: symbolic links are made last, so no name can lead through one, and then the
+//!   kernel is asked whether each stays inside (`openat2`, RESOLVE_BENEATH).
+//! - Sizes and counts are bounded while unpacking, those of tar's own extension records too.
+//! - Only files, directories and links come out; a hard link becomes a copy. Owners, times and special mode bits are
+//!   ignored.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+use tar::{Archive, Entry, EntryType};
+
+use super::BuildLimits;
+use super::extension::Extension;
+use super::links::{self, LinkError};
+
+/// A path as a whole, bytes; the kernel takes no longer one.
+const PATH_MAX: usize = 4_000;
+/// Directories above a file.
+const DEPTH_MAX: usize = 64;
+/// What the platform itself puts into the folder.
+pub(super) const RESERVED: &str = ".rekindle";
+
+/// Why an uploaded folder was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// It cannot be read.
+    #[error("read the uploaded folder {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    /// It is not a `tar.gz`, or not a whole one.
+    #[error("the uploaded folder is not a whole tar.gz archive: upload it again ({0})")]
+    Malformed(String),
+    /// A name leads outside.
+    #[error(
+        "the uploaded folder names \"{0}\", which is not a path inside it: pack it with relative paths and without \"..\""
+    )]
+    Outside(String),
+    /// A link leads outside.
+    #[error("link \"{path}\" in the uploaded folder leads outside it, to \"{target}\": put a copy of the file there")]
+    Link {
+        /// The link.
+        path: String,
+        /// Where it leads.
+        target: String,
+    },
+    /// It is neither file, directory nor link.
+    #[error(
+        "\"{path}\" in the uploaded folder is {kind}: remove it, only files, directories and links can be deployed"
+    )]
+    Kind {
+        /// The entry.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// Two entries want one name.
+    #[error("\"{0}\" is in the uploaded folder twice: pack it again")]
+    Twice(String),
+    /// The name is the platform's own.
+    #[error("\"{0}\" in the uploaded folder is a name the platform uses itself: rename it")]
+    Reserved(String),
+    /// Too many bytes.
+    #[error(
+        "the uploaded folder is larger than {limit} bytes unpacked: leave out what the function does not need (.fnignore)"
+    )]
+    TooLarge {
+        /// The limit.
+        limit: u64,
+    },
+    /// Too many files.
+    #[error("the uploaded folder has more than {limit} files: leave out what the function does not need (.fnignore)")]
+    TooMany {
+        /// The limit.
+        limit: u64,
+    },
+    /// The worker's own disk.
+    #[error("write {}", .0.display())]
+    Write(PathBuf, #[source] io::Error),
+}
+
+/// Ends with an error once more than `left` bytes came: a bomb is not unpacked to its end.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+    exceeded: Rc<Cell<bool>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.inner.read(buffer)?;
+        match self.left.checked_sub(length as u64) {
+            Some(left) => self.left = left,
+            None => {
+                self.exceeded.set(true);
+                return Err(io::Error::other("too large"));
+            }
+        }
+        Ok(length)
+    }
+}
+
+/// Unpacks `archive` into the empty directory `into`. Blocks.
+///
+/// # Errors
+/// See [`UnpackError`]; `into` holds a part of the folder then.
+pub(super) fn unpack(archive: &Path, into: &Path, limits: &BuildLimits) -> Result<(), UnpackError> {
+    let file = File::open(archive).map_err(|e| UnpackError::Read(archive.to_owned(), e))?;
+    let exceeded = Rc::new(Cell::new(false));
+    let bounded = Bounded {
+        inner: MultiGzDecoder::new(BufReader::new(file)),
+        // Headers and padding of as many files as are allowed, on top of their content.
+        left: limits
+            .unpacked_bytes
+            .saturating_add(limits.files.saturating_mul(4 * 512))
+            .saturating_add(1 << 20),
+        exceeded: Rc::clone(&exceeded),
+    };
+    let mut unpacking = Unpacking {
+        into,
+        limits,
+        bytes: 0,
+        files: 0,
+        directories: HashSet::new(),
+        links: Vec::new(),
+    };
+    let done = unpacking.all(bounded);
+    if exceeded.get() {
+        Err(UnpackError::TooLarge {
+            limit: limits.unpacked_bytes,
+        })
+    } else {
+        done
+    }
+}
+
+struct Unpacking<'a> {
+    into: &'a Path,
+    limits: &'a BuildLimits,
+    bytes: u64,
+    files: u64,
+    directories: HashSet<PathBuf>,
+    links: Vec<(PathBuf, PathBuf)>,
+}
+
+pub(super) fn malformed(e: impl ToString) -> UnpackError {
+    UnpackError::Malformed(e.to_string())
+}
+
+impl Unpacking<'_> {
+    fn all<R: Read>(&mut self, from: R) -> Result<(), UnpackError> {
+        let mut archive = Archive::new(from);
+        let mut extension = Extension::default();
+        // Raw: the tar crate would read extension records of any length into memory.
+        for entry in archive.entries().map_err(malformed)?.raw(true) {
+            let mut entry = entry.map_err(malformed)?;
+            if !extension.read(&mut entry)? {
+                self.entry(&mut entry, std::mem::take(&mut extension))?;
+            }
+        }
+        // To the end, so that the checksum is seen.
+        io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(malformed)?;
+        self.make_links()
+    }
+
+    fn entry<R: Read>(&mut self, entry: &mut Entry<'_, R>, extension: Extension) -> Result<(), UnpackError> {
+        let name = extension
+            .path
+            .unwrap_or_else(|| entry.header().path_bytes().into_owned());
+        let kind = entry.header().entry_type();
+        let path = inside(&name)?;
+        let shown = || path.display().to_string();
+        if path.as_os_str().is_empty() {
+            return if kind.is_dir() {
+                Ok(())
+            } else {
+                Err(UnpackError::Outside(lossy(&name)))
+            };
+        }
+        if path.starts_with(RESERVED) {
+            return Err(UnpackError::Reserved(shown()));
+        }
+        if let Some(parent) = path.parent() {
+            self.directory(parent)?;
+        }
+        let link = extension
+            .link
+            .or_else(|| entry.header().link_name_bytes().map(|l| l.into_owned()));
+        match kind {
+            EntryType::Regular | EntryType::Continuous => self.file(&path, entry),
+            EntryType::Directory => self.directory(&path),
+            EntryType::Symlink => {
+                let target = PathBuf::from(OsStr::from_bytes(&link.unwrap_or_default()));
+                self.count_file()?;
+                if !links::stays_inside(&path, &target) {
+                    return Err(UnpackError::Link {
+                        path: shown(),
+                        target: target.display().to_string(),
+                    });
+                }
+                self.links.push((path, target));
+                Ok(())
+            }
+            EntryType::Link => self.copy_of(&path, &inside(&link.unwrap_or_default())?),
+            other => Err(UnpackError::Kind {
+                path: shown(),
+                kind: named(other),
+            }),
+        }
+    }
+
+    fn count_file(&mut self) -> Result<(), UnpackError> {
+        self.files += 1;
+        let limit = self.limits.files;
+        if self.files > limit {
+            Err(UnpackError::TooMany { limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn count_bytes(&mut self, bytes: u64) -> Result<(), UnpackError> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let limit = self.limits.unpacked_bytes;
+        if self.bytes > limit {
+            Err(UnpackError::TooLarge { limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes a directory and those above it. No link exists yet, so what is there is a directory or a file.
+    fn directory(&mut self, path: &Path) -> Result<(), UnpackError> {
+        if path.as_os_str().is_empty() || self.directories.contains(path) {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            self.directory(parent)?;
+        }
+        self.count_file()?;
+        let full = self.into.join(path);
+        match fs::create_dir(&full) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(UnpackError::Twice(path.display().to_string()));
+            }
+            Err(e) => return Err(UnpackError::Write(full, e)),
+        }
+        self.directories.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn new_file(&self, path: &Path, mode: u32) -> Result<(File, PathBuf), UnpackError> {
+        let full = self.into.join(path);
+        let mode = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
+        match File::options().write(true).create_new(true).mode(mode).open(&full) {
+            Ok(file) => Ok((file, full)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(UnpackError::Twice(path.display().to_string())),
+            Err(e) => Err(UnpackError::Write(full, e)),
+        }
+    }
+
+    fn file<R: Read>(&mut self, path: &Path, entry: &mut Entry<'_, R>) -> Result<(), UnpackError> {
+        self.count_file()?;
+        let size = entry.header().entry_size().map_err(malformed)?;
+        self.count_bytes(size)?;
+        let (mut file, full) = self.new_file(path, entry.header().mode().map_err(malformed)?)?;
+        let mut buffer = vec![0; 64 * 1024];
+        let mut left = size;
+        while left > 0 {
+            let length = entry.read(&mut buffer).map_err(malformed)?;
+            if length == 0 {
+                return Err(malformed(format!("{} is cut short", path.display())));
+            }
+            io::Write::write_all(&mut file, &buffer[..length]).map_err(|e| UnpackError::Write(full.clone(), e))?;
+            left = left.saturating_sub(length as u64);
+        }
+        Ok(())
+    }
+
+    fn copy_of(&mut self, path: &Path, target: &Path) -> Result<(), UnpackError> {
+        self.count_file()?;
+        let source = self.into.join(target);
+        let there = fs::symlink_metadata(&source).ok().filter(fs::Metadata::is_file);
+        let Some(metadata) = there else {
+            return Err(UnpackError::Link {
+                path: path.display().to_string(),
+                target: target.display().to_string(),
+            });
+        };
+        self.count_bytes(metadata.len())?;
+        let (mut file, full) = self.new_file(path, metadata.permissions().mode())?;
+        let copied = File::open(&source).and_then(|mut from| io::copy(&mut from, &mut file));
+        copied.map(|_| ()).map_err(|e| UnpackError::Write(full, e))
+    }
+
+    fn make_links(&mut self) -> Result<(), UnpackError> {
+        for (path, target) in &self.links {
+            let full = self.into.join(path);
+            symlink(target, &full).map_err(|e| match e.kind() {
+                io::ErrorKind::AlreadyExists => UnpackError::Twice(path.display().to_string()),
+                _ => UnpackError::Write(full, e),
+            })?;
+        }
+        for (path, target) in &self.links {
+            links::check(self.into, path).map_err(|e| match e {
+                LinkError::Outside => UnpackError::Link {
+                    path: path.display().to_string(),
+                    target: target.display().to_string(),
+                },
+                LinkError::Kernel(e) => UnpackError::Write(self.into.join(path), e),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn lossy(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).chars().take(200).collect()
+}
+
+/// The name as a path inside the folder, without `.`; empty for the folder itself.
+fn inside(name: &[u8]) -> Result<PathBuf, UnpackError> {
+    let refused = || UnpackError::Outside(lossy(name));
+    if name.is_empty() || name.len() > PATH_MAX || name.contains(&0) {
+        return Err(refused());
+    }
+    let mut path = PathBuf::new();
+    for component in Path::new(OsStr::from_bytes(name)).components() {
+        match component {
+            Component::Normal(part) if part.len() <= 255 => path.push(part),
+            Component::CurDir => {}
+            _ => return Err(refused()),
+        }
+    }
+    if path.components().count() > DEPTH_MAX {
+        Err(refused())
+    } else {
+        Ok(path)
+    }
+}
+
+fn named(kind: EntryType) -> &'static str {
+    match kind {
+        EntryType::Char | EntryType::Block => "a device node",
+        EntryType::Fifo => "a named pipe",
+        EntryType::GNUSparse => "a sparse file",
+        _ => "of an unknown kind",
+    }
+}
