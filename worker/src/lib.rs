@@ -1,1 +1,35 @@
-//! rekindle-worker
+//! The worker: one per host. It runs instances in sandboxes, restores them from snapshots and takes snapshots of them.
+//!
+//! ```text
+//!  http::serve ─┬─ POST /instances ──> instance::start ──> boot      (from nothing)
+//!               │                                     └──> restore   (lazily, from a snapshot)
+//!               ├─ ANY /invoke/… ────> invoke          (one request into an instance)
+//!               └─ POST /prepare ────> prepare         (build, boot, warm up, freeze, publish)
+//! ```
+//!
+//! - [`config`], [`worker`]: what it is given and what it holds.
+//! - [`sandbox`]: namespaces and the init inside; [`cgroup`]: limits.
+//! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
+//! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
+
+#![recursion_limit = "256"]
+
+pub mod boot;
+pub mod build;
+pub mod cgroup;
+pub mod config;
+pub mod freeze;
+pub mod heartbeat;
+pub mod http;
+pub mod instance;
+pub mod invoke;
+pub mod layers;
+pub mod logs;
+pub mod prepare;
+pub mod restore;
+pub mod sandbox;
+pub mod snapshots;
+pub mod worker;
+
+pub use config::WorkerConfig;
+pub use http::{ServeError, serve};

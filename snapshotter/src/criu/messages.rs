@@ -52,6 +52,7 @@ pub(super) enum Kind {
     Empty = 0,
     Dump = 1,
     Restore = 2,
+    Check = 3,
     Notify = 6,
     Version = 10,
 }

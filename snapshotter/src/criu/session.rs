@@ -25,6 +25,8 @@ use super::{DUMP_LOG, RESTORE_LOG};
 
 /// The longest response CRIU sends, bytes, with room.
 const RESPONSE_MAX: usize = 64 * 1024;
+/// CRIU's log of a probe.
+const PROBE_LOG: &str = "probe.log";
 /// The largest unlinked file that goes into the images, bytes.
 const GHOST_LIMIT: u32 = 16 << 20;
 
@@ -168,6 +170,19 @@ impl Session {
         };
         let response = self.converse("restore", Kind::Restore, options, order.limit, at)?;
         Ok(response.restore.map_or(0, |r| r.pid))
+    }
+
+    /// Has CRIU probe the kernel, which leaves the result where it runs. That something CRIU can do without is missing makes it
+    /// answer that the check failed; the probe is kept all the same.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn probe(&self, images_fd: i32, limit: Duration) -> Result<(), CriuError> {
+        let options = common(images_fd, 1, PROBE_LOG, limit);
+        match self.converse("probe", Kind::Check, options, limit, |_| Ok(())) {
+            Ok(_) | Err(CriuError::Failed { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// CRIU's version, as (major, minor, patch).

@@ -5,17 +5,17 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use nix::unistd::execve;
+use nix::unistd::{Gid, Uid, execve, setresgid, setresuid};
 
 use crate::protocol::CRIU_DIR;
 use crate::spawn::{fork_as, place_fds};
 
-/// Starts `criu swrk 3`; `fds` become its descriptors 3, 4, …: the RPC socket, the image directory, pipes to inherit.
+/// Starts `criu swrk 3`, with `real_uid` as its real user when one is given; `fds` become its descriptors 3, 4, …: the RPC socket, the image directory, pipes to inherit.
 /// The bundle brings its own loader and libraries, so nothing of the function's filesystem is run. Returns its process id.
 ///
 /// # Errors
 /// When the fork fails. What fails in the child shows as exit code 127.
-pub fn start(fds: &[OwnedFd]) -> io::Result<i32> {
+pub fn start(fds: &[OwnedFd], real_uid: Option<u32>) -> io::Result<i32> {
     let loader = CString::new(format!("{CRIU_DIR}/lib/ld.so"))?;
     let libraries = format!("{CRIU_DIR}/lib");
     let program = format!("{CRIU_DIR}/criu");
@@ -27,7 +27,7 @@ pub fn start(fds: &[OwnedFd]) -> io::Result<i32> {
     match fork_as(None)? {
         0 => {
             let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            let failed = match place_fds(&borrowed) {
+            let failed = match place_fds(&borrowed).and_then(|()| take_real_user(real_uid)) {
                 Ok(()) => match execve(&loader, &argv, &env) {
                     Ok(never) => match never {},
                     Err(e) => e.into(),
@@ -39,4 +39,12 @@ pub fn start(fds: &[OwnedFd]) -> io::Result<i32> {
         }
         pid => Ok(pid),
     }
+}
+
+fn take_real_user(real_uid: Option<u32>) -> io::Result<()> {
+    let Some(id) = real_uid else { return Ok(()) };
+    let (root, root_group) = (Uid::from_raw(0), Gid::from_raw(0));
+    setresgid(Gid::from_raw(id), root_group, root_group)?;
+    setresuid(Uid::from_raw(id), root, root)?;
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! `rekindle-init`: started by the worker only, with the control socket as file descriptor 3.
+//! `rekindle-init`: started by the worker only, with the control socket as standard input.
 
 use std::process::ExitCode;
 

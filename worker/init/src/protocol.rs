@@ -10,8 +10,8 @@ use nix::sys::socket::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The descriptor of the control socket in init.
-pub const CONTROL_FD: RawFd = 3;
+/// The descriptor of the control socket in init when it starts: its standard input, so that the worker can start it by vfork.
+pub const CONTROL_FD: RawFd = 0;
 /// The longest message, bytes.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 /// Descriptors beside one message at most.
@@ -19,6 +19,9 @@ pub const FDS_MAX: usize = 4;
 /// Process id of the function's first process, in its pid namespace. High, so that a restore finds it (and the ids after
 /// it) free: init, CRIU and their children have the low ones.
 pub const FUNCTION_PID: i32 = 501;
+/// The last process id before those that processes of a restored function get: above what a checkpoint may hold, so that
+/// CRIU's own processes and a later checkpoint do not meet.
+pub const RESTORED_LAST_PID: i32 = 2000;
 /// Where CRIU's bundle is mounted inside the sandbox, below a directory only root may enter.
 pub const CRIU_DIR: &str = "/run/criu";
 /// Where CRIU keeps the result of its kernel probe.
@@ -70,6 +73,9 @@ pub enum Request {
     Criu {
         /// How far the time namespace's clocks are ahead of the host's, nanoseconds: monotonic and boot time.
         clock_offsets: Option<(i64, i64)>,
+        /// The user id of the processes to dump. The kernel lets only their own real user (or CAP_SYS_RESOURCE, which a
+        /// confined root lacks) read their limits, so CRIU gets it as its real, not its effective, user.
+        real_uid: Option<u32>,
     },
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it.
     SaveFiles,

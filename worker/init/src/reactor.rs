@@ -9,7 +9,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,10 +19,13 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::protocol::{
-    Answer, CONTROL_FD, CRIU_PROBE_CACHE, ExitCause, Message, ReceiveError, Request, receive, send,
+    Answer, CONTROL_FD, CRIU_PROBE_CACHE, ExitCause, FUNCTION_PID, Message, RESTORED_LAST_PID, ReceiveError, Request,
+    receive, send,
 };
 use crate::{criu, files, namespaces, rootfs, spawn};
 
+/// Where the control socket is moved to, out of the way of descriptors with fixed numbers.
+const CONTROL_FLOOR: i32 = 64;
 /// The longest kernel probe result that is taken, bytes. It is about 2 KiB.
 const PROBE_MAX: u64 = 64 * 1024;
 
@@ -33,8 +36,14 @@ const PROBE_MAX: u64 = 64 * 1024;
 #[expect(unsafe_code, reason = "takes ownership of the control socket it was started with")]
 pub fn run() -> io::Result<()> {
     // SAFETY: the worker starts this program with the control socket there; nothing else in this process owns it.
-    let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
-    nix::fcntl::fcntl(&control, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    let given = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
+    let high = nix::fcntl::fcntl(&given, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FLOOR))?;
+    // SAFETY: the call above made this descriptor for this function alone.
+    let control = unsafe { OwnedFd::from_raw_fd(high) };
+    // CRIU must find a standard input, or it would take the first file it opens for one.
+    nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
+    // Its number now belongs to /dev/null and stays open.
+    std::mem::forget(given);
     let control = control.as_fd();
     let (request, _) = match receive::<Request>(control) {
         Ok(first) => first,
@@ -51,11 +60,14 @@ pub fn run() -> io::Result<()> {
         Ok(None) => {
             let ready = rootfs::enter(&setup)
                 .map_err(|e| chain(&e))
-                .and_then(|()| namespaces::prepare_network(&setup.hostname).map_err(|e| chain(&e)));
+                .and_then(|last_pid| match namespaces::prepare_network(&setup.hostname) {
+                    Ok(()) => Ok(last_pid),
+                    Err(e) => Err(chain(&e)),
+                });
             match ready {
-                Ok(()) => {
+                Ok(last_pid) => {
                     answer(control, Answer::Done)?;
-                    serve(control)
+                    serve(control, Sandbox { last_pid, clocks_set: false })
                 }
                 Err(text) => answer(control, Answer::Failed(text)),
             }
@@ -78,12 +90,11 @@ fn answer(control: BorrowedFd<'_>, answer: Answer) -> io::Result<()> {
     send(control, &Message::Answer(answer), &[])
 }
 
-fn serve(control: BorrowedFd<'_>) -> io::Result<()> {
+fn serve(control: BorrowedFd<'_>, mut sandbox: Sandbox) -> io::Result<()> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     children.thread_block()?;
     let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    let mut clocks_set = false;
     loop {
         let mut ready = [
             PollFd::new(control, PollFlags::POLLIN),
@@ -105,7 +116,7 @@ fn serve(control: BorrowedFd<'_>) -> io::Result<()> {
                 Err(ReceiveError::Closed) => return Ok(()),
                 Err(e) => return Err(io::Error::other(e)),
             };
-            let done = perform(request, fds, &mut clocks_set).unwrap_or_else(Answer::Failed);
+            let done = perform(request, fds, &mut sandbox).unwrap_or_else(Answer::Failed);
             answer(control, done)?;
         }
     }
@@ -124,7 +135,21 @@ fn reap(control: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-fn perform(request: Request, fds: Vec<OwnedFd>, clocks_set: &mut bool) -> Result<Answer, String> {
+/// What init keeps between requests.
+struct Sandbox {
+    last_pid: File,
+    clocks_set: bool,
+}
+
+impl Sandbox {
+    /// The next process gets the first free id after `pid`.
+    fn set_last_pid(&mut self, pid: i32) -> io::Result<()> {
+        self.last_pid.seek(io::SeekFrom::Start(0))?;
+        self.last_pid.write_all(pid.to_string().as_bytes())
+    }
+}
+
+fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result<Answer, String> {
     let mut fds = fds.into_iter();
     let mut next = |what: &str| fds.next().ok_or_else(|| format!("{what}: the descriptor beside it is missing"));
     let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
@@ -132,15 +157,20 @@ fn perform(request: Request, fds: Vec<OwnedFd>, clocks_set: &mut bool) -> Result
         Request::Setup(_) => Err("the sandbox is set up already".to_owned()),
         Request::Spawn(order) => {
             let (stdout, stderr) = (next("stdout")?, next("stderr")?);
+            sandbox.set_last_pid(FUNCTION_PID - 1).map_err(plain("set the last process id"))?;
             spawn::spawn(&order, &stdout, &stderr).map(Answer::Started).map_err(|e| chain(&e))
         }
-        Request::Criu { clock_offsets } => {
-            if let (Some((monotonic, boottime)), false) = (clock_offsets, *clocks_set) {
+        Request::Criu { clock_offsets, real_uid } => {
+            if let (Some((monotonic, boottime)), false) = (clock_offsets, sandbox.clocks_set) {
                 namespaces::set_clocks(monotonic, boottime).map_err(plain("set the clocks"))?;
-                *clocks_set = true;
+                sandbox.clocks_set = true;
             }
             let all: Vec<OwnedFd> = fds.collect();
-            criu::start(&all).map(Answer::Started).map_err(plain("start criu"))
+            let criu = criu::start(&all, real_uid).map_err(plain("start criu"))?;
+            if clock_offsets.is_some() {
+                sandbox.set_last_pid(RESTORED_LAST_PID).map_err(plain("set the last process id"))?;
+            }
+            Ok(Answer::Started(criu))
         }
         Request::SaveFiles => files::save(next("archive")?).map(|()| Answer::Done).map_err(plain("save files")),
         Request::LoadFiles => files::load(next("archive")?).map(|()| Answer::Done).map_err(plain("load files")),

@@ -6,7 +6,7 @@
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU and its probe cache
 //! ```
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,9 @@ pub enum RootfsError {
 }
 
 const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+
+/// Sets the last process id of the writer's pid namespace.
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 
 /// Files of /proc that tell of the host or reach it, and are covered by an empty file.
 const MASKED_FILES: [&str; 6] = [
@@ -80,11 +83,12 @@ fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result
     mounted(what, source, at, Some("tmpfs"), extra, Some(options))
 }
 
-/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace.
+/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace. Answers the file that sets the
+/// process id after which the kernel looks for the next: the function's /proc/sys is read-only.
 ///
 /// # Errors
 /// When a mount is refused or a mount point is missing in the root filesystem.
-pub fn enter(setup: &Setup) -> Result<(), RootfsError> {
+pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
     let root = setup.rootfs.as_path();
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mounted("private", None, Path::new("/"), None, private, None)?;
@@ -106,7 +110,12 @@ pub fn enter(setup: &Setup) -> Result<(), RootfsError> {
     pivot_root(".", ".").map_err(|e| RootfsError::Call("pivot_root", e))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("leave the old root", e))?;
     chdir("/").map_err(|e| RootfsError::Call("chdir to /", e))?;
-    mask_proc()
+    let last_pid = OpenOptions::new()
+        .write(true)
+        .open(LAST_PID)
+        .map_err(|e| RootfsError::Make(PathBuf::from(LAST_PID), e))?;
+    mask_proc()?;
+    Ok(last_pid)
 }
 
 fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {

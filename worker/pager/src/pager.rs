@@ -88,7 +88,7 @@ pub struct Stats {
 }
 
 enum Command {
-    Prefetch(Vec<PageRef>, SyncSender<u64>),
+    Prefetch(Arc<[PageRef]>, SyncSender<u64>),
     Stop,
 }
 
@@ -154,7 +154,7 @@ impl Pager {
     ///
     /// # Errors
     /// When the pager has ended or does not answer in time.
-    pub fn prefetch(&self, pages: Vec<PageRef>, limit: Duration) -> Result<u64, PagerError> {
+    pub fn prefetch(&self, pages: Arc<[PageRef]>, limit: Duration) -> Result<u64, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Prefetch(pages, done))?;
         answer.recv_timeout(limit).map_err(|_| PagerError::Ended)

@@ -1,0 +1,122 @@
+//! Starting an instance from nothing: the runtime's program in a new sandbox, until it accepts connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_init::protocol::Spawn;
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Runtime;
+use rekindle_wire::{ApiError, ErrorCode};
+use tracing::Instrument;
+
+use crate::instance::enclosure::{enclose, unavailable};
+use crate::instance::{FunctionClient, Instance, PORT, Parts};
+use crate::sandbox::{FunctionState, Sandbox};
+use crate::worker::Worker;
+
+/// Open files of a function's processes at most.
+const OPEN_FILES: u64 = 1024;
+/// How often a booting function is asked whether it listens yet.
+const KNOCK_EVERY: Duration = Duration::from_millis(2);
+/// How long its last lines are waited for.
+const DRAIN_LIMIT: Duration = Duration::from_millis(200);
+/// Lines of output shown when a function does not start.
+const TAIL: usize = 12;
+
+/// Boots `instance`; it is not marked ready.
+///
+/// # Errors
+/// `boot_failed` with the function's last lines when it ends or does not listen in time.
+pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+    let spec = &instance.spec;
+    let enclosure = enclose(worker, instance).instrument(tracing::info_span!("sandbox")).await?;
+    let sandbox = &enclosure.sandbox;
+    let [stdout, stderr] = &enclosure.outputs;
+    let order = Spawn {
+        argv: command(spec),
+        env: environment(spec),
+        cwd: "/app".to_owned(),
+        uid: spec.uid,
+        open_files: OPEN_FILES,
+    };
+    sandbox.spawn(order, &stdout.write_end, &stderr.write_end).await.map_err(|e| {
+        ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message)
+    })?;
+    let pipes = [stdout.note(), stderr.note()]
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .map_err(|e| unavailable("name the output pipes", &e))?;
+    listening(worker, instance, sandbox).instrument(tracing::info_span!("boot")).await?;
+    Ok(Arc::new(Parts {
+        client: FunctionClient::new(sandbox),
+        sandbox: Arc::clone(sandbox),
+        pager: None,
+        cgroup: enclosure.cgroup,
+        pipes,
+        snapshot: None,
+    }))
+}
+
+async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+    let mut state = sandbox.function_state();
+    let knock = async {
+        while sandbox.connect(PORT).await.is_err() {
+            tokio::time::sleep(KNOCK_EVERY).await;
+        }
+    };
+    let limit = worker.config.boot_limit;
+    let said = tokio::select! {
+        () = knock => return Ok(()),
+        ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
+            Ok(FunctionState::Ended(cause)) => format!("ended before it served HTTP ({cause:?})"),
+            _ => "ended before it served HTTP".to_owned(),
+        },
+        () = tokio::time::sleep(limit) => format!(
+            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within {} s", limit.as_secs()
+        ),
+    };
+    // The last lines may still be in the pipe.
+    instance.sink.drained(DRAIN_LIMIT).await;
+    let lines: Vec<String> = instance.sink.tail(TAIL).into_iter().map(|l| l.text).collect();
+    let told = if lines.is_empty() { "it wrote nothing".to_owned() } else { format!("its last lines:\n{}", lines.join("\n")) };
+    Err(ApiError::new(ErrorCode::BootFailed, format!("the function's process {said}; {told}")))
+}
+
+/// The command of a runtime; see docs/runtime-contract.md.
+fn command(spec: &VersionSpec) -> Vec<String> {
+    let words: &[&str] = match spec.manifest.runtime {
+        Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
+        Runtime::Node => &["/usr/bin/node", "/opt/rekindle/node/bootstrap.js"],
+        Runtime::Http => return spec.manifest.command.clone(),
+    };
+    words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// The environment of a function; see docs/runtime-contract.md.
+fn environment(spec: &VersionSpec) -> Vec<String> {
+    let manifest = &spec.manifest;
+    let mib = manifest.memory.0 >> 20;
+    let mut env = vec![
+        "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
+        "HOME=/tmp".to_owned(),
+        "TMPDIR=/tmp".to_owned(),
+        "LANG=C.UTF-8".to_owned(),
+        format!("PORT={PORT}"),
+        format!("FN_NAME={}", spec.function),
+        format!("FN_VERSION={}", spec.version),
+        format!("FN_MEMORY_MIB={mib}"),
+        format!("FN_TIMEOUT_S={}", manifest.timeout_ms.div_ceil(1000)),
+        format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function),
+        format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
+        format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
+    ];
+    if let Some(entry) = &manifest.entry {
+        env.push(format!("FN_HANDLER={entry}"));
+    }
+    if manifest.runtime == Runtime::Http {
+        env.push("PYTHONPATH=/app/.rekindle/python".to_owned());
+        env.push("PYTHONUNBUFFERED=1".to_owned());
+    }
+    env.extend(manifest.env.iter().map(|(k, v)| format!("{k}={v}")));
+    env
+}

@@ -1,0 +1,90 @@
+//! What a worker is given.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rekindle_snapshotter::Store;
+use rekindle_wire::WorkerId;
+
+/// A worker's settings.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// Its id.
+    pub id: WorkerId,
+    /// Where gateways and the scheduler reach it, `host:port`.
+    pub advertise: String,
+    /// The scheduler's interface, such as `http://127.0.0.1:7801`.
+    pub scheduler_url: String,
+    /// The cluster's secret.
+    pub token: String,
+    /// Snapshots, layers and sources.
+    pub store: Store,
+    /// Logs of functions; kept over restarts.
+    pub data_dir: PathBuf,
+    /// Unpacked layers and chunks; may be lost at any time.
+    pub cache_dir: PathBuf,
+    /// Image directories; a tmpfs of this process alone.
+    pub run_dir: PathBuf,
+    /// CRIU's bundle: `criu` and `lib/ld.so` with its libraries.
+    pub criu_dir: PathBuf,
+    /// The sandbox's init program.
+    pub init_binary: PathBuf,
+    /// The control group hierarchies, usually `/sys/fs/cgroup`.
+    pub cgroup_root: PathBuf,
+    /// Memory it may give to instances, bytes.
+    pub memory_capacity_bytes: u64,
+    /// Size limit of the chunk cache, bytes.
+    pub chunk_cache_bytes: u64,
+    /// How much CRIU writes to its logs, 0 to 4.
+    pub criu_log_level: i32,
+    /// How long an instance may take to boot.
+    pub boot_limit: Duration,
+    /// How long a restore may take.
+    pub restore_limit: Duration,
+    /// How long a checkpoint may take.
+    pub dump_limit: Duration,
+    /// How often it reports to the scheduler.
+    pub heartbeat_every: Duration,
+}
+
+impl WorkerConfig {
+    /// Settings with the usual limits.
+    #[must_use]
+    pub fn new(id: WorkerId, listen: SocketAddr, scheduler_url: String, token: String, store: Store) -> Self {
+        let library = PathBuf::from("/usr/local/lib/rekindle");
+        let init_binary = std::env::current_exe()
+            .ok()
+            .and_then(|exe| Some(exe.parent()?.join("rekindle-init")))
+            .unwrap_or_else(|| library.join("rekindle-init"));
+        Self {
+            id,
+            advertise: listen.to_string(),
+            scheduler_url,
+            token,
+            store,
+            data_dir: PathBuf::from("/var/lib/rekindle"),
+            cache_dir: PathBuf::from("/var/cache/rekindle"),
+            run_dir: PathBuf::from("/run/rekindle/worker"),
+            criu_dir: library.join("criu"),
+            init_binary,
+            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
+            memory_capacity_bytes: half_of_memory(),
+            chunk_cache_bytes: 4 << 30,
+            criu_log_level: 1,
+            boot_limit: Duration::from_secs(30),
+            restore_limit: Duration::from_secs(15),
+            dump_limit: Duration::from_secs(60),
+            heartbeat_every: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Half of the host's memory: the rest is for templates, image directories and the platform itself.
+fn half_of_memory() -> u64 {
+    let total_kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    total_kib.map_or(2 << 30, |kib| kib * 1024 / 2)
+}

@@ -1,0 +1,207 @@
+//! Taking a checkpoint of a running instance, leaving it running:
+//!
+//! before-snapshot hook → connections closed → criu dump (processes stand; private files saved) → they go on → publish.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use rekindle_init::protocol::FUNCTION_PID;
+use rekindle_snapshotter::criu::{DUMP_LOG, DumpOrder, Session, Stage};
+use rekindle_snapshotter::{CaptureMeta, ExtraFile, Published, publish};
+use rekindle_wire::SnapshotId;
+use rekindle_wire::headers::HOOK_PREFIX;
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Runtime;
+
+use crate::instance::{Instance, Parts};
+use crate::restore::log_tail;
+use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
+use crate::worker::Worker;
+
+/// How long a hook may take.
+const HOOK_LIMIT: Duration = Duration::from_secs(10);
+/// How long the function may take to notice that its connections were closed.
+const QUIET_LIMIT: Duration = Duration::from_millis(500);
+/// The image directory's descriptor in CRIU.
+const IMAGES_FD: i32 = 4;
+
+/// A call around a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Before the checkpoint.
+    BeforeSnapshot,
+    /// In each restored instance, before its first request.
+    AfterRestore,
+}
+
+/// Why there is no snapshot. The instance goes on either way.
+#[derive(Debug, thiserror::Error)]
+pub enum FreezeError {
+    /// The hook failed.
+    #[error("{0}")]
+    Hook(String),
+    /// A file of the image directory cannot be made.
+    #[error("prepare {}", .0.display())]
+    Directory(PathBuf, #[source] std::io::Error),
+    /// Notes cannot be written.
+    #[error("note what the restore needs")]
+    Notes(#[source] crate::snapshots::NotesError),
+    /// CRIU cannot be started.
+    #[error("start criu")]
+    Start(#[source] crate::sandbox::SandboxError),
+    /// The conversation with CRIU cannot be had.
+    #[error("talk to criu")]
+    Talk(#[source] std::io::Error),
+    /// CRIU failed.
+    #[error("checkpoint the function{log}")]
+    Dump {
+        /// The end of its log.
+        log: String,
+        /// Why.
+        #[source]
+        source: rekindle_snapshotter::criu::CriuError,
+    },
+    /// The snapshot could not be stored.
+    #[error("publish the snapshot")]
+    Publish(#[source] rekindle_snapshotter::PublishError),
+}
+
+/// The path to call for a hook, if the function has one.
+fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
+    match (spec.manifest.runtime, hook) {
+        (Runtime::Http, Hook::BeforeSnapshot) => spec.manifest.hooks.before_snapshot.clone(),
+        (Runtime::Http, Hook::AfterRestore) => spec.manifest.hooks.after_restore.clone(),
+        (_, Hook::BeforeSnapshot) => Some(format!("{HOOK_PREFIX}before-snapshot")),
+        (_, Hook::AfterRestore) => Some(format!("{HOOK_PREFIX}after-restore")),
+    }
+}
+
+/// Calls a hook and waits for its answer.
+///
+/// # Errors
+/// What the function answered, or that it did not.
+pub async fn call_hook(spec: &VersionSpec, parts: &Parts, hook: Hook) -> Result<(), String> {
+    let Some(path) = hook_path(spec, hook) else { return Ok(()) };
+    let request = http::Request::post(format!("http://function{path}"))
+        .header(http::header::CONTENT_LENGTH, 0)
+        .body(Body::empty())
+        .map_err(|e| format!("hook {path}: {e}"))?;
+    let answer = tokio::time::timeout(HOOK_LIMIT, parts.client.send(request)).await;
+    let answer = answer
+        .map_err(|_| format!("hook {path} did not answer within {} s", HOOK_LIMIT.as_secs()))?
+        .map_err(|e| format!("hook {path}: {e}"))?;
+    let status = answer.status();
+    // Reading the body to its end lets the connection be used again.
+    let body = axum::body::to_bytes(Body::new(answer.into_body()), 64 * 1024).await.unwrap_or_default();
+    if status.is_success() {
+        Ok(())
+    } else {
+        Err(format!("hook {path} answered {status}: {}", String::from_utf8_lossy(&body)))
+    }
+}
+
+/// Checkpoints `instance` and publishes the snapshot. No request must be in it.
+///
+/// # Errors
+/// See [`FreezeError`]; the instance goes on running.
+pub async fn freeze(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>) -> Result<Published, FreezeError> {
+    call_hook(&instance.spec, parts, Hook::BeforeSnapshot).await.map_err(FreezeError::Hook)?;
+    parts.client.close_idle();
+    quiet(parts).await;
+    let dir = ImageDirectory::make(worker.config.run_dir.join("images").join(format!("dump-{}", instance.id)))?;
+    let frozen = dump(worker, instance, parts, &dir).await?;
+    let meta = CaptureMeta {
+        id: SnapshotId::generate(),
+        function: instance.spec.function.clone(),
+        version: instance.spec.version,
+        rootfs: instance.spec.rootfs.clone(),
+        layer: instance.spec.layer.clone(),
+        frozen_ms: frozen.as_secs_f64() * 1e3,
+        criu: worker.criu_version(),
+        extra: [NOTES_FILE, FILES_ARCHIVE]
+            .into_iter()
+            .map(|name| ExtraFile { name: name.to_owned(), path: dir.0.join(name) })
+            .collect(),
+    };
+    publish(&worker.config.store, &worker.index, &dir.0, meta).await.map_err(FreezeError::Publish)
+}
+
+/// Waits until no connection is open inside. What stays open is closed by CRIU in the restored instances.
+async fn quiet(parts: &Parts) {
+    let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
+    let open = || {
+        tables.iter().filter_map(|t| std::fs::read_to_string(t).ok()).any(|text| {
+            // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
+            text.lines().skip(1).any(|l| matches!(l.split_whitespace().nth(3), Some("01" | "08")))
+        })
+    };
+    let until = Instant::now() + QUIET_LIMIT;
+    while open() && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+struct ImageDirectory(PathBuf);
+
+impl ImageDirectory {
+    fn make(path: PathBuf) -> Result<Self, FreezeError> {
+        std::fs::create_dir(&path).map_err(|e| FreezeError::Directory(path.clone(), e))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for ImageDirectory {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove an image directory");
+        }
+    }
+}
+
+/// Runs CRIU. Answers how long the processes stood still at most.
+async fn dump(
+    worker: &Arc<Worker>,
+    instance: &Instance,
+    parts: &Arc<Parts>,
+    dir: &ImageDirectory,
+) -> Result<Duration, FreezeError> {
+    let (session, theirs) = Session::pair().map_err(FreezeError::Talk)?;
+    let opened = File::open(&dir.0).map_err(|e| FreezeError::Directory(dir.0.clone(), e))?;
+    let images = OwnedFd::from(opened);
+    let uid = Some(instance.spec.uid);
+    parts.sandbox.start_criu(&[&theirs, &images], None, uid).await.map_err(FreezeError::Start)?;
+    drop(theirs);
+    let archive_path = dir.0.join(FILES_ARCHIVE);
+    let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
+    let order = DumpOrder {
+        images_fd: IMAGES_FD,
+        pid: FUNCTION_PID,
+        leave_running: true,
+        external: Vec::new(),
+        log_level: worker.config.criu_log_level,
+        limit: worker.config.dump_limit,
+    };
+    let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
+    let (path, pipes) = (dir.0.clone(), parts.pipes.clone());
+    let started = Instant::now();
+    let dumped = tokio::task::spawn_blocking(move || {
+        let archive = OwnedFd::from(archive);
+        session.dump(&order, |stage| {
+            if *stage == Stage::PostDump {
+                CaptureNotes::now(pipes.clone())?.write(&path)?;
+                runtime.block_on(sandbox.save_files(&archive))?;
+            }
+            Ok(())
+        })
+    })
+    .await
+    .map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?;
+    let took = started.elapsed();
+    tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
+    dumped.map_err(|source| FreezeError::Dump { log: log_tail(&dir.0.join(DUMP_LOG)), source })?;
+    Ok(took)
+}

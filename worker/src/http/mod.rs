@@ -1,0 +1,202 @@
+//! The worker's HTTP interface; see `rekindle_wire::internal` for the table of calls.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, delete, get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use futures::StreamExt;
+use http::StatusCode;
+use rekindle_wire::headers::CLUSTER_TOKEN;
+use rekindle_wire::internal::{PrepareRequest, StartInstance};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::config::WorkerConfig;
+use crate::instance::enclosure::unavailable;
+use crate::instance::{gone, start};
+use crate::worker::{StartError, Worker};
+use crate::{heartbeat, invoke, prepare};
+
+/// Why a worker does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It could not come up.
+    #[error("start the worker")]
+    Start(#[from] StartError),
+    /// Its listener failed.
+    #[error("serve the worker's interface")]
+    Listen(#[source] io::Error),
+}
+
+/// Runs a worker until `shutdown`; then every instance is stopped.
+///
+/// # Errors
+/// When it cannot come up or its listener fails.
+pub async fn serve(
+    config: WorkerConfig,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let worker = Worker::start(config).await?;
+    let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker)));
+    let stopping = Arc::clone(&worker);
+    let served = axum::serve(NoDelay(listener), router(Arc::clone(&worker)))
+        .with_graceful_shutdown(async move {
+            shutdown.await;
+            stopping.stop_all().await;
+        })
+        .await;
+    beating.abort();
+    worker.stop_all().await;
+    served.map_err(ServeError::Listen)
+}
+
+/// A listener whose connections do not wait to fill packets: an answer's head and body are two writes.
+struct NoDelay(TcpListener);
+
+impl axum::serve::Listener for NoDelay {
+    type Io = tokio::net::TcpStream;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
+        // Only slower if it fails.
+        let _ = stream.set_nodelay(true);
+        (stream, address)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+fn router(worker: Arc<Worker>) -> Router {
+    Router::new()
+        .route("/instances", post(start_instance))
+        .route("/instances/{id}", delete(stop_instance))
+        .route("/invoke/{instance}", any(invoke_instance))
+        .route("/invoke/{instance}/", any(invoke_instance))
+        .route("/invoke/{instance}/{*path}", any(invoke_instance))
+        .route("/prepare", post(prepare_version))
+        .route("/logs/{function}", get(read_logs))
+        .route("/functions/{name}", delete(delete_function))
+        .layer(middleware::from_fn_with_state(Arc::clone(&worker), authenticate))
+        .route("/healthz", get(|| async { "ok" }))
+        .with_state(worker)
+}
+
+async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(CLUSTER_TOKEN).map(|v| blake3::hash(v.as_bytes()));
+    // Hashes of equal length are compared in constant time.
+    if given == Some(blake3::hash(worker.config.token.as_bytes())) {
+        next.run(request).await
+    } else {
+        ApiError::new(ErrorCode::Unauthorized, "the cluster token is missing or wrong").into_response()
+    }
+}
+
+async fn start_instance(
+    State(worker): State<Arc<Worker>>,
+    Json(order): Json<StartInstance>,
+) -> Result<StatusCode, ApiError> {
+    start::accept(&worker, order).map(|_| StatusCode::ACCEPTED)
+}
+
+#[derive(Deserialize)]
+struct StopQuery {
+    #[serde(default)]
+    if_idle: bool,
+}
+
+async fn stop_instance(
+    State(worker): State<Arc<Worker>>,
+    Path(id): Path<InstanceId>,
+    Query(query): Query<StopQuery>,
+) -> Result<StatusCode, ApiError> {
+    let Some(instance) = worker.instance(&id) else { return Ok(StatusCode::NO_CONTENT) };
+    if query.if_idle && !instance.retire_if_idle() {
+        return Err(ApiError::new(ErrorCode::Conflict, format!("instance {id} is serving a request")));
+    }
+    instance.stop(if query.if_idle { "it was idle" } else { "asked for" }).await;
+    worker.remove(&id);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) -> Result<Response, ApiError> {
+    // The path is passed on byte for byte: what the router decoded is not used.
+    let whole = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let rest = whole.strip_prefix("/invoke/").ok_or_else(gone)?;
+    let split = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (id, path) = rest.split_at(split);
+    let id: InstanceId = id.parse().map_err(|_| gone())?;
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    invoke::invoke(worker, id, path, request).await
+}
+
+async fn prepare_version(State(worker): State<Arc<Worker>>, Json(request): Json<PrepareRequest>) -> Response {
+    let (events, received) = tokio::sync::mpsc::channel(16);
+    tokio::spawn(prepare::prepare(worker, request, events));
+    lines(ReceiverStream::new(received))
+}
+
+#[derive(Deserialize)]
+struct LogQuery {
+    #[serde(default = "default_tail")]
+    tail: usize,
+    #[serde(default)]
+    follow: bool,
+}
+
+fn default_tail() -> usize {
+    100
+}
+
+async fn read_logs(
+    State(worker): State<Arc<Worker>>,
+    Path(function): Path<FunctionName>,
+    Query(query): Query<LogQuery>,
+) -> Response {
+    let failed = |e| unavailable("read the logs", &e).into_response();
+    if query.follow {
+        worker.logs.follow(&function, query.tail).await.map_or_else(failed, lines)
+    } else {
+        let past = worker.logs.read(&function, query.tail).await;
+        past.map_or_else(failed, |past| lines(futures::stream::iter(past)))
+    }
+}
+
+async fn delete_function(State(worker): State<Arc<Worker>>, Path(name): Path<FunctionName>) -> Result<StatusCode, ApiError> {
+    for instance in worker.all_instances() {
+        if instance.spec.function == name {
+            instance.stop("its function was deleted").await;
+            worker.remove(&instance.id);
+            if let Some(snapshot) = &instance.spec.snapshot {
+                worker.snapshots.forget(snapshot);
+            }
+        }
+    }
+    worker.logs.delete(&name).await.map_err(|e| unavailable("delete the logs", &e))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A body of one JSON object a line.
+fn lines<T: serde::Serialize>(items: impl futures::Stream<Item = T> + Send + 'static) -> Response {
+    let bytes = items.map(|item| {
+        let mut line = serde_json::to_vec(&item).map_err(io::Error::other)?;
+        line.push(b'\n');
+        Ok::<_, io::Error>(Bytes::from(line))
+    });
+    let mut response = Body::from_stream(bytes).into_response();
+    let kind = http::HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}

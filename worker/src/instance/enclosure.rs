@@ -1,0 +1,137 @@
+//! What every start needs first: limits, files, a sandbox, and pipes for what the function writes.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use rekindle_init::protocol::Setup;
+use rekindle_snapshotter::criu::{CriuError, Session};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::Instance;
+use crate::cgroup::{Cgroup, Limits};
+use crate::sandbox::Sandbox;
+use crate::snapshots::PipeNote;
+use crate::worker::Worker;
+
+/// Processes and threads of an instance at most.
+const PIDS_MAX: u64 = 512;
+/// What init and CRIU need beside the function's own memory, bytes.
+const OVERHEAD: u64 = 16 << 20;
+
+/// How long CRIU may take to probe the kernel. It takes about 60 ms.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// The directory's descriptor in CRIU.
+const IMAGES_FD: i32 = 4;
+
+/// A pipe's end for the function, and its stream's name.
+pub struct Output {
+    /// `stdout` or `stderr`.
+    pub stream: &'static str,
+    /// The end the function writes to.
+    pub write_end: OwnedFd,
+}
+
+impl Output {
+    /// The name CRIU knows the pipe by.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be looked at.
+    pub fn note(&self) -> std::io::Result<PipeNote> {
+        let file = std::fs::File::from(self.write_end.try_clone()?);
+        Ok(PipeNote { key: format!("pipe:[{}]", file.metadata()?.ino()), stream: self.stream.to_owned() })
+    }
+}
+
+/// An empty sandbox, ready for a function.
+pub struct Enclosure {
+    /// Its limits.
+    pub cgroup: Arc<Cgroup>,
+    /// Its walls.
+    pub sandbox: Arc<Sandbox>,
+    /// Where the function writes: standard output, standard error.
+    pub outputs: [Output; 2],
+}
+
+/// Makes one for `instance`.
+///
+/// # Errors
+/// What the host refuses, as the platform's fault.
+pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, ApiError> {
+    let spec = &instance.spec;
+    let (rootfs, app) = tokio::try_join!(worker.layers.directory(&spec.rootfs), worker.layers.directory(&spec.layer))
+        .map_err(|e| unavailable("fetch the function's files", &e))?;
+    let limits = Limits {
+        memory_bytes: spec.manifest.memory.0 + OVERHEAD,
+        cpu_cores: spec.manifest.cpu,
+        pids: PIDS_MAX,
+    };
+    let cgroup = worker
+        .cgroups
+        .create(instance.id.as_str(), limits)
+        .map_err(|e| unavailable("make the control group", &e))?;
+    let cgroup = Arc::new(cgroup);
+    let setup = Setup {
+        cgroup_procs: cgroup.procs_files(),
+        hostname: spec.function.to_string(),
+        rootfs,
+        app,
+        criu: worker.config.criu_dir.clone(),
+        tmp_bytes: spec.manifest.tmp.0,
+        shm_bytes: (spec.manifest.memory.0 / 4).max(1 << 20),
+    };
+    let sandbox = Sandbox::create(&worker.config.init_binary, setup)
+        .await
+        .map_err(|e| unavailable("make the sandbox", &e))?;
+    provide_probe(worker, instance, &sandbox).await?;
+    let outputs = [output(instance, "stdout")?, output(instance, "stderr")?];
+    Ok(Enclosure { cgroup, sandbox, outputs })
+}
+
+/// Gives the sandbox the result of CRIU's kernel probe; the first sandbox of a worker's life makes it, before anything of a
+/// function runs there. A dump needs it: with the function's real user CRIU could not make it.
+async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
+    if let Some(probe) = worker.probe() {
+        return sandbox.write_probe(&probe).await.map_err(|e| failed(&e));
+    }
+    let dir = worker.config.run_dir.join("restores").join(format!("probe-{}", instance.id));
+    std::fs::create_dir(&dir).map_err(|e| failed(&e))?;
+    let opened = std::fs::File::open(&dir).map_err(|e| failed(&e))?;
+    let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
+    sandbox.start_criu(&[&theirs, &OwnedFd::from(opened)], None, None).await.map_err(|e| failed(&e))?;
+    drop(theirs);
+    let probed = tokio::task::spawn_blocking(move || {
+        let version = session.version(PROBE_LIMIT)?;
+        session.probe(IMAGES_FD, PROBE_LIMIT)?;
+        Ok::<_, CriuError>(version)
+    })
+    .await;
+    // What it wrote there is of no use; the directory is on a tmpfs that goes with this process.
+    let _ = std::fs::remove_dir_all(&dir);
+    let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+    let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
+    worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
+    Ok(())
+}
+
+fn output(instance: &Instance, stream: &'static str) -> Result<Output, ApiError> {
+    let pipe = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| unavailable("make a pipe", &e))?;
+    let (read_end, write_end) = pipe;
+    instance.sink.attach(stream, read_end).map_err(|e| unavailable("read what the function writes", &e))?;
+    Ok(Output { stream, write_end })
+}
+
+/// An error of the host, with its causes.
+pub fn unavailable(what: &str, error: &dyn std::error::Error) -> ApiError {
+    let mut message = format!("cannot {what}: {error}");
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        message.push_str(": ");
+        message.push_str(&e.to_string());
+        cause = e.source();
+    }
+    ApiError::new(ErrorCode::Internal, message)
+}

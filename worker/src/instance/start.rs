@@ -1,0 +1,73 @@
+//! Starting an instance: accepted at once, made ready in the background. A restore that fails falls back to a boot, so that
+//! a damaged snapshot costs time and not answers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::StartInstance;
+use rekindle_wire::{ApiError, ErrorCode};
+use tracing::Instrument;
+
+use super::{Instance, Parts};
+use crate::boot::boot;
+use crate::restore::restore;
+use crate::worker::Worker;
+
+/// Takes an instance into the books and starts it in the background.
+///
+/// # Errors
+/// When the worker takes none, or knows the id.
+pub fn accept(worker: &Arc<Worker>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
+    if worker.draining.load(Ordering::Relaxed) {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the worker takes no new instances"));
+    }
+    let sink = worker.logs.sink(&order.spec.function, order.spec.version, order.instance.clone());
+    let instance = Instance::new(order.instance, order.spec, order.start, sink);
+    if !worker.add(&instance) {
+        return Err(ApiError::new(ErrorCode::Conflict, format!("instance {} exists already", instance.id)));
+    }
+    let span = tracing::info_span!(
+        "start_instance",
+        "rekindle.role" = "worker",
+        instance = %instance.id,
+        function = %instance.spec.function,
+        start = %order.start,
+    );
+    let (worker, starting) = (Arc::clone(worker), Arc::clone(&instance));
+    tokio::spawn(async move { run(&worker, &starting).await }.instrument(span));
+    Ok(instance)
+}
+
+async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>) {
+    match start(worker, instance).await {
+        Ok(parts) => instance.ready(parts, worker),
+        Err(error) => {
+            tracing::warn!(instance = %instance.id, %error, "not started");
+            instance.failed(error);
+            worker.remove(&instance.id);
+        }
+    }
+}
+
+async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+    let kind = *instance.kind.lock();
+    let Some(snapshot) = instance.spec.snapshot.clone().filter(|_| kind == StartKind::Restored) else {
+        *instance.kind.lock() = StartKind::Booted;
+        return Box::pin(boot(worker, instance)).await;
+    };
+    match Box::pin(restore(worker, instance, &snapshot)).await {
+        Ok(parts) => Ok(parts),
+        Err(why) => {
+            tracing::error!(instance = %instance.id, %snapshot, error = %why, "restore failed; booting instead");
+            instance.sink.platform(&format!("restore failed, booting instead: {}", why.message));
+            worker.snapshots.forget(&snapshot);
+            *instance.kind.lock() = StartKind::Booted;
+            let booted = Box::pin(boot(worker, instance)).await;
+            booted.map_err(|e| {
+                let message = format!("{}; booting instead failed too: {}", why.message, e.message);
+                ApiError::new(ErrorCode::RestoreFailed, message)
+            })
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot. The booted
+//! instance goes on as the version's first warm one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use rekindle_snapshotter::layer::publish_layer;
+use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
+use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec};
+use rekindle_wire::manifest::Base;
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::cgroup::Limits;
+use crate::build::{BuildLimits, BuildOrder, build_layer};
+use crate::freeze::freeze;
+use crate::instance::enclosure::unavailable;
+use crate::instance::{Instance, Parts, start};
+use crate::worker::Worker;
+
+/// What installing a function's dependencies may use.
+const BUILD_LIMITS: Limits = Limits { memory_bytes: 2 << 30, cpu_cores: 1.0, pids: 256 };
+/// A warm-up answer larger than this is cut, bytes.
+const WARMUP_BODY_MAX: usize = 16 << 20;
+
+/// Prepares a version and tells of it; the last event is `Done` or `Failed`.
+pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc::Sender<PrepareEvent>) {
+    let last = match run(&worker, &request, &events).await {
+        Ok(done) => done,
+        Err(error) => {
+            if let Some(instance) = worker.instance(&request.instance) {
+                instance.stop("the deploy failed").await;
+                worker.remove(&request.instance);
+            }
+            PrepareEvent::Failed { error }
+        }
+    };
+    // The scheduler may have given up; then it also forgets the version.
+    let _ = events.send(last).await;
+}
+
+async fn phase(events: &mpsc::Sender<PrepareEvent>, phase: VersionState) -> Result<(), ApiError> {
+    let told = events.send(PrepareEvent::Phase { phase }).await;
+    told.map_err(|_| ApiError::new(ErrorCode::Unavailable, "the scheduler has given this deploy up"))
+}
+
+async fn run(
+    worker: &Arc<Worker>,
+    request: &PrepareRequest,
+    events: &mpsc::Sender<PrepareEvent>,
+) -> Result<PrepareEvent, ApiError> {
+    phase(events, VersionState::Building).await?;
+    let (rootfs, layer) = tokio::try_join!(runtime(worker, request.manifest.base), layer(worker, request))?;
+    let mut spec = VersionSpec {
+        function: request.function.clone(),
+        version: request.version,
+        manifest: request.manifest.clone(),
+        uid: request.uid,
+        rootfs,
+        layer,
+        snapshot: None,
+    };
+    phase(events, VersionState::Booting).await?;
+    let order = StartInstance { instance: request.instance.clone(), start: StartKind::Booted, spec: spec.clone() };
+    let instance = start::accept(worker, order)?;
+    let parts = instance.until_ready(Instant::now() + worker.config.boot_limit * 2).await?;
+    phase(events, VersionState::Warming).await?;
+    warm_up(&instance, &parts).await?;
+    let (mut snapshot, mut snapshot_error) = (None, None);
+    if spec.manifest.snapshot {
+        phase(events, VersionState::Snapshotting).await?;
+        match capture(worker, &instance, &parts).await {
+            Ok(summary) => {
+                spec.snapshot = Some(summary.id.clone());
+                snapshot = Some(summary);
+            }
+            Err(why) => {
+                tracing::warn!(function = %spec.function, error = %why, "no snapshot");
+                instance.sink.platform(&format!("no snapshot: {why}"));
+                snapshot_error = Some(why);
+            }
+        }
+    }
+    Ok(PrepareEvent::Done { spec, snapshot, snapshot_error })
+}
+
+/// The root filesystem of a runtime, as the store has it now.
+async fn runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
+    let key = format!("runtimes/{}.json", base.as_str());
+    let bytes = worker.config.store.get(&key).await.map_err(|e| {
+        ApiError::new(
+            ErrorCode::BuildFailed,
+            format!("{}; build the runtimes with `make runtimes`", unavailable("find the runtime's root filesystem", &e).message),
+        )
+    })?;
+    let alias: RuntimeAlias =
+        serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))?;
+    Ok(alias.layer)
+}
+
+/// Builds the function's own layer from its uploaded folder and publishes it.
+async fn layer(worker: &Worker, request: &PrepareRequest) -> Result<LayerRef, ApiError> {
+    let work_dir = worker.config.cache_dir.join("build");
+    let source = Temporary(work_dir.join(format!("{}.source.tar.gz", request.instance)));
+    let bytes = worker.config.store.get(&request.source_key).await.map_err(|e| unavailable("fetch the uploaded folder", &e))?;
+    tokio::fs::write(&source.0, &bytes).await.map_err(|e| unavailable("keep the uploaded folder", &e))?;
+    let name = format!("build-{}", request.instance);
+    let cgroup = worker.cgroups.create(&name, BUILD_LIMITS).map_err(|e| unavailable("bound the build", &e))?;
+    let order = BuildOrder {
+        source_tar_gz: source.0.clone(),
+        manifest: &request.manifest,
+        work_dir,
+        limits: BuildLimits::default(),
+        cgroup_procs: cgroup.procs_files(),
+    };
+    let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;
+    let tar = Temporary(built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?);
+    publish_layer(&worker.config.store, &tar.0).await.map_err(|e| unavailable("publish the function's files", &e))
+}
+
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may never have come to be.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn warm_up(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
+    for warmup in &instance.spec.manifest.warmup {
+        let what = format!("warm-up request {} {}", warmup.method, warmup.path);
+        let failed = |why: String| ApiError::new(ErrorCode::BootFailed, format!("{what} {why}"));
+        let request = http::Request::builder()
+            .method(warmup.method.as_str())
+            .uri(format!("http://function{}", warmup.path))
+            .header("x-request-id", "warm-up")
+            .header("content-type", "application/json")
+            .body(Body::from(warmup.body.clone()))
+            .map_err(|e| failed(format!("cannot be sent: {e}")))?;
+        let limit: Duration = instance.spec.manifest.timeout();
+        let exchange = async {
+            let answer = parts.client.send(request).await.map_err(|e| format!("got no answer: {e}"))?;
+            let status = answer.status();
+            let body = axum::body::to_bytes(Body::new(answer.into_body()), WARMUP_BODY_MAX).await.unwrap_or_default();
+            if status.is_server_error() {
+                let shown = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
+                return Err(format!("was answered {status}: {shown}"));
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => return Err(failed(why)),
+            Err(_) => return Err(failed(format!("was not answered within {} s", limit.as_secs()))),
+        }
+    }
+    Ok(())
+}
+
+/// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.
+async fn capture(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>) -> Result<SnapshotSummary, String> {
+    instance.set_capturing(true);
+    let frozen = freeze(worker, instance, parts).await;
+    instance.set_capturing(false);
+    frozen.map(|published| published.summary).map_err(|e| unavailable("snapshot the function", &e).message)
+}

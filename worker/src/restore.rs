@@ -1,0 +1,200 @@
+//! Restoring an instance lazily from its snapshot:
+//!
+//! ```text
+//! open snapshot ─┐
+//! make sandbox ──┴─> link images, bind lazy-pages.socket, start pager
+//!                      └─> criu restore ──processes stand, memory registered──> map the working set
+//!                             └─> they run ──> after-restore hook ──> ready; pages follow as they are touched
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_init::protocol::FUNCTION_PID;
+use rekindle_pager::{LostPage, PageRef, PageSource, Pager, PagerConfig};
+use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
+use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
+use tracing::Instrument;
+
+use crate::freeze::{call_hook, Hook};
+use crate::instance::enclosure::{Enclosure, enclose, unavailable};
+use crate::instance::{FunctionClient, Instance, Parts};
+use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
+use crate::worker::Worker;
+
+/// How long the pager may take to map the working set.
+const PREFETCH_LIMIT: Duration = Duration::from_secs(10);
+/// The descriptors of a restoring CRIU, in the order they are handed over.
+const IMAGES_FD: i32 = 4;
+const FIRST_PIPE_FD: i32 = 5;
+
+fn failed(what: &str, error: &dyn std::error::Error) -> ApiError {
+    ApiError::new(ErrorCode::RestoreFailed, unavailable(what, error).message)
+}
+
+/// Restores `instance` from `snapshot`; it is not marked ready.
+///
+/// # Errors
+/// `restore_failed` when it cannot be restored; nothing of it runs then. `snapshot_lost` when a page cannot be had.
+pub async fn restore(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    snapshot: &SnapshotId,
+) -> Result<Arc<Parts>, ApiError> {
+    let opening = worker.snapshots.open(snapshot).instrument(tracing::info_span!("open_snapshot"));
+    let enclosing = enclose(worker, instance).instrument(tracing::info_span!("sandbox"));
+    let (snapshot, enclosure) = tokio::join!(opening, enclosing);
+    let snapshot = snapshot.map_err(|e| failed("open the snapshot", &e))?;
+    let enclosure = enclosure?;
+    let scratch = Scratch::link(&snapshot.images_dir, worker.config.run_dir.join("restores").join(instance.id.as_str()))
+        .map_err(|e| failed("lay out the images", &e))?;
+    if let Ok(archive) = std::fs::File::open(scratch.0.join(FILES_ARCHIVE)) {
+        enclosure
+            .sandbox
+            .load_files(&OwnedFd::from(archive))
+            .await
+            .map_err(|e| failed("restore /tmp", &e))?;
+    }
+    let pager = start_pager(instance, &enclosure, &snapshot, &scratch.0)?;
+    let pager = Arc::new(pager);
+    run_criu(worker, &enclosure, &snapshot, &scratch.0, &pager)
+        .instrument(tracing::info_span!("criu"))
+        .await?;
+    let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
+        return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
+    };
+    let parts = Arc::new(Parts {
+        client: FunctionClient::new(&enclosure.sandbox),
+        sandbox: enclosure.sandbox,
+        pager: Some(pager),
+        cgroup: enclosure.cgroup,
+        pipes: snapshot.notes.pipes.clone(),
+        snapshot: Some(snapshot),
+    });
+    call_hook(&instance.spec, &parts, Hook::AfterRestore)
+        .instrument(tracing::info_span!("after_restore"))
+        .await
+        .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
+    Ok(parts)
+}
+
+/// A directory of one restore: hard links to the snapshot's images, and what CRIU writes. Removed with its content.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn link(images: &Path, dir: PathBuf) -> std::io::Result<Self> {
+        std::fs::create_dir(&dir)?;
+        let scratch = Self(dir);
+        for entry in std::fs::read_dir(images)? {
+            let entry = entry?;
+            std::fs::hard_link(entry.path(), scratch.0.join(entry.file_name()))?;
+        }
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove a restore's directory");
+        }
+    }
+}
+
+fn start_pager(
+    instance: &Arc<Instance>,
+    enclosure: &Enclosure,
+    snapshot: &Arc<OpenSnapshot>,
+    dir: &Path,
+) -> Result<Pager, ApiError> {
+    let listener = UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).map_err(|e| failed("listen for criu", &e))?;
+    let (judged, sandbox, name) = (Arc::downgrade(instance), Arc::downgrade(&enclosure.sandbox), snapshot.id.clone());
+    let on_lost = move |lost: LostPage| {
+        tracing::error!(snapshot = %name, error = %lost, "a page is lost; the instance is killed");
+        let message = format!("memory of snapshot {name} cannot be had, so the instance was killed: {lost}");
+        if let Some(instance) = judged.upgrade() {
+            instance.judge(ApiError::new(ErrorCode::SnapshotLost, message));
+        }
+        if let Some(sandbox) = sandbox.upgrade() {
+            sandbox.kill();
+        }
+    };
+    Pager::start(PagerConfig {
+        name: format!("pager-{}", instance.spec.function),
+        listener,
+        source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
+        handshake_limit: Duration::from_secs(20),
+        on_lost: Box::new(on_lost),
+    })
+    .map_err(|e| failed("start the pager", &e))
+}
+
+async fn run_criu(
+    worker: &Arc<Worker>,
+    enclosure: &Enclosure,
+    snapshot: &Arc<OpenSnapshot>,
+    dir: &Path,
+    pager: &Arc<Pager>,
+) -> Result<(), ApiError> {
+    let (session, theirs) = Session::pair().map_err(|e| failed("talk to criu", &e))?;
+    let images = OwnedFd::from(std::fs::File::open(dir).map_err(|e| failed("open the images", &e))?);
+    let [stdout, stderr] = &enclosure.outputs;
+    let fds = [&theirs, &images, &stdout.write_end, &stderr.write_end];
+    let clocks = snapshot.notes.clock_offsets().map_err(|e| failed("set the clocks", &e))?;
+    enclosure.sandbox.start_criu(&fds, Some(clocks), None).await.map_err(|e| failed("start criu", &e))?;
+    drop(theirs);
+    let inherit = (FIRST_PIPE_FD..)
+        .zip(enclosure.outputs.iter())
+        .filter_map(|(fd, output)| {
+            let note = snapshot.notes.pipes.iter().find(|n| n.stream == output.stream)?;
+            Some(InheritFd { key: note.key.clone(), fd })
+        })
+        .collect();
+    let order = RestoreOrder {
+        images_fd: IMAGES_FD,
+        inherit,
+        lazy_pages: true,
+        log_level: worker.config.criu_log_level,
+        limit: worker.config.restore_limit,
+    };
+    let (pager, working_set) = (Arc::clone(pager), snapshot.working_set());
+    let span = tracing::Span::current();
+    let restored = tokio::task::spawn_blocking(move || {
+        let _in = span.enter();
+        session.restore(&order, |stage| match stage {
+            Stage::PreResume => map_working_set(&pager, &working_set),
+            Stage::PostDump | Stage::Other(_) => Ok(()),
+        })
+    })
+    .await
+    .map_err(|e| failed("restore", &e))?;
+    match restored {
+        Ok(FUNCTION_PID) => Ok(()),
+        Ok(other) => Err(ApiError::new(ErrorCode::RestoreFailed, format!("criu restored process {other} instead of {FUNCTION_PID}"))),
+        Err(e) => {
+            let log = log_tail(&dir.join(RESTORE_LOG));
+            Err(ApiError::new(ErrorCode::RestoreFailed, format!("{}{log}", failed("restore", &e).message)))
+        }
+    }
+}
+
+fn map_working_set(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let _span = tracing::info_span!("working_set", pages = pages.len()).entered();
+    pager.prefetch(Arc::clone(pages), PREFETCH_LIMIT)?;
+    Ok(())
+}
+
+/// The errors at the end of a CRIU log, for a message.
+pub fn log_tail(path: &Path) -> String {
+    let Ok(text) = std::fs::read(path) else { return String::new() };
+    let text = String::from_utf8_lossy(&text);
+    let errors: Vec<&str> = text.lines().filter(|l| l.contains("Error")).collect();
+    let last = &errors[errors.len().saturating_sub(4)..];
+    if last.is_empty() { String::new() } else { format!("; criu's log: {}", last.join(" | ")) }
+}

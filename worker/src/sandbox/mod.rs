@@ -1,0 +1,246 @@
+//! A sandbox as the worker holds it: the init inside, the way to talk to it, and the network namespace requests enter by.
+
+mod control;
+mod netns;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
+use rekindle_init::protocol::{ExitCause, Request, Setup, Spawn};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use control::Control;
+pub use control::ControlError;
+pub use netns::NetworkNamespace;
+
+/// How long a sandbox may take to be made. It takes about a millisecond.
+const SETUP_LIMIT: Duration = Duration::from_secs(10);
+/// How long init may take over a request. Saving a full `/tmp` is the longest.
+const REQUEST_LIMIT: Duration = Duration::from_secs(60);
+
+/// Why a sandbox could not be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The init program could not be started.
+    #[error("start {0}")]
+    Start(String, #[source] io::Error),
+    /// Init does not answer as it should.
+    #[error("{0}")]
+    Control(&'static str, #[source] ControlError),
+    /// The network namespace could not be opened.
+    #[error("open the sandbox's network namespace")]
+    Network(#[source] io::Error),
+}
+
+/// How the function's first process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FunctionState {
+    /// It has not been started, or runs.
+    Alive,
+    /// It ended.
+    Ended(ExitCause),
+    /// The whole sandbox is gone.
+    SandboxGone,
+}
+
+/// A sandbox. Dropping it kills everything inside.
+pub struct Sandbox {
+    control: Control,
+    init: Pid,
+    network: Arc<NetworkNamespace>,
+    reaped: Mutex<bool>,
+}
+
+impl Sandbox {
+    /// Makes a sandbox.
+    ///
+    /// # Errors
+    /// When init cannot be started or the kernel refuses a part; nothing is left behind.
+    pub async fn create(init_binary: &Path, setup: Setup) -> Result<Arc<Self>, SandboxError> {
+        let named = |e| SandboxError::Start(init_binary.display().to_string(), e);
+        let (ours, theirs) = control::socket_pair().map_err(named)?;
+        let mut first = spawn_init(init_binary, theirs).map_err(named)?;
+        let control = Control::new(ours).map_err(named)?;
+        let made = tokio::time::timeout(SETUP_LIMIT, async {
+            let done = control.request(&Request::Setup(setup), &[], SETUP_LIMIT).await;
+            // The first process only forks pid 1, which is our child too.
+            let _ = first.wait().await;
+            done
+        })
+        .await;
+        let refused = |e| SandboxError::Control("make the sandbox", e);
+        let init = match (made, control.init_pid()) {
+            (Ok(Ok(_)), Some(init)) => init,
+            (failed, init) => {
+                if let Some(init) = init {
+                    end(init);
+                }
+                return Err(refused(match failed {
+                    Ok(Err(e)) => e,
+                    Ok(Ok(_)) => ControlError::Closed,
+                    Err(_) => ControlError::Timeout,
+                }));
+            }
+        };
+        match NetworkNamespace::of(init) {
+            Ok(network) => Ok(Arc::new(Self { control, init, network: Arc::new(network), reaped: Mutex::new(false) })),
+            Err(e) => {
+                end(init);
+                Err(SandboxError::Network(e))
+            }
+        }
+    }
+
+    /// Init's process id on the host.
+    pub fn init_pid(&self) -> Pid {
+        self.init
+    }
+
+    /// Starts the function; its standard output and error go to the descriptors.
+    ///
+    /// # Errors
+    /// When the program is missing or the kernel refuses.
+    pub async fn spawn(&self, order: Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SandboxError> {
+        let fds = [stdout.as_fd(), stderr.as_fd()];
+        self.ask("start the function", &Request::Spawn(order), &fds).await.map(drop)
+    }
+
+    /// Starts `criu swrk` inside with these descriptors as its 3, 4, ….
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn start_criu(
+        &self,
+        fds: &[&OwnedFd],
+        clock_offsets: Option<(i64, i64)>,
+        real_uid: Option<u32>,
+    ) -> Result<(), SandboxError> {
+        let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
+        self.ask("start criu", &Request::Criu { clock_offsets, real_uid }, &fds).await.map(drop)
+    }
+
+    /// Writes the private files to `archive`.
+    ///
+    /// # Errors
+    /// When a file cannot be read or the archive written.
+    pub async fn save_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
+        self.ask("save private files", &Request::SaveFiles, &[archive.as_fd()]).await.map(drop)
+    }
+
+    /// Unpacks private files from `archive`.
+    ///
+    /// # Errors
+    /// When it is malformed or does not fit.
+    pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
+        self.ask("load private files", &Request::LoadFiles, &[archive.as_fd()]).await.map(drop)
+    }
+
+    /// CRIU's kernel probe, after CRIU ran here once.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub async fn read_probe(&self) -> Result<Vec<u8>, SandboxError> {
+        self.ask("read criu's probe", &Request::ReadProbe, &[]).await
+    }
+
+    /// Gives CRIU the result of an earlier kernel probe, which saves it some 15 ms.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn write_probe(&self, probe: &OwnedFd) -> Result<(), SandboxError> {
+        self.ask("store criu's probe", &Request::WriteProbe, &[probe.as_fd()]).await.map(drop)
+    }
+
+    async fn ask(
+        &self,
+        what: &'static str,
+        request: &Request,
+        fds: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<Vec<u8>, SandboxError> {
+        self.control
+            .request(request, fds, REQUEST_LIMIT)
+            .await
+            .map_err(|e| SandboxError::Control(what, e))
+    }
+
+    /// Changes when the function's first process ends or the sandbox goes.
+    pub fn function_state(&self) -> watch::Receiver<FunctionState> {
+        self.control.function_state()
+    }
+
+    /// Opens a connection to a TCP port inside.
+    ///
+    /// # Errors
+    /// When nothing listens there, or the sandbox is gone.
+    pub async fn connect(&self, port: u16) -> io::Result<TcpStream> {
+        netns::connect(Arc::clone(&self.network), port).await
+    }
+
+    /// The namespace requests enter by.
+    pub fn network(&self) -> Arc<NetworkNamespace> {
+        Arc::clone(&self.network)
+    }
+
+    /// Kills everything inside at once; the kernel ends a pid namespace with its pid 1.
+    pub fn kill(&self) {
+        let reaped = self.reaped.lock();
+        // Not yet reaped, so the id cannot be another process's.
+        if !*reaped {
+            let _ = kill(self.init, Signal::SIGKILL);
+        }
+    }
+
+    /// Kills everything inside and waits until it is gone, some milliseconds. Blocks.
+    pub fn end(&self) {
+        let mut reaped = self.reaped.lock();
+        if !*reaped {
+            let _ = kill(self.init, Signal::SIGKILL);
+            reap(self.init);
+            *reaped = true;
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if !*self.reaped.lock() {
+            end(self.init);
+        }
+    }
+}
+
+/// Kills and reaps an init, which is our child and not yet reaped.
+fn end(init: Pid) {
+    // An error would mean that it is gone already.
+    let _ = kill(init, Signal::SIGKILL);
+    // Reaping waits until the namespaces are torn down, some milliseconds: not on this thread.
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(move || reap(init))),
+        Err(_) => reap(init),
+    }
+}
+
+fn reap(init: Pid) {
+    while nix::sys::wait::waitpid(init, None) == Err(nix::Error::EINTR) {}
+}
+
+/// Starts the init program with its end of the control socket as descriptor 3.
+fn spawn_init(binary: &Path, control: OwnedFd) -> io::Result<tokio::process::Child> {
+    // Standard input carries the socket: the standard library places that one without code between fork and exec, which
+    // lets it use the cheap vfork; init is told where to look.
+    tokio::process::Command::new(binary)
+        .env_clear()
+        .stdin(Stdio::from(control))
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .kill_on_drop(false)
+        .spawn()
+}

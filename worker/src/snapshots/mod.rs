@@ -1,0 +1,212 @@
+//! Snapshots open on this host: opened once, kept while used and for a while after, within a limit of memory.
+
+mod notes;
+mod template;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicU32, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rekindle_pager::PageRef;
+use rekindle_snapshotter::working_set::WorkingSetError;
+use rekindle_snapshotter::{
+    OpenError, PageIndex, RegionReader, Snapshot, Store, load_working_set, store_working_set,
+};
+use rekindle_wire::SnapshotId;
+use tokio::sync::OnceCell;
+
+pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
+pub use template::{Template, TemplateError};
+
+/// Restores whose faults are recorded and merged into the working set.
+const RECORDED_RESTORES: u32 = 3;
+
+/// Why a snapshot cannot be used here.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// It cannot be read from the store.
+    #[error("open snapshot {0}")]
+    Open(SnapshotId, #[source] OpenError),
+    /// Its images cannot be written.
+    #[error("write the images of snapshot {0}")]
+    Images(SnapshotId, #[source] OpenError),
+    /// It lacks what this worker noted at the checkpoint, or it is malformed.
+    #[error("read the notes of snapshot {0}")]
+    Notes(SnapshotId, #[source] NotesError),
+    /// No memory for its template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+}
+
+/// A snapshot that instances can be restored from.
+pub struct OpenSnapshot {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Its images as CRIU reads them, on tmpfs; restores link to them.
+    pub images_dir: PathBuf,
+    /// What was noted at the checkpoint.
+    pub notes: CaptureNotes,
+    /// Its memory.
+    pub template: Arc<Template>,
+    snapshot: Snapshot,
+    /// By address, so that neighbours are mapped at once.
+    working_set: Mutex<Arc<[PageRef]>>,
+    recorded: AtomicU32,
+    last_used: AtomicU64,
+}
+
+impl OpenSnapshot {
+    /// Pages to map before the first instruction, by address.
+    pub fn working_set(&self) -> Arc<[PageRef]> {
+        Arc::clone(&self.working_set.lock())
+    }
+
+    /// Adds what a restore touched to the working set. Whether this was the first restore anywhere whose faults were recorded.
+    pub fn record(&self, touched: &[PageRef]) -> bool {
+        let restores = self.recorded.fetch_add(1, Ordering::Relaxed);
+        if restores >= RECORDED_RESTORES || touched.is_empty() {
+            return false;
+        }
+        let mut set = self.working_set.lock();
+        let mut merged: Vec<PageRef> = set.iter().chain(touched).copied().collect();
+        merged.sort_unstable();
+        merged.dedup();
+        *set = merged.into();
+        restores == 0
+    }
+}
+
+impl Drop for OpenSnapshot {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.images_dir) {
+            tracing::warn!(dir = %self.images_dir.display(), error = %e, "cannot remove a snapshot's images");
+        }
+    }
+}
+
+/// The snapshots open on this host.
+pub struct Snapshots {
+    store: Store,
+    reader: Arc<RegionReader>,
+    dir: PathBuf,
+    limit_bytes: u64,
+    started: Instant,
+    open: Mutex<HashMap<SnapshotId, Arc<OnceCell<Arc<OpenSnapshot>>>>>,
+}
+
+impl Snapshots {
+    /// None open yet; images go below `dir`, templates take at most `limit_bytes` together (but for those in use).
+    pub fn new(store: Store, reader: Arc<RegionReader>, dir: &Path, limit_bytes: u64) -> Self {
+        Self {
+            store,
+            reader,
+            dir: dir.to_owned(),
+            limit_bytes,
+            started: Instant::now(),
+            open: Mutex::default(),
+        }
+    }
+
+    /// Opens a snapshot, once however many ask.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not verify; the next call tries again.
+    pub async fn open(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+        let cell = Arc::clone(self.open.lock().entry(id.clone()).or_default());
+        let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id)).await?);
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        snapshot.last_used.store(now, Ordering::Relaxed);
+        self.evict();
+        Ok(snapshot)
+    }
+
+    async fn load(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+        let snapshot = Snapshot::open(&self.store, id).await.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        let images_dir = self.dir.join(id.as_str());
+        let writing = |e| SnapshotError::Images(id.clone(), e);
+        // Left over from an open that failed halfway.
+        if images_dir.exists() {
+            std::fs::remove_dir_all(&images_dir).ok();
+        }
+        snapshot.write_images(&images_dir).await.map_err(writing)?;
+        for name in snapshot.extra_files() {
+            snapshot.write_extra(name, &images_dir.join(name)).await.map_err(writing)?;
+        }
+        let notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
+        let maps = snapshot.processes.iter().map(|p| (p.pid.cast_signed(), p.page_map.clone())).collect();
+        let runtime = tokio::runtime::Handle::current();
+        let template = Arc::new(Template::new(id.as_str(), maps, Arc::clone(&self.reader), runtime)?);
+        let mut working_set = self.load_working_set(id, &template).await;
+        working_set.sort_unstable();
+        let filling = Arc::clone(&template);
+        let name = id.clone();
+        tokio::spawn(async move {
+            if let Err(e) = filling.fill_all().await {
+                tracing::warn!(snapshot = %name, error = %e, "the template stays incomplete");
+            }
+        });
+        Ok(Arc::new(OpenSnapshot {
+            id: id.clone(),
+            images_dir,
+            notes,
+            template,
+            recorded: AtomicU32::new(if working_set.is_empty() { 0 } else { RECORDED_RESTORES }),
+            working_set: Mutex::new(working_set.into()),
+            snapshot,
+            last_used: AtomicU64::new(0),
+        }))
+    }
+
+    /// Best effort: without its working set a snapshot restores as well, only slower.
+    async fn load_working_set(&self, id: &SnapshotId, template: &Template) -> Vec<PageRef> {
+        match load_working_set(&self.store, id).await {
+            Ok(pages) => pages
+                .unwrap_or_default()
+                .into_iter()
+                .map(|page| {
+                    let at = PageRef { pid: page.pid.cast_signed(), page: page.page.0 };
+                    template.put_page(at, page.bytes());
+                    at
+                })
+                .collect(),
+            Err(e) => {
+                tracing::warn!(snapshot = %id, error = %e, "no working set");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Stores what a snapshot's first restore touched, in that order, for hosts that have nothing of it yet.
+    ///
+    /// # Errors
+    /// When the store fails; the set is still used here.
+    pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[PageRef]) -> Result<(), WorkingSetError> {
+        let order: Vec<_> = order.iter().map(|p| (p.pid.cast_unsigned(), PageIndex(p.page))).collect();
+        store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order).await.map(drop)
+    }
+
+    /// Forgets a snapshot that was deleted or found broken; instances that use it keep it until they end.
+    pub fn forget(&self, id: &SnapshotId) {
+        self.open.lock().remove(id);
+    }
+
+    /// Closes the least recently used of those that no instance uses, until the rest fits.
+    fn evict(&self) {
+        let mut open = self.open.lock();
+        let mut total: u64 = open.values().filter_map(|c| c.get()).map(|s| s.template.bytes()).sum();
+        while total > self.limit_bytes {
+            let idle = open
+                .iter()
+                .filter_map(|(id, cell)| Some((id, cell.get()?)))
+                .filter(|(_, s)| Arc::strong_count(s) == 1)
+                .min_by_key(|(_, s)| s.last_used.load(Ordering::Relaxed))
+                .map(|(id, s)| (id.clone(), s.template.bytes()));
+            let Some((id, bytes)) = idle else { return };
+            open.remove(&id);
+            total -= bytes;
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The template: this host's plain copy of a snapshot's memory, shared by all its clones. Filled region by region, from the
+//! chunk cache or the store: first what the working set names, then what is touched, and the rest in the background.
+//!
+//! A page is written once, before its bit is set, and never again; who sees the bit may read the page without a lock.
+#![expect(unsafe_code, reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use parking_lot::Mutex;
+use rekindle_pager::{Held, PAGE, PageRef, PageSource, SourceError};
+use rekindle_snapshotter::{PageIndex, PageMap, Region, RegionReader};
+use tokio::runtime::Handle;
+
+/// How long a fault may wait for its page: longer than the store's own limit for a chunk.
+const FETCH_LIMIT: Duration = Duration::from_secs(12);
+/// Regions filled at once in the background.
+const BACKGROUND: usize = 4;
+
+/// Why a template could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("map {bytes} bytes for the template of {snapshot}")]
+pub struct TemplateError {
+    snapshot: String,
+    bytes: usize,
+    #[source]
+    source: std::io::Error,
+}
+
+struct ProcessTemplate {
+    pid: i32,
+    map: Arc<PageMap>,
+    /// Where each region's plain bytes start in `memory`.
+    starts: Vec<usize>,
+    /// One bit a page, by region.
+    ready: Vec<AtomicU16>,
+    memory: MmapRaw,
+    filling: Mutex<()>,
+}
+
+/// A snapshot's memory on this host.
+pub struct Template {
+    processes: Vec<ProcessTemplate>,
+    reader: Arc<RegionReader>,
+    runtime: Handle,
+    bytes: u64,
+}
+
+impl Template {
+    /// An empty template for processes with these page maps.
+    ///
+    /// # Errors
+    /// When no address space can be had.
+    pub fn new(
+        snapshot: &str,
+        processes: Vec<(i32, Arc<PageMap>)>,
+        reader: Arc<RegionReader>,
+        runtime: Handle,
+    ) -> Result<Self, TemplateError> {
+        let mut bytes = 0;
+        let processes = processes
+            .into_iter()
+            .map(|(pid, map)| {
+                let mut length = 0;
+                let starts = map
+                    .regions()
+                    .iter()
+                    .map(|r| {
+                        let start = length;
+                        length += if r.payload.is_some() { r.plain_len() } else { 0 };
+                        start
+                    })
+                    .collect();
+                bytes += length as u64;
+                let memory = MmapOptions::new()
+                    .len(length.max(PAGE as usize))
+                    .map_anon()
+                    .map(MmapRaw::from)
+                    .map_err(|source| TemplateError { snapshot: snapshot.to_owned(), bytes: length, source })?;
+                let ready = map.regions().iter().map(|_| AtomicU16::new(0)).collect();
+                Ok(ProcessTemplate { pid, map, starts, ready, memory, filling: Mutex::new(()) })
+            })
+            .collect::<Result<_, TemplateError>>()?;
+        Ok(Self { processes, reader, runtime, bytes })
+    }
+
+    /// Its size when full, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn process(&self, pid: i32) -> Option<&ProcessTemplate> {
+        self.processes.iter().find(|p| p.pid == pid)
+    }
+
+    /// Puts in one page's plain bytes, already verified.
+    pub fn put_page(&self, page: PageRef, bytes: &[u8]) {
+        if let Some((process, index)) = self.process(page.pid).and_then(|p| Some((p, p.index(page.page)?)))
+            && bytes.len() == PAGE as usize
+        {
+            let region = process.map.regions()[index];
+            process.fill(index, (page.page - region.first.0) as usize, bytes);
+        }
+    }
+
+    /// Fills everything that is still missing, a few regions at a time.
+    ///
+    /// # Errors
+    /// The first region that cannot be had; what was filled stays.
+    pub async fn fill_all(&self) -> Result<(), SourceError> {
+        use futures::TryStreamExt;
+        let missing = self.processes.iter().flat_map(|p| {
+            (0..p.map.regions().len()).filter(|i| !p.is_full(*i)).map(move |i| (p, i))
+        });
+        futures::stream::iter(missing.map(Ok))
+            .try_for_each_concurrent(BACKGROUND, |(process, index)| async move {
+                // Instances that start meanwhile come first.
+                tokio::task::yield_now().await;
+                self.fill_region(process, index).await
+            })
+            .await
+    }
+
+    async fn fill_region(&self, process: &ProcessTemplate, index: usize) -> Result<(), SourceError> {
+        if process.is_full(index) {
+            return Ok(());
+        }
+        let region = process.map.regions()[index];
+        let read = tokio::time::timeout(FETCH_LIMIT, self.reader.read(&region)).await;
+        let plain = match read {
+            Ok(Ok(plain)) => plain,
+            Ok(Err(e)) => return Err(SourceError { message: chain(&e) }),
+            Err(_) => {
+                let message = format!("{region} did not arrive within {} s", FETCH_LIMIT.as_secs());
+                return Err(SourceError { message });
+            }
+        };
+        process.fill(index, 0, &plain);
+        Ok(())
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        cause = e.source();
+    }
+    text
+}
+
+impl ProcessTemplate {
+    fn index(&self, page: u64) -> Option<usize> {
+        let regions = self.map.regions();
+        let index = regions.partition_point(|r| r.first.0 <= page).checked_sub(1)?;
+        regions[index].contains(PageIndex(page)).then_some(index)
+    }
+
+    fn all_bits(region: &Region) -> u16 {
+        u16::MAX >> (16 - region.pages.min(16))
+    }
+
+    fn is_full(&self, index: usize) -> bool {
+        let region = &self.map.regions()[index];
+        region.payload.is_none() || self.ready[index].load(Ordering::Acquire) == Self::all_bits(region)
+    }
+
+    /// Copies whole pages into region `index` from its page `first` on, but for those that are there already.
+    fn fill(&self, index: usize, first: usize, bytes: &[u8]) {
+        let region = &self.map.regions()[index];
+        if region.payload.is_none() {
+            return;
+        }
+        let _one_writer = self.filling.lock();
+        for (page, content) in (first..usize::from(region.pages)).zip(bytes.chunks_exact(PAGE as usize)) {
+            let bit = 1_u16 << page;
+            if self.ready[index].load(Ordering::Relaxed) & bit != 0 {
+                continue;
+            }
+            let start = self.starts[index] + page * PAGE as usize;
+            // SAFETY: the page lies inside the mapping by the way `starts` was made; nobody reads it before its bit is set
+            // below, and nobody else writes while the lock is held.
+            unsafe {
+                let to = self.memory.as_mut_ptr().add(start);
+                std::ptr::copy_nonoverlapping(content.as_ptr(), to, PAGE as usize);
+            }
+            self.ready[index].fetch_or(bit, Ordering::Release);
+        }
+    }
+}
+
+impl PageSource for Template {
+    fn held(&self, page: PageRef) -> Held<'_> {
+        let Some(process) = self.process(page.pid) else { return Held::Zero };
+        let Some(index) = process.index(page.page) else { return Held::Zero };
+        let region = &process.map.regions()[index];
+        if region.payload.is_none() {
+            return Held::Zero;
+        }
+        let offset = (page.page - region.first.0) as u32;
+        let ready = process.ready[index].load(Ordering::Acquire) >> offset;
+        let run = ready.trailing_ones() as usize;
+        if run == 0 {
+            return Held::Absent;
+        }
+        let start = process.starts[index] + offset as usize * PAGE as usize;
+        // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written
+        // and will not be written again.
+        Held::Bytes(unsafe { std::slice::from_raw_parts(process.memory.as_ptr().add(start), run * PAGE as usize) })
+    }
+
+    fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
+        let Some(process) = self.process(page.pid) else { return Ok(()) };
+        let Some(index) = process.index(page.page) else { return Ok(()) };
+        self.runtime.block_on(self.fill_region(process, index))
+    }
+}

@@ -1,0 +1,174 @@
+//! What a worker holds, and how it comes up: leftovers of a killed predecessor swept, CRIU's kernel probe made once.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
+use rekindle_wire::InstanceId;
+use tokio::sync::Notify;
+
+use crate::cgroup::Cgroups;
+use crate::config::WorkerConfig;
+use crate::instance::Instance;
+use crate::layers::Layers;
+use crate::logs::{LogLimits, Logs};
+use crate::snapshots::Snapshots;
+
+/// Why a worker cannot come up.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A directory cannot be used.
+    #[error("use directory {}", .0.display())]
+    Directory(PathBuf, #[source] std::io::Error),
+    /// No control groups.
+    #[error("use control groups")]
+    Cgroups(#[source] crate::cgroup::DetectError),
+    /// The chunk cache cannot be opened.
+    #[error("open the chunk cache")]
+    Chunks(#[source] rekindle_snapshotter::CacheError),
+    /// Logs cannot be kept.
+    #[error("open the logs")]
+    Logs(#[source] crate::logs::LogError),
+    /// CRIU's bundle is incomplete.
+    #[error("{} is missing; run `fn doctor`", .0.display())]
+    Criu(PathBuf),
+}
+
+/// A worker.
+pub struct Worker {
+    /// Its settings.
+    pub config: WorkerConfig,
+    /// Control groups of this host.
+    pub cgroups: Cgroups,
+    /// What functions write.
+    pub logs: Logs,
+    /// Unpacked layers.
+    pub layers: Layers,
+    /// Open snapshots.
+    pub snapshots: Snapshots,
+    /// What the store has, by content.
+    pub index: RegionIndex,
+    /// Set anew at each start.
+    pub incarnation: u64,
+    /// Rung when the scheduler should hear of a change at once.
+    pub changed: Notify,
+    /// Set when no new instances are taken.
+    pub draining: AtomicBool,
+    instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
+    probe: Mutex<Option<(Arc<OwnedFd>, String)>>,
+}
+
+impl Worker {
+    /// Comes up.
+    ///
+    /// # Errors
+    /// When the host lacks something; the message says what.
+    pub async fn start(config: WorkerConfig) -> Result<Arc<Self>, StartError> {
+        for file in ["criu", "lib/ld.so"] {
+            let path = config.criu_dir.join(file);
+            if !path.exists() {
+                return Err(StartError::Criu(path));
+            }
+        }
+        let make = |dir: PathBuf| {
+            std::fs::create_dir_all(&dir).map_err(|e| StartError::Directory(dir.clone(), e)).map(|()| dir)
+        };
+        let images = make(config.run_dir.join("images"))?;
+        make(config.run_dir.join("restores"))?;
+        let layers = make(config.cache_dir.join("layers"))?;
+        make(config.cache_dir.join("build"))?;
+        let cgroups = Cgroups::detect(&config.cgroup_root).map_err(StartError::Cgroups)?;
+        match cgroups.sweep() {
+            Ok(swept) if swept.is_empty() => {}
+            Ok(swept) => tracing::info!(?swept, "removed what a killed worker left"),
+            Err(e) => tracing::warn!(error = %e, "cannot remove all that a killed worker left"),
+        }
+        let chunks = ChunkCache::open(&config.cache_dir.join("chunks"), config.chunk_cache_bytes)
+            .map_err(StartError::Chunks)?;
+        let reader = Arc::new(RegionReader::new(config.store.clone(), chunks));
+        let logs = Logs::open(&config.data_dir.join("logs"), LogLimits::default()).map_err(StartError::Logs)?;
+        let index = RegionIndex::new();
+        // Without it what the store has is stored again: more bytes, nothing worse.
+        if let Err(e) = index.seed(&config.store).await {
+            tracing::warn!(error = %e, "cannot learn what the store has");
+        }
+        let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        Ok(Arc::new(Self {
+            layers: Layers::new(config.store.clone(), &layers),
+            snapshots: Snapshots::new(config.store.clone(), reader, &images, config.memory_capacity_bytes / 2),
+            cgroups,
+            logs,
+            index,
+            incarnation,
+            changed: Notify::new(),
+            draining: AtomicBool::new(false),
+            instances: Mutex::default(),
+            probe: Mutex::new(None),
+            config,
+        }))
+    }
+
+    /// An instance by id.
+    pub fn instance(&self, id: &InstanceId) -> Option<Arc<Instance>> {
+        self.instances.lock().get(id).cloned()
+    }
+
+    /// All instances.
+    pub fn all_instances(&self) -> Vec<Arc<Instance>> {
+        self.instances.lock().values().cloned().collect()
+    }
+
+    /// Adds an instance; `false` when its id is taken.
+    pub fn add(&self, instance: &Arc<Instance>) -> bool {
+        let mut all = self.instances.lock();
+        if all.contains_key(&instance.id) {
+            return false;
+        }
+        all.insert(instance.id.clone(), Arc::clone(instance));
+        true
+    }
+
+    /// Takes an instance out of the books and tells the scheduler.
+    pub fn remove(&self, id: &InstanceId) {
+        self.instances.lock().remove(id);
+        self.changed.notify_one();
+    }
+
+    /// Stops everything; for shutdown.
+    pub async fn stop_all(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        for instance in self.all_instances() {
+            instance.stop("the worker is shutting down").await;
+        }
+    }
+
+    /// CRIU's kernel probe, to be put into each sandbox: a descriptor to read it from its start.
+    pub fn probe(&self) -> Option<Arc<OwnedFd>> {
+        self.probe.lock().as_ref().map(|(probe, _)| Arc::clone(probe))
+    }
+
+    /// CRIU's version, once it has run.
+    pub fn criu_version(&self) -> String {
+        self.probe.lock().as_ref().map_or_else(|| "unknown".to_owned(), |(_, version)| version.clone())
+    }
+
+    /// Keeps CRIU's kernel probe from a sandbox in which CRIU ran.
+    pub fn keep_probe(&self, bytes: &[u8], version: String) {
+        use std::io::Write;
+        let made = nix::sys::memfd::memfd_create("criu.kdat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
+        let kept = made.map_err(std::io::Error::from).and_then(|fd| {
+            let mut file = std::fs::File::from(fd);
+            file.write_all(bytes)?;
+            Ok(OwnedFd::from(file))
+        });
+        match kept {
+            Ok(fd) => *self.probe.lock() = Some((Arc::new(fd), version)),
+            Err(e) => tracing::warn!(error = %e, "cannot keep criu's kernel probe; restores take longer"),
+        }
+    }
+}
