@@ -15,7 +15,11 @@ use crate::scheduler::SchedulerClient;
 const ERROR_MAX: usize = 256 << 10;
 
 /// Passes a request on whose key was checked.
-pub(crate) async fn pass_on(scheduler: &SchedulerClient, mut request: Request<Body>, request_id: &str) -> Response<Body> {
+pub(crate) async fn pass_on(
+    scheduler: &SchedulerClient,
+    mut request: Request<Body>,
+    request_id: &str,
+) -> Response<Body> {
     let span = tracing::info_span!(
         "admin",
         otel.name = format!("{} {}", request.method(), request.uri().path()),

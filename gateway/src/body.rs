@@ -188,7 +188,9 @@ impl<T: OnDeadline + Send + Unpin> http_body::Body for Answer<T> {
                     if let Some(mut held) = self.held.take() {
                         held.deadline_passed();
                     }
-                    Poll::Ready(Some(Err("the function did not end its answer within its timeout".into())))
+                    Poll::Ready(Some(Err(
+                        "the function did not end its answer within its timeout".into()
+                    )))
                 }
             },
         }

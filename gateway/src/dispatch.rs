@@ -117,7 +117,11 @@ impl Dispatch {
                 Attempted::Answered(answer) => {
                     slot.seat.note_answer();
                     phases.answer = sent.elapsed();
-                    let held = Held { slot, _place: place, _span: Span::current() };
+                    let held = Held {
+                        slot,
+                        _place: place,
+                        _span: Span::current(),
+                    };
                     return Ok(finish(&call, answer, start, &phases, deadline, held));
                 }
                 Attempted::Gone => {
@@ -174,7 +178,12 @@ impl Dispatch {
         );
         let slot = match call.force {
             None => self.slots.take(&call.function).instrument(span.clone()).await?,
-            Some(kind) => self.slots.take_fresh(&call.function, kind).instrument(span.clone()).await?,
+            Some(kind) => {
+                self.slots
+                    .take_fresh(&call.function, kind)
+                    .instrument(span.clone())
+                    .await?
+            }
         };
         span.record("rekindle.instance", slot.seat.instance.as_str());
         span.record("rekindle.start", slot.seat.start().as_str());

@@ -87,12 +87,7 @@ pub(crate) async fn attempt(
     Attempted::Answered(answer)
 }
 
-fn build(
-    token: &HeaderValue,
-    outgoing: &Outgoing,
-    seat: &Seat,
-    deadline: Instant,
-) -> Result<Request<Body>, ApiError> {
+fn build(token: &HeaderValue, outgoing: &Outgoing, seat: &Seat, deadline: Instant) -> Result<Request<Body>, ApiError> {
     let uri: Uri = format!("http://{}/invoke/{}{}", seat.address, seat.instance, outgoing.path)
         .parse()
         .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))?;
@@ -141,7 +136,10 @@ async fn platform_error(code: &HeaderValue, answer: Response<Incoming>, deadline
         .and_then(|v| v.to_str().ok()?.parse().ok());
     let body = read(answer, deadline).await;
     let mut error = serde_json::from_slice::<ApiError>(&body).unwrap_or_else(|_| {
-        ApiError::new(code, format!("the worker answered {status} without saying why: see its log"))
+        ApiError::new(
+            code,
+            format!("the worker answered {status} without saying why: see its log"),
+        )
     });
     error.retry_after_s = retry_after_s.or(error.retry_after_s);
     let instance_ended = matches!(

@@ -12,7 +12,12 @@ use rekindle_wire::ids::RequestId;
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
 const HOP_BY_HOP: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
-const HOP_BY_HOP_TOO: [&str; 4] = ["keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization"];
+const HOP_BY_HOP_TOO: [&str; 4] = [
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+];
 
 /// Removes what belongs to one connection (RFC 9110, 7.6.1) and what only the platform may say.
 fn strip(headers: &mut HeaderMap) {
@@ -129,7 +134,10 @@ mod tests {
     fn a_request_id_is_kept_only_when_it_is_harmless() {
         assert_eq!(request_id(&headers(&[("x-request-id", "order-17.a")])), "order-17.a");
         for bad in ["", "has space", "semi;colon", "\"quoted\""] {
-            assert!(request_id(&headers(&[("x-request-id", bad)])).starts_with("r-"), "{bad}");
+            assert!(
+                request_id(&headers(&[("x-request-id", bad)])).starts_with("r-"),
+                "{bad}"
+            );
         }
     }
 

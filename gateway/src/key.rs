@@ -65,6 +65,8 @@ impl FromStr for KeyHash {
     type Err = ParseKeyHashError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        blake3::Hash::from_hex(text.trim()).map(Self).map_err(|_| ParseKeyHashError)
+        blake3::Hash::from_hex(text.trim())
+            .map(Self)
+            .map_err(|_| ParseKeyHashError)
     }
 }

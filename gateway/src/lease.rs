@@ -157,6 +157,11 @@ impl Leases {
         self.find(instance).map(|l| l.closing = true).is_some()
     }
 
+    /// Sends nothing new to any of them.
+    pub(crate) fn close_all(&mut self) {
+        self.leases.iter_mut().for_each(|l| l.closing = true);
+    }
+
     /// Removes and tells the leases that are to be returned: closing ones without a user, and those unused for a lease's length.
     pub(crate) fn give_back(&mut self, now: Instant) -> Vec<ReturnedLease> {
         let mut back = Vec::new();
@@ -254,7 +259,10 @@ mod tests {
         leases.add(&placement("i-a", 3, StartKind::Restored), now);
         let first = leases.take(now).unwrap();
         let second = leases.take(now).unwrap();
-        assert_eq!((first.start(), second.start()), (StartKind::Restored, StartKind::Restored));
+        assert_eq!(
+            (first.start(), second.start()),
+            (StartKind::Restored, StartKind::Restored)
+        );
         first.note_answer();
         assert_eq!(leases.take(now).unwrap().start(), StartKind::Warm);
     }

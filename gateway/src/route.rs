@@ -73,8 +73,12 @@ fn function(name: &str, path: &str, query: Option<&str>) -> Result<Route, ApiErr
 }
 
 fn named(name: &str) -> Result<FunctionName, ApiError> {
-    name.parse()
-        .map_err(|e| ApiError::new(ErrorCode::FunctionNotFound, format!("{e}; `fn list` shows what is deployed")))
+    name.parse().map_err(|e| {
+        ApiError::new(
+            ErrorCode::FunctionNotFound,
+            format!("{e}; `fn list` shows what is deployed"),
+        )
+    })
 }
 
 fn nothing(path: &str) -> ApiError {
@@ -149,12 +153,18 @@ mod tests {
     fn a_functions_path_is_passed_on_byte_for_byte() {
         assert_eq!(at("x", "/function/hello"), to("hello", "/"));
         assert_eq!(at("x", "/function/hello?a=1"), to("hello", "/?a=1"));
-        assert_eq!(at("x", "/function/hello/a%2Fb//c/../d?q=%20"), to("hello", "/a%2Fb//c/../d?q=%20"));
+        assert_eq!(
+            at("x", "/function/hello/a%2Fb//c/../d?q=%20"),
+            to("hello", "/a%2Fb//c/../d?q=%20")
+        );
     }
 
     #[test]
     fn a_function_has_its_own_host() {
-        assert_eq!(at("hello.localhost:8080", "/v1/functions"), to("hello", "/v1/functions"));
+        assert_eq!(
+            at("hello.localhost:8080", "/v1/functions"),
+            to("hello", "/v1/functions")
+        );
         assert_eq!(at("HELLO.localhost", "/a"), to("hello", "/a"));
         assert_eq!(at("localhost:8080", "/v1/functions"), Ok(Route::Admin));
         assert_eq!(at("Bad_name.localhost", "/"), Err(ErrorCode::FunctionNotFound));
@@ -169,7 +179,11 @@ mod tests {
             "//.rekindle/x",
             "/a/../.rekindle/x",
         ] {
-            assert_eq!(at("x", &format!("/function/hello{path}")), Err(ErrorCode::NotFound), "{path}");
+            assert_eq!(
+                at("x", &format!("/function/hello{path}")),
+                Err(ErrorCode::NotFound),
+                "{path}"
+            );
             assert_eq!(at("hello.localhost", path), Err(ErrorCode::NotFound), "{path}");
         }
         assert!(at("x", "/function/hello/rekindle/x").is_ok());

@@ -58,12 +58,14 @@ impl SchedulerClient {
     /// Asks for a slot. The error is what the user is told.
     pub(crate) async fn place(&self, request: &PlacementRequest) -> Result<Placement, ApiError> {
         let limit = Duration::from_millis(request.wait_ms) + Duration::from_secs(25);
-        self.call(Method::POST, "/internal/placements", Some(request), limit).await
+        self.call(Method::POST, "/internal/placements", Some(request), limit)
+            .await
     }
 
     /// Tells what became of leases.
     pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseAnswer, ApiError> {
-        self.call(Method::POST, "/internal/leases", Some(report), CALL_LIMIT).await
+        self.call(Method::POST, "/internal/leases", Some(report), CALL_LIMIT)
+            .await
     }
 
     /// Waits until leases are wanted back.
@@ -123,7 +125,10 @@ impl SchedulerClient {
                 serde_json::from_slice(&body).map_err(|e| self.unreachable(&e))
             } else {
                 Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
-                    ApiError::new(ErrorCode::Internal, format!("the scheduler answered {status}: see its log"))
+                    ApiError::new(
+                        ErrorCode::Internal,
+                        format!("the scheduler answered {status}: see its log"),
+                    )
                 }))
             }
         };

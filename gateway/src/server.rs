@@ -153,6 +153,7 @@ pub async fn serve(
     for keeper in keepers {
         keeper.abort();
     }
+    drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())
 }
 
@@ -170,12 +171,7 @@ async fn accept(
     }
 }
 
-async fn serve_connection(
-    gateway: Arc<Gateway>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    mut ended: watch::Receiver<()>,
-) {
+async fn serve_connection(gateway: Arc<Gateway>, stream: TcpStream, peer: SocketAddr, mut ended: watch::Receiver<()>) {
     // It fails on a socket that is closed already; the first read then says so.
     drop(stream.set_nodelay(true));
     let service = service_fn(move |request: Request<Incoming>| {
@@ -243,7 +239,10 @@ impl Gateway {
                 self.admin_key.check(request.headers())?;
                 let force = route::forced(request.headers())?;
                 request.headers_mut().remove(http::header::AUTHORIZATION);
-                Ok(self.dispatch.invoke(call(name, "/".to_owned(), "event", force), request).await)
+                Ok(self
+                    .dispatch
+                    .invoke(call(name, "/".to_owned(), "event", force), request)
+                    .await)
             }
             Route::Admin => {
                 self.admin_key.check(request.headers())?;

@@ -97,7 +97,9 @@ impl Drop for Slot {
         if self.spent {
             return;
         }
-        self.slots.clone().release(&self.function, &self.seat.instance, self.outcome);
+        self.slots
+            .clone()
+            .release(&self.function, &self.seat.instance, self.outcome);
     }
 }
 
@@ -156,7 +158,8 @@ impl Slots {
         entry.leases.add(&placement, now);
         let seat = entry.leases.take_alone(&placement.instance, now);
         drop(functions);
-        seat.map(|seat| self.slot(function, seat)).ok_or_else(|| throttled(function))
+        seat.map(|seat| self.slot(function, seat))
+            .ok_or_else(|| throttled(function))
     }
 
     /// What there is to tell the scheduler: leases to return, leases to renew. `None` when nothing.
@@ -172,10 +175,19 @@ impl Slots {
             report.returned.extend(function.leases.give_back(now));
             report.held.extend(function.leases.renew(now));
         }
-        functions.retain(|_, f| {
-            !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty())
-        });
+        functions
+            .retain(|_, f| !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty()));
         (!report.returned.is_empty() || !report.held.is_empty()).then_some(report)
+    }
+
+    /// Returns what is not in use, at the gateway's end: others need not wait for the leases to run out.
+    pub(crate) async fn return_all(&self) {
+        self.functions.lock().values_mut().for_each(|f| f.leases.close_all());
+        if let Some(report) = self.report()
+            && let Err(error) = self.scheduler.report(&report).await
+        {
+            tracing::debug!(%error, "leases could not be returned and run out by themselves");
+        }
     }
 
     /// Leases the scheduler wants back.
@@ -219,7 +231,9 @@ impl Slots {
     fn hand_out(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
         entry.waiters.retain(|w| !w.answer.is_closed());
         while !entry.waiters.is_empty() {
-            let Some(seat) = entry.leases.take(Instant::now()) else { break };
+            let Some(seat) = entry.leases.take(Instant::now()) else {
+                break;
+            };
             let instance = seat.instance.clone();
             let Some(waiter) = entry.waiters.pop_front() else { break };
             if let Err(Ok(mut slot)) = waiter.answer.send(Ok(self.slot(function, seat))) {
@@ -337,6 +351,8 @@ impl Drop for Leaving<'_> {
 fn throttled(function: &FunctionName) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
-        format!("too many invocations of {function} are waiting: send less, or raise max_instances or concurrency in fn.toml"),
+        format!(
+            "too many invocations of {function} are waiting: send less, or raise max_instances or concurrency in fn.toml"
+        ),
     )
 }

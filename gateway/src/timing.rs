@@ -57,7 +57,10 @@ mod tests {
             answer: Duration::from_millis(30),
         };
         let (_, value) = merged(&phases, "restore;dur=12.5, function;dur=3.1").unwrap();
-        assert_eq!(value, "route;dur=0.250, place;dur=1.000, restore;dur=12.5, function;dur=3.1");
+        assert_eq!(
+            value,
+            "route;dur=0.250, place;dur=1.000, restore;dur=12.5, function;dur=3.1"
+        );
         let (_, value) = merged(&phases, "").unwrap();
         assert_eq!(value, "route;dur=0.250, place;dur=1.000, function;dur=30.000");
     }

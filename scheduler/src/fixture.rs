@@ -32,7 +32,10 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
 
 /// A plain manifest.
 pub(crate) fn parsed(name: &str) -> Manifest {
-    manifest::parse(&format!("name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n")).unwrap()
+    manifest::parse(&format!(
+        "name = \"{name}\"\nruntime = \"python\"\nentry = \"main.handler\"\n"
+    ))
+    .unwrap()
 }
 
 pub(crate) fn live(spec: VersionSpec) -> LiveVersion {

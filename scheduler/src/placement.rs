@@ -60,12 +60,14 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
     }
     let spec = &live.spec;
     if fleet.count(&spec.function, spec.version) >= spec.manifest.max_instances as usize {
+        let of_version = |i: &Instance| i.function == spec.function && i.version == spec.version;
+        // A gateway that asks for another instance knows better than a heartbeat that those it holds are in use.
+        let not_its_own = |i: &Instance| {
+            of_version(i) && (ask.force.is_some() || i.lease.as_ref().is_none_or(|l| l.gateway != ask.gateway))
+        };
         return Decision::Wait {
             shortage: Shortage::Instances,
-            // For an ordinary ask an unused instance of the version would have been the answer; unless another gateway holds it.
-            free_up: least_recently_used(fleet, |i| {
-                i.function == spec.function && i.version == spec.version
-            }),
+            free_up: least_recently_used(fleet, not_its_own).or_else(|| longest_held(fleet, ask, of_version)),
         };
     }
     match roomiest(fleet, live) {
@@ -101,9 +103,7 @@ fn may_lease(id: &InstanceId, instance: &Instance, ask: &Ask, now: Millis) -> bo
         None => true,
         Some(lease) if lease.expires_at <= now => true,
         Some(lease) => {
-            lease.gateway == ask.gateway
-                && !ask.held.contains(id)
-                && now.since(lease.granted_at) > LOST_ANSWER
+            lease.gateway == ask.gateway && !ask.held.contains(id) && now.since(lease.granted_at) > LOST_ANSWER
         }
     }
 }
@@ -127,9 +127,10 @@ fn roomiest(fleet: &Fleet, live: &LiveVersion) -> Result<WorkerId, Decision> {
         return Err(Decision::TooBig { largest });
     }
     let runs_it = |worker: &WorkerId| {
-        fleet.instances.values().any(|i| {
-            i.worker == *worker && i.function == live.spec.function && i.version == live.spec.version
-        })
+        fleet
+            .instances
+            .values()
+            .any(|i| i.worker == *worker && i.function == live.spec.function && i.version == live.spec.version)
     };
     alive
         .iter()
@@ -163,6 +164,18 @@ fn least_recently_used(fleet: &Fleet, which: impl Fn(&Instance) -> bool) -> Opti
         .iter()
         .filter(|(_, i)| i.stage == Stage::Ready && i.in_flight == 0 && which(i))
         .min_by_key(|(id, i)| (i.lease.is_some(), i.last_active, *id))
+        .map(|(id, _)| id.clone())
+}
+
+/// The instance another gateway has held for longest. It is busy, so recalling it makes the gateways take turns.
+fn longest_held(fleet: &Fleet, ask: &Ask, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
+    fleet
+        .instances
+        .iter()
+        .filter(|(_, i)| which(i))
+        .filter_map(|(id, i)| i.lease.as_ref().map(|l| (id, l)))
+        .filter(|(_, lease)| lease.gateway != ask.gateway)
+        .min_by_key(|(id, lease)| (lease.granted_at, *id))
         .map(|(id, _)| id.clone())
 }
 

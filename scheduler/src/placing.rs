@@ -86,7 +86,10 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
     let limit = if queued { wait } else { LAUNCH_LIMIT };
     match tokio::time::timeout(limit, placed).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(ApiError::new(ErrorCode::Unavailable, "the scheduler is shutting down: try again")),
+        Ok(Err(_)) => Err(ApiError::new(
+            ErrorCode::Unavailable,
+            "the scheduler is shutting down: try again",
+        )),
         Err(_) => Err(what_is_missing(scheduler, &function, &ask)),
     }
 }
@@ -146,7 +149,10 @@ fn attempt(
         Decision::Use(id) => {
             let placement = memory.fleet.grant(&id, &waiter.ask.gateway, live, now);
             let Some(placement) = placement else {
-                return Err(ApiError::new(ErrorCode::Internal, format!("instance {id} has no worker")));
+                return Err(ApiError::new(
+                    ErrorCode::Internal,
+                    format!("instance {id} has no worker"),
+                ));
             };
             if waiter.answer.send(Ok(placement)).is_err() {
                 memory.fleet.revoke(&id, &waiter.ask.gateway);
@@ -161,7 +167,10 @@ fn attempt(
             let address = memory.fleet.address_of(&id);
             let placement = memory.fleet.grant(&id, &waiter.ask.gateway, live, now);
             let (Some(address), Some(placement)) = (address, placement) else {
-                return Err(ApiError::new(ErrorCode::Internal, format!("instance {id} has no worker")));
+                return Err(ApiError::new(
+                    ErrorCode::Internal,
+                    format!("instance {id} has no worker"),
+                ));
             };
             todo.launches.push(Launch {
                 address,

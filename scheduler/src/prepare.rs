@@ -91,7 +91,12 @@ async fn prepare(
     instance: &InstanceId,
     phases: &mut Phases,
 ) -> Result<Done, ApiError> {
-    let VersionInfo { function, version: number, manifest, .. } = &version.info;
+    let VersionInfo {
+        function,
+        version: number,
+        manifest,
+        ..
+    } = &version.info;
     let _turn = scheduler
         .preparing
         .acquire()
@@ -127,11 +132,19 @@ async fn prepare(
                     tracing::warn!(%function, error = &error as &dyn std::error::Error, "a deploy's phase could not be stored");
                 }
             }
-            PrepareEvent::Done { spec, snapshot, snapshot_error } => {
+            PrepareEvent::Done {
+                spec,
+                snapshot,
+                snapshot_error,
+            } => {
                 if spec.function != *function || spec.version != *number {
                     return Err(lost(format!("it answered for {} {}", spec.function, spec.version)));
                 }
-                return Ok(Done { spec, snapshot, snapshot_error });
+                return Ok(Done {
+                    spec,
+                    snapshot,
+                    snapshot_error,
+                });
             }
             PrepareEvent::Failed { error } => return Err(error),
         }
@@ -141,7 +154,10 @@ async fn prepare(
 
 /// Sets memory aside on a worker for the version's first instance, waiting a while for room.
 async fn room(scheduler: &Scheduler, version: &NewVersion, instance: &InstanceId) -> Result<String, ApiError> {
-    let nothing = LayerRef { digest: String::new(), tar_bytes: 0 };
+    let nothing = LayerRef {
+        digest: String::new(),
+        tar_bytes: 0,
+    };
     let spec = VersionSpec {
         function: version.info.function.clone(),
         version: version.info.version,
@@ -165,9 +181,14 @@ async fn room(scheduler: &Scheduler, version: &NewVersion, instance: &InstanceId
             let decision = place(&memory.fleet, &live, &ask, now);
             let retiree = match &decision {
                 Decision::Start { worker, kind } => {
-                    memory
-                        .fleet
-                        .add(instance.clone(), worker.clone(), &live.spec, *kind, Stage::Preparing, now);
+                    memory.fleet.add(
+                        instance.clone(),
+                        worker.clone(),
+                        &live.spec,
+                        *kind,
+                        Stage::Preparing,
+                        now,
+                    );
                     if let Some(address) = memory.fleet.address_of(instance) {
                         return Ok(address);
                     }

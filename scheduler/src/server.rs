@@ -71,7 +71,10 @@ pub async fn serve(
     let store = Store::open(&config.database).await.map_err(bad)?;
     let unfinished = store.fail_unfinished().await.map_err(bad)?;
     if unfinished > 0 {
-        tracing::warn!(unfinished, "versions that were being prepared when the scheduler ended are marked failed");
+        tracing::warn!(
+            unfinished,
+            "versions that were being prepared when the scheduler ended are marked failed"
+        );
     }
     let mut catalog = Catalog::default();
     for spec in store.live_specs().await.map_err(bad)? {

@@ -121,7 +121,10 @@ fn look_through(archive: File) -> Result<Manifest, UploadError> {
         if kind.is_symlink() {
             links.insert(path);
         } else if kind.is_hard_link() {
-            let target = entry.link_name().map_err(UploadError::NotAnArchive)?.unwrap_or_default();
+            let target = entry
+                .link_name()
+                .map_err(UploadError::NotAnArchive)?
+                .unwrap_or_default();
             inside(&target)?;
         } else if kind.is_file() && path == Path::new(manifest::FILE_NAME) {
             let mut text = String::new();

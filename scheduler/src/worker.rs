@@ -98,7 +98,11 @@ impl WorkerClient {
     }
 
     /// Begins to prepare a version; the answer's body is lines of events, and has no limit of its own here.
-    pub(crate) async fn prepare(&self, address: &str, request: &PrepareRequest) -> Result<reqwest::Response, WorkerError> {
+    pub(crate) async fn prepare(
+        &self,
+        address: &str,
+        request: &PrepareRequest,
+    ) -> Result<reqwest::Response, WorkerError> {
         self.send(address, self.post(address, "/prepare", request)).await
     }
 

@@ -36,7 +36,10 @@ async fn a_deploy_is_prepared_stored_and_listed() {
     let platform = Platform::start().await;
     let version = platform.deploy("hello", "memory = \"64MiB\"\n").await;
     assert_eq!(version.version.0, 1);
-    assert_eq!(version.phases.iter().map(|p| p.phase).collect::<Vec<_>>(), [VersionState::Building, VersionState::Booting]);
+    assert_eq!(
+        version.phases.iter().map(|p| p.phase).collect::<Vec<_>>(),
+        [VersionState::Building, VersionState::Booting]
+    );
     let request = platform.worker.prepared.lock()[0].clone();
     assert_eq!(request.uid, 100_001);
     let sent = folder("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\nmemory = \"64MiB\"\n");
@@ -44,14 +47,22 @@ async fn a_deploy_is_prepared_stored_and_listed() {
     let answer = platform.admin(Method::GET, "/v1/functions").send().await.unwrap();
     let list: Vec<FunctionSummary> = answer.json().await.unwrap();
     assert_eq!(list.len(), 1);
-    assert_eq!((list[0].live, list[0].memory_bytes, list[0].instances), (Some(version.version), 64 << 20, 1));
+    assert_eq!(
+        (list[0].live, list[0].memory_bytes, list[0].instances),
+        (Some(version.version), 64 << 20, 1)
+    );
     assert_eq!(list[0].path, "/function/hello");
 }
 
 #[tokio::test]
 async fn a_bad_manifest_is_refused_with_its_line() {
     let platform = Platform::start().await;
-    let refused = error(platform.upload("name = \"hello\"\nruntime = \"python\"\nentry = \"x\"\n").await).await;
+    let refused = error(
+        platform
+            .upload("name = \"hello\"\nruntime = \"python\"\nentry = \"x\"\n")
+            .await,
+    )
+    .await;
     assert_eq!(refused.code, ErrorCode::InvalidManifest);
     assert!(refused.message.contains("line 3"), "{refused}");
     assert!(platform.objects.0.lock().is_empty());
@@ -62,15 +73,33 @@ async fn a_deleted_function_is_gone_with_its_instances_and_snapshots() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
     platform.function("hello").send().await.unwrap();
-    for key in ["snapshots/s-hello-1/manifest.json", "snapshots/s-hello-1/bundle", "snapshots/s-other-1/bundle"] {
+    for key in [
+        "snapshots/s-hello-1/manifest.json",
+        "snapshots/s-hello-1/bundle",
+        "snapshots/s-other-1/bundle",
+    ] {
         platform.objects.0.lock().insert(key.to_owned(), Vec::new());
     }
-    let deleted = platform.admin(Method::DELETE, "/v1/functions/hello").send().await.unwrap();
+    let deleted = platform
+        .admin(Method::DELETE, "/v1/functions/hello")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(deleted.status(), 204);
     assert_eq!(platform.worker.running(), 0);
-    assert_eq!(platform.objects.0.lock().keys().collect::<Vec<_>>(), ["snapshots/s-other-1/bundle"]);
-    assert_eq!(error(platform.function("hello").send().await.unwrap()).await.code, ErrorCode::FunctionNotFound);
-    let again = platform.admin(Method::DELETE, "/v1/functions/hello").send().await.unwrap();
+    assert_eq!(
+        platform.objects.0.lock().keys().collect::<Vec<_>>(),
+        ["snapshots/s-other-1/bundle"]
+    );
+    assert_eq!(
+        error(platform.function("hello").send().await.unwrap()).await.code,
+        ErrorCode::FunctionNotFound
+    );
+    let again = platform
+        .admin(Method::DELETE, "/v1/functions/hello")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(error(again).await.code, ErrorCode::FunctionNotFound);
     assert_eq!(platform.deploy("hello", "").await.version.0, 2);
 }
@@ -91,9 +120,16 @@ async fn log_lines_of_all_workers_come_in_order() {
     let platform = Platform::start().await;
     let _second = PlayedWorker::start(&platform.relay.address, 1 << 30).await;
     platform.deploy("hello", "").await;
-    until("both workers are known", async || platform.status().await.workers.len() == 2).await;
+    until("both workers are known", async || {
+        platform.status().await.workers.len() == 2
+    })
+    .await;
     let read = async |query: &str| {
-        let answer = platform.admin(Method::GET, &format!("/v1/functions/hello/logs{query}")).send().await.unwrap();
+        let answer = platform
+            .admin(Method::GET, &format!("/v1/functions/hello/logs{query}"))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
         answer
     };
@@ -109,14 +145,23 @@ async fn log_lines_of_all_workers_come_in_order() {
     while text.iter().filter(|b| **b == b'\n').count() < 4 {
         text.extend(followed.next().await.unwrap().unwrap());
     }
-    let unknown = platform.admin(Method::GET, "/v1/functions/nobody/logs").send().await.unwrap();
+    let unknown = platform
+        .admin(Method::GET, "/v1/functions/nobody/logs")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(error(unknown).await.code, ErrorCode::FunctionNotFound);
 }
 
 #[tokio::test]
 async fn the_description_names_every_path_with_its_errors() {
     let platform = Platform::start().await;
-    let answer = platform.http.get(format!("{}/v1/openapi.json", platform.url)).send().await.unwrap();
+    let answer = platform
+        .http
+        .get(format!("{}/v1/openapi.json", platform.url))
+        .send()
+        .await
+        .unwrap();
     let document: serde_json::Value = answer.json().await.unwrap();
     let paths = document["paths"].as_object().unwrap();
     for path in [

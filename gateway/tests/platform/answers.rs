@@ -32,7 +32,10 @@ async fn path_query_and_headers_reach_the_function_as_they_were_sent() {
     assert_eq!(headers["x-request-id"], "order-17");
     assert_eq!(headers["x-forwarded-for"], "127.0.0.1");
     assert_eq!(headers["x-forwarded-proto"], "http");
-    assert_eq!(headers["x-forwarded-host"], platform.url.strip_prefix("http://").unwrap());
+    assert_eq!(
+        headers["x-forwarded-host"],
+        platform.url.strip_prefix("http://").unwrap()
+    );
     assert_eq!(headers["authorization"], "Bearer the-functions-own");
     assert_ne!(headers["x-rekindle-token"], "guessed");
     let deadline: u128 = headers["x-fn-deadline-ms"].as_str().unwrap().parse().unwrap();
@@ -44,7 +47,10 @@ async fn path_query_and_headers_reach_the_function_as_they_were_sent() {
 async fn a_function_answers_at_its_own_host_too() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
-    let call = platform.http.get(format!("{}/v1/functions", platform.url)).header("host", "hello.localhost:8080");
+    let call = platform
+        .http
+        .get(format!("{}/v1/functions", platform.url))
+        .header("host", "hello.localhost:8080");
     let told: Value = call.send().await.unwrap().json().await.unwrap();
     assert_eq!(told["path"], "/v1/functions");
 }
@@ -55,11 +61,21 @@ async fn an_event_is_invoked_with_the_key() {
     platform.deploy("hello", "").await;
     let url = format!("{}/v1/functions/hello/invocations", platform.url);
     assert_eq!(platform.http.post(&url).body("{}").send().await.unwrap().status(), 401);
-    let answer = platform.http.post(&url).bearer_auth(KEY).body("{}").send().await.unwrap();
+    let answer = platform
+        .http
+        .post(&url)
+        .bearer_auth(KEY)
+        .body("{}")
+        .send()
+        .await
+        .unwrap();
     let told: Value = answer.json().await.unwrap();
     assert_eq!(told["headers"]["x-fn-invocation"], "event");
     assert!(told["headers"].get("authorization").is_none());
-    assert_eq!((&told["method"], &told["path"]), (&Value::from("POST"), &Value::from("/")));
+    assert_eq!(
+        (&told["method"], &told["path"]),
+        (&Value::from("POST"), &Value::from("/"))
+    );
 }
 
 #[tokio::test]
@@ -96,7 +112,9 @@ async fn even_a_get_may_have_a_body_of_unknown_length() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
     // Clients in libraries do not send one; curl does.
-    let mut socket = tokio::net::TcpStream::connect(platform.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let mut socket = tokio::net::TcpStream::connect(platform.url.strip_prefix("http://").unwrap())
+        .await
+        .unwrap();
     let request = "GET /function/hello/swallow HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n\
                    3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
     socket.write_all(request.as_bytes()).await.unwrap();
@@ -123,11 +141,17 @@ async fn a_client_that_goes_away_cancels_the_invocation() {
             }
             _ => Some(call),
         };
-        until("it runs", async || platform.worker.invocations.load(Ordering::SeqCst) == n + 1).await;
+        until("it runs", async || {
+            platform.worker.invocations.load(Ordering::SeqCst) == n + 1
+        })
+        .await;
         if let Some(call) = call {
             call.abort();
         }
-        until("it is cancelled", async || platform.worker.cancelled.load(Ordering::SeqCst) == n + 1).await;
+        until("it is cancelled", async || {
+            platform.worker.cancelled.load(Ordering::SeqCst) == n + 1
+        })
+        .await;
     }
     // The slot is free again.
     assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
@@ -139,7 +163,10 @@ async fn a_gateway_told_to_end_finishes_what_it_serves() {
     let mut platform = Platform::start().await;
     platform.deploy("hello", "").await;
     let call = tokio::spawn(platform.function("hello/slow/700").send());
-    until("it runs", async || platform.worker.invocations.load(Ordering::SeqCst) == 1).await;
+    until("it runs", async || {
+        platform.worker.invocations.load(Ordering::SeqCst) == 1
+    })
+    .await;
     platform.gateway.ask_to_end();
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
     (&mut platform.gateway.task).await.unwrap();

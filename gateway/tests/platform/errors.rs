@@ -12,7 +12,15 @@ async fn a_function_that_does_not_exist_is_404() {
         let refused = error(platform.function(path).send().await.unwrap()).await;
         assert_eq!(refused.code, ErrorCode::FunctionNotFound);
     }
-    let refused = error(platform.http.get(format!("{}/elsewhere", platform.url)).send().await.unwrap()).await;
+    let refused = error(
+        platform
+            .http
+            .get(format!("{}/elsewhere", platform.url))
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
     assert_eq!(refused.code, ErrorCode::NotFound);
 }
 
@@ -23,7 +31,10 @@ async fn what_a_handler_throws_is_502_with_its_words_and_the_instance_lives_on()
     let thrown = error(platform.function("hello/throw").send().await.unwrap()).await;
     assert_eq!(thrown.code, ErrorCode::FunctionError);
     assert!(thrown.message.contains("ValueError: no such order"), "{thrown}");
-    assert_eq!(platform.function("hello").send().await.unwrap().headers()["x-fn-start"], "warm");
+    assert_eq!(
+        platform.function("hello").send().await.unwrap().headers()["x-fn-start"],
+        "warm"
+    );
     assert_eq!(platform.relay.calls("/internal/placements"), 1);
 }
 
@@ -66,38 +77,72 @@ async fn a_scheduler_that_is_away_is_503_while_leases_go_on_serving() {
     platform.function("hello").send().await.unwrap();
     platform.stop_scheduler().await;
     assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
-    let ready = error(platform.http.get(format!("{}/readyz", platform.url)).send().await.unwrap()).await;
+    let ready = error(
+        platform
+            .http
+            .get(format!("{}/readyz", platform.url))
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
     assert_eq!(ready.code, ErrorCode::Unavailable);
     let refused = platform.function("other").send().await.unwrap();
     // The relay answers in the scheduler's place; the gateway must not take that for an answer.
     assert!(refused.status().is_server_error());
-    assert_eq!(platform.http.get(format!("{}/healthz", platform.url)).send().await.unwrap().status(), 200);
+    assert_eq!(
+        platform
+            .http
+            .get(format!("{}/healthz", platform.url))
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
 }
 
 #[tokio::test]
 async fn a_version_that_cannot_be_prepared_is_failed_and_the_old_one_serves() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
-    platform.worker.prepare_fails.store(true, std::sync::atomic::Ordering::SeqCst);
-    platform.upload("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n").await;
+    platform
+        .worker
+        .prepare_fails
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    platform
+        .upload("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n")
+        .await;
     until("it has failed", async || {
         let newest = platform.describe("hello").await.versions.swap_remove(0);
-        newest.error.is_some_and(|e| e.code == ErrorCode::BootFailed && e.message.contains("main.py"))
+        newest
+            .error
+            .is_some_and(|e| e.code == ErrorCode::BootFailed && e.message.contains("main.py"))
     })
     .await;
     assert_eq!(platform.describe("hello").await.summary.live.unwrap().0, 1);
     assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
     // What was set aside for it is free again.
-    until("nothing is left over", async || platform.status().await.instances.len() == 1).await;
+    until("nothing is left over", async || {
+        platform.status().await.instances.len() == 1
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn only_one_version_is_prepared_at_a_time_and_a_delete_waits_for_it() {
     let platform = Platform::start().await;
-    platform.worker.prepare_hangs.store(true, std::sync::atomic::Ordering::SeqCst);
+    platform
+        .worker
+        .prepare_hangs
+        .store(true, std::sync::atomic::Ordering::SeqCst);
     let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
     assert_eq!(platform.upload(manifest).await.status(), 202);
     assert_eq!(error(platform.upload(manifest).await).await.code, ErrorCode::Conflict);
-    let delete = platform.admin(Method::DELETE, "/v1/functions/hello").send().await.unwrap();
+    let delete = platform
+        .admin(Method::DELETE, "/v1/functions/hello")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(error(delete).await.code, ErrorCode::Conflict);
 }

@@ -9,8 +9,8 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
 use rekindle_scheduler::{ObjectError, ObjectStore};
-use rekindle_wire::api::{FunctionDetail, Status, VersionInfo, VersionState};
 use rekindle_wire::ApiError;
+use rekindle_wire::api::{FunctionDetail, Status, VersionInfo, VersionState};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -93,26 +93,21 @@ impl Platform {
         let relay = Relay::start().await;
         let objects = Arc::new(Objects::default());
         let scheduler = start_scheduler(dir.path(), &relay, objects.clone()).await;
-        let mut config = rekindle_gateway::Config::new(relay.address.clone(), TOKEN, KeyHash::of(KEY));
-        configure(&mut config);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            let shutdown = async { drop(ended.await) };
-            rekindle_gateway::serve(config, listener, shutdown).await.unwrap();
-        });
+        let (url, gateway) = start_gateway(&relay, configure).await;
         let platform = Self {
             url,
             http: reqwest::Client::new(),
             worker: PlayedWorker::start(&relay.address, 1 << 30).await,
             relay,
             objects,
-            gateway: Role { end: Some(end), task },
+            gateway,
             scheduler: Some(scheduler),
             dir,
         };
-        until("the worker is known", async || !platform.status().await.workers.is_empty()).await;
+        until("the worker is known", async || {
+            !platform.status().await.workers.is_empty()
+        })
+        .await;
         platform
     }
 
@@ -120,7 +115,10 @@ impl Platform {
     pub(crate) async fn restart_scheduler(&mut self) {
         self.stop_scheduler().await;
         self.scheduler = Some(start_scheduler(self.dir.path(), &self.relay, self.objects.clone()).await);
-        until("the worker is known again", async || !self.status().await.workers.is_empty()).await;
+        until("the worker is known again", async || {
+            !self.status().await.workers.is_empty()
+        })
+        .await;
     }
 
     pub(crate) async fn stop_scheduler(&mut self) {
@@ -141,7 +139,9 @@ impl Platform {
     }
 
     pub(crate) fn admin(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url)).bearer_auth(KEY)
+        self.http
+            .request(method, format!("{}{path}", self.url))
+            .bearer_auth(KEY)
     }
 
     pub(crate) async fn status(&self) -> Status {
@@ -156,14 +156,22 @@ impl Platform {
     }
 
     pub(crate) async fn describe(&self, name: &str) -> FunctionDetail {
-        let answer = self.admin(reqwest::Method::GET, &format!("/v1/functions/{name}")).send().await.unwrap();
+        let answer = self
+            .admin(reqwest::Method::GET, &format!("/v1/functions/{name}"))
+            .send()
+            .await
+            .unwrap();
         answer.json().await.unwrap()
     }
 
     /// Uploads a folder with this manifest.
     pub(crate) async fn upload(&self, manifest: &str) -> reqwest::Response {
         let body = folder(manifest);
-        self.admin(reqwest::Method::POST, "/v1/functions").body(body).send().await.unwrap()
+        self.admin(reqwest::Method::POST, "/v1/functions")
+            .body(body)
+            .send()
+            .await
+            .unwrap()
     }
 
     /// Deploys a function and waits until it is live. `settings` are further lines of its manifest.
@@ -174,7 +182,14 @@ impl Platform {
         let path = format!("/v1/functions/{name}/versions/{}", accepted.version);
         let mut info = accepted;
         until("the version is ready", async || {
-            info = self.admin(reqwest::Method::GET, &path).send().await.unwrap().json().await.unwrap();
+            info = self
+                .admin(reqwest::Method::GET, &path)
+                .send()
+                .await
+                .unwrap()
+                .json()
+                .await
+                .unwrap();
             info.state.is_final()
         })
         .await;
@@ -187,6 +202,23 @@ impl Platform {
         until("all instances are gone", async || self.worker.running() == 0).await;
         until("the scheduler knows", async || self.status().await.instances.is_empty()).await;
     }
+}
+
+/// A gateway and its address.
+pub(crate) async fn start_gateway(
+    relay: &Relay,
+    configure: impl FnOnce(&mut rekindle_gateway::Config),
+) -> (String, Role) {
+    let mut config = rekindle_gateway::Config::new(relay.address.clone(), TOKEN, KeyHash::of(KEY));
+    configure(&mut config);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (end, ended) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        let shutdown = async { drop(ended.await) };
+        rekindle_gateway::serve(config, listener, shutdown).await.unwrap();
+    });
+    (url, Role { end: Some(end), task })
 }
 
 async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Role {
@@ -221,7 +253,10 @@ pub(crate) fn folder(manifest: &str) -> Vec<u8> {
 pub(crate) async fn error(answer: reqwest::Response) -> ApiError {
     let status = answer.status();
     let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
-    let retry_after = answer.headers().get("retry-after").map(|v| v.to_str().unwrap().to_owned());
+    let retry_after = answer
+        .headers()
+        .get("retry-after")
+        .map(|v| v.to_str().unwrap().to_owned());
     assert!(!answer.headers().keys().any(|n| n.as_str().starts_with("x-rekindle-")));
     let body: Bytes = answer.bytes().await.unwrap();
     let error: ApiError = serde_json::from_slice(&body).unwrap_or_else(|e| panic!("{status}: {e}: {body:?}"));

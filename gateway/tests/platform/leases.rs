@@ -6,7 +6,7 @@ use futures::future::join_all;
 use rekindle_wire::ErrorCode;
 use reqwest::Method;
 
-use crate::harness::{KEY, Platform, error, until};
+use crate::harness::{KEY, Platform, error, start_gateway, until};
 
 const PLACEMENTS: &str = "/internal/placements";
 
@@ -32,7 +32,10 @@ async fn all_who_waited_for_a_start_get_its_kind_and_later_ones_are_warm() {
     let platform = Platform::start().await;
     platform.deploy("hello", "concurrency = 10\nidle = \"1s\"\n").await;
     platform.scale_to_zero().await;
-    platform.worker.start_delay_ms.store(300, std::sync::atomic::Ordering::SeqCst);
+    platform
+        .worker
+        .start_delay_ms
+        .store(300, std::sync::atomic::Ordering::SeqCst);
     let answers = join_all((0..5).map(|_| platform.function("hello").send())).await;
     for answer in answers {
         let answer = answer.unwrap();
@@ -83,7 +86,10 @@ async fn an_idle_instance_goes_and_the_next_invocation_starts_another() {
     assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
     let since = std::time::Instant::now();
     platform.scale_to_zero().await;
-    assert!(since.elapsed() >= Duration::from_millis(800), "it went before its idle time");
+    assert!(
+        since.elapsed() >= Duration::from_millis(800),
+        "it went before its idle time"
+    );
     let answer = platform.function("hello").send().await.unwrap();
     assert_eq!(start_of(&answer), "restored");
 }
@@ -110,7 +116,10 @@ async fn a_new_version_serves_at_once_and_the_old_one_goes_when_it_is_free() {
     let first = platform.function("hello").send().await.unwrap();
     let old = first.headers()["x-fn-instance"].clone();
     let long = tokio::spawn(platform.function("hello/slow/1500").send());
-    until("it runs", async || platform.worker.invocations.load(std::sync::atomic::Ordering::SeqCst) == 2).await;
+    until("it runs", async || {
+        platform.worker.invocations.load(std::sync::atomic::Ordering::SeqCst) == 2
+    })
+    .await;
     assert_eq!(platform.deploy("hello", "concurrency = 5\n").await.version.0, 2);
     // The recall reaches the gateway by its watch, not by a lease running out.
     until("the new version serves", async || {
@@ -130,20 +139,121 @@ async fn a_start_can_be_forced_with_the_key() {
     let platform = Platform::start().await;
     platform.deploy("hello", "max_instances = 2\n").await;
     for kind in ["booted", "restored", "booted", "restored"] {
-        let call = platform.function("hello").header("x-fn-force-start", kind).bearer_auth(KEY);
+        let call = platform
+            .function("hello")
+            .header("x-fn-force-start", kind)
+            .bearer_auth(KEY);
         let answer = call.send().await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(start_of(&answer), kind);
         let told: serde_json::Value = answer.json().await.unwrap();
-        assert!(told["headers"].get("authorization").is_none(), "the function learned the key");
+        assert!(
+            told["headers"].get("authorization").is_none(),
+            "the function learned the key"
+        );
     }
-    let refused = error(platform.function("hello").header("x-fn-force-start", "booted").send().await.unwrap()).await;
+    let refused = error(
+        platform
+            .function("hello")
+            .header("x-fn-force-start", "booted")
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
     assert_eq!(refused.code, ErrorCode::Unauthorized);
-    let odd = platform.function("hello").header("x-fn-force-start", "warm").bearer_auth(KEY);
+    let odd = platform
+        .function("hello")
+        .header("x-fn-force-start", "warm")
+        .bearer_auth(KEY);
     assert_eq!(error(odd.send().await.unwrap()).await.code, ErrorCode::BadRequest);
     platform.deploy("plain", "snapshot = false\n").await;
     let call = platform.admin(Method::POST, "/v1/functions/plain/invocations");
     let refused = error(call.header("x-fn-force-start", "restored").send().await.unwrap()).await;
     assert_eq!(refused.code, ErrorCode::BadRequest);
     assert!(refused.message.contains("snapshot = true"), "{refused}");
+}
+
+#[tokio::test]
+async fn two_gateways_take_turns_on_the_only_instance() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 1\n").await;
+    let (other, _gateway) = start_gateway(&platform.relay, |_| {}).await;
+    let call = |url: &str| platform.http.get(format!("{url}/function/hello/slow/20")).send();
+    // The lease is ten seconds long, the wait for a slot as well: without a recall the second would wait in vain.
+    let since = std::time::Instant::now();
+    for _ in 0..3 {
+        for url in [&platform.url, &other] {
+            assert_eq!(call(url).await.unwrap().status(), 200);
+        }
+    }
+    assert!(since.elapsed() < Duration::from_secs(8), "leases were not recalled");
+    // Nor does one that never rests keep the other out.
+    let busy = tokio::spawn({
+        let (client, url) = (
+            platform.http.clone(),
+            format!("{}/function/hello/slow/200", platform.url),
+        );
+        async move {
+            for _ in 0..30 {
+                assert_eq!(client.get(&url).send().await.unwrap().status(), 200);
+            }
+        }
+    });
+    for _ in 0..5 {
+        assert_eq!(call(&other).await.unwrap().status(), 200);
+    }
+    assert!(!busy.is_finished(), "it only had its turn afterwards");
+    busy.await.unwrap();
+    assert_eq!(platform.worker.running(), 1);
+}
+
+#[tokio::test]
+async fn a_gateway_that_ends_returns_its_leases() {
+    let mut platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 1\n").await;
+    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
+    let leases = platform.relay.calls("/internal/leases");
+    platform.gateway.ask_to_end();
+    (&mut platform.gateway.task).await.unwrap();
+    assert_eq!(platform.relay.calls("/internal/leases"), leases + 1);
+    let (other, _gateway) = start_gateway(&platform.relay, |c| c.place_wait = Duration::ZERO).await;
+    let answer = platform
+        .http
+        .get(format!("{other}/function/hello"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+/// Not a test: prints what the gateway adds to a warm invocation. Run it with `--ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn measure_what_a_warm_invocation_costs() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let first = platform.function("hello").send().await.unwrap();
+    let instance = first.headers()["x-fn-instance"].to_str().unwrap().to_owned();
+    let direct = format!(
+        "http://{}/invoke/{instance}/",
+        platform.status().await.workers[0].address
+    );
+    let through = format!("{}/function/hello/", platform.url);
+    for (what, url) in [
+        ("worker alone", &direct),
+        ("through gateway", &through),
+        ("worker alone", &direct),
+        ("through gateway", &through),
+    ] {
+        let mut took = Vec::new();
+        for _ in 0..2_000 {
+            let since = std::time::Instant::now();
+            let call = platform.http.get(url).header("x-rekindle-token", crate::harness::TOKEN);
+            assert_eq!(call.send().await.unwrap().bytes().await.unwrap().is_empty(), false);
+            took.push(since.elapsed());
+        }
+        took.sort();
+        println!("{what}: median {:?}, p99 {:?}", took[1_000], took[1_980]);
+    }
 }

@@ -12,7 +12,10 @@ async fn a_function_at_its_maximum_is_429_with_retry_after() {
     let platform = Platform::start_with(|c| c.place_wait = Duration::from_millis(300)).await;
     platform.deploy("hello", "max_instances = 1\n").await;
     let busy = tokio::spawn(platform.function("hello/slow/3000").send());
-    until("it is busy", async || platform.worker.invocations.load(Ordering::SeqCst) == 1).await;
+    until("it is busy", async || {
+        platform.worker.invocations.load(Ordering::SeqCst) == 1
+    })
+    .await;
     let refused = error(platform.function("hello").send().await.unwrap()).await;
     assert_eq!(refused.code, ErrorCode::Throttled);
     assert_eq!(refused.retry_after_s, Some(1));
@@ -36,11 +39,25 @@ async fn invocations_that_wait_are_served_in_turn_when_a_slot_gets_free() {
 async fn a_body_over_the_limit_is_413_by_its_length_or_when_it_shows() {
     let platform = Platform::start_with(|c| c.max_body_bytes = 1 << 20).await;
     platform.deploy("hello", "").await;
-    let fits = platform.post("hello/swallow").body(vec![b'x'; 1 << 20]).send().await.unwrap();
+    let fits = platform
+        .post("hello/swallow")
+        .body(vec![b'x'; 1 << 20])
+        .send()
+        .await
+        .unwrap();
     assert_eq!(fits.text().await.unwrap(), (1 << 20).to_string());
-    let known = platform.post("hello/swallow").body(vec![b'x'; (1 << 20) + 1]).send().await.unwrap();
+    let known = platform
+        .post("hello/swallow")
+        .body(vec![b'x'; (1 << 20) + 1])
+        .send()
+        .await
+        .unwrap();
     assert_eq!(error(known).await.code, ErrorCode::TooLarge);
-    assert_eq!(platform.worker.invocations.load(Ordering::SeqCst), 1, "it was refused up front");
+    assert_eq!(
+        platform.worker.invocations.load(Ordering::SeqCst),
+        1,
+        "it was refused up front"
+    );
     let chunks = futures::stream::iter((0..64).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 64 << 10])));
     let call = platform.post("hello/swallow").body(reqwest::Body::wrap_stream(chunks));
     assert_eq!(error(call.send().await.unwrap()).await.code, ErrorCode::TooLarge);
@@ -56,5 +73,8 @@ async fn more_requests_in_flight_than_allowed_are_503() {
     let refused = error(platform.function("hello").send().await.unwrap()).await;
     assert_eq!((refused.code, refused.retry_after_s), (ErrorCode::Unavailable, Some(1)));
     drop(begun);
-    until("there is room again", async || platform.function("hello").send().await.unwrap().status() == 200).await;
+    until("there is room again", async || {
+        platform.function("hello").send().await.unwrap().status() == 200
+    })
+    .await;
 }

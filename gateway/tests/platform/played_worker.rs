@@ -108,7 +108,10 @@ impl PlayedWorker {
             .with_state(inner.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let beating = tokio::spawn(beat(inner.clone()));
-        Self { inner, tasks: vec![serving, beating] }
+        Self {
+            inner,
+            tasks: vec![serving, beating],
+        }
     }
 }
 
@@ -137,10 +140,18 @@ impl Inner {
             function: i.function.clone(),
             version: i.version,
             worker: self.id.clone(),
-            state: if i.ready_at <= Instant::now() { InstanceState::Ready } else { InstanceState::Starting },
+            state: if i.ready_at <= Instant::now() {
+                InstanceState::Ready
+            } else {
+                InstanceState::Starting
+            },
             started: i.started,
             in_flight: i.in_flight,
-            idle_ms: if i.in_flight > 0 { 0 } else { i.last.elapsed().as_millis() as u64 },
+            idle_ms: if i.in_flight > 0 {
+                0
+            } else {
+                i.last.elapsed().as_millis() as u64
+            },
             memory_bytes: 1,
         };
         instances.iter().map(one).collect()
@@ -204,19 +215,29 @@ async fn stop(
 
 async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRequest>) -> Response {
     worker.prepared.lock().push(request.clone());
-    let layer = LayerRef { digest: "00".to_owned(), tar_bytes: 1 };
+    let layer = LayerRef {
+        digest: "00".to_owned(),
+        tar_bytes: 1,
+    };
     let spec = VersionSpec {
         function: request.function.clone(),
         version: request.version,
         uid: request.uid,
         rootfs: layer.clone(),
         layer,
-        snapshot: request.manifest.snapshot.then(|| format!("s-{}-{}", request.function, request.version).parse().unwrap()),
+        snapshot: request
+            .manifest
+            .snapshot
+            .then(|| format!("s-{}-{}", request.function, request.version).parse().unwrap()),
         manifest: request.manifest,
     };
     let mut events = vec![
-        PrepareEvent::Phase { phase: VersionState::Building },
-        PrepareEvent::Phase { phase: VersionState::Booting },
+        PrepareEvent::Phase {
+            phase: VersionState::Building,
+        },
+        PrepareEvent::Phase {
+            phase: VersionState::Booting,
+        },
     ];
     let hangs = worker.prepare_hangs.load(Ordering::SeqCst);
     if worker.prepare_fails.load(Ordering::SeqCst) {
@@ -224,9 +245,15 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
         events.push(PrepareEvent::Failed { error });
     } else if !hangs {
         worker.add(request.instance, spec.function.clone(), spec.version, StartKind::Booted);
-        events.push(PrepareEvent::Done { spec, snapshot: None, snapshot_error: None });
+        events.push(PrepareEvent::Done {
+            spec,
+            snapshot: None,
+            snapshot_error: None,
+        });
     }
-    let lines = events.into_iter().map(|e| Ok::<_, Infallible>(serde_json::to_string(&e).unwrap() + "\n"));
+    let lines = events
+        .into_iter()
+        .map(|e| Ok::<_, Infallible>(serde_json::to_string(&e).unwrap() + "\n"));
     let lines = futures::stream::iter(lines);
     if hangs {
         return Body::from_stream(lines.chain(futures::stream::pending())).into_response();
@@ -295,13 +322,19 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
             i.ready_at
         }
     };
-    let in_flight = InFlight { worker: worker.clone(), instance, finished: false };
+    let in_flight = InFlight {
+        worker: worker.clone(),
+        instance,
+        finished: false,
+    };
     worker.invocations.fetch_add(1, Ordering::SeqCst);
     let cold = ready_at > Instant::now();
     tokio::time::sleep_until(ready_at.into()).await;
     let mut response = act(&path, request).await;
     if cold {
-        response.headers_mut().insert("server-timing", "restore;dur=12.5, function;dur=1.0".parse().unwrap());
+        response
+            .headers_mut()
+            .insert("server-timing", "restore;dur=12.5, function;dur=1.0".parse().unwrap());
     }
     let (parts, body) = response.into_parts();
     // The invocation is over with its body.
@@ -334,7 +367,16 @@ async fn act(path: &str, request: Request) -> Response {
             ([(FUNCTION_ERROR, "1")], Json(thrown)).into_response()
         }
         "/crash" => ApiError::new(ErrorCode::FunctionCrashed, "killed by SIGSEGV").into_response(),
-        "/leaky" => ([("x-rekindle-secret", "1"), ("x-fn-start", "parked"), ("connection", "close"), ("x-own", "kept")], "ok").into_response(),
+        "/leaky" => (
+            [
+                ("x-rekindle-secret", "1"),
+                ("x-fn-start", "parked"),
+                ("connection", "close"),
+                ("x-own", "kept"),
+            ],
+            "ok",
+        )
+            .into_response(),
         _ => told(path, &request),
     }
 }

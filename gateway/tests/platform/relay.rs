@@ -27,8 +27,13 @@ impl Relay {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let relay = Self { address, inner: Arc::default() };
-        let router = Router::new().fallback(pass).with_state((relay.clone(), reqwest::Client::new()));
+        let relay = Self {
+            address,
+            inner: Arc::default(),
+        };
+        let router = Router::new()
+            .fallback(pass)
+            .with_state((relay.clone(), reqwest::Client::new()));
         tokio::spawn(async move { axum::serve(listener, router).await });
         relay
     }
@@ -57,7 +62,10 @@ async fn pass(State((relay, client)): State<(Relay, reqwest::Client)>, request: 
         .send()
         .await;
     let Ok(answer) = sent else {
-        return Response::builder().status(StatusCode::BAD_GATEWAY).body(Body::empty()).unwrap();
+        return Response::builder()
+            .status(StatusCode::BAD_GATEWAY)
+            .body(Body::empty())
+            .unwrap();
     };
     let mut response = Response::builder().status(answer.status());
     *response.headers_mut().unwrap() = answer.headers().clone();

@@ -16,10 +16,16 @@ async fn no_function_and_no_instance_is_lost() {
     platform.restart_scheduler().await;
     let status = platform.status().await;
     assert_eq!(status.functions, 2);
-    until("the instances are taken back", async || platform.status().await.instances.len() == 2).await;
+    until("the instances are taken back", async || {
+        platform.status().await.instances.len() == 2
+    })
+    .await;
     let after = platform.function("hello").send().await.unwrap();
     assert_eq!(after.headers()["x-fn-instance"], before);
-    assert_eq!(platform.function("other").send().await.unwrap().headers()["x-fn-start"], "warm");
+    assert_eq!(
+        platform.function("other").send().await.unwrap().headers()["x-fn-start"],
+        "warm"
+    );
     assert_eq!(platform.worker.running(), 2);
     assert!(platform.worker.starts.lock().is_empty());
 }
@@ -28,7 +34,9 @@ async fn no_function_and_no_instance_is_lost() {
 async fn a_version_that_was_being_prepared_is_failed_and_can_be_deployed_again() {
     let mut platform = Platform::start().await;
     platform.worker.prepare_hangs.store(true, Ordering::SeqCst);
-    platform.upload("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n").await;
+    platform
+        .upload("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n")
+        .await;
     until("it is under way", async || platform.worker.prepared.lock().len() == 1).await;
     platform.restart_scheduler().await;
     let version = platform.describe("hello").await.versions.swap_remove(0);

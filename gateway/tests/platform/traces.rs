@@ -18,7 +18,10 @@ async fn the_clients_trace_reaches_the_function_and_others_get_one() {
     platform.deploy("hello", "").await;
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let sent = format!("00-{trace}-b7ad6b7169203331-01");
-    let call = platform.function("hello").header("traceparent", &sent).header("tracestate", "vendor=1");
+    let call = platform
+        .function("hello")
+        .header("traceparent", &sent)
+        .header("tracestate", "vendor=1");
     let told: Value = call.send().await.unwrap().json().await.unwrap();
     let got = told["headers"]["traceparent"].as_str().unwrap();
     assert_eq!(got[3..35], *trace);

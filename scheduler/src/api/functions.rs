@@ -24,7 +24,11 @@ pub(super) async fn detail(
     name: Result<Path<FunctionName>, PathRejection>,
 ) -> Result<Json<FunctionDetail>, Refused> {
     let Path(name) = name.map_err(bad_path)?;
-    let versions = scheduler.store.versions(&name, VERSIONS_SHOWN).await.map_err(from_store)?;
+    let versions = scheduler
+        .store
+        .versions(&name, VERSIONS_SHOWN)
+        .await
+        .map_err(from_store)?;
     let newest = versions.first().ok_or_else(|| unknown(&name))?;
     Ok(Json(FunctionDetail {
         summary: summary(&scheduler, newest),
@@ -38,7 +42,11 @@ pub(super) async fn version(
     path: Result<Path<(FunctionName, u32)>, PathRejection>,
 ) -> Result<Json<VersionInfo>, Refused> {
     let Path((name, number)) = path.map_err(bad_path)?;
-    let version = scheduler.store.version(&name, VersionNumber(number)).await.map_err(from_store)?;
+    let version = scheduler
+        .store
+        .version(&name, VersionNumber(number))
+        .await
+        .map_err(from_store)?;
     let version = version.ok_or_else(|| {
         ApiError::new(
             ErrorCode::NotFound,
@@ -61,7 +69,12 @@ pub(super) async fn delete(
         let mut memory = scheduler.memory();
         memory.catalog.remove(&name);
         let now = scheduler.now();
-        let ids: Vec<_> = memory.fleet.instance_infos(Some(&name), now).into_iter().map(|i| i.id).collect();
+        let ids: Vec<_> = memory
+            .fleet
+            .instance_infos(Some(&name), now)
+            .into_iter()
+            .map(|i| i.id)
+            .collect();
         for id in ids {
             memory.fleet.forget(&id, now);
         }

@@ -6,9 +6,7 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::{
-    Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest,
-};
+use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest};
 use serde::Deserialize;
 use tracing::Span;
 

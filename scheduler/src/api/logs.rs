@@ -60,7 +60,10 @@ pub(super) async fn logs(
         }
     }
     if sources.is_empty() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "no worker gave its log lines: try again"));
+        return Err(ApiError::new(
+            ErrorCode::Unavailable,
+            "no worker gave its log lines: try again",
+        ));
     }
     let merged: Lines = if wanted.follow {
         stream::select_all(sources).boxed()
@@ -75,7 +78,10 @@ pub(super) async fn logs(
 fn lines(answer: reqwest::Response) -> Lines {
     let bytes = answer.bytes_stream().map_err(std::io::Error::other);
     let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
-    lines.take_while(|l| std::future::ready(l.is_ok())).filter_map(async |l| l.ok()).boxed()
+    lines
+        .take_while(|l| std::future::ready(l.is_ok()))
+        .filter_map(async |l| l.ok())
+        .boxed()
 }
 
 /// The last `tail` lines of all workers, by time.

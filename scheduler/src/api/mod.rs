@@ -44,7 +44,12 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .layer(DefaultBodyLimit::disable())
         .merge(rest)
         .fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))
-        .method_not_allowed_fallback(async || ApiError::new(ErrorCode::BadRequest, "no such method on this path: see /v1/openapi.json"))
+        .method_not_allowed_fallback(async || {
+            ApiError::new(
+                ErrorCode::BadRequest,
+                "no such method on this path: see /v1/openapi.json",
+            )
+        })
         .layer(from_fn_with_state(scheduler.clone(), admit))
         .route("/healthz", get(async || "ok"))
         .with_state(scheduler)
@@ -107,8 +112,14 @@ fn from_store(error: StoreError) -> ApiError {
             format!("a version of {name} is being prepared: wait for it (`fn describe {name}`) and try again"),
         ),
         error => {
-            tracing::error!(error = &error as &dyn std::error::Error, "the scheduler's database failed");
-            ApiError::new(ErrorCode::Internal, format!("{}: see the scheduler's log", chain(&error)))
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the scheduler's database failed"
+            );
+            ApiError::new(
+                ErrorCode::Internal,
+                format!("{}: see the scheduler's log", chain(&error)),
+            )
         }
     }
 }

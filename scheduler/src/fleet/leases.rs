@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
+use rekindle_wire::InstanceId;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseReport, Placement};
-use rekindle_wire::InstanceId;
 
 use super::{Fleet, Instance, Lease, LiveVersion, Millis, Stage};
 

@@ -233,8 +233,7 @@ impl Fleet {
             alive: w.alive,
             memory_capacity_bytes: w.capacity,
             memory_reserved_bytes: self.reserved(id),
-            instances: u32::try_from(self.instances.values().filter(|i| i.worker == *id).count())
-                .unwrap_or(u32::MAX),
+            instances: u32::try_from(self.instances.values().filter(|i| i.worker == *id).count()).unwrap_or(u32::MAX),
         };
         self.workers.iter().map(one).collect()
     }

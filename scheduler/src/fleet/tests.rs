@@ -20,7 +20,12 @@ fn report(gateway_id: &str, held: &[&InstanceId], returned: &[&InstanceId]) -> L
         held: held.iter().map(|id| (*id).clone()).collect(),
         returned: returned
             .iter()
-            .map(|id| ReturnedLease { instance: (*id).clone(), served: true, idle_ms: 0, stuck: false })
+            .map(|id| ReturnedLease {
+                instance: (*id).clone(),
+                served: true,
+                idle_ms: 0,
+                stuck: false,
+            })
             .collect(),
     }
 }
@@ -46,7 +51,14 @@ fn an_instance_just_asked_for_is_not_missed_by_a_heartbeat_written_before() {
     let hello = hello();
     let mut fleet = fleet(100);
     let id: InstanceId = "i-a".parse().unwrap();
-    fleet.add(id.clone(), crate::fixture::worker(0), &hello.spec, StartKind::Booted, Stage::Starting, Millis(1));
+    fleet.add(
+        id.clone(),
+        crate::fixture::worker(0),
+        &hello.spec,
+        StartKind::Booted,
+        Stage::Starting,
+        Millis(1),
+    );
     fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(2), |_, _| Known::Unknown);
     assert!(fleet.instances.contains_key(&id));
     fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(20_000), |_, _| Known::Unknown);

@@ -46,7 +46,9 @@ fn a_version_with_a_snapshot_is_restored() {
     let mut s = spec("hello", 1, 10, 1, 5);
     s.snapshot = Some("s-1".parse().unwrap());
     let decision = place(&fleet(100), &live(s), &ask(0), Millis(1));
-    let Decision::Start { kind, .. } = decision else { panic!("{decision:?}") };
+    let Decision::Start { kind, .. } = decision else {
+        panic!("{decision:?}")
+    };
     assert_eq!(kind, StartKind::Restored);
 }
 
@@ -57,7 +59,10 @@ fn an_instance_of_an_older_version_is_not_used() {
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-old", &old, Millis(1));
     fleet.switch_to(&old.spec.function, new.spec.version, Millis(1));
-    assert!(matches!(place(&fleet, &new, &ask(0), Millis(1)), Decision::Start { .. }));
+    assert!(matches!(
+        place(&fleet, &new, &ask(0), Millis(1)),
+        Decision::Start { .. }
+    ));
     assert_eq!(fleet.due(Millis(2)).first().map(|r| r.instance.clone()), Some(id));
 }
 
@@ -70,7 +75,10 @@ fn a_function_at_its_maximum_waits() {
     let mut other = ask(1);
     let decision = place(&fleet, &hello, &other, Millis(2));
     // Another gateway's unused lease is what could be freed.
-    let wait = Decision::Wait { shortage: Shortage::Instances, free_up: Some(id) };
+    let wait = Decision::Wait {
+        shortage: Shortage::Instances,
+        free_up: Some(id),
+    };
     assert_eq!(decision, wait);
     other.force = Some(StartKind::Booted);
     assert_eq!(place(&fleet, &hello, &other, Millis(2)), wait);
@@ -86,10 +94,19 @@ fn a_full_worker_gives_up_its_least_recently_used_instance_that_nobody_uses() {
     let used = ready(&mut fleet, "i-busy", &busy, Millis(1));
     fleet.grant(&used, &gateway(0), &busy, Millis(1));
     let decision = place(&fleet, &wanted, &ask(0), Millis(6));
-    assert_eq!(decision, Decision::Wait { shortage: Shortage::Memory, free_up: Some(id.clone()) });
+    assert_eq!(
+        decision,
+        Decision::Wait {
+            shortage: Shortage::Memory,
+            free_up: Some(id.clone())
+        }
+    );
     assert!(fleet.free_up(&id).is_some());
     fleet.forget(&id, Millis(7));
-    assert!(matches!(place(&fleet, &wanted, &ask(0), Millis(7)), Decision::Start { .. }));
+    assert!(matches!(
+        place(&fleet, &wanted, &ask(0), Millis(7)),
+        Decision::Start { .. }
+    ));
 }
 
 #[test]
@@ -105,7 +122,13 @@ fn a_silent_worker_gets_nothing() {
     ready(&mut fleet, "i-a", &hello, Millis(1));
     assert!(fleet.note_silence(NOW));
     let decision = place(&fleet, &hello, &ask(0), NOW);
-    assert_eq!(decision, Decision::Wait { shortage: Shortage::Workers, free_up: None });
+    assert_eq!(
+        decision,
+        Decision::Wait {
+            shortage: Shortage::Workers,
+            free_up: None
+        }
+    );
 }
 
 #[test]
@@ -121,22 +144,47 @@ fn a_lease_whose_answer_was_lost_is_granted_again_to_the_same_gateway_only() {
     assert!(matches!(place(&fleet, &hello, &ask(0), soon), Decision::Wait { .. }));
     assert_eq!(place(&fleet, &hello, &ask(0), later), Decision::Use(id.clone()));
     assert!(matches!(place(&fleet, &hello, &ask(1), later), Decision::Wait { .. }));
-    let knows = Ask { held: vec![id], ..ask(0) };
+    let knows = Ask {
+        held: vec![id],
+        ..ask(0)
+    };
     assert!(matches!(place(&fleet, &hello, &knows, later), Decision::Wait { .. }));
 }
 
 /// One thing that can happen.
 #[derive(Debug, Clone)]
 enum Event {
-    Ask { function: usize, gateway: usize, force: bool },
-    Return { nth: usize, served: bool },
-    Beat { worker: usize },
-    Ready { nth: usize },
-    Busy { nth: usize, invocations: u32 },
-    WorkerRestarts { worker: usize },
-    InstanceDies { nth: usize },
-    Deploy { function: usize },
-    TimePasses { ms: u64 },
+    Ask {
+        function: usize,
+        gateway: usize,
+        force: bool,
+    },
+    Return {
+        nth: usize,
+        served: bool,
+    },
+    Beat {
+        worker: usize,
+    },
+    Ready {
+        nth: usize,
+    },
+    Busy {
+        nth: usize,
+        invocations: u32,
+    },
+    WorkerRestarts {
+        worker: usize,
+    },
+    InstanceDies {
+        nth: usize,
+    },
+    Deploy {
+        function: usize,
+    },
+    TimePasses {
+        ms: u64,
+    },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -173,7 +221,13 @@ impl World {
             live(spec("large", 1, 90, 2, 4)),
         ];
         let truth = vec![(1, BTreeMap::new()), (1, BTreeMap::new())];
-        let mut world = Self { fleet: Fleet::default(), now: Millis(10_000), versions, truth, made: 0 };
+        let mut world = Self {
+            fleet: Fleet::default(),
+            now: Millis(10_000),
+            versions,
+            truth,
+            made: 0,
+        };
         world.beat(0);
         world.beat(1);
         world
@@ -213,12 +267,27 @@ impl World {
 
     fn apply(&mut self, event: &Event) {
         match *event {
-            Event::Ask { function, gateway: g, force } => self.ask(function, g, force),
+            Event::Ask {
+                function,
+                gateway: g,
+                force,
+            } => self.ask(function, g, force),
             Event::Return { nth, served } => {
-                let leased = self.nth(nth).and_then(|id| Some((id.clone(), self.fleet.instances[&id].lease.clone()?)));
+                let leased = self
+                    .nth(nth)
+                    .and_then(|id| Some((id.clone(), self.fleet.instances[&id].lease.clone()?)));
                 if let Some((instance, lease)) = leased {
-                    let returned = ReturnedLease { instance, served, idle_ms: 0, stuck: false };
-                    let report = LeaseReport { gateway: lease.gateway, held: Vec::new(), returned: vec![returned] };
+                    let returned = ReturnedLease {
+                        instance,
+                        served,
+                        idle_ms: 0,
+                        stuck: false,
+                    };
+                    let report = LeaseReport {
+                        gateway: lease.gateway,
+                        held: Vec::new(),
+                        returned: vec![returned],
+                    };
                     self.fleet.report(&report, self.now);
                 }
             }
@@ -305,7 +374,8 @@ impl World {
                 assert!(force || !usable, "an instance was started while another stood ready");
                 self.made += 1;
                 let id: InstanceId = format!("i-{}", self.made).parse().unwrap();
-                self.fleet.add(id.clone(), w.clone(), &version.spec, kind, Stage::Starting, self.now);
+                self.fleet
+                    .add(id.clone(), w.clone(), &version.spec, kind, Stage::Starting, self.now);
                 self.fleet.grant(&id, &gateway(g), &version, self.now);
                 let n = usize::from(w == worker(1));
                 self.truth[n].1.insert(id, (version, false, 0));
@@ -321,12 +391,19 @@ impl World {
 
     fn check(&self) {
         for (n, capacity) in CAPACITY.iter().enumerate() {
-            assert!(self.fleet.reserved(&worker(n)) <= *capacity, "worker {n} has promised more memory than it has");
+            assert!(
+                self.fleet.reserved(&worker(n)) <= *capacity,
+                "worker {n} has promised more memory than it has"
+            );
         }
         for version in &self.versions {
             let spec = &version.spec;
             let count = self.fleet.count(&spec.function, spec.version);
-            assert!(count <= spec.manifest.max_instances as usize, "{} has {count} instances", spec.function);
+            assert!(
+                count <= spec.manifest.max_instances as usize,
+                "{} has {count} instances",
+                spec.function
+            );
         }
     }
 }

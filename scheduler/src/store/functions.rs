@@ -43,7 +43,10 @@ impl Store {
                 .fetch_all(&mut *tx)
                 .await
                 .map_err(failed(doing))?;
-        if versions.iter().any(|(state, _, _)| state != "live" && state != "failed") {
+        if versions
+            .iter()
+            .any(|(state, _, _)| state != "live" && state != "failed")
+        {
             return Err(StoreError::Busy(name.clone()));
         }
         for statement in [

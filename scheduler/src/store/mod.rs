@@ -11,15 +11,14 @@ mod workers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sqlx::SqlSafeStr as _;
 use sqlx::SqlitePool;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::SqlSafeStr as _;
 
 pub(crate) use versions::NewVersion;
 
-const MIGRATIONS: [(i64, &str, &str); 1] =
-    [(1, "functions", include_str!("../../migrations/0001_functions.sql"))];
+const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "functions", include_str!("../../migrations/0001_functions.sql"))];
 
 /// Why the store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +85,13 @@ impl Store {
         let migrations = MIGRATIONS
             .iter()
             .map(|(version, name, sql)| {
-                Migration::new(*version, (*name).into(), MigrationType::Simple, (*sql).into_sql_str(), false)
+                Migration::new(
+                    *version,
+                    (*name).into(),
+                    MigrationType::Simple,
+                    (*sql).into_sql_str(),
+                    false,
+                )
             })
             .collect();
         Migrator::with_migrations(migrations)
@@ -111,9 +116,7 @@ fn failed(doing: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
 }
 
 /// For `map_err`: `column` cannot be read.
-fn unreadable<E: std::error::Error + Send + Sync + 'static>(
-    column: &'static str,
-) -> impl FnOnce(E) -> StoreError {
+fn unreadable<E: std::error::Error + Send + Sync + 'static>(column: &'static str) -> impl FnOnce(E) -> StoreError {
     move |source| StoreError::Column {
         column,
         source: Box::new(source),

@@ -11,10 +11,16 @@ async fn open(dir: &tempfile::TempDir) -> Store {
 }
 
 async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
-    let added = store.add_version(&parsed(name), &format!("sources/{name}"), 7).await.unwrap();
+    let added = store
+        .add_version(&parsed(name), &format!("sources/{name}"), 7)
+        .await
+        .unwrap();
     let mut spec = spec(name, added.info.version.0, 10, 1, 1);
     spec.snapshot = snapshot.map(|s| s.parse().unwrap());
-    let phases = [PhaseTime { phase: VersionState::Building, ms: 1.5 }];
+    let phases = [PhaseTime {
+        phase: VersionState::Building,
+        ms: 1.5,
+    }];
     store.set_live(&spec, None, None, &phases).await.unwrap();
     added.info.version.0
 }
@@ -42,7 +48,10 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
     let store = open(&dir).await;
     let name = "hello".parse().unwrap();
     let added = store.add_version(&parsed("hello"), "sources/a", 7).await.unwrap();
-    store.set_state(&name, added.info.version, VersionState::Building, &[]).await.unwrap();
+    store
+        .set_state(&name, added.info.version, VersionState::Building, &[])
+        .await
+        .unwrap();
     let again = store.add_version(&parsed("hello"), "sources/b", 8).await;
     assert!(matches!(again, Err(StoreError::Busy(_))), "{again:?}");
     assert!(matches!(store.delete_function(&name).await, Err(StoreError::Busy(_))));
@@ -52,7 +61,16 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
     let error = version.error.unwrap();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("deploy again"), "{error}");
-    assert_eq!(store.add_version(&parsed("hello"), "sources/b", 8).await.unwrap().info.version.0, 2);
+    assert_eq!(
+        store
+            .add_version(&parsed("hello"), "sources/b", 8)
+            .await
+            .unwrap()
+            .info
+            .version
+            .0,
+        2
+    );
 }
 
 #[tokio::test]
@@ -82,7 +100,10 @@ async fn a_deleted_function_leaves_what_nobody_else_uses() {
     assert_eq!(left.snapshots, ["s-1".parse().unwrap(), "s-2".parse().unwrap()]);
     assert!(left.source_keys.is_empty(), "b uses the same upload");
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
-    store.set_failed(&shared.info.function, shared.info.version, &error, &[]).await.unwrap();
+    store
+        .set_failed(&shared.info.function, shared.info.version, &error, &[])
+        .await
+        .unwrap();
     let left = store.delete_function(&"b".parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(left.source_keys, ["sources/a"]);
     assert_eq!(store.delete_function(&"b".parse().unwrap()).await.unwrap(), None);

@@ -6,8 +6,8 @@ use rekindle_wire::manifest::Manifest;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::sqlite::SqliteRow;
 use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
 
 use super::{Store, StoreError, failed, unreadable};
 
@@ -169,13 +169,12 @@ impl Store {
             ErrorCode::Unavailable,
             "the platform restarted while it was being prepared; deploy again",
         );
-        let done = sqlx::query(
-            "UPDATE versions SET state = 'failed', error = $1 WHERE state NOT IN ('live', 'failed')",
-        )
-        .bind(json(&error)?)
-        .execute(&self.pool)
-        .await
-        .map_err(failed("mark unfinished versions"))?;
+        let done =
+            sqlx::query("UPDATE versions SET state = 'failed', error = $1 WHERE state NOT IN ('live', 'failed')")
+                .bind(json(&error)?)
+                .execute(&self.pool)
+                .await
+                .map_err(failed("mark unfinished versions"))?;
         Ok(done.rows_affected())
     }
 
@@ -185,12 +184,14 @@ impl Store {
         function: &FunctionName,
         version: VersionNumber,
     ) -> Result<Option<VersionInfo>, StoreError> {
-        let row = sqlx::query(sqlx::AssertSqlSafe(format!("{COLUMNS} WHERE f.name = $1 AND v.number = $2")))
-            .bind(function.as_str())
-            .bind(i64::from(version.0))
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(failed("read a version"))?;
+        let row = sqlx::query(sqlx::AssertSqlSafe(format!(
+            "{COLUMNS} WHERE f.name = $1 AND v.number = $2"
+        )))
+        .bind(function.as_str())
+        .bind(i64::from(version.0))
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(failed("read a version"))?;
         row.map(|r| from_row(&r)).transpose()
     }
 
@@ -221,10 +222,11 @@ impl Store {
 
     /// Every version that can serve or could once.
     pub(crate) async fn live_specs(&self) -> Result<Vec<VersionSpec>, StoreError> {
-        let rows: Vec<String> = sqlx::query_scalar("SELECT spec FROM versions WHERE state = 'live' AND spec IS NOT NULL")
-            .fetch_all(&self.pool)
-            .await
-            .map_err(failed("read the live versions"))?;
+        let rows: Vec<String> =
+            sqlx::query_scalar("SELECT spec FROM versions WHERE state = 'live' AND spec IS NOT NULL")
+                .fetch_all(&self.pool)
+                .await
+                .map_err(failed("read the live versions"))?;
         rows.iter()
             .map(|spec| serde_json::from_str(spec).map_err(unreadable("versions.spec")))
             .collect()
@@ -251,7 +253,9 @@ fn from_row(row: &SqliteRow) -> Result<VersionInfo, StoreError> {
         created_unix_s: number("created_unix_s")?,
         manifest: parsed("versions.manifest", &text("manifest")?)?,
         error: maybe("error")?.map(|e| parsed("versions.error", &e)).transpose()?,
-        snapshot: maybe("snapshot")?.map(|s| parsed("versions.snapshot", &s)).transpose()?,
+        snapshot: maybe("snapshot")?
+            .map(|s| parsed("versions.snapshot", &s))
+            .transpose()?,
         snapshot_error: maybe("snapshot_error")?,
         phases: parsed("versions.phases", &text("phases")?)?,
     })

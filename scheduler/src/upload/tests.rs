@@ -56,7 +56,10 @@ async fn entries_that_lead_out_of_the_folder_are_refused() {
         vec![(EntryType::Regular, "a/../../evil", "", "x")],
         vec![(EntryType::Regular, "/etc/passwd", "", "x")],
         vec![(EntryType::Link, "passwd", "/etc/passwd", "")],
-        vec![(EntryType::Symlink, "out", "/etc", ""), (EntryType::Regular, "out/passwd", "", "x")],
+        vec![
+            (EntryType::Symlink, "out", "/etc", ""),
+            (EntryType::Regular, "out/passwd", "", "x"),
+        ],
         vec![(EntryType::Char, "null", "", "")],
         vec![(EntryType::Fifo, "pipe", "", "")],
     ] {
@@ -70,20 +73,29 @@ async fn entries_that_lead_out_of_the_folder_are_refused() {
 #[tokio::test]
 async fn a_bad_manifest_is_refused_with_its_line() {
     let text = format!("{MANIFEST}memroy = \"1GiB\"\n");
-    let error = received(archive(&[(EntryType::Regular, "fn.toml", "", &text)])).await.unwrap_err();
+    let error = received(archive(&[(EntryType::Regular, "fn.toml", "", &text)]))
+        .await
+        .unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidManifest);
     assert!(error.message.contains("line 4"), "{error}");
 }
 
 #[tokio::test]
 async fn what_is_no_folder_is_refused_with_the_fix() {
-    let error = received(archive(&[(EntryType::Regular, "main.py", "", "x")])).await.unwrap_err();
+    let error = received(archive(&[(EntryType::Regular, "main.py", "", "x")]))
+        .await
+        .unwrap_err();
     assert!(error.message.contains("fn init"), "{error}");
     let error = received(b"not an archive".to_vec()).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::BadRequest);
     // Cut off in the middle.
-    let random: String = (0..20_000_u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
-    let mut bytes = archive(&[(EntryType::Regular, "fn.toml", "", MANIFEST), (EntryType::Regular, "data", "", &random)]);
+    let random: String = (0..20_000_u32)
+        .map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26))
+        .collect();
+    let mut bytes = archive(&[
+        (EntryType::Regular, "fn.toml", "", MANIFEST),
+        (EntryType::Regular, "data", "", &random),
+    ]);
     bytes.truncate(bytes.len() / 2);
     assert_eq!(received(bytes).await.unwrap_err().code, ErrorCode::BadRequest);
 }
