@@ -3,13 +3,19 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{SnapshotId, VersionNumber};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::capture::CaptureMeta;
+use crate::images::testing::{Run, framed, mm_image, pagemap_image, varint};
 use crate::store::{Store, StoreConfig, Timeouts};
 
 /// An S3 server in this process and a store on it. The server ends with the test's runtime.
@@ -91,6 +97,60 @@ impl TestStore {
     }
 }
 
+/// Says why a test is skipped; where all must run, that is a failure.
+fn skipped(reason: &str) {
+    assert!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"), "{reason}");
+    println!("skipped: {reason}");
+}
+
+/// versitygw as a second server, ended when dropped.
+pub(crate) struct Versitygw {
+    process: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) dir: TempDir,
+}
+
+impl Drop for Versitygw {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+impl Versitygw {
+    /// `None` where `REKINDLE_VERSITYGW` names no binary.
+    pub(crate) async fn start() -> Option<Self> {
+        let Some(binary) = std::env::var_os("REKINDLE_VERSITYGW") else {
+            skipped("REKINDLE_VERSITYGW names no binary; scripts/install-versitygw.sh builds one");
+            return None;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let address = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let process = Command::new(binary)
+            .args(["--access", "test-key", "--secret", "test-secret", "--quiet", "--port"])
+            .arg(address.to_string())
+            .arg("posix")
+            .arg(&data)
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self { process, address, dir };
+        let until = Instant::now() + Duration::from_secs(20);
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            assert!(Instant::now() < until, "versitygw does not listen");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Some(server)
+    }
+}
+
 pub(crate) fn meta() -> CaptureMeta {
     let layer = LayerRef {
         digest: "0".repeat(64),
@@ -150,7 +210,7 @@ impl Drop for Running {
 /// Dump the test program with CRIU into `dir`. `None`, saying why, where that cannot be.
 pub(crate) fn criu_dump(dir: &Path) -> Option<()> {
     if !Path::new(CRIU).exists() || !nix::unistd::geteuid().is_root() {
-        println!("skipped: needs root and CRIU at {CRIU} (scripts/install-criu.sh)");
+        skipped(&format!("needs root and CRIU at {CRIU} (scripts/install-criu.sh)"));
         return None;
     }
     let work = tempfile::tempdir().unwrap();
@@ -181,28 +241,6 @@ pub(crate) fn criu_dump(dir: &Path) -> Option<()> {
     Some(())
 }
 
-/// Length-framed messages after CRIU's magic numbers.
-fn framed(kind: u32, messages: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = 0x5456_4319_u32.to_le_bytes().to_vec();
-    out.extend_from_slice(&kind.to_le_bytes());
-    for message in messages {
-        out.extend_from_slice(&u32::try_from(message.len()).unwrap().to_le_bytes());
-        out.extend_from_slice(message);
-    }
-    out
-}
-
-/// A protobuf field of number `tag` with a varint.
-fn varint(tag: u8, mut value: u64) -> Vec<u8> {
-    let mut out = vec![tag << 3];
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-    out
-}
-
 /// Bytes that LZ4 cannot shrink.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -215,27 +253,42 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
 /// what happens around a dump; whether it is like CRIU's own is for the tests that run CRIU.
 pub(crate) fn small_dump(dir: &Path, lazy: &[u8]) {
     std::fs::create_dir_all(dir).unwrap();
-    let pages = lazy.len() as u64 / 4096;
-    let end = 0x10000 + pages * 4096;
-    let entry = |at, pages, flags| [varint(1, at), varint(2, 0), varint(4, flags), varint(5, pages)].concat();
-    let vma = [varint(1, 0x10000), varint(2, end + 4096)].concat();
-    let mut mm = vec![14 << 3 | 2, u8::try_from(vma.len()).unwrap()];
-    mm.extend_from_slice(&vma);
-    let pagemap = [varint(1, 1), entry(0x10000, pages, 6), entry(end, 1, 4)];
+    let (first, pages) = (0x10, lazy.len() as u64 / 4096);
+    let runs = [
+        Run {
+            first,
+            pages,
+            lazy: true,
+        },
+        Run {
+            first: first + pages,
+            pages: 1,
+            lazy: false,
+        },
+    ];
     let write = |name: &str, bytes: Vec<u8>| std::fs::write(dir.join(name), bytes).unwrap();
     write("inventory.img", noise(80, 1));
     write("pstree.img", framed(0x5027_3030, &[varint(1, 7)]));
-    write("mm-7.img", framed(0x5749_2820, &[mm]));
-    write("pagemap-7.img", framed(0x5608_4025, &pagemap));
+    write("mm-7.img", mm_image(first * 4096, (first + pages + 1) * 4096));
+    write("pagemap-7.img", pagemap_image(&runs));
     write("pages-1.img", [lazy, &[0x5a; 4096]].concat());
     write("dump.log", b"not part of the snapshot".to_vec());
 }
 
-/// A network path to a server that can be cut, and that counts.
+/// A network path to a server that counts, and can be cut or stall.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
-    down: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    traffic: Arc<Traffic>,
     task: tokio::task::JoinHandle<()>,
+}
+
+/// Bytes and connections so far, and what is allowed, all connections together.
+struct Traffic {
+    up: AtomicU64,
+    down: AtomicU64,
+    connections: AtomicU64,
+    up_limit: u64,
+    down_limit: u64,
 }
 
 impl Drop for Wire {
@@ -245,53 +298,79 @@ impl Drop for Wire {
 }
 
 impl Wire {
-    /// A path to `server` that is cut for good when `up_limit` bytes have gone up, all connections together.
+    /// A path to `server` that is cut for good when `up_limit` bytes have gone up.
     pub(crate) async fn to(server: SocketAddr, up_limit: u64) -> Self {
-        use std::sync::Arc;
-        use std::sync::atomic::AtomicU64;
+        Self::with_limits(server, up_limit, u64::MAX).await
+    }
+
+    /// A path on which nothing more comes down after `down_limit` bytes, while connections stay open.
+    pub(crate) async fn stalling(server: SocketAddr, down_limit: u64) -> Self {
+        Self::with_limits(server, u64::MAX, down_limit).await
+    }
+
+    async fn with_limits(server: SocketAddr, up_limit: u64, down_limit: u64) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (up, down) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let counted = down.clone();
+        let traffic = Arc::new(Traffic {
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            up_limit,
+            down_limit,
+        });
+        let counted = traffic.clone();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(carry(client, server, up.clone(), counted.clone(), up_limit));
+                counted.connections.fetch_add(1, SeqCst);
+                connections.spawn(carry(client, server, counted.clone()));
             }
         });
-        Self { address, down, task }
+        Self { address, traffic, task }
+    }
+
+    /// Bytes that went up.
+    pub(crate) fn sent(&self) -> u64 {
+        self.traffic.up.load(SeqCst)
     }
 
     /// Bytes that came down.
     pub(crate) fn received(&self) -> u64 {
-        self.down.load(std::sync::atomic::Ordering::SeqCst)
+        self.traffic.down.load(SeqCst)
+    }
+
+    /// Connections there were.
+    pub(crate) fn connections(&self) -> u64 {
+        self.traffic.connections.load(SeqCst)
     }
 }
 
-async fn carry(
-    mut client: tokio::net::TcpStream,
-    server: SocketAddr,
-    up: std::sync::Arc<std::sync::atomic::AtomicU64>,
-    down: std::sync::Arc<std::sync::atomic::AtomicU64>,
-    up_limit: u64,
-) {
-    use std::sync::atomic::Ordering::SeqCst;
-
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    if up.load(SeqCst) >= up_limit {
+async fn carry(mut client: TcpStream, server: SocketAddr, traffic: Arc<Traffic>) {
+    let Traffic {
+        up,
+        down,
+        up_limit,
+        down_limit,
+        ..
+    } = &*traffic;
+    if up.load(SeqCst) >= *up_limit {
         return;
     }
-    let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+    let mut server = TcpStream::connect(server).await.unwrap();
     let (mut from_client, mut from_server) = (vec![0; 16 << 10], vec![0; 64 << 10]);
     loop {
         let passed = tokio::select! {
             n = client.read(&mut from_client) => match n {
-                Ok(n) if n > 0 && up.fetch_add(n as u64, SeqCst) + n as u64 <= up_limit => server.write_all(&from_client[..n]).await,
+                Ok(n) if n > 0 && up.fetch_add(n as u64, SeqCst) + n as u64 <= *up_limit => {
+                    server.write_all(&from_client[..n]).await
+                }
                 _ => return,
             },
             n = server.read(&mut from_server) => match n {
-                Ok(n) if n > 0 && up.load(SeqCst) <= up_limit => {
-                    down.fetch_add(n as u64, SeqCst);
+                Ok(n) if n > 0 && up.load(SeqCst) <= *up_limit => {
+                    if down.fetch_add(n as u64, SeqCst) > *down_limit {
+                        std::future::pending::<()>().await;
+                    }
                     client.write_all(&from_server[..n]).await
                 }
                 _ => return,

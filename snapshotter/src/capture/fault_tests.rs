@@ -265,10 +265,19 @@ async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() 
     let dump = server.scratch("dump");
     let memory = noise(1 << 20, 3);
     small_dump(&dump, &memory);
+    let unhindered = Wire::to(server.address, u64::MAX).await;
+    let store = Store::connect(impatient(unhindered.address)).await.unwrap();
+    publish(&store, &RegionIndex::new(), &dump, meta()).await.unwrap();
+    let all = unhindered.sent();
+    // A chunk of 1 MiB, then bundle and manifest in the last few KB, where the cuts are close to each other.
+    let limits = (0..8)
+        .map(|n| n * all / 8)
+        .chain((0..40).map(|n| all - 12_000 + n * 330));
     let (mut failed, mut whole) = (0, 0);
-    // Some 1.1 MB go up: a chunk, a bundle, a manifest, with some KB of headers.
-    let limits = (0..8).map(|n| n * 160_000).chain((1_050_000..1_075_000).step_by(700));
     for limit in limits {
+        for chunk in server.keys("chunks/").await {
+            server.store.delete(&chunk).await.unwrap();
+        }
         let wire = Wire::to(server.address, limit).await;
         let store = Store::connect(impatient(wire.address)).await.unwrap();
         let meta = meta();
@@ -284,9 +293,6 @@ async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() 
                 whole += 1;
             }
             (result, opened) => panic!("cut after {limit}: {result:?}, {opened:?}"),
-        }
-        for chunk in server.keys("chunks/").await {
-            server.store.delete(&chunk).await.unwrap();
         }
     }
     println!("{failed} cut off, {whole} whole");

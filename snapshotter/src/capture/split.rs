@@ -88,3 +88,104 @@ fn push(lazy: &mut Vec<Cut>, first: PageIndex, end: PageIndex, file_page: u64, v
         file_page,
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::images::testing::{Run, pagemap_image};
+
+    /// Mappings with gaps, and runs of pages inside them, some directly after the one before.
+    fn process() -> impl Strategy<Value = (Vec<Vma>, Vec<Run>)> {
+        let vma = (
+            0..4_u64,
+            proptest::collection::vec((0..3_u64, 1..40_u64, any::<bool>()), 0..6),
+        );
+        proptest::collection::vec(vma, 0..6).prop_map(|vmas| {
+            let (mut page, mut found, mut runs) = (0x100, Vec::new(), Vec::new());
+            for (gap, inside) in vmas {
+                page += gap;
+                let start = page;
+                for (skip, pages, lazy) in inside {
+                    page += skip;
+                    runs.push(Run {
+                        first: page,
+                        pages,
+                        lazy,
+                    });
+                    page += pages;
+                }
+                page += 1;
+                let (start, end) = (start * 4096, page * 4096);
+                found.push(Vma { start, end });
+            }
+            (found, runs)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_lazy_page_is_in_one_piece_and_every_other_stays((vmas, runs) in process()) {
+            let pagemap = PagemapImage::parse(&pagemap_image(&runs)).unwrap();
+            let split = split(&pagemap, &vmas).unwrap();
+            // The naive way, page by page: (page, its place in the file).
+            let pages = runs.iter().flat_map(|run| (run.first..run.first + run.pages).map(|page| (page, run.lazy)));
+            let pages: Vec<_> = pages.zip(0..).collect();
+            let lazy: Vec<_> = pages.iter().filter(|((_, lazy), _)| *lazy).map(|((page, _), at)| (*page, *at)).collect();
+            let eager: Vec<_> = pages.iter().filter(|((_, lazy), _)| !lazy).map(|(_, at)| *at).collect();
+            let cut = |cut: &Cut| {
+                let Cut { first, pages, file_page } = *cut;
+                (0..u64::from(pages)).map(move |n| (first.0 + n, file_page + n))
+            };
+            prop_assert_eq!(split.lazy.iter().flat_map(cut).collect::<Vec<_>>(), lazy);
+            prop_assert_eq!(split.eager.iter().cloned().flatten().collect::<Vec<u64>>(), eager);
+            prop_assert_eq!(split.pages, pages.len() as u64);
+            for cut in &split.lazy {
+                let end = cut.first.0 + u64::from(cut.pages);
+                prop_assert_eq!(cut.first.0 / 16, (end - 1) / 16, "within 64 KiB");
+                let inside = |v: &&Vma| v.start <= cut.first.address() && PageIndex(end).address() <= v.end;
+                prop_assert!(vmas.iter().find(inside).is_some(), "within one mapping");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_memory_is_cut_alike_however_criu_cut_its_runs() {
+        let vma = [Vma { start: 0, end: 1 << 30 }];
+        let cuts = |runs: &[(u64, u64)]| {
+            let runs: Vec<_> = runs
+                .iter()
+                .map(|(first, pages)| Run {
+                    first: *first,
+                    pages: *pages,
+                    lazy: true,
+                })
+                .collect();
+            split(&PagemapImage::parse(&pagemap_image(&runs)).unwrap(), &vma)
+                .unwrap()
+                .lazy
+        };
+        assert_eq!(cuts(&[(5, 60)]), cuts(&[(5, 1), (6, 20), (26, 39)]));
+    }
+
+    #[test]
+    fn lazy_memory_in_no_mapping_is_refused() {
+        let runs = [Run {
+            first: 4,
+            pages: 2,
+            lazy: true,
+        }];
+        let pagemap = PagemapImage::parse(&pagemap_image(&runs)).unwrap();
+        assert_eq!(
+            split(
+                &pagemap,
+                &[Vma {
+                    start: 0,
+                    end: 5 * 4096
+                }]
+            ),
+            Err(Unmapped(PageIndex(5)))
+        );
+    }
+}

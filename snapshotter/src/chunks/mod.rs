@@ -2,6 +2,8 @@
 
 mod cache;
 mod reader;
+#[cfg(test)]
+mod tests;
 
 pub use cache::{CacheError, ChunkCache};
 pub use reader::{ReadError, RegionReader};

@@ -8,6 +8,8 @@
 mod framing;
 mod mm;
 mod pagemap;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use framing::FramingError;
 pub use mm::{Vma, parse_vmas};

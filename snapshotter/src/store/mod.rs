@@ -7,6 +7,8 @@ mod config;
 mod error;
 mod list;
 mod read;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::ops::Range;
@@ -133,6 +135,13 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Whether the bucket is there and may be used. Opens a connection if none is open.
+    pub async fn check(&self) -> Result<(), StoreError> {
+        let call = self.inner.client.head_bucket().bucket(&self.inner.bucket).send();
+        let answer = self.bounded("reach", "", 0, call).await?;
+        answer.map(drop).map_err(|error| self.failed("reach", "", error))
     }
 
     /// The bucket's name.

@@ -1,0 +1,55 @@
+//! Images as CRIU would write them, for tests.
+
+/// A run of pages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) first: u64,
+    pub(crate) pages: u64,
+    pub(crate) lazy: bool,
+}
+
+/// Length-framed messages after CRIU's magic numbers.
+pub(crate) fn framed(kind: u32, messages: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = 0x5456_4319_u32.to_le_bytes().to_vec();
+    out.extend_from_slice(&kind.to_le_bytes());
+    for message in messages {
+        out.extend_from_slice(&u32::try_from(message.len()).unwrap().to_le_bytes());
+        out.extend_from_slice(message);
+    }
+    out
+}
+
+/// A protobuf field of number `tag` with a varint.
+pub(crate) fn varint(tag: u8, mut value: u64) -> Vec<u8> {
+    let mut out = vec![tag << 3];
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+    out
+}
+
+/// `pagemap-PID.img`, its pages in `pages-1.img`.
+pub(crate) fn pagemap_image(runs: &[Run]) -> Vec<u8> {
+    let entry = |run: &Run| {
+        let flags = if run.lazy { 6 } else { 4 };
+        [
+            varint(1, run.first * 4096),
+            varint(2, 0),
+            varint(4, flags),
+            varint(5, run.pages),
+        ]
+        .concat()
+    };
+    let head = std::iter::once(varint(1, 1));
+    framed(0x5608_4025, &head.chain(runs.iter().map(entry)).collect::<Vec<_>>())
+}
+
+/// `mm-PID.img` of one mapping.
+pub(crate) fn mm_image(start: u64, end: u64) -> Vec<u8> {
+    let vma = [varint(1, start), varint(2, end)].concat();
+    let mut mm = vec![14 << 3 | 2, u8::try_from(vma.len()).unwrap()];
+    mm.extend_from_slice(&vma);
+    framed(0x5749_2820, &[mm])
+}

@@ -1,0 +1,170 @@
+//! The store against the embedded server and, where there is one, versitygw; and against servers that do not answer.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::testing::{TestStore, Versitygw, Wire, config, impatient, noise};
+
+/// What every S3 server must do for us.
+async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
+    store.ensure_bucket().await.unwrap();
+    store.check().await.unwrap();
+
+    // Whole, in part, absent.
+    let body = Bytes::from(noise(100_000, 1));
+    store.put("a/one", body.clone()).await.unwrap();
+    assert_eq!(store.get("a/one").await.unwrap(), body);
+    assert_eq!(store.get_range("a/one", 500..700).await.unwrap(), body.slice(500..700));
+    assert_eq!(
+        store.get_range("a/one", 99_999..100_000).await.unwrap(),
+        body.slice(99_999..)
+    );
+    assert_eq!(store.get_range("a/one", 7..7).await.unwrap(), Bytes::new());
+    assert!(
+        store.get_range("a/one", 99_999..100_001).await.is_err(),
+        "a range beyond the end is no short answer"
+    );
+    assert_eq!(store.head("a/one").await.unwrap().len, 100_000);
+    store.put("a/empty", Bytes::new()).await.unwrap();
+    assert_eq!(store.get("a/empty").await.unwrap(), Bytes::new());
+    for missing in [
+        store.get("a/none").await.map(drop),
+        store.head("a/none").await.map(drop),
+    ] {
+        let missing = missing.unwrap_err();
+        assert!(
+            missing.is_not_found() && missing.to_string().contains("a/none"),
+            "{missing}"
+        );
+    }
+
+    // One winner.
+    let race = (0..16_u8).map(|n| store.put_if_absent("a/race", Bytes::from(vec![n; 5000])));
+    let outcomes: Vec<_> = futures::future::join_all(race)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let winners: Vec<_> = (0..16_u8)
+        .filter(|n| outcomes[usize::from(*n)] == Outcome::Created)
+        .collect();
+    assert_eq!(winners.len(), 1, "{outcomes:?}");
+    assert_eq!(store.get("a/race").await.unwrap(), vec![winners[0]; 5000]);
+
+    // Files, in one piece and in parts.
+    for (name, len) in [("small", 10_000), ("large", 35 << 20)] {
+        let (from, to) = (scratch.join(name), scratch.join(format!("{name}.back")));
+        let bytes = noise(len, 2);
+        std::fs::write(&from, &bytes).unwrap();
+        let key = format!("files/{name}");
+        assert_eq!(store.put_file(&key, &from).await.unwrap(), len as u64);
+        assert_eq!(store.get_to_file(&key, &to).await.unwrap(), len as u64);
+        assert!(std::fs::read(&to).unwrap() == bytes, "{name} came back changed");
+    }
+    let nowhere = scratch.join("nowhere");
+    assert!(
+        store
+            .get_to_file("files/none", &nowhere)
+            .await
+            .unwrap_err()
+            .is_not_found()
+    );
+    assert!(!nowhere.exists());
+
+    // Listings.
+    let keys = |found: Vec<ObjectInfo>| found.into_iter().map(|o| (o.key, o.len)).collect::<Vec<_>>();
+    let files = [("files/large".to_owned(), 35 << 20), ("files/small".to_owned(), 10_000)];
+    assert_eq!(keys(store.list("files/").await.unwrap()), files);
+    assert_eq!(store.list("").await.unwrap().len(), 5);
+    assert_eq!(store.list_folders("").await.unwrap(), ["a", "files"]);
+    assert!(store.list("none/").await.unwrap().is_empty());
+
+    store.delete("a/one").await.unwrap();
+    store.delete("a/one").await.unwrap();
+    assert!(store.get("a/one").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_embedded_server_keeps_the_contract() {
+    let server = TestStore::start().await;
+    keeps_the_contract(&server.store, &server.scratch("files")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versitygw_keeps_the_contract() {
+    let Some(server) = Versitygw::start().await else { return };
+    let store = Store::connect(config(server.address)).await.unwrap();
+    keeps_the_contract(&store, server.dir.path()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_with_different_prefixes_do_not_see_each_other() {
+    let server = TestStore::start().await;
+    let mut other = config(server.address);
+    other.prefix = "/other/team/".to_owned();
+    let other = Store::connect(other).await.unwrap();
+    server.store.put("x", Bytes::from_static(b"1")).await.unwrap();
+    assert!(other.get("x").await.unwrap_err().is_not_found());
+    other.put("y", Bytes::from_static(b"2")).await.unwrap();
+    assert_eq!(other.list("").await.unwrap()[0].key, "y");
+    assert_eq!(server.keys("").await, ["x"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_secret_is_an_error_that_names_bucket_and_key() {
+    let server = TestStore::start().await;
+    let mut wrong = config(server.address);
+    wrong.credentials = Some(("test-key".to_owned(), "guess".to_owned()));
+    let error = Store::connect(wrong).await.unwrap().get("x").await.unwrap_err();
+    assert!(!error.is_not_found());
+    assert!(error.to_string().contains("team/x in bucket rekindle-test"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_connections_and_never_answers_is_given_up() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let store = Store::connect(impatient(silent.local_addr().unwrap())).await.unwrap();
+    let started = Instant::now();
+    let body = Bytes::from(noise(1000, 1));
+    let all = tokio::join!(
+        store.get("x"),
+        store.head("x"),
+        store.put("x", body),
+        store.list("x"),
+        store.delete("x")
+    );
+    assert!(all.0.is_err() && all.1.is_err() && all.2.is_err() && all.3.is_err() && all.4.is_err());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_stops_half_way_is_given_up_and_leaves_no_file() {
+    let server = TestStore::start().await;
+    server.store.put("x", Bytes::from(noise(4 << 20, 1))).await.unwrap();
+    let wire = Wire::stalling(server.address, 1 << 20).await;
+    let mut slow = impatient(wire.address);
+    slow.timeouts.slowest_bytes_per_s = 64 << 20;
+    let store = Store::connect(slow).await.unwrap();
+    let started = Instant::now();
+    let error = store.get("x").await.unwrap_err();
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    let path = server.scratch("files").join("x");
+    assert!(store.get_to_file("x", &path).await.is_err());
+    assert!(!path.exists());
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_keeps_its_connections() {
+    let server = TestStore::start().await;
+    let wire = Wire::to(server.address, u64::MAX).await;
+    let store = Store::connect(config(wire.address)).await.unwrap();
+    store.put("x", Bytes::from_static(b"x")).await.unwrap();
+    for _ in 0..20 {
+        store.get("x").await.unwrap();
+    }
+    // hyper takes a connection back in a task of its own, so a call right after another may open a second one.
+    assert!(wire.connections() <= 2, "{} connections for 21 calls", wire.connections());
+}
