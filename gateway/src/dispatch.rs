@@ -138,10 +138,12 @@ impl Dispatch {
                 }
                 Attempted::Failed { error, instance_ended } => {
                     outgoing.body.check_size(self.max_body)?;
-                    if instance_ended {
-                        slot.is_gone();
-                    } else if error.code == ErrorCode::FunctionError {
-                        slot.seat.note_answer();
+                    match error.code {
+                        _ if instance_ended => slot.is_gone(),
+                        // The worker's clock was first.
+                        ErrorCode::FunctionTimeout => slot.is_stuck(),
+                        ErrorCode::FunctionError => slot.seat.note_answer(),
+                        _ => {}
                     }
                     return Err(error);
                 }
@@ -202,10 +204,11 @@ fn finish(
 ) -> Response<Body> {
     let (mut parts, body) = answer.into_parts();
     let worker = timing::of_worker(&parts.headers);
-    // A restore that fails before the function ran is followed by a boot; the worker's phases say so.
+    // A restore that fails before the function ran is followed by a boot; the worker says what it came to.
+    let said = parts.headers.get(START).and_then(|v| v.to_str().ok()?.parse().ok());
     let start = match start {
-        StartKind::Restored if timing::names(&worker, "boot") => StartKind::Booted,
-        start => start,
+        StartKind::Warm => StartKind::Warm,
+        planned => said.unwrap_or(planned),
     };
     headers::strip_answer(&mut parts.headers);
     headers::set(&mut parts.headers, REQUEST_ID, &call.request_id);

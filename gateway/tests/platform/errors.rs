@@ -61,6 +61,15 @@ async fn a_timeout_is_504_and_the_stuck_instance_is_stopped() {
 }
 
 #[tokio::test]
+async fn a_timeout_that_the_worker_notices_first_is_the_same() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let late = error(platform.function("hello/late").send().await.unwrap()).await;
+    assert_eq!(late.code, ErrorCode::FunctionTimeout);
+    until("the instance is stopped", async || platform.worker.running() == 0).await;
+}
+
+#[tokio::test]
 async fn an_answer_that_stalls_past_the_deadline_is_cut_off() {
     let platform = Platform::start().await;
     platform.deploy("hello", "timeout = \"1s\"\n").await;

@@ -51,6 +51,23 @@ async fn all_who_waited_for_a_start_get_its_kind_and_later_ones_are_warm() {
 }
 
 #[tokio::test]
+async fn a_restore_that_became_a_boot_is_told_as_one() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "idle = \"1s\"\n").await;
+    platform.scale_to_zero().await;
+    platform
+        .worker
+        .falls_back
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    platform
+        .worker
+        .start_delay_ms
+        .store(50, std::sync::atomic::Ordering::SeqCst);
+    let answer = platform.function("hello").send().await.unwrap();
+    assert_eq!(start_of(&answer), "booted");
+}
+
+#[tokio::test]
 async fn an_instance_that_is_gone_is_replaced_and_the_request_sent_again() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
@@ -250,7 +267,7 @@ async fn measure_what_a_warm_invocation_costs() {
         for _ in 0..2_000 {
             let since = std::time::Instant::now();
             let call = platform.http.get(url).header("x-rekindle-token", crate::harness::TOKEN);
-            assert_eq!(call.send().await.unwrap().bytes().await.unwrap().is_empty(), false);
+            assert!(!call.send().await.unwrap().bytes().await.unwrap().is_empty());
             took.push(since.elapsed());
         }
         took.sort();

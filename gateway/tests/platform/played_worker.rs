@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) start_delay_ms: AtomicU64,
     pub(crate) prepare_hangs: AtomicBool,
     pub(crate) prepare_fails: AtomicBool,
+    /// Restores end as boots.
+    pub(crate) falls_back: AtomicBool,
     pub(crate) silent: AtomicBool,
     pub(crate) invocations: AtomicUsize,
     /// Invocations whose answer nobody waited for.
@@ -92,6 +94,7 @@ impl PlayedWorker {
             start_delay_ms: AtomicU64::new(0),
             prepare_hangs: AtomicBool::new(false),
             prepare_fails: AtomicBool::new(false),
+            falls_back: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             invocations: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
@@ -335,6 +338,9 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
         response
             .headers_mut()
             .insert("server-timing", "restore;dur=12.5, function;dur=1.0".parse().unwrap());
+        if worker.falls_back.load(Ordering::SeqCst) {
+            response.headers_mut().insert("x-fn-start", "booted".parse().unwrap());
+        }
     }
     let (parts, body) = response.into_parts();
     // The invocation is over with its body.
@@ -367,6 +373,7 @@ async fn act(path: &str, request: Request) -> Response {
             ([(FUNCTION_ERROR, "1")], Json(thrown)).into_response()
         }
         "/crash" => ApiError::new(ErrorCode::FunctionCrashed, "killed by SIGSEGV").into_response(),
+        "/late" => ApiError::new(ErrorCode::FunctionTimeout, "too late").into_response(),
         "/leaky" => (
             [
                 ("x-rekindle-secret", "1"),
