@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use futures::future::BoxFuture;
 use rekindle_gateway::KeyHash;
 use rekindle_snapshotter::Store;
 use tokio::net::TcpListener;
@@ -186,7 +187,7 @@ async fn open_store<'a>(
     layout: &Layout,
     secrets: &'a Secrets,
     roles: &mut Roles,
-) -> Result<impl Future<Output = Result<Store>> + 'a> {
+) -> Result<BoxFuture<'a, Result<Store>>> {
     let endpoint = match &args.s3.s3_endpoint {
         Some(_) => None,
         None => {
@@ -203,7 +204,8 @@ async fn open_store<'a>(
             Some(format!("http://{address}"))
         }
     };
-    Ok(async move {
+    // Boxed, as the SDK's futures are large.
+    Ok(Box::pin(async move {
         let connect = async {
             match (&endpoint, &args.s3.s3_endpoint) {
                 (Some(own), _) => store::embedded(own.clone(), &args.s3.s3_bucket, &secrets.s3).await,
@@ -213,7 +215,7 @@ async fn open_store<'a>(
         tokio::time::timeout(STORE_LIMIT, connect)
             .await
             .with_context(|| format!("the object store does not answer within {STORE_LIMIT:?}"))?
-    })
+    }))
 }
 
 async fn loopback() -> Result<(TcpListener, SocketAddr)> {

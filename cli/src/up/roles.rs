@@ -24,6 +24,7 @@ pub(super) struct Roles {
     running: Vec<Role>,
     terminate: Signal,
     interrupt: Signal,
+    stop_limit: Duration,
 }
 
 impl Roles {
@@ -33,6 +34,7 @@ impl Roles {
             running: Vec::new(),
             terminate: signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?,
             interrupt: signal(SignalKind::interrupt()).context("SIGINT cannot be caught")?,
+            stop_limit: STOP_LIMIT,
         })
     }
 
@@ -75,11 +77,11 @@ impl Roles {
                 continue;
             }
             let mut task = role.task;
-            let outcome = match tokio::time::timeout(STOP_LIMIT, &mut task).await {
+            let outcome = match tokio::time::timeout(self.stop_limit, &mut task).await {
                 Ok(joined) => joined.context("it panicked").and_then(|r| r),
                 Err(_) => {
                     task.abort();
-                    Err(anyhow!("it did not stop within {STOP_LIMIT:?}"))
+                    Err(anyhow!("it did not stop within {:?}", self.stop_limit))
                 }
             };
             first_error = first_error.and(outcome.with_context(|| format!("the {} did not stop well", role.name)));
@@ -168,9 +170,10 @@ mod tests {
         assert_eq!(*log.lock().unwrap(), ["s3"]);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_role_that_does_not_stop_is_given_up() {
         let mut roles = Roles::new().unwrap();
+        roles.stop_limit = Duration::from_millis(50);
         roles.start("gateway", |stop| async move {
             stop.wait().await;
             std::future::pending::<Result<(), anyhow::Error>>().await

@@ -76,7 +76,7 @@ async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlia
     {
         return Ok(alias);
     }
-    let layer = publish_layer(store, tar)
+    let layer = Box::pin(publish_layer(store, tar))
         .await
         .with_context(|| format!("{}: the runtime cannot be stored", tar.display()))?;
     let listed = tar.to_owned();
@@ -175,7 +175,9 @@ fn packages(tar: &Path) -> io::Result<BTreeMap<String, String>> {
     let mut archive = tar::Archive::new(File::open(tar)?);
     for entry in archive.entries_with_seek()? {
         let entry = entry?;
-        if entry.path()?.strip_prefix(".").is_ok_and(|p| p == Path::new(PACKAGES)) {
+        let path = entry.path()?.into_owned();
+        // GNU tar writes "./opt", others "opt".
+        if path.strip_prefix(".").unwrap_or(&path) == Path::new(PACKAGES) {
             let mut text = String::new();
             entry.take(PACKAGES_MAX).read_to_string(&mut text)?;
             let lines = text.lines().filter_map(|l| l.split_once(' '));
