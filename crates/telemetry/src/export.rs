@@ -14,8 +14,7 @@ use crate::InitError;
 /// The provider of tracers; it exports when the environment names an endpoint.
 pub(crate) fn tracer_provider(service_name: &str) -> Result<SdkTracerProvider, InitError> {
     let runtime = Handle::try_current().map_err(InitError::NoRuntime)?;
-    let resource = Resource::builder()
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     let resource = match set("OTEL_SERVICE_NAME") {
         Some(_) => resource,
         None => resource.with_service_name(service_name.to_owned()),

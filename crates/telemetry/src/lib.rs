@@ -93,7 +93,9 @@ pub fn init(service_name: &str) -> Result<Guard, InitError> {
     let log = if std::env::var("REKINDLE_LOG").is_ok_and(|v| v.eq_ignore_ascii_case("json")) {
         plain.json().flatten_event(true).boxed()
     } else {
-        plain.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed()
+        plain
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .boxed()
     };
     tracing_subscriber::registry()
         .with(spans)

@@ -35,7 +35,9 @@ async fn child() {
     async {
         let inner = tracing::info_span!(target: "rekindle_test", "inner");
         let mut onward = HeaderMap::new();
-        async { rekindle_telemetry::inject(&mut onward) }.instrument(inner).await;
+        async { rekindle_telemetry::inject(&mut onward) }
+            .instrument(inner)
+            .await;
         println!("onward {}", onward["traceparent"].to_str().unwrap());
     }
     .instrument(outer)
@@ -56,13 +58,23 @@ async fn run_child(endpoint: &str, protocol: Option<&str>) -> Output {
         Some(protocol) => command.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
         None => command.env_remove("OTEL_EXPORTER_OTLP_PROTOCOL"),
     };
-    tokio::time::timeout(LIMIT, command.output()).await.expect("it hangs").unwrap()
+    tokio::time::timeout(LIMIT, command.output())
+        .await
+        .expect("it hangs")
+        .unwrap()
 }
 
 fn onward(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let line = text.lines().find_map(|l| l.split_once("onward ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let line = text
+        .lines()
+        .find_map(|l| l.split_once("onward "))
+        .unwrap_or_else(|| panic!("{text}"));
     line.1.to_owned()
 }
 
@@ -70,7 +82,10 @@ fn onward(output: &Output) -> String {
 async fn check(mut received: mpsc::UnboundedReceiver<ExportTraceServiceRequest>, onward: &str) {
     let mut spans: Vec<Span> = Vec::new();
     while spans.len() < 2 {
-        let export = tokio::time::timeout(LIMIT, received.recv()).await.expect("no spans came").unwrap();
+        let export = tokio::time::timeout(LIMIT, received.recv())
+            .await
+            .expect("no spans came")
+            .unwrap();
         for resource in export.resource_spans {
             let attributes = resource.resource.unwrap().attributes;
             let service = attributes.iter().find(|a| a.key == "service.name").unwrap();
@@ -123,7 +138,9 @@ async fn spans_are_sent_by_http_when_the_protocol_says_so() {
     let (sink, received) = mpsc::unbounded_channel();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let router = axum::Router::new().route("/v1/traces", axum::routing::post(take)).with_state(sink);
+    let router = axum::Router::new()
+        .route("/v1/traces", axum::routing::post(take))
+        .with_state(sink);
     tokio::spawn(async move { axum::serve(listener, router).await });
     let output = run_child(&endpoint, Some("http/protobuf")).await;
     check(received, &onward(&output)).await;
