@@ -269,7 +269,7 @@ pub(crate) fn small_dump(dir: &Path, lazy: &[u8]) {
     let write = |name: &str, bytes: Vec<u8>| std::fs::write(dir.join(name), bytes).unwrap();
     write("inventory.img", noise(80, 1));
     write("pstree.img", framed(0x5027_3030, &[varint(1, 7)]));
-    write("mm-7.img", mm_image(first * 4096, (first + pages + 1) * 4096));
+    write("mm-7.img", mm_image(&[(first * 4096, (first + pages + 1) * 4096, 1)]));
     write("pagemap-7.img", pagemap_image(&runs));
     write("pages-1.img", [lazy, &[0x5a; 4096]].concat());
     write("dump.log", b"not part of the snapshot".to_vec());

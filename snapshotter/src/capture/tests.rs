@@ -44,13 +44,23 @@ async fn every_page_of_a_real_dump_comes_back_and_a_second_time_costs_nothing() 
     let dump = server.scratch("dump");
     let Some(()) = criu_dump(&dump) else { return };
     let index = RegionIndex::new();
+    let started = std::time::Instant::now();
     let published = publish(&server.store, &index, &dump, meta()).await.unwrap();
-    println!("{:?}, new bytes {}", published.summary, published.new_bytes);
+    println!(
+        "{:?}, new bytes {}, {:?}",
+        published.summary,
+        published.new_bytes,
+        started.elapsed()
+    );
 
+    let started = std::time::Instant::now();
     let snapshot = Snapshot::open(&server.store, &published.id).await.unwrap();
+    println!("opened in {:?}", started.elapsed());
     assert_eq!(snapshot.processes.len(), 2);
     let restored = server.scratch("restored");
+    let started = std::time::Instant::now();
     snapshot.write_images(&restored).await.unwrap();
+    println!("images written in {:?}", started.elapsed());
 
     let original = pages_of(&dump);
     let eager: BTreeMap<_, _> = original

@@ -18,7 +18,12 @@ struct VmaEntry {
     start: u64,
     #[prost(uint64, required, tag = "2")]
     end: u64,
+    #[prost(uint32, required, tag = "7")]
+    status: u32,
 }
+
+/// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one: it overlaps the mapping it is in.
+const STATUS_GUARD: u32 = 1 << 16;
 
 /// A mapping of the process, `start..end` in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +43,8 @@ pub fn parse_vmas(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
         entry: 0,
         cause,
     })?;
-    let mut vmas: Vec<Vma> = mm
-        .vmas
-        .iter()
+    let real = mm.vmas.iter().filter(|v| v.status & STATUS_GUARD == 0);
+    let mut vmas: Vec<Vma> = real
         .map(|v| Vma {
             start: v.start,
             end: v.end,
@@ -48,4 +52,19 @@ pub fn parse_vmas(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
         .collect();
     vmas.sort_by_key(|v| v.start);
     Ok(vmas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::mm_image;
+    use super::*;
+
+    #[test]
+    fn mappings_come_by_address_and_guard_ranges_inside_them_are_no_mappings() {
+        let image = mm_image(&[(0x9000, 0xa000, 1), (0x1000, 0x8000, 1), (0x2000, 0x3000, STATUS_GUARD)]);
+        let expected = [(0x1000, 0x8000), (0x9000, 0xa000)].map(|(start, end)| Vma { start, end });
+        assert_eq!(parse_vmas(&image).unwrap(), expected);
+        assert!(parse_vmas(&image[..image.len() - 1]).is_err());
+        assert!(parse_vmas(&image[..8]).is_err());
+    }
 }

@@ -46,10 +46,13 @@ pub(crate) fn pagemap_image(runs: &[Run]) -> Vec<u8> {
     framed(0x5608_4025, &head.chain(runs.iter().map(entry)).collect::<Vec<_>>())
 }
 
-/// `mm-PID.img` of one mapping.
-pub(crate) fn mm_image(start: u64, end: u64) -> Vec<u8> {
-    let vma = [varint(1, start), varint(2, end)].concat();
-    let mut mm = vec![14 << 3 | 2, u8::try_from(vma.len()).unwrap()];
-    mm.extend_from_slice(&vma);
+/// `mm-PID.img` of mappings `(start, end, status)`.
+pub(crate) fn mm_image(vmas: &[(u64, u64, u32)]) -> Vec<u8> {
+    let mut mm = Vec::new();
+    for (start, end, status) in vmas {
+        let vma = [varint(1, *start), varint(2, *end), varint(7, u64::from(*status))].concat();
+        mm.extend_from_slice(&[14 << 3 | 2, u8::try_from(vma.len()).unwrap()]);
+        mm.extend_from_slice(&vma);
+    }
     framed(0x5749_2820, &[mm])
 }

@@ -13,7 +13,7 @@ mod write;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
@@ -162,13 +162,24 @@ impl Store {
         call: impl Future<Output = T>,
     ) -> Result<T, StoreError> {
         let limit = self.inner.timeouts.operation(bytes) + Duration::from_millis(500);
-        tokio::time::timeout(limit, call)
+        self.bounded_until(operation, key, Instant::now() + limit, call).await
+    }
+
+    async fn bounded_until<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        deadline: Instant,
+        call: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        let after = deadline.saturating_duration_since(Instant::now());
+        tokio::time::timeout(after, call)
             .await
             .map_err(|_| StoreError::Timeout {
                 operation,
                 key: self.full_key(key),
                 bucket: self.inner.bucket.clone(),
-                after: limit,
+                after,
             })
     }
 

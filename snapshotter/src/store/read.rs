@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::time::Instant;
 
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_sdk_s3::primitives::ByteStream;
@@ -58,9 +59,10 @@ impl Store {
 
     /// Stream the object into a new file at `path`; nothing of it is left on an error. Returns its size.
     pub async fn get_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
+        let started = Instant::now();
         let mut attempt = 1;
         loop {
-            let result = self.stream_to_file(key, path).await;
+            let result = self.stream_to_file(key, path, started).await;
             let Err(error) = result else { return result };
             // Nothing is there to remove if the file could not be made: the first error is the one to tell.
             drop(tokio::fs::remove_file(path).await);
@@ -77,8 +79,8 @@ impl Store {
         }
     }
 
-    async fn stream_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
-        let (answer, expected) = self.open(key, None).await?;
+    async fn stream_to_file(&self, key: &str, path: &Path, started: Instant) -> Result<u64, StoreError> {
+        let (answer, expected) = self.open(key, None, started).await?;
         let transfer = async {
             let mut file = tokio::fs::File::create_new(path)
                 .await
@@ -94,13 +96,14 @@ impl Store {
             self.check_length(key, written, expected)?;
             Ok(written)
         };
-        self.bounded("read", key, expected, transfer).await?
+        self.bounded_until("read", key, self.deadline(started, expected), transfer)
+            .await?
     }
 
     /// The body as a stream of pieces, and its size, for who unpacks while it arrives, within
     /// [`Store::bounded_transfer`].
     pub(crate) async fn open_stream(&self, key: &str) -> Result<(ByteStream, u64), StoreError> {
-        let (answer, expected) = self.open(key, None).await?;
+        let (answer, expected) = self.open(key, None, Instant::now()).await?;
         Ok((answer.body, expected))
     }
 
@@ -122,9 +125,10 @@ impl Store {
     }
 
     async fn read(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, StoreError> {
+        let started = Instant::now();
         let mut attempt = 1;
         loop {
-            match self.read_once(key, range).await {
+            match self.read_once(key, range, started).await {
                 Err(error @ StoreError::Failed { operation: "read", .. }) if attempt < BODY_ATTEMPTS => {
                     tracing::debug!(
                         key,
@@ -139,8 +143,8 @@ impl Store {
         }
     }
 
-    async fn read_once(&self, key: &str, range: Option<&Range<u64>>) -> Result<Bytes, StoreError> {
-        let (answer, expected) = self.open(key, range).await?;
+    async fn read_once(&self, key: &str, range: Option<&Range<u64>>, started: Instant) -> Result<Bytes, StoreError> {
+        let (answer, expected) = self.open(key, range, started).await?;
         if expected > IN_MEMORY_MAX {
             return Err(self.wrong_answer(key, format!("{expected} bytes are too many to hold in memory")));
         }
@@ -157,10 +161,16 @@ impl Store {
             self.check_length(key, bytes.len() as u64, expected)?;
             Ok(bytes.freeze())
         };
-        self.bounded("read", key, expected, collect).await?
+        self.bounded_until("read", key, self.deadline(started, expected), collect)
+            .await?
     }
 
-    async fn open(&self, key: &str, range: Option<&Range<u64>>) -> Result<(GetObjectOutput, u64), StoreError> {
+    async fn open(
+        &self,
+        key: &str,
+        range: Option<&Range<u64>>,
+        started: Instant,
+    ) -> Result<(GetObjectOutput, u64), StoreError> {
         let call = self
             .inner
             .client
@@ -168,7 +178,8 @@ impl Store {
             .bucket(&self.inner.bucket)
             .key(self.full_key(key))
             .set_range(range.map(http_range));
-        let answer = self.bounded("get", key, 0, call.send()).await?.map_err(|error| {
+        let answer = self.bounded_until("get", key, self.deadline(started, 0), call.send());
+        let answer = answer.await?.map_err(|error| {
             if error.as_service_error().is_some_and(|e| e.is_no_such_key()) {
                 self.not_found(key)
             } else {
@@ -180,6 +191,11 @@ impl Store {
             .and_then(|len| u64::try_from(len).ok())
             .ok_or_else(|| self.wrong_answer(key, "no content length".to_owned()))?;
         Ok((answer, expected))
+    }
+
+    /// When a read that began at `started` must be over: all its attempts share the time of one call.
+    fn deadline(&self, started: Instant, bytes: u64) -> Instant {
+        started + self.inner.timeouts.operation(bytes)
     }
 
     fn check_length(&self, key: &str, found: u64, expected: u64) -> Result<(), StoreError> {

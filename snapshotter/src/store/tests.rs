@@ -166,5 +166,9 @@ async fn one_client_keeps_its_connections() {
         store.get("x").await.unwrap();
     }
     // hyper takes a connection back in a task of its own, so a call right after another may open a second one.
-    assert!(wire.connections() <= 2, "{} connections for 21 calls", wire.connections());
+    assert!(
+        wire.connections() <= 2,
+        "{} connections for 21 calls",
+        wire.connections()
+    );
 }
