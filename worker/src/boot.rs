@@ -7,7 +7,6 @@ use rekindle_init::protocol::Spawn;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode};
-use tracing::Instrument;
 
 use crate::instance::enclosure::{enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, PORT, Parts};
@@ -29,7 +28,7 @@ const TAIL: usize = 12;
 /// `boot_failed` with the function's last lines when it ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
     let spec = &instance.spec;
-    let enclosure = enclose(worker, instance).instrument(tracing::info_span!("sandbox")).await?;
+    let enclosure = instance.phase("sandbox", enclose(worker, instance)).await?;
     let sandbox = &enclosure.sandbox;
     let [stdout, stderr] = &enclosure.outputs;
     let order = Spawn {
@@ -46,7 +45,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         .into_iter()
         .collect::<Result<_, _>>()
         .map_err(|e| unavailable("name the output pipes", &e))?;
-    listening(worker, instance, sandbox).instrument(tracing::info_span!("boot")).await?;
+    instance.phase("listen", listening(worker, instance, sandbox)).await?;
     Ok(Arc::new(Parts {
         client: FunctionClient::new(sandbox),
         sandbox: Arc::clone(sandbox),

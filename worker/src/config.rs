@@ -7,6 +7,10 @@ use std::time::Duration;
 use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
 
+/// The environment variable that has CRIU write more to its logs. From 2 on, logs of restores are kept in
+/// `criu-logs` of the data directory.
+const CRIU_LOG_LEVEL: &str = "FN_CRIU_LOG_LEVEL";
+
 /// A worker's settings.
 #[derive(Clone)]
 pub struct WorkerConfig {
@@ -71,7 +75,7 @@ impl WorkerConfig {
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
             memory_capacity_bytes: half_of_memory(),
             chunk_cache_bytes: 4 << 30,
-            criu_log_level: 1,
+            criu_log_level: std::env::var(CRIU_LOG_LEVEL).ok().and_then(|v| v.parse().ok()).unwrap_or(1),
             boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),
             dump_limit: Duration::from_secs(60),

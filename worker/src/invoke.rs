@@ -126,6 +126,9 @@ fn outward(
         let took = instance.start_took.lock().unwrap_or_default();
         let name = if kind == StartKind::Booted { "boot" } else { "restore" };
         timing = format!("{name};dur={:.3}, ", ms(took));
+        for (phase, took) in instance.phases.lock().iter() {
+            timing.push_str(&format!("{phase};dur={:.3}, ", ms(*took)));
+        }
     }
     timing.push_str(&format!("function;dur={:.3}", ms(function)));
     if let Ok(value) = HeaderValue::from_str(&timing) {

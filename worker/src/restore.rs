@@ -17,7 +17,6 @@ use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_pager::{LostPage, PageRef, PageSource, Pager, PagerConfig};
 use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
-use tracing::Instrument;
 
 use crate::freeze::{call_hook, Hook};
 use crate::instance::enclosure::{Enclosure, enclose, unavailable};
@@ -30,6 +29,8 @@ const PREFETCH_LIMIT: Duration = Duration::from_secs(10);
 /// The descriptors of a restoring CRIU, in the order they are handed over.
 const IMAGES_FD: i32 = 4;
 const FIRST_PIPE_FD: i32 = 5;
+/// From this log level on CRIU's logs are kept.
+const KEPT_LOG_LEVEL: i32 = 2;
 
 fn failed(what: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::new(ErrorCode::RestoreFailed, unavailable(what, error).message)
@@ -44,8 +45,8 @@ pub async fn restore(
     instance: &Arc<Instance>,
     snapshot: &SnapshotId,
 ) -> Result<Arc<Parts>, ApiError> {
-    let opening = worker.snapshots.open(snapshot).instrument(tracing::info_span!("open_snapshot"));
-    let enclosing = enclose(worker, instance).instrument(tracing::info_span!("sandbox"));
+    let opening = instance.phase("open", worker.snapshots.open(snapshot));
+    let enclosing = instance.phase("sandbox", enclose(worker, instance));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
     let snapshot = snapshot.map_err(|e| failed("open the snapshot", &e))?;
     let enclosure = enclosure?;
@@ -60,9 +61,7 @@ pub async fn restore(
     }
     let pager = start_pager(instance, &enclosure, &snapshot, &scratch.0)?;
     let pager = Arc::new(pager);
-    run_criu(worker, &enclosure, &snapshot, &scratch.0, &pager)
-        .instrument(tracing::info_span!("criu"))
-        .await?;
+    instance.phase("criu", run_criu(worker, &enclosure, &snapshot, &scratch.0, &pager)).await?;
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
     };
@@ -74,8 +73,8 @@ pub async fn restore(
         pipes: snapshot.notes.pipes.clone(),
         snapshot: Some(snapshot),
     });
-    call_hook(&instance.spec, &parts, Hook::AfterRestore)
-        .instrument(tracing::info_span!("after_restore"))
+    instance
+        .phase("after-restore", call_hook(&instance.spec, &parts, Hook::AfterRestore))
         .await
         .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
     Ok(parts)
@@ -171,6 +170,9 @@ async fn run_criu(
     })
     .await
     .map_err(|e| failed("restore", &e))?;
+    if worker.config.criu_log_level >= KEPT_LOG_LEVEL {
+        keep_log(worker, dir);
+    }
     match restored {
         Ok(FUNCTION_PID) => Ok(()),
         Ok(other) => Err(ApiError::new(ErrorCode::RestoreFailed, format!("criu restored process {other} instead of {FUNCTION_PID}"))),
@@ -181,12 +183,24 @@ async fn run_criu(
     }
 }
 
+/// Best effort: for whoever wants to see where the time of a restore goes.
+fn keep_log(worker: &Worker, dir: &Path) {
+    let kept = worker.config.data_dir.join("criu-logs");
+    let name = format!("{}-{RESTORE_LOG}", dir.file_name().unwrap_or_default().to_string_lossy());
+    let copied = std::fs::create_dir_all(&kept).and_then(|()| std::fs::copy(dir.join(RESTORE_LOG), kept.join(name)));
+    if let Err(e) = copied {
+        tracing::warn!(error = %e, "criu's log is not kept");
+    }
+}
+
 fn map_working_set(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     if pages.is_empty() {
         return Ok(());
     }
     let _span = tracing::info_span!("working_set", pages = pages.len()).entered();
-    pager.prefetch(Arc::clone(pages), PREFETCH_LIMIT)?;
+    let started = std::time::Instant::now();
+    let mapped = pager.prefetch(Arc::clone(pages), PREFETCH_LIMIT)?;
+    tracing::debug!(asked = pages.len(), mapped, us = started.elapsed().as_micros(), "working set mapped");
     Ok(())
 }
 

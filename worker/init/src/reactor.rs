@@ -9,8 +9,9 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -26,8 +27,8 @@ use crate::{criu, files, namespaces, rootfs, spawn};
 
 /// Where the control socket is moved to, out of the way of descriptors with fixed numbers.
 const CONTROL_FLOOR: i32 = 64;
-/// The longest kernel probe result that is taken, bytes. It is about 2 KiB.
-const PROBE_MAX: u64 = 64 * 1024;
+/// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
+const PROBE_MAX: usize = 64 * 1024;
 
 /// Runs init to its end.
 ///
@@ -176,11 +177,11 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         Request::LoadFiles => files::load(next("archive")?).map(|()| Answer::Done).map_err(plain("load files")),
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE).map(Answer::Bytes).map_err(plain("read the probe")),
         Request::WriteProbe => {
-            let mut content = Vec::new();
+            // Read at a place, not from where the descriptor stands: all sandboxes share it.
+            let mut content = vec![0; PROBE_MAX];
             File::from(next("probe")?)
-                .take(PROBE_MAX)
-                .read_to_end(&mut content)
-                .and_then(|_| File::create(CRIU_PROBE_CACHE)?.write_all(&content))
+                .read_at(&mut content, 0)
+                .and_then(|length| File::create(CRIU_PROBE_CACHE)?.write_all(&content[..length]))
                 .map(|()| Answer::Done)
                 .map_err(plain("write the probe"))
         }

@@ -15,6 +15,7 @@ pub mod enclosure;
 pub mod start;
 mod usage;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use crate::cgroup::Cgroup;
 use crate::logs::Sink;
@@ -72,6 +74,8 @@ pub struct Instance {
     pub kind: Mutex<StartKind>,
     /// How long its start took, once known.
     pub start_took: Mutex<Option<Duration>>,
+    /// The phases of its start, as they ended.
+    pub phases: Mutex<Vec<(&'static str, Duration)>>,
     /// Requests in it.
     pub usage: Usage,
     /// What it writes.
@@ -91,6 +95,7 @@ impl Instance {
             spec,
             kind: Mutex::new(kind),
             start_took: Mutex::new(None),
+            phases: Mutex::default(),
             usage: Usage::default(),
             sink,
             stand: watch::Sender::new(Stand::Starting),
@@ -98,6 +103,15 @@ impl Instance {
             created: Instant::now(),
             verdict: Mutex::new(None),
         })
+    }
+
+    /// Runs a phase of its start, as a span and as a line of `Server-Timing`.
+    pub async fn phase<T>(&self, name: &'static str, work: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let span = tracing::info_span!("phase", otel.name = name);
+        let done = work.instrument(span).await;
+        self.phases.lock().push((name, started.elapsed()));
+        done
     }
 
     /// What it is made of; `None` before it runs and after it ended.
