@@ -1,1 +1,37 @@
-//! rekindle-e2e
+//! The end-to-end tests' harness: a whole platform of its own with real sandboxes, real CRIU, the S3 protocol and HTTP, and
+//! ways to look at it from outside. It blocks; tests are plain functions and run beside each other on threads.
+//!
+//! - [`platform`]: `fn up --foreground` in its own directories; [`shared`]: one for all tests of a binary.
+//! - [`folder`]: functions to deploy; [`call`]: requests and answers.
+//! - [`host`]: an instance's processes and memory as the host sees them; [`leftovers`]: what must not stay.
+//! - [`s3`]: an object store that can be made to hang, die or lie; [`collector`]: where traces go.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+pub mod binaries;
+pub mod call;
+pub mod collector;
+pub mod folder;
+pub mod host;
+pub mod leftovers;
+pub mod platform;
+pub mod s3;
+pub mod shared;
+pub mod wait;
+
+use std::sync::LazyLock;
+
+pub use call::{Answer, Call};
+pub use folder::Folder;
+pub use platform::{Options, Platform};
+pub use shared::shared;
+pub use wait::until;
+
+/// Runs the harness's own futures. It outlives every test, so that connections may be kept between them.
+pub static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+});

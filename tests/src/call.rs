@@ -1,0 +1,158 @@
+//! Requests to a platform, and what came back.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use crate::{Platform, RUNTIME};
+
+/// More than any limit of the platform in these tests: what takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+static HTTP: LazyLock<reqwest::Client> = LazyLock::new(|| reqwest::Client::builder().no_proxy().build().unwrap());
+
+/// A request, not yet sent.
+pub struct Call {
+    request: reqwest::RequestBuilder,
+}
+
+impl Call {
+    pub(crate) fn new(method: Method, url: String) -> Self {
+        Self { request: HTTP.request(method, url).timeout(LIMIT) }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(self, name: &str, value: &str) -> Self {
+        Self { request: self.request.header(name, value) }
+    }
+
+    /// Sets the body.
+    #[must_use]
+    pub fn body(self, body: impl Into<Bytes>) -> Self {
+        Self { request: self.request.body(body.into()) }
+    }
+
+    /// Sends it and waits for the whole answer.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn send(self) -> Answer {
+        self.try_send().unwrap_or_else(|e| panic!("no answer: {e:?}"))
+    }
+
+    /// The same, where a broken connection is expected.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn try_send(self) -> Result<Answer, reqwest::Error> {
+        RUNTIME.block_on(async {
+            let answer = self.request.send().await?;
+            let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+            Ok(Answer { status, headers, body: answer.bytes().await? })
+        })
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// A header's value; empty when there is none.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
+    }
+
+    /// How the instance was started that answered.
+    pub fn start(&self) -> &str {
+        self.header("x-fn-start")
+    }
+
+    /// The instance that answered.
+    pub fn instance(&self) -> &str {
+        self.header("x-fn-instance")
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {} {}", self.status, self.text()))
+    }
+
+    /// The same answer, if it is a success.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.status, 200, "{:?} {}", self.headers, self.text());
+        self
+    }
+
+    /// The same answer, if it has this status and is the platform's error of this code. Its form is checked too.
+    ///
+    /// # Panics
+    /// When it is something else.
+    #[track_caller]
+    pub fn error(self, status: u16, code: &str) -> Self {
+        assert_eq!(self.status, status, "{:?} {}", self.headers, self.text());
+        let body = self.json();
+        assert_eq!(body["code"], code, "{body}");
+        assert!(body["message"].as_str().is_some_and(|m| m.len() > 10), "{body}");
+        assert_eq!(body["request_id"], self.header("x-request-id"), "{body}");
+        self
+    }
+
+    /// The message of an error.
+    pub fn message(&self) -> String {
+        self.json()["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Platform {
+    /// A request to any path of the platform, without the key.
+    pub fn request(&self, method: &str, path: &str) -> Call {
+        Call::new(method.parse().unwrap(), format!("{}{path}", self.url()))
+    }
+
+    /// A request to the admin API.
+    pub fn admin(&self, method: &str, path: &str) -> Call {
+        self.request(method, path).header("authorization", &format!("Bearer {}", self.key()))
+    }
+
+    /// Invokes a function by GET.
+    #[track_caller]
+    pub fn get(&self, function: &str, path: &str) -> Answer {
+        self.request("GET", &format!("/function/{function}{path}")).send()
+    }
+
+    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. It takes no other request afterwards than it
+    /// is given, unless it is idle.
+    #[track_caller]
+    pub fn fresh(&self, start: &str, function: &str, path: &str) -> Answer {
+        self.admin("GET", &format!("/function/{function}{path}"))
+            .header("x-fn-force-start", start)
+            .send()
+    }
+}

@@ -1,0 +1,89 @@
+//! An instance as the host sees it: its processes, and their memory, read from outside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::IoSliceMut;
+use std::path::Path;
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+use crate::Platform;
+use crate::leftovers::group_name;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// A mapping of private anonymous memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: usize,
+    /// One past its last address.
+    pub end: usize,
+    /// As in /proc/PID/maps, such as `rw-p`.
+    pub access: String,
+    /// `[heap]`, `[stack]` or nothing.
+    pub name: String,
+}
+
+/// The processes of an instance by their pids inside; without the sandbox's init.
+pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
+    let group = group_name(&platform.directory("run"));
+    let root = Path::new("/sys/fs/cgroup");
+    let mut parents = vec![root.to_owned()];
+    parents.extend(fs::read_dir(root).unwrap().flatten().map(|e| e.path()));
+    let files = parents.iter().map(|p| p.join(&group).join(instance).join("cgroup.procs"));
+    let text = files.filter_map(|f| fs::read_to_string(f).ok()).next();
+    let text = text.unwrap_or_else(|| panic!("{instance} has no control group below {group}"));
+    let pids = text.lines().map(|l| l.parse::<i32>().unwrap());
+    pids.filter_map(|host| Some((inner_pid(host)?, host))).filter(|(inner, _)| *inner != 1).collect()
+}
+
+fn inner_pid(host: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{host}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// The private anonymous mappings of a process that it may read.
+pub fn anonymous(pid: i32) -> Vec<Mapping> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let parsed = maps.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let access = words.next()?.to_owned();
+        let inode = words.nth(2)?;
+        let name = words.next().unwrap_or_default().to_owned();
+        let at = |text| usize::from_str_radix(text, 16).unwrap();
+        let kernels = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&name.as_str());
+        let wanted = access.starts_with('r') && access.ends_with('p') && inode == "0" && !kernels;
+        wanted.then(|| Mapping { start: at(start), end: at(end), access, name })
+    });
+    parsed.collect()
+}
+
+/// Reads a process's memory. A page that a pager has yet to bring is brought, as by the process's own touch.
+///
+/// # Panics
+/// When some of it cannot be read.
+pub fn read(pid: i32, start: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        let remote = [RemoteIoVec { base: start + done, len: len - done }];
+        let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut bytes[done..])], &remote);
+        match read {
+            Ok(n) if n > 0 => done += n,
+            other => panic!("process {pid} at {:#x}: {other:?}", start + done),
+        }
+    }
+    bytes
+}
+
+/// The ranges, as offsets into the page, at which two pages differ; nothing for equal ones.
+pub fn difference(a: &[u8], b: &[u8]) -> Option<std::ops::Range<usize>> {
+    let first = a.iter().zip(b).position(|(x, y)| x != y)?;
+    let last = a.iter().zip(b).rposition(|(x, y)| x != y)?;
+    Some(first..last + 1)
+}

@@ -1,0 +1,356 @@
+//! A platform under test: `fn up --foreground` with directories, port and control groups of its own.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use parking::Parked;
+use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
+use tempfile::TempDir;
+
+use crate::wait::until;
+use crate::{Folder, binaries, leftovers};
+
+/// To be ready: it imports the root filesystems at its first start.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+/// To stop in good order.
+const STOP_LIMIT: Duration = Duration::from_secs(45);
+/// For one deploy; numpy is fetched and unpacked in it.
+const DEPLOY_LIMIT_S: u32 = 180;
+
+/// How to start a platform.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Variables of its environment.
+    pub env: Vec<(String, String)>,
+    /// Further arguments of `fn up`.
+    pub args: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { env: Vec::new(), args: vec!["--memory".into(), "12GiB".into()] }
+    }
+}
+
+/// A platform. Dropping it stops it.
+pub struct Platform {
+    root: TempDir,
+    port: u16,
+    options: Options,
+    running: Option<Parked>,
+}
+
+mod parking {
+    //! Children that die with the test. The kernel's parent-death signal is tied to the thread that started the child, and
+    //! tests' threads end early: so a thread of its own starts it and stays.
+
+    use super::*;
+
+    pub(super) struct Parked {
+        pub(super) child: Child,
+        _thread: mpsc::SyncSender<()>,
+    }
+
+    impl Parked {
+        pub(super) fn start(mut command: Command) -> Self {
+            let (started, child) = mpsc::sync_channel(1);
+            let (stay, end) = mpsc::sync_channel::<()>(1);
+            thread::spawn(move || {
+                started.send(command.spawn().unwrap()).unwrap();
+                // Until the handle is dropped.
+                let _gone = end.recv();
+            });
+            Self { child: child.recv().unwrap(), _thread: stay }
+        }
+    }
+}
+
+impl Platform {
+    /// Starts one with the usual options and waits until it is ready.
+    pub fn start() -> Self {
+        Self::start_with(Options::default())
+    }
+
+    /// Starts one and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not get ready, with the end of its log.
+    pub fn start_with(options: Options) -> Self {
+        let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
+        fs::create_dir(root.path().join("cache")).unwrap();
+        std::os::unix::fs::symlink(binaries::runtimes(), root.path().join("cache/runtimes")).unwrap();
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let mut platform = Self { root, port, options, running: None };
+        platform.restart();
+        platform
+    }
+
+    /// Starts it again after it was stopped or killed, with the same directories.
+    ///
+    /// # Panics
+    /// When it does not get ready.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        assert!(self.running.is_none(), "it runs already");
+        let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "TERM"])
+            .arg(binaries::directory().join("fn"))
+            .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{}", self.port)])
+            .args(&self.options.args)
+            .env("FN_DATA", self.directory("data"))
+            .env("FN_CACHE", self.directory("cache"))
+            .env("FN_RUN", self.directory("run"))
+            .env("RUST_LOG", "warn,rekindle=info")
+            .envs(self.options.env.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        self.running = Some(Parked::start(command));
+        let end = Instant::now() + READY_LIMIT;
+        loop {
+            if self.request("GET", "/readyz").try_send().is_ok_and(|a| a.status == 200) {
+                return;
+            }
+            let ended = self.child().try_wait().unwrap();
+            if ended.is_some() || Instant::now() > end {
+                panic!("the platform does not get ready ({ended:?}):\n{}", self.log_tail(60));
+            }
+            thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    fn child(&mut self) -> &mut Child {
+        &mut self.running.as_mut().unwrap().child
+    }
+
+    /// Stops it in good order.
+    ///
+    /// # Panics
+    /// When it does not end in time or ends with an error.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        let status = self.signal(Signal::SIGTERM);
+        assert!(status.success(), "it stopped with {status}:\n{}", self.log_tail(60));
+    }
+
+    /// Kills it, without any chance to clean up.
+    #[track_caller]
+    pub fn kill9(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+
+    #[track_caller]
+    fn signal(&mut self, signal: Signal) -> ExitStatus {
+        let pid = self.pid();
+        kill(Pid::from_raw(pid), signal).unwrap();
+        let child = self.child();
+        let end = Instant::now() + STOP_LIMIT;
+        while Instant::now() < end {
+            if let Some(status) = child.try_wait().unwrap() {
+                self.running = None;
+                return status;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        self.running = None;
+        panic!("it did not end within {STOP_LIMIT:?} of {signal}:\n{}", self.log_tail(60));
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.running.as_ref().unwrap().child.id().cast_signed()
+    }
+
+    /// Its own directory, which is in the path of everything it mounts.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// One of its directories: `data`, `cache` or `run`.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Where its gateway listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The address of its gateway.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Its admin key.
+    pub fn key(&self) -> String {
+        fs::read_to_string(self.directory("data").join("admin.key")).unwrap().trim().to_owned()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.root.path().join("log")
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    /// The end of what it logged.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Forgets all that its worker could fetch again. It must be stopped.
+    pub fn empty_cache(&self) {
+        assert!(self.running.is_none());
+        fs::remove_dir_all(self.directory("cache").join("worker")).unwrap();
+    }
+
+    /// Runs `fn` against it.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        Command::new(binaries::directory().join("fn"))
+            .args(args)
+            .env("FN_URL", self.url())
+            .env("FN_KEY", self.key())
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Deploys a function by `fn deploy` and answers its live version, which has a snapshot if it asked for one.
+    ///
+    /// # Panics
+    /// When it does not go live.
+    #[track_caller]
+    pub fn deploy(&self, folder: &Folder) -> VersionInfo {
+        match self.try_deploy(folder) {
+            Ok(version) => {
+                assert_eq!(version.snapshot_error, None, "{}", self.log_tail(30));
+                version
+            }
+            Err(message) => panic!("{message}\n{}", self.log_tail(60)),
+        }
+    }
+
+    /// The same, for what is to be refused.
+    ///
+    /// # Errors
+    /// What `fn` printed.
+    pub fn try_deploy(&self, folder: &Folder) -> Result<VersionInfo, String> {
+        let path = folder.path().to_str().unwrap();
+        let output = self.cli(&["deploy", path, "--json", "--wait", &DEPLOY_LIMIT_S.to_string()]);
+        if output.status.success() {
+            Ok(serde_json::from_slice(&output.stdout).unwrap())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Its functions.
+    pub fn functions(&self) -> Vec<FunctionSummary> {
+        serde_json::from_value(self.admin("GET", "/v1/functions").send().ok().json()).unwrap()
+    }
+
+    /// Its instances.
+    pub fn instances(&self) -> Vec<InstanceInfo> {
+        serde_json::from_value(self.admin("GET", "/v1/instances").send().ok().json()).unwrap()
+    }
+
+    /// The instances of one function.
+    pub fn instances_of(&self, function: &str) -> Vec<InstanceInfo> {
+        let mut all = self.instances();
+        all.retain(|i| i.function.as_str() == function);
+        all
+    }
+
+    /// Waits until a function has no instance.
+    #[track_caller]
+    pub fn until_gone(&self, function: &str, limit: Duration) {
+        until(&format!("{function} at zero"), limit, || self.instances_of(function).is_empty().then_some(()));
+    }
+
+    /// What a function wrote and what the platform wrote of it.
+    pub fn logs(&self, function: &str) -> Vec<LogLine> {
+        let output = self.cli(&["logs", function, "--json", "--tail", "1000"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits for a line of a function's log that has `part` in it.
+    #[track_caller]
+    pub fn until_logged(&self, function: &str, part: &str) -> LogLine {
+        until(&format!("\"{part}\" in the log of {function}"), Duration::from_secs(10), || {
+            self.logs(function).into_iter().find(|l| l.text.contains(part))
+        })
+    }
+
+    /// Threads of the platform whose names begin like this.
+    pub fn threads(&self, prefix: &str) -> usize {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        tasks
+            .flatten()
+            .filter_map(|t| fs::read_to_string(t.path().join("comm")).ok())
+            .filter(|name| name.starts_with(prefix))
+            .count()
+    }
+
+    /// What is left of a stopped platform; nothing, if all is well.
+    pub fn leftovers(&self) -> Vec<String> {
+        leftovers::of(self.root.path(), &self.directory("run"))
+    }
+}
+
+impl Platform {
+    /// Stops it through a shared reference, at the end of a test binary.
+    pub(crate) fn end_shared(&self) -> Result<(), String> {
+        let pid = Pid::from_raw(self.pid());
+        kill(pid, Signal::SIGTERM).map_err(|e| e.to_string())?;
+        let end = Instant::now() + STOP_LIMIT;
+        loop {
+            match nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::WNOHANG)) {
+                Ok(nix::sys::wait::WaitStatus::StillAlive) if Instant::now() < end => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Ok(nix::sys::wait::WaitStatus::Exited(_, 0)) => break,
+                other => return Err(format!("{other:?}\n{}", self.log_tail(60))),
+            }
+        }
+        let left = self.leftovers();
+        // Statics are not dropped.
+        let _removed = fs::remove_dir_all(self.root.path());
+        if left.is_empty() { Ok(()) } else { Err(left.join("\n")) }
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        if let Some(mut parked) = self.running.take() {
+            // A test that failed has said so; this only cleans up.
+            let _gone = kill(Pid::from_raw(parked.child.id().cast_signed()), Signal::SIGTERM);
+            let end = Instant::now() + STOP_LIMIT;
+            while Instant::now() < end && parked.child.try_wait().is_ok_and(|s| s.is_none()) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            let _ended = parked.child.kill();
+            let _reaped = parked.child.wait();
+        }
+        if thread::panicking() {
+            eprintln!("--- the end of the platform's log ---\n{}", self.log_tail(40));
+        }
+    }
+}

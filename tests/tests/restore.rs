@@ -1,0 +1,282 @@
+//! What a lazy restore must be: the same bytes as the original, whatever the function does to its memory, for many clones
+//! at once.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use rekindle_e2e::host::{self, PAGE};
+use rekindle_e2e::s3::ObjectStore;
+use rekindle_e2e::{Answer, Folder, Platform, RUNTIME, shared, until};
+use rekindle_snapshotter::{ChunkCache, PageIndex, RegionReader, Snapshot};
+
+/// Twenty instances, each answering only when all of them are held.
+const CLONES: usize = 20;
+
+#[test]
+fn twenty_clones_of_one_snapshot_answer_at_once_and_are_not_alike() {
+    let code = "import os, random, time, uuid\nblob = os.urandom(1 << 20)\n\ndef handler(event, context):\n    time.sleep(3)\n    \
+        return {'random': random.random(), 'urandom': os.urandom(8).hex(), 'uuid': str(uuid.uuid4()), 'blob': sum(blob)}\n";
+    let settings = format!("concurrency = 1\nmax_instances = {CLONES}\ntimeout = \"60s\"");
+    shared().deploy(&Folder::python("clones", &settings, code));
+    let answers: Vec<Answer> = thread::scope(|s| {
+        let calls: Vec<_> = (0..CLONES).map(|_| s.spawn(|| shared().get("clones", "/").ok())).collect();
+        calls.into_iter().map(|c| c.join().unwrap()).collect()
+    });
+    let restored = answers.iter().filter(|a| a.start() == "restored").count();
+    // The one that was booted for the deploy is warm.
+    assert!(restored >= CLONES - 1, "{:?}", answers.iter().map(Answer::start).collect::<Vec<_>>());
+    let different = |of: &dyn Fn(&Answer) -> String| answers.iter().map(of).collect::<BTreeSet<_>>().len();
+    assert_eq!(different(&|a| a.instance().to_owned()), CLONES);
+    for value in ["random", "urandom", "uuid"] {
+        assert_eq!(different(&|a| a.json()[value].to_string()), CLONES, "{value} is equal in some of them");
+    }
+    assert_eq!(different(&|a| a.json()["blob"].to_string()), 1, "memory is the snapshot's in all of them");
+}
+
+#[test]
+fn memory_is_right_whatever_the_function_does_to_it() {
+    shared().deploy(&Folder::sample("memory-python", |t| t));
+    // Each in an instance of its own, so that it meets pages that nobody has touched.
+    let checks = ["dontneed", "unmap", "grow", "move", "shrink", "fork", "threads", "allocator", "digest", "all"];
+    for check in checks {
+        let answer = shared().fresh("restored", "memory", &format!("/{check}")).ok();
+        assert_eq!(answer.start(), "restored", "{check}");
+        assert_eq!(answer.json()["ok"], true, "{check}: {}", answer.text());
+    }
+}
+
+#[test]
+fn the_digest_is_the_same_before_and_after_everything_in_one_instance() {
+    let folder = Folder::sample("memory-python", |t| t.replace("\"memory\"", "\"memory-one\"").replace("= 40", "= 1"));
+    let version = shared().deploy(&folder);
+    // Only the restored one may answer: the one from the deploy goes first.
+    let first = shared().instances_of("memory-one");
+    let deleted = shared().admin("DELETE", &format!("/v1/instances/{}", first[0].id)).send();
+    assert!(deleted.status < 300, "{} {}", deleted.status, deleted.text());
+    let before = shared().get("memory-one", "/digest").ok();
+    assert_eq!(before.start(), "restored", "{version:?}");
+    for check in ["threads", "fork", "move", "dontneed", "unmap", "grow", "shrink", "allocator", "fork", "all"] {
+        let answer = shared().get("memory-one", &format!("/{check}")).ok();
+        assert_eq!(answer.instance(), before.instance());
+        assert_eq!(answer.json()["ok"], true, "{check}: {}", answer.text());
+    }
+    let after = shared().get("memory-one", "/digest").ok().json();
+    assert_eq!(after["sha256"], before.json()["sha256"]);
+    assert_eq!(after["ok"], true);
+}
+
+#[test]
+fn a_large_buffer_has_the_same_sum_booted_and_restored() {
+    shared().deploy(&Folder::sample("touch-python", |t| t));
+    let booted = shared().fresh("booted", "touch", "/sum").ok();
+    let restored = shared().fresh("restored", "touch", "/sum").ok();
+    assert_eq!(restored.start(), "restored");
+    assert_eq!(restored.json(), booted.json());
+    assert_eq!(restored.json()["bytes"], 64 << 20);
+}
+
+#[test]
+fn state_goes_on_from_the_snapshot_in_every_copy() {
+    let warmups = "\n[[warmup]]\npath = \"/\"\n\n[[warmup]]\npath = \"/\"\n\n[[warmup]]\npath = \"/\"\n";
+    let folder = Folder::sample("counter-python", |t| t + warmups);
+    shared().deploy(&folder);
+    let one = shared().fresh("restored", "counter", "/").ok();
+    let two = shared().fresh("restored", "counter", "/").ok();
+    for answer in [&one, &two] {
+        assert_eq!(answer.start(), "restored");
+        assert_eq!((answer.json()["count"].as_u64(), answer.json()["restores"].as_u64()), (Some(4), Some(1)), "{}", answer.text());
+    }
+    assert_ne!(one.instance(), two.instance());
+    assert_ne!(one.json()["identity"], two.json()["identity"], "the after-restore hook draws a new one");
+    assert_eq!(one.json()["pid"], two.json()["pid"]);
+    shared().until_logged("counter", "snapshot taken at count 3");
+}
+
+#[test]
+fn environment_and_private_files_are_in_the_snapshot() {
+    let code = r"
+import os, pathlib, socket, stat
+at = pathlib.Path('/tmp/made/at-start')
+at.parent.mkdir(mode=0o750)
+at.write_bytes(bytes(range(256)) * 4000)
+os.symlink('at-start', '/tmp/made/link')
+held = open('/tmp/held', 'w+b')
+held.write(b'written while open')
+held.flush()
+unlinked = open('/dev/shm/shared', 'w+b')
+unlinked.write(b'in /dev/shm')
+unlinked.flush()
+
+def handler(event, context):
+    held.seek(0)
+    unlinked.seek(0)
+    found = pathlib.Path('/tmp/made/link').read_bytes()
+    open('/tmp/own', 'a').write('x')
+    return {'whole': found == bytes(range(256)) * 4000, 'held': held.read().decode(), 'shm': unlinked.read().decode(),
+            'mode': stat.S_IMODE(os.stat('/tmp/made').st_mode), 'env': os.environ['GREETING'], 'home': os.environ['HOME'],
+            'host': socket.gethostname(), 'own': os.path.getsize('/tmp/own')}
+";
+    shared().deploy(&Folder::python("private-files", "tmp = \"16MiB\"\n[env]\nGREETING = \"good day, \u{1F44B}\"", code));
+    for _ in 0..2 {
+        let answer = shared().fresh("restored", "private-files", "/").ok();
+        assert_eq!(answer.start(), "restored");
+        let body = answer.json();
+        assert_eq!(body["whole"], true, "{body}");
+        assert_eq!((body["held"].as_str(), body["shm"].as_str()), (Some("written while open"), Some("in /dev/shm")));
+        assert_eq!(body["env"], "good day, \u{1F44B}");
+        assert_eq!(body["mode"], 0o750, "{body}");
+        assert_eq!(body["own"], 1, "each copy has files of its own: {body}");
+    }
+}
+
+#[test]
+fn child_processes_and_threads_are_in_the_snapshot() {
+    let code = r"
+import os, threading, queue
+to_child, from_parent = os.pipe(), os.pipe()
+secret = os.urandom(1 << 16)
+child = os.fork()
+if child == 0:
+    while os.read(to_child[0], 1):
+        os.write(from_parent[1], str(sum(secret)).rjust(16).encode())
+asked, told = queue.Queue(), queue.Queue()
+threading.Thread(target=lambda: [told.put(asked.get() * 2) for _ in iter(int, 1)], daemon=True).start()
+
+def handler(event, context):
+    os.write(to_child[1], b'?')
+    asked.put(21)
+    return {'child': int(os.read(from_parent[0], 16)), 'own': sum(secret), 'thread': told.get(timeout=5), 'pid': child,
+            'alive': os.waitpid(child, os.WNOHANG) == (0, 0)}
+";
+    shared().deploy(&Folder::python("family", "", code));
+    let answer = shared().fresh("restored", "family", "/").ok();
+    assert_eq!(answer.start(), "restored");
+    let body = answer.json();
+    assert_eq!(body["child"], body["own"], "{body}");
+    assert_eq!((body["thread"].as_u64(), body["alive"].as_bool()), (Some(42), Some(true)), "{body}");
+}
+
+/// A server whose child process does nothing from its start on: nobody but the restore could change its memory.
+const QUIET: &str = r#"
+import os, random, signal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+noise = [random.Random(n).randbytes(3000) for n in range(3000)]
+zeros = bytearray(4 << 20)
+sparse = bytearray(8 << 20)
+for at in range(0, len(sparse), 5 * 4096):
+    sparse[at] = 1
+child = os.fork()
+if child == 0:
+    while True:
+        signal.pause()
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *arguments):
+        pass
+    def do_GET(self):
+        body = str(child).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"#;
+
+/// Restartable sequences: the kernel writes the processor's number there whenever the thread goes on.
+const RSEQ_BYTES: usize = 32;
+
+#[test]
+fn a_restored_process_has_the_original_s_memory_byte_for_byte() {
+    let store = ObjectStore::start();
+    let platform = Platform::start_with(store.options());
+    let version = platform.deploy(&Folder::server("quiet", "concurrency = 4", QUIET));
+    let snapshot = version.snapshot.unwrap().id;
+    // The original goes on running after the checkpoint: what it holds is what an eager restore gives.
+    let original = platform.get("quiet", "/").ok();
+    assert_eq!(original.start(), "warm", "the deploy's own instance");
+    let restored = platform.fresh("restored", "quiet", "/").ok();
+    assert_eq!(restored.start(), "restored");
+    assert_eq!(restored.text(), original.text());
+    let child: i32 = original.text().parse().unwrap();
+    let there = host::processes(&platform, original.instance())[&child];
+    let here = host::processes(&platform, restored.instance())[&child];
+
+    let mappings = host::anonymous(there);
+    assert_eq!(mappings, host::anonymous(here), "the mappings differ");
+    let stored = stored_pages(&store, &snapshot, child);
+    let (mut pages, mut written) = (0, Vec::new());
+    for mapping in &mappings {
+        let len = mapping.end - mapping.start;
+        let (before, after) = (host::read(there, mapping.start, len), host::read(here, mapping.start, len));
+        for (index, (a, b)) in before.chunks(PAGE).zip(after.chunks(PAGE)).enumerate() {
+            let address = mapping.start + index * PAGE;
+            pages += 1;
+            if let Some(range) = host::difference(a, b) {
+                written.push((address, range));
+                continue;
+            }
+            // A page that the dump did not see is of zeros, or a file's.
+            if let Some(page) = stored.get(&(address as u64)) {
+                assert!(host::difference(page, b).is_none(), "{address:#x} is not the snapshot's");
+            }
+        }
+    }
+    assert!(pages * PAGE > 24 << 20, "only {pages} pages were compared");
+    assert!(stored.len() * PAGE > 10 << 20, "only {} pages are in the snapshot", stored.len());
+    assert!(
+        written.len() <= 1 && written.iter().all(|(_, range)| range.len() <= RSEQ_BYTES),
+        "of {pages} pages these differ: {written:x?}"
+    );
+}
+
+/// Every page of one process in a snapshot, read through the snapshot format, by address.
+fn stored_pages(
+    store: &ObjectStore,
+    id: &rekindle_wire::SnapshotId,
+    pid: i32,
+) -> std::collections::HashMap<u64, Vec<u8>> {
+    let client = store.client();
+    let cache = tempfile::tempdir().unwrap();
+    RUNTIME.block_on(async {
+        let snapshot = Snapshot::open(&client, id).await.unwrap();
+        let map = &snapshot.process(pid.cast_unsigned()).unwrap().page_map;
+        let reader = RegionReader::new(client.clone(), ChunkCache::open(cache.path(), 1 << 30).unwrap());
+        let mut pages = std::collections::HashMap::new();
+        for region in map.regions() {
+            let bytes = reader.read(region).await.unwrap();
+            for (page, content) in (region.first.0..).zip(bytes.chunks(PAGE)) {
+                pages.insert(PageIndex(page).address(), content.to_vec());
+            }
+        }
+        pages
+    })
+}
+
+#[test]
+fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
+    let store = ObjectStore::start();
+    let mut platform = Platform::start_with(store.options());
+    let folder = Folder::sample("touch-python", |t| t.replace("\"touch\"", "\"recorded\""));
+    let snapshot = platform.deploy(&folder).snapshot.unwrap().id;
+    let client = store.client();
+    let key = rekindle_snapshotter::keys::working_set(&snapshot);
+    let stored = || RUNTIME.block_on(client.get(&key)).ok();
+    assert!(stored().is_none(), "nothing was restored yet");
+    platform.fresh("restored", "recorded", "/").ok();
+    let pack = until("the working set's pack", Duration::from_secs(15), stored);
+    assert!(!pack.is_empty());
+    // On a host that knows nothing of it, from the pack.
+    platform.stop();
+    platform.empty_cache();
+    platform.restart();
+    let cold = platform.fresh("restored", "recorded", "/sum").ok();
+    assert_eq!(cold.start(), "restored");
+    let booted = platform.fresh("booted", "recorded", "/sum").ok();
+    assert_eq!(cold.json(), booted.json());
+}
