@@ -42,6 +42,8 @@ pub struct WorkerConfig {
     pub chunk_cache_bytes: u64,
     /// How much CRIU writes to its logs, 0 to 4.
     pub criu_log_level: i32,
+    /// Sandboxes kept ready, empty.
+    pub empty_sandboxes: usize,
     /// How long an instance may take to boot.
     pub boot_limit: Duration,
     /// How long a restore may take.
@@ -76,6 +78,7 @@ impl WorkerConfig {
             memory_capacity_bytes: half_of_memory(),
             chunk_cache_bytes: 4 << 30,
             criu_log_level: std::env::var(CRIU_LOG_LEVEL).ok().and_then(|v| v.parse().ok()).unwrap_or(1),
+            empty_sandboxes: 8,
             boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),
             dump_limit: Duration::from_secs(60),

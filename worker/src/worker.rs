@@ -17,6 +17,7 @@ use crate::config::WorkerConfig;
 use crate::instance::Instance;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
+use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::Snapshots;
 
 /// Why a worker cannot come up.
@@ -45,6 +46,8 @@ pub struct Worker {
     pub config: WorkerConfig,
     /// Control groups of this host.
     pub cgroups: Cgroups,
+    /// Sandboxes made ahead.
+    pub pool: Arc<SandboxPool>,
     /// What functions write.
     pub logs: Logs,
     /// Unpacked layers.
@@ -81,7 +84,10 @@ impl Worker {
         let images = make(config.run_dir.join("images"))?;
         make(config.run_dir.join("restores"))?;
         let layers = make(config.cache_dir.join("layers"))?;
-        make(config.cache_dir.join("build"))?;
+        let building = make(config.cache_dir.join("build"))?;
+        if let Err(e) = crate::build::sweep(&building) {
+            tracing::warn!(error = %e, "cannot remove what unfinished builds left");
+        }
         let cgroups = Cgroups::detect(&config.cgroup_root).map_err(StartError::Cgroups)?;
         match cgroups.sweep() {
             Ok(swept) if swept.is_empty() => {}
@@ -101,6 +107,7 @@ impl Worker {
         Ok(Arc::new(Self {
             layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(config.store.clone(), reader, &images, config.memory_capacity_bytes / 2),
+            pool: Arc::new(SandboxPool::new(cgroups.clone(), config.init_binary.clone(), config.empty_sandboxes)),
             cgroups,
             logs,
             index,
@@ -145,6 +152,9 @@ impl Worker {
         for instance in self.all_instances() {
             instance.stop("the worker is shutting down").await;
         }
+        let pool = Arc::clone(&self.pool);
+        // It does not panic; the runtime going down is the only other way to fail.
+        let _ = tokio::task::spawn_blocking(move || pool.close()).await;
     }
 
     /// CRIU's kernel probe, to be put into each sandbox: a descriptor to read it from its start.

@@ -54,12 +54,19 @@ pub fn enter() -> Result<Option<Pid>, NamespaceError> {
     }
 }
 
-/// Names the host and brings its only network interface up.
+/// Names the host.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn prepare_network(hostname: &str) -> Result<(), NamespaceError> {
-    sethostname(hostname).map_err(|e| NamespaceError::Call("sethostname", e))?;
+pub fn name_host(hostname: &str) -> Result<(), NamespaceError> {
+    sethostname(hostname).map_err(|e| NamespaceError::Call("sethostname", e))
+}
+
+/// Brings the only network interface up.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn prepare_network() -> Result<(), NamespaceError> {
     loopback_up().map_err(NamespaceError::Loopback)
 }
 

@@ -27,11 +27,9 @@ pub const CRIU_DIR: &str = "/run/criu";
 /// Where CRIU keeps the result of its kernel probe.
 pub const CRIU_PROBE_CACHE: &str = "/run/criu.kdat";
 
-/// What a sandbox is made of. The first message.
+/// What a sandbox is furnished with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// `cgroup.procs` files that init writes itself into.
-    pub cgroup_procs: Vec<PathBuf>,
     /// Host name inside.
     pub hostname: String,
     /// Directory on the host with the root filesystem; mounted read-only.
@@ -64,8 +62,11 @@ pub struct Spawn {
 /// A request of the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
-    /// Build the sandbox.
-    Setup(Setup),
+    /// The first: join the control groups with these `cgroup.procs` files and enter new namespaces. Needs to know nothing of
+    /// the function, so that it is done ahead of time.
+    Enter(Vec<PathBuf>),
+    /// Lay out the files, once, before anything else.
+    Furnish(Setup),
     /// Start the function as process [`FUNCTION_PID`].
     Spawn(Spawn),
     /// Start `criu swrk`. Beside it: its end of the RPC socket, then the image directory, then (at restore) the pipes to

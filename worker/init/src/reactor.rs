@@ -1,9 +1,9 @@
 //! Init's life:
 //!
 //! ```text
-//! start ──Setup──> namespaces, fork ──(first process exits)
+//! start ──Enter──> namespaces, fork ──(first process exits)
 //!                        │
-//!                       pid 1 ── files, network ──> serve: requests one by one, children reaped as they die
+//!                       pid 1 ── network ──> serve: Furnish (files), then requests one by one, children reaped as they die
 //!                                                     │
 //!                                      control socket closed: exit, and the kernel kills the rest
 //! ```
@@ -51,28 +51,20 @@ pub fn run() -> io::Result<()> {
         Err(ReceiveError::Closed) => return Ok(()),
         Err(e) => return Err(io::Error::other(e)),
     };
-    let Request::Setup(setup) = request else {
-        return Err(io::Error::other("the first request is not Setup"));
+    let Request::Enter(cgroup_procs) = request else {
+        return Err(io::Error::other("the first request is not Enter"));
     };
-    let entered = namespaces::join_cgroups(&setup.cgroup_procs).and_then(|()| namespaces::enter());
+    let entered = namespaces::join_cgroups(&cgroup_procs).and_then(|()| namespaces::enter());
     match entered {
         Err(e) => answer(control, Answer::Failed(chain(&e))),
         Ok(Some(pid)) => namespaces::report_pid(control, pid),
-        Ok(None) => {
-            let ready = rootfs::enter(&setup)
-                .map_err(|e| chain(&e))
-                .and_then(|last_pid| match namespaces::prepare_network(&setup.hostname) {
-                    Ok(()) => Ok(last_pid),
-                    Err(e) => Err(chain(&e)),
-                });
-            match ready {
-                Ok(last_pid) => {
-                    answer(control, Answer::Done)?;
-                    serve(control, Sandbox { last_pid, clocks_set: false })
-                }
-                Err(text) => answer(control, Answer::Failed(text)),
+        Ok(None) => match namespaces::prepare_network() {
+            Ok(()) => {
+                answer(control, Answer::Done)?;
+                serve(control, Sandbox { last_pid: None, clocks_set: false })
             }
-        }
+            Err(e) => answer(control, Answer::Failed(chain(&e))),
+        },
     }
 }
 
@@ -138,15 +130,17 @@ fn reap(control: BorrowedFd<'_>) -> io::Result<()> {
 
 /// What init keeps between requests.
 struct Sandbox {
-    last_pid: File,
+    /// Set once the sandbox is furnished.
+    last_pid: Option<File>,
     clocks_set: bool,
 }
 
 impl Sandbox {
     /// The next process gets the first free id after `pid`.
     fn set_last_pid(&mut self, pid: i32) -> io::Result<()> {
-        self.last_pid.seek(io::SeekFrom::Start(0))?;
-        self.last_pid.write_all(pid.to_string().as_bytes())
+        let file = self.last_pid.as_mut().ok_or_else(|| io::Error::other("the sandbox is not furnished"))?;
+        file.seek(io::SeekFrom::Start(0))?;
+        file.write_all(pid.to_string().as_bytes())
     }
 }
 
@@ -155,7 +149,13 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
     let mut next = |what: &str| fds.next().ok_or_else(|| format!("{what}: the descriptor beside it is missing"));
     let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     match request {
-        Request::Setup(_) => Err("the sandbox is set up already".to_owned()),
+        Request::Enter(_) => Err("the sandbox is entered already".to_owned()),
+        Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
+        Request::Furnish(setup) => {
+            sandbox.last_pid = Some(rootfs::enter(&setup).map_err(|e| chain(&e))?);
+            namespaces::name_host(&setup.hostname).map_err(|e| chain(&e))?;
+            Ok(Answer::Done)
+        }
         Request::Spawn(order) => {
             let (stdout, stderr) = (next("stdout")?, next("stderr")?);
             sandbox.set_last_pid(FUNCTION_PID - 1).map_err(plain("set the last process id"))?;

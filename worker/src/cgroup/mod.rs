@@ -172,6 +172,30 @@ impl Cgroups {
         Ok(group)
     }
 
+    /// Gives a group made ahead of its use its limits, and its user's name where the kernel renames groups (v1 only).
+    ///
+    /// # Errors
+    /// When the name is taken or the kernel refuses a limit.
+    pub fn assign(&self, group: &mut Cgroup, name: &str, limits: Limits) -> Result<(), CreateError> {
+        if !usable(name) {
+            return Err(CreateError::Name(name.to_owned()));
+        }
+        let failed = |source| CreateError::File { name: name.to_owned(), source };
+        if let Layout::V1(_) = self.layout {
+            let renamed = self.layout.join(name);
+            for (from, to) in group.layout.all().iter().zip(renamed.all()) {
+                std::fs::rename(from, &to).map_err(|source| failed(FileError { action: "rename", path: to, source }))?;
+            }
+            group.layout = renamed;
+            group.name = name.to_owned();
+        }
+        match &group.layout {
+            Layout::V1(d) => d.limit(&limits),
+            Layout::V2(d) => d.limit(&limits),
+        }
+        .map_err(failed)
+    }
+
     /// Kills and removes every group below the parent. To be called before the first [`Cgroups::create`]; returns what
     /// was there. May block for [`KILL_LIMIT`] and [`REMOVE_LIMIT`] each group.
     ///

@@ -48,6 +48,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let worker = Worker::start(config).await?;
     let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker)));
+    let filling = tokio::spawn(Arc::clone(&worker.pool).keep_filled());
     let stopping = Arc::clone(&worker);
     let served = axum::serve(NoDelay(listener), router(Arc::clone(&worker)))
         .with_graceful_shutdown(async move {
@@ -56,6 +57,7 @@ pub async fn serve(
         })
         .await;
     beating.abort();
+    filling.abort();
     worker.stop_all().await;
     served.map_err(ServeError::Listen)
 }

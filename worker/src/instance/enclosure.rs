@@ -13,6 +13,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::Instance;
 use crate::cgroup::{Cgroup, Limits};
 use crate::sandbox::Sandbox;
+use crate::sandbox::pool::Empty;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
@@ -68,13 +69,13 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         cpu_cores: spec.manifest.cpu,
         pids: PIDS_MAX,
     };
-    let cgroup = worker
+    let Empty { mut cgroup, sandbox } = worker.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    worker
         .cgroups
-        .create(instance.id.as_str(), limits)
-        .map_err(|e| unavailable("make the control group", &e))?;
+        .assign(&mut cgroup, instance.id.as_str(), limits)
+        .map_err(|e| unavailable("limit the sandbox", &e))?;
     let cgroup = Arc::new(cgroup);
     let setup = Setup {
-        cgroup_procs: cgroup.procs_files(),
         hostname: spec.function.to_string(),
         rootfs,
         app,
@@ -82,9 +83,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: (spec.manifest.memory.0 / 4).max(1 << 20),
     };
-    let sandbox = Sandbox::create(&worker.config.init_binary, setup)
-        .await
-        .map_err(|e| unavailable("make the sandbox", &e))?;
+    sandbox.furnish(setup).await.map_err(|e| unavailable("furnish the sandbox", &e))?;
     provide_probe(worker, instance, &sandbox).await?;
     let outputs = [output(instance, "stdout")?, output(instance, "stderr")?];
     Ok(Enclosure { cgroup, sandbox, outputs })

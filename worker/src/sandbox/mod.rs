@@ -2,10 +2,11 @@
 
 mod control;
 mod netns;
+pub mod pool;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,17 +61,17 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Makes a sandbox.
+    /// Makes an empty sandbox in the control groups with these `cgroup.procs` files; it must be furnished before its use.
     ///
     /// # Errors
     /// When init cannot be started or the kernel refuses a part; nothing is left behind.
-    pub async fn create(init_binary: &Path, setup: Setup) -> Result<Arc<Self>, SandboxError> {
+    pub async fn create(init_binary: &Path, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
         let named = |e| SandboxError::Start(init_binary.display().to_string(), e);
         let (ours, theirs) = control::socket_pair().map_err(named)?;
         let mut first = spawn_init(init_binary, theirs).map_err(named)?;
         let control = Control::new(ours).map_err(named)?;
         let made = tokio::time::timeout(SETUP_LIMIT, async {
-            let done = control.request(&Request::Setup(setup), &[], SETUP_LIMIT).await;
+            let done = control.request(&Request::Enter(cgroup_procs), &[], SETUP_LIMIT).await;
             // The first process only forks pid 1, which is our child too.
             let _ = first.wait().await;
             done
@@ -97,6 +98,14 @@ impl Sandbox {
                 Err(SandboxError::Network(e))
             }
         }
+    }
+
+    /// Lays out the files inside. Once.
+    ///
+    /// # Errors
+    /// When a mount is refused.
+    pub async fn furnish(&self, setup: Setup) -> Result<(), SandboxError> {
+        self.ask("furnish the sandbox", &Request::Furnish(setup), &[]).await.map(drop)
     }
 
     /// Init's process id on the host.
