@@ -1,8 +1,12 @@
 //! One process's userfaultfd. Every ioctl on it is made here, and what the kernel may normally answer is an outcome, not an
 //! error.
-#![expect(unsafe_code, reason = "userfaultfd's ioctls take addresses of another process's memory")]
+#![expect(
+    unsafe_code,
+    reason = "userfaultfd's ioctls take addresses of another process's memory"
+)]
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use userfaultfd::{Error as UffdError, Event, EventBuffer, Uffd};
@@ -91,15 +95,20 @@ impl Memory {
         for event in self.uffd.read_events(buffer)? {
             out.push(match event? {
                 Event::Pagefault { addr, .. } => Happened::Fault { page: page(addr) },
-                Event::Remove { start, end } | Event::Unmap { start, end } => {
-                    Happened::Removed { start: page(start), end: page(end) }
-                }
-                Event::Remap { from, to, len } => {
-                    Happened::Moved { from: page(from), to: page(to), count: len as u64 / PAGE }
-                }
+                Event::Remove { start, end } | Event::Unmap { start, end } => Happened::Removed {
+                    start: page(start),
+                    end: page(end),
+                },
+                Event::Remap { from, to, len } => Happened::Moved {
+                    from: page(from),
+                    to: page(to),
+                    count: len as u64 / PAGE,
+                },
                 Event::Fork { uffd } => {
-                    // SAFETY: the descriptor's ownership goes from one wrapper to the other.
-                    Happened::Forked(unsafe { OwnedFd::from_raw_fd(uffd.into_raw_fd()) })
+                    // Not `into_raw_fd`: in userfaultfd 0.9 that closes the descriptor it gives.
+                    let uffd = ManuallyDrop::new(uffd);
+                    // SAFETY: the descriptor's ownership goes from one wrapper to the other, which is not dropped.
+                    Happened::Forked(unsafe { OwnedFd::from_raw_fd(uffd.as_raw_fd()) })
                 }
             });
         }
@@ -119,7 +128,10 @@ impl Memory {
     /// Fills `count` pages from `page` on with zero.
     pub fn zero(&self, page: u64, count: u64) -> Filled {
         // SAFETY: the kernel writes only to missing pages of the process that registered them.
-        let result = unsafe { self.uffd.zeropage((page * PAGE) as *mut c_void, (count * PAGE) as usize, true) };
+        let result = unsafe {
+            self.uffd
+                .zeropage((page * PAGE) as *mut c_void, (count * PAGE) as usize, true)
+        };
         self.outcome(page, result)
     }
 
