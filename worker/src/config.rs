@@ -36,6 +36,8 @@ pub struct WorkerConfig {
     pub init_binary: PathBuf,
     /// The control group hierarchies, usually `/sys/fs/cgroup`.
     pub cgroup_root: PathBuf,
+    /// The group above all of its own; another worker on this host has another, since each sweeps its own at start.
+    pub cgroup_parent: String,
     /// Memory it may give to instances, bytes.
     pub memory_capacity_bytes: u64,
     /// Size limit of the chunk cache, bytes.
@@ -75,6 +77,7 @@ impl WorkerConfig {
             criu_dir: library.join("criu"),
             init_binary,
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
+            cgroup_parent: crate::cgroup::PARENT.to_owned(),
             memory_capacity_bytes: half_of_memory(),
             chunk_cache_bytes: 4 << 30,
             criu_log_level: std::env::var(CRIU_LOG_LEVEL).ok().and_then(|v| v.parse().ok()).unwrap_or(1),

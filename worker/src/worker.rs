@@ -88,7 +88,7 @@ impl Worker {
         if let Err(e) = crate::build::sweep(&building) {
             tracing::warn!(error = %e, "cannot remove what unfinished builds left");
         }
-        let cgroups = Cgroups::detect(&config.cgroup_root).map_err(StartError::Cgroups)?;
+        let cgroups = Cgroups::detect_below(&config.cgroup_root, &config.cgroup_parent).map_err(StartError::Cgroups)?;
         match cgroups.sweep() {
             Ok(swept) if swept.is_empty() => {}
             Ok(swept) => tracing::info!(?swept, "removed what a killed worker left"),

@@ -162,6 +162,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     config.data_dir = layout.worker_data();
     config.cache_dir = layout.worker_cache();
     config.run_dir = layout.worker_run();
+    config.cgroup_parent = layout.cgroup.clone();
     config.criu_dir = criu.path.parent().unwrap_or(Path::new("/")).to_owned();
     if let Some(memory) = memory {
         config.memory_capacity_bytes = memory.0;
