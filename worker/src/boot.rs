@@ -38,9 +38,10 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         uid: spec.uid,
         open_files: OPEN_FILES,
     };
-    sandbox.spawn(order, &stdout.write_end, &stderr.write_end).await.map_err(|e| {
-        ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message)
-    })?;
+    sandbox
+        .spawn(order, &stdout.write_end, &stderr.write_end)
+        .await
+        .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
     let pipes = [stdout.note(), stderr.note()]
         .into_iter()
         .collect::<Result<_, _>>()
@@ -77,8 +78,15 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
     // The last lines may still be in the pipe.
     instance.sink.drained(DRAIN_LIMIT).await;
     let lines: Vec<String> = instance.sink.tail(TAIL).into_iter().map(|l| l.text).collect();
-    let told = if lines.is_empty() { "it wrote nothing".to_owned() } else { format!("its last lines:\n{}", lines.join("\n")) };
-    Err(ApiError::new(ErrorCode::BootFailed, format!("the function's process {said}; {told}")))
+    let told = if lines.is_empty() {
+        "it wrote nothing".to_owned()
+    } else {
+        format!("its last lines:\n{}", lines.join("\n"))
+    };
+    Err(ApiError::new(
+        ErrorCode::BootFailed,
+        format!("the function's process {said}; {told}"),
+    ))
 }
 
 /// The command of a runtime; see docs/runtime-contract.md.

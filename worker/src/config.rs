@@ -80,7 +80,10 @@ impl WorkerConfig {
             cgroup_parent: crate::cgroup::PARENT.to_owned(),
             memory_capacity_bytes: half_of_memory(),
             chunk_cache_bytes: 4 << 30,
-            criu_log_level: std::env::var(CRIU_LOG_LEVEL).ok().and_then(|v| v.parse().ok()).unwrap_or(1),
+            criu_log_level: std::env::var(CRIU_LOG_LEVEL)
+                .ok()
+                .and_then(|v| v.parse().ok())
+                .unwrap_or(1),
             empty_sandboxes: 8,
             boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),

@@ -85,7 +85,9 @@ fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
 /// # Errors
 /// What the function answered, or that it did not.
 pub async fn call_hook(spec: &VersionSpec, parts: &Parts, hook: Hook) -> Result<(), String> {
-    let Some(path) = hook_path(spec, hook) else { return Ok(()) };
+    let Some(path) = hook_path(spec, hook) else {
+        return Ok(());
+    };
     let request = http::Request::post(format!("http://function{path}"))
         .header(http::header::CONTENT_LENGTH, 0)
         .body(Body::empty())
@@ -96,11 +98,16 @@ pub async fn call_hook(spec: &VersionSpec, parts: &Parts, hook: Hook) -> Result<
         .map_err(|e| format!("hook {path}: {e}"))?;
     let status = answer.status();
     // Reading the body to its end lets the connection be used again.
-    let body = axum::body::to_bytes(Body::new(answer.into_body()), 64 * 1024).await.unwrap_or_default();
+    let body = axum::body::to_bytes(Body::new(answer.into_body()), 64 * 1024)
+        .await
+        .unwrap_or_default();
     if status.is_success() {
         Ok(())
     } else {
-        Err(format!("hook {path} answered {status}: {}", String::from_utf8_lossy(&body)))
+        Err(format!(
+            "hook {path} answered {status}: {}",
+            String::from_utf8_lossy(&body)
+        ))
     }
 }
 
@@ -108,11 +115,23 @@ pub async fn call_hook(spec: &VersionSpec, parts: &Parts, hook: Hook) -> Result<
 ///
 /// # Errors
 /// See [`FreezeError`]; the instance goes on running.
-pub async fn freeze(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>) -> Result<Published, FreezeError> {
-    call_hook(&instance.spec, parts, Hook::BeforeSnapshot).await.map_err(FreezeError::Hook)?;
+pub async fn freeze(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<Parts>,
+) -> Result<Published, FreezeError> {
+    call_hook(&instance.spec, parts, Hook::BeforeSnapshot)
+        .await
+        .map_err(FreezeError::Hook)?;
     parts.client.close_idle();
     quiet(parts).await;
-    let dir = ImageDirectory::make(worker.config.run_dir.join("images").join(format!("dump-{}", instance.id)))?;
+    let dir = ImageDirectory::make(
+        worker
+            .config
+            .run_dir
+            .join("images")
+            .join(format!("dump-{}", instance.id)),
+    )?;
     let frozen = dump(worker, instance, parts, &dir).await?;
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
@@ -124,20 +143,30 @@ pub async fn freeze(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<
         criu: worker.criu_version(),
         extra: [NOTES_FILE, FILES_ARCHIVE]
             .into_iter()
-            .map(|name| ExtraFile { name: name.to_owned(), path: dir.0.join(name) })
+            .map(|name| ExtraFile {
+                name: name.to_owned(),
+                path: dir.0.join(name),
+            })
             .collect(),
     };
-    publish(&worker.config.store, &worker.index, &dir.0, meta).await.map_err(FreezeError::Publish)
+    publish(&worker.config.store, &worker.index, &dir.0, meta)
+        .await
+        .map_err(FreezeError::Publish)
 }
 
 /// Waits until no connection is open inside. What stays open is closed by CRIU in the restored instances.
 async fn quiet(parts: &Parts) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
     let open = || {
-        tables.iter().filter_map(|t| std::fs::read_to_string(t).ok()).any(|text| {
-            // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
-            text.lines().skip(1).any(|l| matches!(l.split_whitespace().nth(3), Some("01" | "08")))
-        })
+        tables
+            .iter()
+            .filter_map(|t| std::fs::read_to_string(t).ok())
+            .any(|text| {
+                // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
+                text.lines()
+                    .skip(1)
+                    .any(|l| matches!(l.split_whitespace().nth(3), Some("01" | "08")))
+            })
     };
     let until = Instant::now() + QUIET_LIMIT;
     while open() && Instant::now() < until {
@@ -173,7 +202,11 @@ async fn dump(
     let opened = File::open(&dir.0).map_err(|e| FreezeError::Directory(dir.0.clone(), e))?;
     let images = OwnedFd::from(opened);
     let uid = Some(instance.spec.uid);
-    parts.sandbox.start_criu(&[&theirs, &images], None, uid).await.map_err(FreezeError::Start)?;
+    parts
+        .sandbox
+        .start_criu(&[&theirs, &images], None, uid)
+        .await
+        .map_err(FreezeError::Start)?;
     drop(theirs);
     let archive_path = dir.0.join(FILES_ARCHIVE);
     let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
@@ -202,6 +235,9 @@ async fn dump(
     .map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?;
     let took = started.elapsed();
     tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
-    dumped.map_err(|source| FreezeError::Dump { log: log_tail(&dir.0.join(DUMP_LOG)), source })?;
+    dumped.map_err(|source| FreezeError::Dump {
+        log: log_tail(&dir.0.join(DUMP_LOG)),
+        source,
+    })?;
     Ok(took)
 }

@@ -21,8 +21,15 @@ use crate::worker::Worker;
 /// The deadline of a request that brings none.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
 /// Headers that concern one connection only.
-const HOP_BY_HOP: [&str; 7] =
-    ["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "upgrade"];
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "upgrade",
+];
 
 /// Serves `ANY /invoke/{instance}/{path}`.
 ///
@@ -65,7 +72,10 @@ async fn forward(
         Err(_) => {
             return Err(ApiError::new(
                 ErrorCode::FunctionTimeout,
-                format!("the function did not answer within its timeout of {} s; raise timeout in fn.toml", instance.spec.manifest.timeout().as_secs_f64()),
+                format!(
+                    "the function did not answer within its timeout of {} s; raise timeout in fn.toml",
+                    instance.spec.manifest.timeout().as_secs_f64()
+                ),
             ));
         }
     };
@@ -77,7 +87,9 @@ async fn forward(
 }
 
 fn deadline(headers: &HeaderMap) -> Deadline {
-    let asked = headers.get(headers::DEADLINE_MS).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let asked = headers
+        .get(headers::DEADLINE_MS)
+        .and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     let left = asked.map_or(DEFAULT_LIMIT, |ms| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Duration::from_millis(ms).saturating_sub(now)
@@ -93,8 +105,12 @@ fn inward(request: Request<Body>, path: &str) -> Result<Request<Body>, ApiError>
         .parse::<Uri>()
         .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
     head.version = http::Version::HTTP_11;
-    let internal: Vec<HeaderName> =
-        head.headers.keys().filter(|n| n.as_str().starts_with("x-rekindle-")).cloned().collect();
+    let internal: Vec<HeaderName> = head
+        .headers
+        .keys()
+        .filter(|n| n.as_str().starts_with("x-rekindle-"))
+        .cloned()
+        .collect();
     for name in internal {
         head.headers.remove(name);
     }
@@ -136,11 +152,18 @@ fn outward(
     }
     // What the gateway planned may have become a boot.
     if start.is_some() {
-        head.headers.insert(headers::START, HeaderValue::from_static(kind.as_str()));
+        head.headers
+            .insert(headers::START, HeaderValue::from_static(kind.as_str()));
     } else {
         head.headers.remove(headers::START);
     }
-    Response::from_parts(head, Body::new(Counted { body, _in_flight: in_flight }))
+    Response::from_parts(
+        head,
+        Body::new(Counted {
+            body,
+            _in_flight: in_flight,
+        }),
+    )
 }
 
 /// A body that keeps its request in flight until it ends.
@@ -169,7 +192,9 @@ impl http_body::Body for Counted {
 /// After the first answer of a restored instance: what it touched belongs to the snapshot's working set.
 fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     let Some(parts) = instance.parts() else { return };
-    let (Some(pager), Some(snapshot)) = (&parts.pager, &parts.snapshot) else { return };
+    let (Some(pager), Some(snapshot)) = (&parts.pager, &parts.snapshot) else {
+        return;
+    };
     let touched = pager.take_working_set();
     if !snapshot.record(&touched) {
         return;

@@ -20,7 +20,11 @@ pub struct Layers {
 impl Layers {
     /// Layers below `dir`.
     pub fn new(store: Store, dir: &Path) -> Self {
-        Self { store, dir: dir.to_owned(), here: Mutex::default() }
+        Self {
+            store,
+            dir: dir.to_owned(),
+            here: Mutex::default(),
+        }
     }
 
     /// The directory of a layer's files; fetched once however many ask.

@@ -14,15 +14,19 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::cgroup::Limits;
 use crate::build::{BuildLimits, BuildOrder, build_layer};
+use crate::cgroup::Limits;
 use crate::freeze::freeze;
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
 use crate::worker::Worker;
 
 /// What installing a function's dependencies may use.
-const BUILD_LIMITS: Limits = Limits { memory_bytes: 2 << 30, cpu_cores: 1.0, pids: 256 };
+const BUILD_LIMITS: Limits = Limits {
+    memory_bytes: 2 << 30,
+    cpu_cores: 1.0,
+    pids: 256,
+};
 /// A warm-up answer larger than this is cut, bytes.
 const WARMUP_BODY_MAX: usize = 16 << 20;
 
@@ -64,9 +68,15 @@ async fn run(
         snapshot: None,
     };
     phase(events, VersionState::Booting).await?;
-    let order = StartInstance { instance: request.instance.clone(), start: StartKind::Booted, spec: spec.clone() };
+    let order = StartInstance {
+        instance: request.instance.clone(),
+        start: StartKind::Booted,
+        spec: spec.clone(),
+    };
     let instance = start::accept(worker, order)?;
-    let parts = instance.until_ready(Instant::now() + worker.config.boot_limit * 2).await?;
+    let parts = instance
+        .until_ready(Instant::now() + worker.config.boot_limit * 2)
+        .await?;
     phase(events, VersionState::Warming).await?;
     warm_up(&instance, &parts).await?;
     let (mut snapshot, mut snapshot_error) = (None, None);
@@ -79,12 +89,16 @@ async fn run(
             }
             Err(why) => {
                 tracing::warn!(function = %spec.function, error = %why, "no snapshot");
-                instance.sink.platform(&format!("no snapshot: {why}"));
+                instance.sink.platform(format!("no snapshot: {why}"));
                 snapshot_error = Some(why);
             }
         }
     }
-    Ok(PrepareEvent::Done { spec, snapshot, snapshot_error })
+    Ok(PrepareEvent::Done {
+        spec,
+        snapshot,
+        snapshot_error,
+    })
 }
 
 /// The root filesystem of a runtime, as the store has it now.
@@ -93,11 +107,13 @@ async fn runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
     let bytes = worker.config.store.get(&key).await.map_err(|e| {
         ApiError::new(
             ErrorCode::BuildFailed,
-            format!("{}; build the runtimes with `make runtimes`", unavailable("find the runtime's root filesystem", &e).message),
+            format!(
+                "{}; build the runtimes with `make runtimes`",
+                unavailable("find the runtime's root filesystem", &e).message
+            ),
         )
     })?;
-    let alias: RuntimeAlias =
-        serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))?;
+    let alias: RuntimeAlias = serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))?;
     Ok(alias.layer)
 }
 
@@ -105,10 +121,20 @@ async fn runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
 async fn layer(worker: &Worker, request: &PrepareRequest) -> Result<LayerRef, ApiError> {
     let work_dir = worker.config.cache_dir.join("build");
     let source = Temporary(work_dir.join(format!("{}.source.tar.gz", request.instance)));
-    let bytes = worker.config.store.get(&request.source_key).await.map_err(|e| unavailable("fetch the uploaded folder", &e))?;
-    tokio::fs::write(&source.0, &bytes).await.map_err(|e| unavailable("keep the uploaded folder", &e))?;
+    let bytes = worker
+        .config
+        .store
+        .get(&request.source_key)
+        .await
+        .map_err(|e| unavailable("fetch the uploaded folder", &e))?;
+    tokio::fs::write(&source.0, &bytes)
+        .await
+        .map_err(|e| unavailable("keep the uploaded folder", &e))?;
     let name = format!("build-{}", request.instance);
-    let cgroup = worker.cgroups.create(&name, BUILD_LIMITS).map_err(|e| unavailable("bound the build", &e))?;
+    let cgroup = worker
+        .cgroups
+        .create(&name, BUILD_LIMITS)
+        .map_err(|e| unavailable("bound the build", &e))?;
     let order = BuildOrder {
         source_tar_gz: source.0.clone(),
         manifest: &request.manifest,
@@ -118,7 +144,9 @@ async fn layer(worker: &Worker, request: &PrepareRequest) -> Result<LayerRef, Ap
     };
     let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;
     let tar = Temporary(built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?);
-    publish_layer(&worker.config.store, &tar.0).await.map_err(|e| unavailable("publish the function's files", &e))
+    publish_layer(&worker.config.store, &tar.0)
+        .await
+        .map_err(|e| unavailable("publish the function's files", &e))
 }
 
 struct Temporary(PathBuf);
@@ -143,9 +171,15 @@ async fn warm_up(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
             .map_err(|e| failed(format!("cannot be sent: {e}")))?;
         let limit: Duration = instance.spec.manifest.timeout();
         let exchange = async {
-            let answer = parts.client.send(request).await.map_err(|e| format!("got no answer: {e}"))?;
+            let answer = parts
+                .client
+                .send(request)
+                .await
+                .map_err(|e| format!("got no answer: {e}"))?;
             let status = answer.status();
-            let body = axum::body::to_bytes(Body::new(answer.into_body()), WARMUP_BODY_MAX).await.unwrap_or_default();
+            let body = axum::body::to_bytes(Body::new(answer.into_body()), WARMUP_BODY_MAX)
+                .await
+                .unwrap_or_default();
             if status.is_server_error() {
                 let shown = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
                 return Err(format!("was answered {status}: {shown}"));
@@ -162,9 +196,15 @@ async fn warm_up(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
 }
 
 /// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.
-async fn capture(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>) -> Result<SnapshotSummary, String> {
+async fn capture(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<Parts>,
+) -> Result<SnapshotSummary, String> {
     instance.set_capturing(true);
     let frozen = freeze(worker, instance, parts).await;
     instance.set_capturing(false);
-    frozen.map(|published| published.summary).map_err(|e| unavailable("snapshot the function", &e).message)
+    frozen
+        .map(|published| published.summary)
+        .map_err(|e| unavailable("snapshot the function", &e).message)
 }

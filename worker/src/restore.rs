@@ -18,7 +18,7 @@ use rekindle_pager::{LostPage, PageRef, PageSource, Pager, PagerConfig};
 use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
-use crate::freeze::{call_hook, Hook};
+use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
 use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
@@ -50,8 +50,11 @@ pub async fn restore(
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
     let snapshot = snapshot.map_err(|e| failed("open the snapshot", &e))?;
     let enclosure = enclosure?;
-    let scratch = Scratch::link(&snapshot.images_dir, worker.config.run_dir.join("restores").join(instance.id.as_str()))
-        .map_err(|e| failed("lay out the images", &e))?;
+    let scratch = Scratch::link(
+        &snapshot.images_dir,
+        worker.config.run_dir.join("restores").join(instance.id.as_str()),
+    )
+    .map_err(|e| failed("lay out the images", &e))?;
     if let Ok(archive) = std::fs::File::open(scratch.0.join(FILES_ARCHIVE)) {
         enclosure
             .sandbox
@@ -61,7 +64,9 @@ pub async fn restore(
     }
     let pager = start_pager(instance, &enclosure, &snapshot, &scratch.0)?;
     let pager = Arc::new(pager);
-    instance.phase("criu", run_criu(worker, &enclosure, &snapshot, &scratch.0, &pager)).await?;
+    instance
+        .phase("criu", run_criu(worker, &enclosure, &snapshot, &scratch.0, &pager))
+        .await?;
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
     };
@@ -110,7 +115,11 @@ fn start_pager(
     dir: &Path,
 ) -> Result<Pager, ApiError> {
     let listener = UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).map_err(|e| failed("listen for criu", &e))?;
-    let (judged, sandbox, name) = (Arc::downgrade(instance), Arc::downgrade(&enclosure.sandbox), snapshot.id.clone());
+    let (judged, sandbox, name) = (
+        Arc::downgrade(instance),
+        Arc::downgrade(&enclosure.sandbox),
+        snapshot.id.clone(),
+    );
     let on_lost = move |lost: LostPage| {
         tracing::error!(snapshot = %name, error = %lost, "a page is lost; the instance is killed");
         let message = format!("memory of snapshot {name} cannot be had, so the instance was killed: {lost}");
@@ -142,14 +151,24 @@ async fn run_criu(
     let images = OwnedFd::from(std::fs::File::open(dir).map_err(|e| failed("open the images", &e))?);
     let [stdout, stderr] = &enclosure.outputs;
     let fds = [&theirs, &images, &stdout.write_end, &stderr.write_end];
-    let clocks = snapshot.notes.clock_offsets().map_err(|e| failed("set the clocks", &e))?;
-    enclosure.sandbox.start_criu(&fds, Some(clocks), None).await.map_err(|e| failed("start criu", &e))?;
+    let clocks = snapshot
+        .notes
+        .clock_offsets()
+        .map_err(|e| failed("set the clocks", &e))?;
+    enclosure
+        .sandbox
+        .start_criu(&fds, Some(clocks), None)
+        .await
+        .map_err(|e| failed("start criu", &e))?;
     drop(theirs);
     let inherit = (FIRST_PIPE_FD..)
         .zip(enclosure.outputs.iter())
         .filter_map(|(fd, output)| {
             let note = snapshot.notes.pipes.iter().find(|n| n.stream == output.stream)?;
-            Some(InheritFd { key: note.key.clone(), fd })
+            Some(InheritFd {
+                key: note.key.clone(),
+                fd,
+            })
         })
         .collect();
     let order = RestoreOrder {
@@ -175,10 +194,16 @@ async fn run_criu(
     }
     match restored {
         Ok(FUNCTION_PID) => Ok(()),
-        Ok(other) => Err(ApiError::new(ErrorCode::RestoreFailed, format!("criu restored process {other} instead of {FUNCTION_PID}"))),
+        Ok(other) => Err(ApiError::new(
+            ErrorCode::RestoreFailed,
+            format!("criu restored process {other} instead of {FUNCTION_PID}"),
+        )),
         Err(e) => {
             let log = log_tail(&dir.join(RESTORE_LOG));
-            Err(ApiError::new(ErrorCode::RestoreFailed, format!("{}{log}", failed("restore", &e).message)))
+            Err(ApiError::new(
+                ErrorCode::RestoreFailed,
+                format!("{}{log}", failed("restore", &e).message),
+            ))
         }
     }
 }
@@ -186,7 +211,10 @@ async fn run_criu(
 /// Best effort: for whoever wants to see where the time of a restore goes.
 fn keep_log(worker: &Worker, dir: &Path) {
     let kept = worker.config.data_dir.join("criu-logs");
-    let name = format!("{}-{RESTORE_LOG}", dir.file_name().unwrap_or_default().to_string_lossy());
+    let name = format!(
+        "{}-{RESTORE_LOG}",
+        dir.file_name().unwrap_or_default().to_string_lossy()
+    );
     let copied = std::fs::create_dir_all(&kept).and_then(|()| std::fs::copy(dir.join(RESTORE_LOG), kept.join(name)));
     if let Err(e) = copied {
         tracing::warn!(error = %e, "criu's log is not kept");
@@ -200,15 +228,26 @@ fn map_working_set(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn 
     let _span = tracing::info_span!("working_set", pages = pages.len()).entered();
     let started = std::time::Instant::now();
     let mapped = pager.prefetch(Arc::clone(pages), PREFETCH_LIMIT)?;
-    tracing::debug!(asked = pages.len(), mapped, us = started.elapsed().as_micros(), "working set mapped");
+    tracing::debug!(
+        asked = pages.len(),
+        mapped,
+        us = started.elapsed().as_micros(),
+        "working set mapped"
+    );
     Ok(())
 }
 
 /// The errors at the end of a CRIU log, for a message.
 pub fn log_tail(path: &Path) -> String {
-    let Ok(text) = std::fs::read(path) else { return String::new() };
+    let Ok(text) = std::fs::read(path) else {
+        return String::new();
+    };
     let text = String::from_utf8_lossy(&text);
     let errors: Vec<&str> = text.lines().filter(|l| l.contains("Error")).collect();
     let last = &errors[errors.len().saturating_sub(4)..];
-    if last.is_empty() { String::new() } else { format!("; criu's log: {}", last.join(" | ")) }
+    if last.is_empty() {
+        String::new()
+    } else {
+        format!("; criu's log: {}", last.join(" | "))
+    }
 }

@@ -79,7 +79,9 @@ impl Worker {
             }
         }
         let make = |dir: PathBuf| {
-            std::fs::create_dir_all(&dir).map_err(|e| StartError::Directory(dir.clone(), e)).map(|()| dir)
+            std::fs::create_dir_all(&dir)
+                .map_err(|e| StartError::Directory(dir.clone(), e))
+                .map(|()| dir)
         };
         let images = make(config.run_dir.join("images"))?;
         make(config.run_dir.join("restores"))?;
@@ -94,8 +96,8 @@ impl Worker {
             Ok(swept) => tracing::info!(?swept, "removed what a killed worker left"),
             Err(e) => tracing::warn!(error = %e, "cannot remove all that a killed worker left"),
         }
-        let chunks = ChunkCache::open(&config.cache_dir.join("chunks"), config.chunk_cache_bytes)
-            .map_err(StartError::Chunks)?;
+        let chunks =
+            ChunkCache::open(&config.cache_dir.join("chunks"), config.chunk_cache_bytes).map_err(StartError::Chunks)?;
         let reader = Arc::new(RegionReader::new(config.store.clone(), chunks));
         let logs = Logs::open(&config.data_dir.join("logs"), LogLimits::default()).map_err(StartError::Logs)?;
         let index = RegionIndex::new();
@@ -103,11 +105,17 @@ impl Worker {
         if let Err(e) = index.seed(&config.store).await {
             tracing::warn!(error = %e, "cannot learn what the store has");
         }
-        let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let incarnation = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64);
         Ok(Arc::new(Self {
             layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(config.store.clone(), reader, &images, config.memory_capacity_bytes / 2),
-            pool: Arc::new(SandboxPool::new(cgroups.clone(), config.init_binary.clone(), config.empty_sandboxes)),
+            pool: Arc::new(SandboxPool::new(
+                cgroups.clone(),
+                config.init_binary.clone(),
+                config.empty_sandboxes,
+            )),
             cgroups,
             logs,
             index,
@@ -164,7 +172,10 @@ impl Worker {
 
     /// CRIU's version, once it has run.
     pub fn criu_version(&self) -> String {
-        self.probe.lock().as_ref().map_or_else(|| "unknown".to_owned(), |(_, version)| version.clone())
+        self.probe
+            .lock()
+            .as_ref()
+            .map_or_else(|| "unknown".to_owned(), |(_, version)| version.clone())
     }
 
     /// Keeps CRIU's kernel probe from a sandbox in which CRIU ran.

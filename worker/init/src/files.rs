@@ -19,7 +19,11 @@ pub fn save(out: OwnedFd) -> io::Result<()> {
     let mut archive = tar::Builder::new(BufWriter::new(File::from(out)));
     archive.follow_symlinks(false);
     for directory in SAVED {
-        append(&mut archive, Path::new("/").join(directory).as_path(), Path::new(directory))?;
+        append(
+            &mut archive,
+            Path::new("/").join(directory).as_path(),
+            Path::new(directory),
+        )?;
     }
     archive.into_inner()?.flush()
 }
@@ -54,10 +58,16 @@ pub fn load(from: OwnedFd) -> io::Result<()> {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
         if !SAVED.iter().any(|directory| path.starts_with(directory)) {
-            return Err(io::Error::other(format!("archive names {}, which is no private file", path.display())));
+            return Err(io::Error::other(format!(
+                "archive names {}, which is no private file",
+                path.display()
+            )));
         }
         if !entry.unpack_in("/")? {
-            return Err(io::Error::other(format!("archive entry {} leads outside", path.display())));
+            return Err(io::Error::other(format!(
+                "archive entry {} leads outside",
+                path.display()
+            )));
         }
     }
     Ok(())

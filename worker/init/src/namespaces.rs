@@ -27,9 +27,9 @@ pub enum NamespaceError {
 /// # Errors
 /// When one cannot be written.
 pub fn join_cgroups(procs: &[PathBuf]) -> Result<(), NamespaceError> {
-    procs.iter().try_for_each(|file| {
-        fs::write(file, "0").map_err(|e| NamespaceError::Cgroup(file.clone(), e))
-    })
+    procs
+        .iter()
+        .try_for_each(|file| fs::write(file, "0").map_err(|e| NamespaceError::Cgroup(file.clone(), e)))
 }
 
 /// Leaves the host's namespaces and forks. Returns twice: `Some(pid)` with the child's host pid in the caller, `None` in the
@@ -87,7 +87,11 @@ fn loopback_up() -> std::io::Result<()> {
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which lives until the call returns.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) };
-    if rc == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
 
 /// Gives the children of this process a time namespace whose clocks are ahead of the host's by these nanoseconds. Once only.

@@ -5,9 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg,
-};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 use serde::{Deserialize, Serialize};
 
 /// The descriptor of the control socket in init when it starts: its standard input, so that the worker can start it by vfork.
@@ -144,11 +142,7 @@ pub enum ReceiveError {
 ///
 /// # Errors
 /// When the other side is gone, or the message is too long for a packet.
-pub fn send<T: Serialize>(
-    socket: BorrowedFd<'_>,
-    message: &T,
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
@@ -167,10 +161,11 @@ pub fn send<T: Serialize>(
 ///
 /// # Errors
 /// See [`ReceiveError`]; `WouldBlock` comes as [`ReceiveError::Socket`].
-#[expect(unsafe_code, reason = "takes ownership of descriptors the kernel has just made for this process")]
-pub fn receive<T: for<'de> Deserialize<'de>>(
-    socket: BorrowedFd<'_>,
-) -> Result<(T, Vec<OwnedFd>), ReceiveError> {
+#[expect(
+    unsafe_code,
+    reason = "takes ownership of descriptors the kernel has just made for this process"
+)]
+pub fn receive<T: for<'de> Deserialize<'de>>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>), ReceiveError> {
     let mut buffer = vec![0_u8; MESSAGE_MAX];
     let mut space = nix::cmsg_space!([RawFd; FDS_MAX]);
     let mut parts = [IoSliceMut::new(&mut buffer)];
@@ -182,10 +177,7 @@ pub fn receive<T: for<'de> Deserialize<'de>>(
     )
     .map_err(|e| ReceiveError::Socket(e.into()))?;
     let mut fds = Vec::new();
-    for control in received
-        .cmsgs()
-        .map_err(|e| ReceiveError::Socket(e.into()))?
-    {
+    for control in received.cmsgs().map_err(|e| ReceiveError::Socket(e.into()))? {
         if let ControlMessageOwned::ScmRights(raw) = control {
             // SAFETY: the kernel made these descriptors for this call alone; nobody else owns them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));

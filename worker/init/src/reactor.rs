@@ -61,7 +61,13 @@ pub fn run() -> io::Result<()> {
         Ok(None) => match namespaces::prepare_network() {
             Ok(()) => {
                 answer(control, Answer::Done)?;
-                serve(control, Sandbox { last_pid: None, clocks_set: false })
+                serve(
+                    control,
+                    Sandbox {
+                        last_pid: None,
+                        clocks_set: false,
+                    },
+                )
             }
             Err(e) => answer(control, Answer::Failed(chain(&e))),
         },
@@ -138,7 +144,10 @@ struct Sandbox {
 impl Sandbox {
     /// The next process gets the first free id after `pid`.
     fn set_last_pid(&mut self, pid: i32) -> io::Result<()> {
-        let file = self.last_pid.as_mut().ok_or_else(|| io::Error::other("the sandbox is not furnished"))?;
+        let file = self
+            .last_pid
+            .as_mut()
+            .ok_or_else(|| io::Error::other("the sandbox is not furnished"))?;
         file.seek(io::SeekFrom::Start(0))?;
         file.write_all(pid.to_string().as_bytes())
     }
@@ -146,7 +155,10 @@ impl Sandbox {
 
 fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result<Answer, String> {
     let mut fds = fds.into_iter();
-    let mut next = |what: &str| fds.next().ok_or_else(|| format!("{what}: the descriptor beside it is missing"));
+    let mut next = |what: &str| {
+        fds.next()
+            .ok_or_else(|| format!("{what}: the descriptor beside it is missing"))
+    };
     let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     match request {
         Request::Enter(_) => Err("the sandbox is entered already".to_owned()),
@@ -158,10 +170,17 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         }
         Request::Spawn(order) => {
             let (stdout, stderr) = (next("stdout")?, next("stderr")?);
-            sandbox.set_last_pid(FUNCTION_PID - 1).map_err(plain("set the last process id"))?;
-            spawn::spawn(&order, &stdout, &stderr).map(Answer::Started).map_err(|e| chain(&e))
+            sandbox
+                .set_last_pid(FUNCTION_PID - 1)
+                .map_err(plain("set the last process id"))?;
+            spawn::spawn(&order, &stdout, &stderr)
+                .map(Answer::Started)
+                .map_err(|e| chain(&e))
         }
-        Request::Criu { clock_offsets, real_uid } => {
+        Request::Criu {
+            clock_offsets,
+            real_uid,
+        } => {
             if let (Some((monotonic, boottime)), false) = (clock_offsets, sandbox.clocks_set) {
                 namespaces::set_clocks(monotonic, boottime).map_err(plain("set the clocks"))?;
                 sandbox.clocks_set = true;
@@ -169,13 +188,21 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             let all: Vec<OwnedFd> = fds.collect();
             let criu = criu::start(&all, real_uid).map_err(plain("start criu"))?;
             if clock_offsets.is_some() {
-                sandbox.set_last_pid(RESTORED_LAST_PID).map_err(plain("set the last process id"))?;
+                sandbox
+                    .set_last_pid(RESTORED_LAST_PID)
+                    .map_err(plain("set the last process id"))?;
             }
             Ok(Answer::Started(criu))
         }
-        Request::SaveFiles => files::save(next("archive")?).map(|()| Answer::Done).map_err(plain("save files")),
-        Request::LoadFiles => files::load(next("archive")?).map(|()| Answer::Done).map_err(plain("load files")),
-        Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE).map(Answer::Bytes).map_err(plain("read the probe")),
+        Request::SaveFiles => files::save(next("archive")?)
+            .map(|()| Answer::Done)
+            .map_err(plain("save files")),
+        Request::LoadFiles => files::load(next("archive")?)
+            .map(|()| Answer::Done)
+            .map_err(plain("load files")),
+        Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)
+            .map(Answer::Bytes)
+            .map_err(plain("read the probe")),
         Request::WriteProbe => {
             // Read at a place, not from where the descriptor stands: all sandboxes share it.
             let mut content = vec![0; PROBE_MAX];

@@ -95,7 +95,14 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
     bind_read_only("root", root, root, QUIET)?;
     bind_read_only("app", &setup.app, &root.join("app"), QUIET)?;
     let proc = root.join("proc");
-    mounted("proc", Some(Path::new("proc")), &proc, Some("proc"), QUIET | MsFlags::MS_NOEXEC, None)?;
+    mounted(
+        "proc",
+        Some(Path::new("proc")),
+        &proc,
+        Some("proc"),
+        QUIET | MsFlags::MS_NOEXEC,
+        None,
+    )?;
     tmpfs("run", &root.join("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
     let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
     tmpfs("tmp", &root.join("tmp"), QUIET, &tmp)?;
@@ -119,13 +126,17 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
 }
 
 fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {
-    tmpfs("dev", dev, MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, "mode=755,size=64k,nr_inodes=64")?;
+    tmpfs(
+        "dev",
+        dev,
+        MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
+        "mode=755,size=64k,nr_inodes=64",
+    )?;
     let before = umask(Mode::empty());
     let all = Mode::from_bits_retain(0o666);
     for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
         let device = makedev(1, minor);
-        mknod(&dev.join(name), SFlag::S_IFCHR, all, device)
-            .map_err(|e| RootfsError::Call("make a device node", e))?;
+        mknod(&dev.join(name), SFlag::S_IFCHR, all, device).map_err(|e| RootfsError::Call("make a device node", e))?;
     }
     umask(before);
     for (target, name) in [
@@ -139,7 +150,12 @@ fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {
     }
     let shm = dev.join("shm");
     fs::create_dir(&shm).map_err(|e| RootfsError::Make(shm.clone(), e))?;
-    tmpfs("shm", &shm, QUIET | MsFlags::MS_NOEXEC, &format!("mode=1777,size={shm_bytes},nr_inodes=4096"))
+    tmpfs(
+        "shm",
+        &shm,
+        QUIET | MsFlags::MS_NOEXEC,
+        &format!("mode=1777,size={shm_bytes},nr_inodes=4096"),
+    )
 }
 
 fn mask_proc() -> Result<(), RootfsError> {

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch, apply_filter,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
 };
 
 /// Calls above this number are newer than this filter (or of another ABI) and are refused. 462 is `mseal`.
@@ -125,9 +125,7 @@ impl Filters {
     /// When a rule is malformed.
     pub fn compile() -> Result<Self, BackendError> {
         let allow = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
-        let argument = |index, op, value| {
-            SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value)
-        };
+        let argument = |index, op, value| SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value);
         let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = (0..=NEWEST_KNOWN)
             .filter(|call| !FORBIDDEN.contains(call))
             .map(|call| (call, vec![]))

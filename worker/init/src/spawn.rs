@@ -9,7 +9,9 @@ use std::path::Path;
 use caps::CapSet;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use nix::unistd::{Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setresgid, setresuid, setsid};
+use nix::unistd::{
+    Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setresgid, setresuid, setsid,
+};
 
 use crate::protocol::{FUNCTION_PID, Spawn};
 use crate::seccomp::Filters;
@@ -83,7 +85,8 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, S
     let program = CString::new(locate(first, &order.cwd)?).map_err(|_| SpawnError::Nul)?;
     let argv = c_strings(order.argv.iter())?;
     let env = c_strings(order.env.iter())?;
-    let filters = Filters::compile().map_err(|e| SpawnError::Call("compile the system call filter", io::Error::other(e)))?;
+    let filters =
+        Filters::compile().map_err(|e| SpawnError::Call("compile the system call filter", io::Error::other(e)))?;
     let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;
     match fork_as(Some(FUNCTION_PID)).map_err(|e| SpawnError::Call("fork the function", e))? {
         0 => {
@@ -142,7 +145,11 @@ fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: called between fork and exec; nothing that owns these descriptors runs afterwards.
     let rc = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Makes `fds` the descriptors 3, 4, … of this process and closes all above. For a child about to exec.

@@ -59,7 +59,9 @@ impl AddressMap {
 
     /// `count` pages moved from `from` to `to`; what was at `to` is gone, and nothing of the snapshot is left at `from`.
     pub fn remap(&mut self, from: u64, to: u64, count: u64) {
-        let Some(from_end) = from.checked_add(count) else { return };
+        let Some(from_end) = from.checked_add(count) else {
+            return;
+        };
         let mut moved = Vec::new();
         let mut page = from;
         while page < from_end {

@@ -54,7 +54,10 @@ fn read_whole(mut stream: &UnixStream, word: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-#[expect(unsafe_code, reason = "takes ownership of a descriptor the kernel has just made for this process")]
+#[expect(
+    unsafe_code,
+    reason = "takes ownership of a descriptor the kernel has just made for this process"
+)]
 fn descriptor(stream: &UnixStream, pid: i32) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut parts = [IoSliceMut::new(&mut byte)];
@@ -73,5 +76,8 @@ fn descriptor(stream: &UnixStream, pid: i32) -> io::Result<OwnedFd> {
             return Ok(unsafe { OwnedFd::from_raw_fd(*fd) });
         }
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, format!("criu sent no userfaultfd for process {pid}")))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("criu sent no userfaultfd for process {pid}"),
+    ))
 }

@@ -139,7 +139,12 @@ impl Pager {
             .stack_size(256 * 1024)
             .spawn(move || worker.run(&listener))
             .map_err(PagerError::Start)?;
-        Ok(Self { commands, bell, stats, record })
+        Ok(Self {
+            commands,
+            bell,
+            stats,
+            record,
+        })
     }
 
     fn tell(&self, command: Command) -> Result<(), PagerError> {
@@ -199,7 +204,11 @@ impl Thread {
         let Some(stream) = self.accept(listener) else { return };
         if let Err(e) = self.serve(&stream) {
             tracing::warn!(error = %e, "the pager ends early");
-            self.lose(LostPage { pid: 0, page: 0, message: format!("the pager failed: {e}") });
+            self.lose(LostPage {
+                pid: 0,
+                page: 0,
+                message: format!("the pager failed: {e}"),
+            });
         }
     }
 
@@ -272,7 +281,11 @@ impl Thread {
         fds.push(PollFd::new(self.bell.as_fd(), PollFlags::POLLIN));
         fds.extend(self.memories.iter().map(|m| PollFd::new(m.fd(), PollFlags::POLLIN)));
         fds.extend(stream.map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN)));
-        let timeout = if self.pending.is_empty() { PollTimeout::NONE } else { PollTimeout::from(1_u8) };
+        let timeout = if self.pending.is_empty() {
+            PollTimeout::NONE
+        } else {
+            PollTimeout::from(1_u8)
+        };
         loop {
             match poll(&mut fds, timeout) {
                 Err(nix::Error::EINTR) => {}
@@ -313,11 +326,18 @@ impl Thread {
         let filled = match memory.map.origin(page) {
             Origin::Zero => memory.zero(page, 1),
             Origin::Snapshot(source) => {
-                let wanted = PageRef { pid: memory.pid, page: source };
+                let wanted = PageRef {
+                    pid: memory.pid,
+                    page: source,
+                };
                 if matches!(self.source.held(wanted), Held::Absent) {
                     self.stats.fetched.fetch_add(1, Ordering::Relaxed);
                     if let Err(e) = self.source.fetch(wanted) {
-                        return self.lose(LostPage { pid: wanted.pid, page: source, message: e.message });
+                        return self.lose(LostPage {
+                            pid: wanted.pid,
+                            page: source,
+                            message: e.message,
+                        });
                     }
                 }
                 match self.source.held(wanted) {
@@ -329,7 +349,11 @@ impl Thread {
                     }
                     Held::Absent => {
                         let message = "the source has no page after bringing it".to_owned();
-                        return self.lose(LostPage { pid: wanted.pid, page: source, message });
+                        return self.lose(LostPage {
+                            pid: wanted.pid,
+                            page: source,
+                            message,
+                        });
                     }
                 }
             }
@@ -356,10 +380,7 @@ impl Thread {
             return;
         }
         self.stats.copied.fetch_add(1, Ordering::Relaxed);
-        if self.record.on.load(Ordering::Relaxed)
-            && self.recorded.len() < RECORD_MAX
-            && self.recorded.insert(page)
-        {
+        if self.record.on.load(Ordering::Relaxed) && self.recorded.len() < RECORD_MAX && self.recorded.insert(page) {
             self.record.pages.lock().push(page);
         }
     }
@@ -400,7 +421,9 @@ impl Thread {
     }
 
     fn prefetch_run(&self, first: PageRef, count: u64) -> u64 {
-        let Some(memory) = self.memories.iter().find(|m| m.pid == first.pid) else { return 0 };
+        let Some(memory) = self.memories.iter().find(|m| m.pid == first.pid) else {
+            return 0;
+        };
         let mut filled = 0;
         let mut done = 0;
         while done < count {

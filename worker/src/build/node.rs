@@ -73,7 +73,7 @@ pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Prog
             .and_then(Value::as_object)
             .is_some_and(|d| !d.is_empty())
     };
-    if !DEPENDENCIES.iter().any(|k| wanted(&k)) {
+    if !DEPENDENCIES.iter().any(wanted) {
         return Ok(());
     }
     if app.join("node_modules").is_dir() {

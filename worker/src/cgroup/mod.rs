@@ -180,11 +180,20 @@ impl Cgroups {
         if !usable(name) {
             return Err(CreateError::Name(name.to_owned()));
         }
-        let failed = |source| CreateError::File { name: name.to_owned(), source };
+        let failed = |source| CreateError::File {
+            name: name.to_owned(),
+            source,
+        };
         if let Layout::V1(_) = self.layout {
             let renamed = self.layout.join(name);
             for (from, to) in group.layout.all().iter().zip(renamed.all()) {
-                std::fs::rename(from, &to).map_err(|source| failed(FileError { action: "rename", path: to, source }))?;
+                std::fs::rename(from, &to).map_err(|source| {
+                    failed(FileError {
+                        action: "rename",
+                        path: to,
+                        source,
+                    })
+                })?;
             }
             group.layout = renamed;
             group.name = name.to_owned();

@@ -124,23 +124,37 @@ async fn stop_instance(
     Path(id): Path<InstanceId>,
     Query(query): Query<StopQuery>,
 ) -> Result<StatusCode, ApiError> {
-    let Some(instance) = worker.instance(&id) else { return Ok(StatusCode::NO_CONTENT) };
+    let Some(instance) = worker.instance(&id) else {
+        return Ok(StatusCode::NO_CONTENT);
+    };
     if query.if_idle && !instance.retire_if_idle() {
-        return Err(ApiError::new(ErrorCode::Conflict, format!("instance {id} is serving a request")));
+        return Err(ApiError::new(
+            ErrorCode::Conflict,
+            format!("instance {id} is serving a request"),
+        ));
     }
-    instance.stop(if query.if_idle { "it was idle" } else { "asked for" }).await;
+    instance
+        .stop(if query.if_idle { "it was idle" } else { "asked for" })
+        .await;
     worker.remove(&id);
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) -> Result<Response, ApiError> {
     // The path is passed on byte for byte: what the router decoded is not used.
-    let whole = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let whole = request
+        .uri()
+        .path_and_query()
+        .map_or("/", http::uri::PathAndQuery::as_str);
     let rest = whole.strip_prefix("/invoke/").ok_or_else(gone)?;
     let split = rest.find(['/', '?']).unwrap_or(rest.len());
     let (id, path) = rest.split_at(split);
     let id: InstanceId = id.parse().map_err(|_| gone())?;
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
     invoke::invoke(worker, id, path, request).await
 }
 
@@ -169,14 +183,21 @@ async fn read_logs(
 ) -> Response {
     let failed = |e| unavailable("read the logs", &e).into_response();
     if query.follow {
-        worker.logs.follow(&function, query.tail).await.map_or_else(failed, lines)
+        worker
+            .logs
+            .follow(&function, query.tail)
+            .await
+            .map_or_else(failed, lines)
     } else {
         let past = worker.logs.read(&function, query.tail).await;
         past.map_or_else(failed, |past| lines(futures::stream::iter(past)))
     }
 }
 
-async fn delete_function(State(worker): State<Arc<Worker>>, Path(name): Path<FunctionName>) -> Result<StatusCode, ApiError> {
+async fn delete_function(
+    State(worker): State<Arc<Worker>>,
+    Path(name): Path<FunctionName>,
+) -> Result<StatusCode, ApiError> {
     for instance in worker.all_instances() {
         if instance.spec.function == name {
             instance.stop("its function was deleted").await;
@@ -186,7 +207,11 @@ async fn delete_function(State(worker): State<Arc<Worker>>, Path(name): Path<Fun
             }
         }
     }
-    worker.logs.delete(&name).await.map_err(|e| unavailable("delete the logs", &e))?;
+    worker
+        .logs
+        .delete(&name)
+        .await
+        .map_err(|e| unavailable("delete the logs", &e))?;
     Ok(StatusCode::NO_CONTENT)
 }
 

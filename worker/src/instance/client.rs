@@ -33,7 +33,10 @@ pub struct FunctionClient {
 impl FunctionClient {
     /// A client that has no connection yet.
     pub fn new(sandbox: &Arc<Sandbox>) -> Self {
-        Self { sandbox: Arc::clone(sandbox), client: Mutex::new(build(sandbox)) }
+        Self {
+            sandbox: Arc::clone(sandbox),
+            client: Mutex::new(build(sandbox)),
+        }
     }
 
     /// Sends a request; its URI's host does not matter.

@@ -42,7 +42,10 @@ impl Output {
     /// When the descriptor cannot be looked at.
     pub fn note(&self) -> std::io::Result<PipeNote> {
         let file = std::fs::File::from(self.write_end.try_clone()?);
-        Ok(PipeNote { key: format!("pipe:[{}]", file.metadata()?.ino()), stream: self.stream.to_owned() })
+        Ok(PipeNote {
+            key: format!("pipe:[{}]", file.metadata()?.ino()),
+            stream: self.stream.to_owned(),
+        })
     }
 }
 
@@ -62,8 +65,11 @@ pub struct Enclosure {
 /// What the host refuses, as the platform's fault.
 pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, ApiError> {
     let spec = &instance.spec;
-    let (rootfs, app) = tokio::try_join!(worker.layers.directory(&spec.rootfs), worker.layers.directory(&spec.layer))
-        .map_err(|e| unavailable("fetch the function's files", &e))?;
+    let (rootfs, app) = tokio::try_join!(
+        worker.layers.directory(&spec.rootfs),
+        worker.layers.directory(&spec.layer)
+    )
+    .map_err(|e| unavailable("fetch the function's files", &e))?;
     let limits = Limits {
         memory_bytes: spec.manifest.memory.0 + OVERHEAD,
         cpu_cores: spec.manifest.cpu,
@@ -83,10 +89,17 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: (spec.manifest.memory.0 / 4).max(1 << 20),
     };
-    sandbox.furnish(setup).await.map_err(|e| unavailable("furnish the sandbox", &e))?;
+    sandbox
+        .furnish(setup)
+        .await
+        .map_err(|e| unavailable("furnish the sandbox", &e))?;
     provide_probe(worker, instance, &sandbox).await?;
     let outputs = [output(instance, "stdout")?, output(instance, "stderr")?];
-    Ok(Enclosure { cgroup, sandbox, outputs })
+    Ok(Enclosure {
+        cgroup,
+        sandbox,
+        outputs,
+    })
 }
 
 /// Gives the sandbox the result of CRIU's kernel probe; the first sandbox of a worker's life makes it, before anything of a
@@ -96,11 +109,18 @@ async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) 
     if let Some(probe) = worker.probe() {
         return sandbox.write_probe(&probe).await.map_err(|e| failed(&e));
     }
-    let dir = worker.config.run_dir.join("restores").join(format!("probe-{}", instance.id));
+    let dir = worker
+        .config
+        .run_dir
+        .join("restores")
+        .join(format!("probe-{}", instance.id));
     std::fs::create_dir(&dir).map_err(|e| failed(&e))?;
     let opened = std::fs::File::open(&dir).map_err(|e| failed(&e))?;
     let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
-    sandbox.start_criu(&[&theirs, &OwnedFd::from(opened)], None, None).await.map_err(|e| failed(&e))?;
+    sandbox
+        .start_criu(&[&theirs, &OwnedFd::from(opened)], None, None)
+        .await
+        .map_err(|e| failed(&e))?;
     drop(theirs);
     let probed = tokio::task::spawn_blocking(move || {
         let version = session.version(PROBE_LIMIT)?;
@@ -119,7 +139,10 @@ async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) 
 fn output(instance: &Instance, stream: &'static str) -> Result<Output, ApiError> {
     let pipe = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| unavailable("make a pipe", &e))?;
     let (read_end, write_end) = pipe;
-    instance.sink.attach(stream, read_end).map_err(|e| unavailable("read what the function writes", &e))?;
+    instance
+        .sink
+        .attach(stream, read_end)
+        .map_err(|e| unavailable("read what the function writes", &e))?;
     Ok(Output { stream, write_end })
 }
 

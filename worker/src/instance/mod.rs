@@ -132,7 +132,7 @@ impl Instance {
 
     /// Its start failed.
     pub fn failed(&self, error: ApiError) {
-        self.sink.platform(&format!("not started: {}", error.message));
+        self.sink.platform(format!("not started: {}", error.message));
         self.stand.send_replace(Stand::Ended(Some(error)));
     }
 
@@ -199,7 +199,7 @@ impl Instance {
             running
         });
         let Some(parts) = parts else { return };
-        self.sink.platform(&format!("stopped: {why}"));
+        self.sink.platform(format!("stopped: {why}"));
         tear_down(parts).await;
     }
 
@@ -268,7 +268,11 @@ async fn watch_end(
     instance.usage.close();
     let parts = instance.parts.lock().take();
     if let Some(parts) = parts {
-        let error = instance.verdict.lock().clone().unwrap_or_else(|| cause(&instance, &parts, state));
+        let error = instance
+            .verdict
+            .lock()
+            .clone()
+            .unwrap_or_else(|| cause(&instance, &parts, state));
         instance.sink.platform(&error.message);
         instance.stand.send_replace(Stand::Ended(Some(error)));
         tear_down(parts).await;
@@ -292,6 +296,14 @@ fn cause(instance: &Instance, parts: &Parts, state: FunctionState) -> ApiError {
         }
         FunctionState::Alive | FunctionState::SandboxGone => "lost its sandbox".to_owned(),
     };
-    let tail = instance.sink.tail(1).pop().map(|l| format!("; its last line: {}", l.text)).unwrap_or_default();
-    ApiError::new(ErrorCode::FunctionCrashed, format!("the function's process {how}{tail}"))
+    let tail = instance
+        .sink
+        .tail(1)
+        .pop()
+        .map(|l| format!("; its last line: {}", l.text))
+        .unwrap_or_default();
+    ApiError::new(
+        ErrorCode::FunctionCrashed,
+        format!("the function's process {how}{tail}"),
+    )
 }

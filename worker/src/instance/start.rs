@@ -20,12 +20,20 @@ use crate::worker::Worker;
 /// When the worker takes none, or knows the id.
 pub fn accept(worker: &Arc<Worker>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
     if worker.draining.load(Ordering::Relaxed) {
-        return Err(ApiError::new(ErrorCode::Unavailable, "the worker takes no new instances"));
+        return Err(ApiError::new(
+            ErrorCode::Unavailable,
+            "the worker takes no new instances",
+        ));
     }
-    let sink = worker.logs.sink(&order.spec.function, order.spec.version, order.instance.clone());
+    let sink = worker
+        .logs
+        .sink(&order.spec.function, order.spec.version, order.instance.clone());
     let instance = Instance::new(order.instance, order.spec, order.start, sink);
     if !worker.add(&instance) {
-        return Err(ApiError::new(ErrorCode::Conflict, format!("instance {} exists already", instance.id)));
+        return Err(ApiError::new(
+            ErrorCode::Conflict,
+            format!("instance {} exists already", instance.id),
+        ));
     }
     let span = tracing::info_span!(
         "start_instance",
@@ -60,7 +68,9 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Par
         Ok(parts) => Ok(parts),
         Err(why) => {
             tracing::error!(instance = %instance.id, %snapshot, error = %why, "restore failed; booting instead");
-            instance.sink.platform(&format!("restore failed, booting instead: {}", why.message));
+            instance
+                .sink
+                .platform(format!("restore failed, booting instead: {}", why.message));
             worker.snapshots.forget(&snapshot);
             *instance.kind.lock() = StartKind::Booted;
             let booted = Box::pin(boot(worker, instance)).await;

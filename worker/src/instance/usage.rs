@@ -20,7 +20,12 @@ pub struct Usage(Arc<Mutex<State>>);
 
 impl Default for Usage {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(State { in_flight: 0, served: 0, closed: false, last: Instant::now() })))
+        Self(Arc::new(Mutex::new(State {
+            in_flight: 0,
+            served: 0,
+            closed: false,
+            last: Instant::now(),
+        })))
     }
 }
 
@@ -63,7 +68,11 @@ impl Usage {
     /// Milliseconds since the last one left; 0 while one is in it.
     pub fn idle_ms(&self) -> u64 {
         let state = self.0.lock();
-        if state.in_flight > 0 { 0 } else { u64::try_from(state.last.elapsed().as_millis()).unwrap_or(u64::MAX) }
+        if state.in_flight > 0 {
+            0
+        } else {
+            u64::try_from(state.last.elapsed().as_millis()).unwrap_or(u64::MAX)
+        }
     }
 }
 

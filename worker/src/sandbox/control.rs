@@ -34,8 +34,7 @@ pub enum ControlError {
 
 /// A connected pair: ours is non-blocking.
 pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((ours, theirs))
 }
@@ -58,11 +57,19 @@ impl Control {
         let (tell, function) = watch::channel(FunctionState::Alive);
         let init = Arc::new(AtomicI32::new(0));
         let reader = tokio::spawn(read(Arc::clone(&socket), answer, tell, Arc::clone(&init)));
-        Ok(Self { socket, answers: Mutex::new(answers), init, function, reader })
+        Ok(Self {
+            socket,
+            answers: Mutex::new(answers),
+            init,
+            function,
+            reader,
+        })
     }
 
     pub(super) fn init_pid(&self) -> Option<Pid> {
-        Some(self.init.load(Ordering::Acquire)).filter(|p| *p > 0).map(Pid::from_raw)
+        Some(self.init.load(Ordering::Acquire))
+            .filter(|p| *p > 0)
+            .map(Pid::from_raw)
     }
 
     pub(super) fn function_state(&self) -> watch::Receiver<FunctionState> {

@@ -92,7 +92,12 @@ impl Sandbox {
             }
         };
         match NetworkNamespace::of(init) {
-            Ok(network) => Ok(Arc::new(Self { control, init, network: Arc::new(network), reaped: Mutex::new(false) })),
+            Ok(network) => Ok(Arc::new(Self {
+                control,
+                init,
+                network: Arc::new(network),
+                reaped: Mutex::new(false),
+            })),
             Err(e) => {
                 end(init);
                 Err(SandboxError::Network(e))
@@ -105,7 +110,9 @@ impl Sandbox {
     /// # Errors
     /// When a mount is refused.
     pub async fn furnish(&self, setup: Setup) -> Result<(), SandboxError> {
-        self.ask("furnish the sandbox", &Request::Furnish(setup), &[]).await.map(drop)
+        self.ask("furnish the sandbox", &Request::Furnish(setup), &[])
+            .await
+            .map(drop)
     }
 
     /// Init's process id on the host.
@@ -119,7 +126,9 @@ impl Sandbox {
     /// When the program is missing or the kernel refuses.
     pub async fn spawn(&self, order: Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SandboxError> {
         let fds = [stdout.as_fd(), stderr.as_fd()];
-        self.ask("start the function", &Request::Spawn(order), &fds).await.map(drop)
+        self.ask("start the function", &Request::Spawn(order), &fds)
+            .await
+            .map(drop)
     }
 
     /// Starts `criu swrk` inside with these descriptors as its 3, 4, ….
@@ -133,7 +142,16 @@ impl Sandbox {
         real_uid: Option<u32>,
     ) -> Result<(), SandboxError> {
         let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
-        self.ask("start criu", &Request::Criu { clock_offsets, real_uid }, &fds).await.map(drop)
+        self.ask(
+            "start criu",
+            &Request::Criu {
+                clock_offsets,
+                real_uid,
+            },
+            &fds,
+        )
+        .await
+        .map(drop)
     }
 
     /// Writes the private files to `archive`.
@@ -141,7 +159,9 @@ impl Sandbox {
     /// # Errors
     /// When a file cannot be read or the archive written.
     pub async fn save_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("save private files", &Request::SaveFiles, &[archive.as_fd()]).await.map(drop)
+        self.ask("save private files", &Request::SaveFiles, &[archive.as_fd()])
+            .await
+            .map(drop)
     }
 
     /// Unpacks private files from `archive`.
@@ -149,7 +169,9 @@ impl Sandbox {
     /// # Errors
     /// When it is malformed or does not fit.
     pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("load private files", &Request::LoadFiles, &[archive.as_fd()]).await.map(drop)
+        self.ask("load private files", &Request::LoadFiles, &[archive.as_fd()])
+            .await
+            .map(drop)
     }
 
     /// CRIU's kernel probe, after CRIU ran here once.
@@ -165,7 +187,9 @@ impl Sandbox {
     /// # Errors
     /// When it cannot be stored.
     pub async fn write_probe(&self, probe: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("store criu's probe", &Request::WriteProbe, &[probe.as_fd()]).await.map(drop)
+        self.ask("store criu's probe", &Request::WriteProbe, &[probe.as_fd()])
+            .await
+            .map(drop)
     }
 
     async fn ask(

@@ -14,7 +14,11 @@ use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits};
 
 /// What an empty sandbox may use. More memory than any function, since v1 refuses to raise a limit above that of memory and
 /// swap together.
-const EMPTY: Limits = Limits { memory_bytes: 1 << 40, cpu_cores: 1.0, pids: 64 };
+const EMPTY: Limits = Limits {
+    memory_bytes: 1 << 40,
+    cpu_cores: 1.0,
+    pids: 64,
+};
 /// How long after a sandbox was taken the next one is made: what it was taken for comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long is waited after one could not be made.
@@ -80,7 +84,9 @@ impl SandboxPool {
     async fn make(&self) -> Result<Empty, PoolError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
         let cgroup = self.cgroups.create(&name, EMPTY).map_err(PoolError::Cgroup)?;
-        let sandbox = Sandbox::create(&self.init_binary, cgroup.procs_files()).await.map_err(PoolError::Sandbox)?;
+        let sandbox = Sandbox::create(&self.init_binary, cgroup.procs_files())
+            .await
+            .map_err(PoolError::Sandbox)?;
         Ok(Empty { cgroup, sandbox })
     }
 

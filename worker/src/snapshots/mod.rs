@@ -6,15 +6,13 @@ mod template;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rekindle_pager::PageRef;
 use rekindle_snapshotter::working_set::WorkingSetError;
-use rekindle_snapshotter::{
-    OpenError, PageIndex, RegionReader, Snapshot, Store, load_working_set, store_working_set,
-};
+use rekindle_snapshotter::{OpenError, PageIndex, RegionReader, Snapshot, Store, load_working_set, store_working_set};
 use rekindle_wire::SnapshotId;
 use tokio::sync::OnceCell;
 
@@ -124,7 +122,9 @@ impl Snapshots {
     }
 
     async fn load(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
-        let snapshot = Snapshot::open(&self.store, id).await.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        let snapshot = Snapshot::open(&self.store, id)
+            .await
+            .map_err(|e| SnapshotError::Open(id.clone(), e))?;
         let images_dir = self.dir.join(id.as_str());
         let writing = |e| SnapshotError::Images(id.clone(), e);
         // Left over from an open that failed halfway.
@@ -133,10 +133,17 @@ impl Snapshots {
         }
         snapshot.write_images(&images_dir).await.map_err(writing)?;
         for name in snapshot.extra_files() {
-            snapshot.write_extra(name, &images_dir.join(name)).await.map_err(writing)?;
+            snapshot
+                .write_extra(name, &images_dir.join(name))
+                .await
+                .map_err(writing)?;
         }
         let notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        let maps = snapshot.processes.iter().map(|p| (p.pid.cast_signed(), p.page_map.clone())).collect();
+        let maps = snapshot
+            .processes
+            .iter()
+            .map(|p| (p.pid.cast_signed(), p.page_map.clone()))
+            .collect();
         let runtime = tokio::runtime::Handle::current();
         let template = Arc::new(Template::new(id.as_str(), maps, Arc::clone(&self.reader), runtime)?);
         let mut working_set = self.load_working_set(id, &template).await;
@@ -167,7 +174,10 @@ impl Snapshots {
                 .unwrap_or_default()
                 .into_iter()
                 .map(|page| {
-                    let at = PageRef { pid: page.pid.cast_signed(), page: page.page.0 };
+                    let at = PageRef {
+                        pid: page.pid.cast_signed(),
+                        page: page.page.0,
+                    };
                     template.put_page(at, page.bytes());
                     at
                 })
@@ -184,8 +194,13 @@ impl Snapshots {
     /// # Errors
     /// When the store fails; the set is still used here.
     pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[PageRef]) -> Result<(), WorkingSetError> {
-        let order: Vec<_> = order.iter().map(|p| (p.pid.cast_unsigned(), PageIndex(p.page))).collect();
-        store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order).await.map(drop)
+        let order: Vec<_> = order
+            .iter()
+            .map(|p| (p.pid.cast_unsigned(), PageIndex(p.page)))
+            .collect();
+        store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order)
+            .await
+            .map(drop)
     }
 
     /// Forgets a snapshot that was deleted or found broken; instances that use it keep it until they end.

@@ -2,7 +2,10 @@
 //! chunk cache or the store: first what the working set names, then what is touched, and the rest in the background.
 //!
 //! A page is written once, before its bit is set, and never again; who sees the bit may read the page without a lock.
-#![expect(unsafe_code, reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow")]
+#![expect(
+    unsafe_code,
+    reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -78,12 +81,28 @@ impl Template {
                     .len(length.max(PAGE as usize))
                     .map_anon()
                     .map(MmapRaw::from)
-                    .map_err(|source| TemplateError { snapshot: snapshot.to_owned(), bytes: length, source })?;
+                    .map_err(|source| TemplateError {
+                        snapshot: snapshot.to_owned(),
+                        bytes: length,
+                        source,
+                    })?;
                 let ready = map.regions().iter().map(|_| AtomicU16::new(0)).collect();
-                Ok(ProcessTemplate { pid, map, starts, ready, memory, filling: Mutex::new(()) })
+                Ok(ProcessTemplate {
+                    pid,
+                    map,
+                    starts,
+                    ready,
+                    memory,
+                    filling: Mutex::new(()),
+                })
             })
             .collect::<Result<_, TemplateError>>()?;
-        Ok(Self { processes, reader, runtime, bytes })
+        Ok(Self {
+            processes,
+            reader,
+            runtime,
+            bytes,
+        })
     }
 
     /// Its size when full, bytes.
@@ -112,7 +131,9 @@ impl Template {
     pub async fn fill_all(&self) -> Result<(), SourceError> {
         use futures::TryStreamExt;
         let missing = self.processes.iter().flat_map(|p| {
-            (0..p.map.regions().len()).filter(|i| !p.is_full(*i)).map(move |i| (p, i))
+            (0..p.map.regions().len())
+                .filter(|i| !p.is_full(*i))
+                .map(move |i| (p, i))
         });
         futures::stream::iter(missing.map(Ok))
             .try_for_each_concurrent(BACKGROUND, |(process, index)| async move {
@@ -195,8 +216,12 @@ impl ProcessTemplate {
 
 impl PageSource for Template {
     fn held(&self, page: PageRef) -> Held<'_> {
-        let Some(process) = self.process(page.pid) else { return Held::Zero };
-        let Some(index) = process.index(page.page) else { return Held::Zero };
+        let Some(process) = self.process(page.pid) else {
+            return Held::Zero;
+        };
+        let Some(index) = process.index(page.page) else {
+            return Held::Zero;
+        };
         let region = &process.map.regions()[index];
         if region.payload.is_none() {
             return Held::Zero;
@@ -214,8 +239,12 @@ impl PageSource for Template {
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
-        let Some(process) = self.process(page.pid) else { return Ok(()) };
-        let Some(index) = process.index(page.page) else { return Ok(()) };
+        let Some(process) = self.process(page.pid) else {
+            return Ok(());
+        };
+        let Some(index) = process.index(page.page) else {
+            return Ok(());
+        };
         self.runtime.block_on(self.fill_region(process, index))
     }
 }
