@@ -17,6 +17,7 @@ fn rekindle(dir: &Path, words: &[&str]) -> Output {
         .env_clear()
         .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
         .env("HOME", dir)
+        .env("TMPDIR", dir)
         .env("FN_DATA", dir.join("data"))
         .env("FN_CACHE", dir.join("cache"))
         .env("FN_RUN", dir.join("run"))
@@ -146,6 +147,7 @@ fn a_criu_that_dumps_but_does_not_restore_is_found_out() {
     assert!(by_name("checkpoint"));
     assert!(!by_name("eager restore"));
     assert!(!by_name("lazy restore"));
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
 }
 
 #[test]
@@ -156,6 +158,18 @@ fn the_installed_criu_restores_eagerly_and_lazily() {
     assert!(good, "{checks:?}");
     let abilities: Vec<&str> = checks.iter().map(|c| c.0.as_str()).collect();
     assert_eq!(abilities, ["CRIU", "checkpoint", "eager restore", "lazy restore"]);
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
+}
+
+/// Processes whose command line names the test's directory.
+fn left_behind(dir: &Path) -> Vec<String> {
+    let own = dir.display().to_string();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|p| fs::read(p.path().join("cmdline")).ok());
+    lines
+        .map(|l| String::from_utf8_lossy(&l).replace('\0', " "))
+        .filter(|l| l.contains(&own))
+        .collect()
 }
 
 /// The CRIU that set-up installed. Without it the test is skipped, aloud; in CI that is a failure.

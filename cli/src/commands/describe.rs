@@ -25,8 +25,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         "live       {}",
         s.live.map_or_else(|| "none".to_owned(), |v| format!("version {v}"))
     );
-    if let Some(newest) = detail.versions.first() {
-        let m = &newest.manifest;
+    // What serves; before anything is live, what was deployed last.
+    let live = detail.versions.iter().find(|v| Some(v.version) == s.live);
+    if let Some(shown) = live.or(detail.versions.first()) {
+        let m = &shown.manifest;
         println!(
             "limits     {} of memory, {} of /tmp, {} CPU, timeout {}",
             show::bytes(m.memory.0),
@@ -40,10 +42,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance"),
             show::duration(m.idle())
         );
-        if let Some(snapshot) = &newest.snapshot {
+        if let Some(snapshot) = &shown.snapshot {
             println!("snapshot   {}", snapshot_line(snapshot));
         }
-        if let Some(why) = &newest.snapshot_error {
+        if let Some(why) = &shown.snapshot_error {
             println!("snapshot   none: {why}");
         }
     }
@@ -61,10 +63,12 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         ]);
     }
     show::print_table(&table);
-    for v in detail.versions.iter().filter(|v| v.error.is_some()).take(1) {
-        if let Some(error) = &v.error {
-            println!("\nversion {} failed: {error}", v.version);
-        }
+    if let Some((version, error)) = detail
+        .versions
+        .iter()
+        .find_map(|v| Some((v.version, v.error.as_ref()?)))
+    {
+        println!("\nversion {version} failed: {error}");
     }
     if !detail.instances.is_empty() {
         println!();

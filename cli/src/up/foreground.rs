@@ -93,7 +93,7 @@ fn make_private(layout: &Layout) -> Result<()> {
 async fn platform(args: &UpArgs, layout: &Layout) -> Result<()> {
     let _telemetry = rekindle_telemetry::init("rekindle").context("logs and traces cannot be set up")?;
     let mut roles = Roles::new()?;
-    let served = match start(args, layout, &mut roles).await {
+    let served = match Box::pin(start(args, layout, &mut roles)).await {
         Ok(true) => roles.serve().await,
         Ok(false) => Ok(()),
         Err(e) => Err(e),
@@ -124,11 +124,8 @@ async fn start(args: &UpArgs, layout: &Layout, roles: &mut Roles) -> Result<bool
     };
 
     phase(layout, "importing runtimes");
-    if roles
-        .while_running(runtimes::import(&store, &layout.cache))
-        .await?
-        .is_none()
-    {
+    let importing = Box::pin(runtimes::import(&store, &layout.cache));
+    if roles.while_running(importing).await?.is_none() {
         return Ok(false);
     }
 
@@ -204,7 +201,6 @@ async fn open_store<'a>(
             Some(format!("http://{address}"))
         }
     };
-    // Boxed, as the SDK's futures are large.
     Ok(Box::pin(async move {
         let connect = async {
             match (&endpoint, &args.s3.s3_endpoint) {

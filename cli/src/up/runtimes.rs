@@ -35,7 +35,7 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
         .context("the async runtime could not be started")?;
     let imported = runtime.block_on(async {
         let store = store::external(s3, &endpoint).await?;
-        import(&store, &layout.cache).await
+        Box::pin(import(&store, &layout.cache)).await
     })?;
     for (base, alias) in imported {
         println!(
@@ -56,7 +56,7 @@ pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(Base, Run
     for base in Base::ALL {
         let tar = folder.join(format!("{}.tar", base.as_str()));
         if tar.exists() {
-            imported.push((base, import_one(store, base, &tar).await?));
+            imported.push((base, Box::pin(import_one(store, base, &tar)).await?));
         } else {
             let file = tar.display();
             tracing::warn!(target: super::LOG, %file, "this runtime is not built: functions that need it cannot be deployed");

@@ -1,4 +1,5 @@
-//! Which object store the platform uses: the embedded one, or any S3 server by its address.
+//! Which object store the platform uses: the embedded one, or any S3 server by its address. The SDK's futures are large
+//! and boxed here.
 
 use std::env;
 
@@ -13,12 +14,12 @@ const REGION: &str = "us-east-1";
 
 /// Connects to the embedded server at `endpoint` with its key.
 pub(super) async fn embedded(endpoint: String, bucket: &str, key: &(String, String)) -> Result<Store> {
-    connect(Some(endpoint), bucket, Some(key.clone())).await
+    Box::pin(connect(Some(endpoint), bucket, Some(key.clone()))).await
 }
 
 /// Connects to the server that the command line or `FN_S3_ENDPOINT` names, with the usual AWS credentials.
 pub(super) async fn external(args: &S3Args, endpoint: &str) -> Result<Store> {
-    connect(Some(endpoint.to_owned()), &args.s3_bucket, None).await
+    Box::pin(connect(Some(endpoint.to_owned()), &args.s3_bucket, None)).await
 }
 
 async fn connect(endpoint: Option<String>, bucket: &str, credentials: Option<(String, String)>) -> Result<Store> {

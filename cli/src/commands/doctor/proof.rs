@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -261,9 +261,10 @@ struct Restored(Pid);
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        let cmdline = fs::read(format!("/proc/{}/cmdline", self.0)).unwrap_or_default();
-        // Only what is surely ours: the number may belong to somebody else when the restore failed.
-        if cmdline.windows(13).any(|w| w == b"doctor-target") && kill(self.0, Signal::SIGKILL).is_ok() {
+        // Only a child of ours: the number may belong to somebody else when the restore failed. (Its command line would
+        // not tell: it lies on the stack, which a lazy restore may not have brought back yet.)
+        let ours = matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive));
+        if ours && kill(self.0, Signal::SIGKILL).is_ok() {
             let _reaped = waitpid(self.0, None);
         }
     }
