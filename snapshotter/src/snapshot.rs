@@ -94,7 +94,7 @@ pub enum OpenError {
         part: String,
         /// Why.
         #[source]
-        cause: SectionError,
+        cause: Box<SectionError>,
     },
     /// A page map does not parse although its digest is right.
     #[error("page map of process {pid} of snapshot {id} is malformed")]
@@ -298,7 +298,7 @@ fn in_section(id: &SnapshotId, part: String) -> impl FnOnce(SectionError) -> Ope
         key: keys::bundle(&id),
         id,
         part,
-        cause,
+        cause: Box::new(cause),
     }
 }
 

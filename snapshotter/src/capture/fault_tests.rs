@@ -315,7 +315,7 @@ async fn regions_of_a_missing_chunk_are_stored_again_and_a_taken_id_is_left_alon
     server.store.delete(chunk).await.unwrap();
     let dump = server.dir.path().join("dump");
     let again = publish(&server.store, &index, &dump, meta()).await.unwrap();
-    assert_eq!(server.keys("chunks/").await, [chunk.clone()]);
+    assert_eq!(server.keys("chunks/").await, std::slice::from_ref(chunk));
     assert_ne!(again.summary.shared_bytes, again.summary.stored_bytes);
 
     let mut taken = meta();
@@ -403,7 +403,8 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_that_is_no_whole_dump_is_refused_saying_what_is_wrong() {
     let server = TestStore::start().await;
-    let spoil: [(&str, &dyn Fn(&Path)); 6] = [
+    type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
+    let spoil: [Spoil<'_>; 6] = [
         ("inventory.img is missing", &|d| {
             std::fs::remove_file(d.join("inventory.img")).unwrap()
         }),

@@ -141,7 +141,7 @@ pub enum PublishError {
         id: SnapshotId,
         /// Why.
         #[source]
-        cause: PageMapError,
+        cause: Box<PageMapError>,
     },
     /// A manifest of ours would not be read back. A bug.
     #[error("manifest of snapshot {id} would not be readable")]
@@ -186,8 +186,10 @@ pub async fn publish(
 
     let mut payloads = known;
     payloads.extend(new.payloads);
-    let (maps, mut totals) = page_maps(&dump, &pieces, &hashes, &payloads)
-        .map_err(|cause| PublishError::PageMap { id: id.clone(), cause })?;
+    let (maps, mut totals) = page_maps(&dump, &pieces, &hashes, &payloads).map_err(|cause| PublishError::PageMap {
+        id: id.clone(),
+        cause: Box::new(cause),
+    })?;
     totals.shared_bytes = totals.stored_bytes - new.stored_bytes;
 
     let extra = hash_extra(meta.extra.clone()).await?;

@@ -51,7 +51,7 @@ pub enum ParseError {
     Entry(usize),
     /// The regions contradict each other or their chunks.
     #[error("page map is inconsistent")]
-    Regions(#[from] PageMapError),
+    Regions(#[source] Box<PageMapError>),
 }
 
 /// Reads little-endian integers from the front of a slice whose length was checked before.
@@ -158,7 +158,7 @@ impl PageMap {
             .enumerate()
             .map(|(at, entry)| parse_region(entry, &chunks).ok_or(ParseError::Entry(at)))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::new(regions)?)
+        Self::new(regions).map_err(|cause| ParseError::Regions(Box::new(cause)))
     }
 }
 

@@ -66,7 +66,7 @@ impl Store {
             .prefix(self.full_key(prefix))
             .set_delimiter(delimiter.map(str::to_owned));
         let page = self
-            .bounded("list", prefix, 0, call.set_continuation_token(token).send())
+            .bounded("list", prefix, 0, Box::pin(call.set_continuation_token(token).send()))
             .await?;
         page.map_err(|e| self.failed("list", prefix, e))
     }

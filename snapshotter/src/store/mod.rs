@@ -119,7 +119,7 @@ impl Store {
                 "make bucket",
                 "",
                 0,
-                self.inner.client.create_bucket().bucket(bucket).send(),
+                Box::pin(self.inner.client.create_bucket().bucket(bucket).send()),
             )
             .await?;
         match made {
@@ -139,7 +139,7 @@ impl Store {
 
     /// Whether the bucket is there and may be used. Opens a connection if none is open.
     pub async fn check(&self) -> Result<(), StoreError> {
-        let call = self.inner.client.head_bucket().bucket(&self.inner.bucket).send();
+        let call = Box::pin(self.inner.client.head_bucket().bucket(&self.inner.bucket).send());
         let answer = self.bounded("reach", "", 0, call).await?;
         answer.map(drop).map_err(|error| self.failed("reach", "", error))
     }
@@ -153,7 +153,8 @@ impl Store {
         format!("{}{key}", self.inner.prefix)
     }
 
-    /// Give the SDK's operation, which has its own limits, a last limit of ours.
+    /// Give the SDK's operation, which has its own limits, a last limit of ours. The SDK's futures have 16 KiB: callers
+    /// box them, so that theirs stay small.
     async fn bounded<T>(
         &self,
         operation: &'static str,

@@ -44,13 +44,16 @@ impl Store {
             .head_object()
             .bucket(&self.inner.bucket)
             .key(self.full_key(key));
-        let head = self.bounded("look up", key, 0, call.send()).await?.map_err(|error| {
-            if error.as_service_error().is_some_and(|e| e.is_not_found()) {
-                self.not_found(key)
-            } else {
-                self.failed("look up", key, error)
-            }
-        })?;
+        let head = self
+            .bounded("look up", key, 0, Box::pin(call.send()))
+            .await?
+            .map_err(|error| {
+                if error.as_service_error().is_some_and(|e| e.is_not_found()) {
+                    self.not_found(key)
+                } else {
+                    self.failed("look up", key, error)
+                }
+            })?;
         Ok(ObjectInfo {
             key: key.to_owned(),
             len: u64::try_from(head.content_length().unwrap_or(0)).unwrap_or(0),
@@ -178,7 +181,7 @@ impl Store {
             .bucket(&self.inner.bucket)
             .key(self.full_key(key))
             .set_range(range.map(http_range));
-        let answer = self.bounded_until("get", key, self.deadline(started, 0), call.send());
+        let answer = self.bounded_until("get", key, self.deadline(started, 0), Box::pin(call.send()));
         let answer = answer.await?.map_err(|error| {
             if error.as_service_error().is_some_and(|e| e.is_no_such_key()) {
                 self.not_found(key)

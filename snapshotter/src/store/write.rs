@@ -71,7 +71,7 @@ impl Store {
             return Ok(len);
         }
         let started = self.inner.client.create_multipart_upload();
-        let started = started.bucket(&self.inner.bucket).key(self.full_key(key)).send();
+        let started = Box::pin(started.bucket(&self.inner.bucket).key(self.full_key(key)).send());
         let started = self
             .bounded("put", key, 0, started)
             .await?
@@ -91,7 +91,7 @@ impl Store {
                 .key(self.full_key(key))
                 .upload_id(upload)
                 .send();
-            if let Ok(Err(error)) = self.bounded("abort", key, 0, abort).await {
+            if let Ok(Err(error)) = self.bounded("abort", key, 0, Box::pin(abort)).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     key,
@@ -112,7 +112,7 @@ impl Store {
             .delete_object()
             .bucket(&self.inner.bucket)
             .key(self.full_key(key));
-        let done = self.bounded("delete", key, 0, call.send()).await?;
+        let done = self.bounded("delete", key, 0, Box::pin(call.send())).await?;
         done.map(drop).map_err(|e| self.failed("delete", key, e))
     }
 
@@ -190,7 +190,7 @@ impl Store {
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(size)));
         let done = self
-            .bounded("put", key, size, call.send())
+            .bounded("put", key, size, Box::pin(call.send()))
             .await?
             .map_err(|e| self.failed("put", key, e))?;
         Ok(CompletedPart::builder()
