@@ -138,7 +138,7 @@ impl http_body::Body for Attempt {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.hint.clone()
+        self.0.hint
     }
 }
 

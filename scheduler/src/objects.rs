@@ -31,24 +31,24 @@ pub trait ObjectStore: Send + Sync + 'static {
     fn delete_all<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
+// Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
 impl ObjectStore for Store {
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
-        Box::pin(async move {
-            let stored = Self::put_file(self, key, path).await;
-            stored.map(drop).map_err(failed("store", key))
-        })
+        let put = Box::pin(Self::put_file(self, key, path));
+        Box::pin(async move { put.await.map(drop).map_err(failed("store", key)) })
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
-        Box::pin(async move { Self::delete(self, key).await.map_err(failed("delete", key)) })
+        let delete = Box::pin(Self::delete(self, key));
+        Box::pin(async move { delete.await.map_err(failed("delete", key)) })
     }
 
     fn delete_all<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
+        let list = Box::pin(self.list(prefix));
         Box::pin(async move {
-            for object in self.list(prefix).await.map_err(failed("list", prefix))? {
-                Self::delete(self, &object.key)
-                    .await
-                    .map_err(failed("delete", &object.key))?;
+            for object in list.await.map_err(failed("list", prefix))? {
+                let key = &object.key;
+                Box::pin(Self::delete(self, key)).await.map_err(failed("delete", key))?;
             }
             Ok(())
         })

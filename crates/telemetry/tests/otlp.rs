@@ -1,6 +1,8 @@
 //! Spans reach a collector by gRPC and by HTTP; one that is away holds nobody up. Telemetry is set up once per process and by its
 //! environment, so each case runs this program again as a child.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
 use std::process::{Output, Stdio};
 use std::time::Duration;
 

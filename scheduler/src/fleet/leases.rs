@@ -83,14 +83,12 @@ impl Fleet {
         }
         let mut give_back = Vec::new();
         for id in &report.held {
-            match self.instances.get_mut(id) {
-                Some(instance) => {
-                    if !instance.renew(&report.gateway, now) {
-                        give_back.push(id.clone());
-                    }
-                }
-                None if now > SETTLING => give_back.push(id.clone()),
-                None => {}
+            let keeps = match self.instances.get_mut(id) {
+                Some(instance) => instance.renew(&report.gateway, now),
+                None => now <= SETTLING,
+            };
+            if !keeps {
+                give_back.push(id.clone());
             }
         }
         (give_back, stuck)

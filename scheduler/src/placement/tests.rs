@@ -203,13 +203,16 @@ fn event() -> impl Strategy<Value = Event> {
 
 const CAPACITY: [u64; 2] = [100, 70];
 
+/// An instance as it really is: its version, whether it is ready, its invocations.
+type Real = (LiveVersion, bool, u32);
+
 /// The fleet beside what is really on the workers.
 struct World {
     fleet: Fleet,
     now: Millis,
     versions: Vec<LiveVersion>,
-    /// Per worker: incarnation, and each instance with its version, readiness and invocations.
-    truth: Vec<(u64, BTreeMap<InstanceId, (LiveVersion, bool, u32)>)>,
+    /// Per worker: incarnation, and what runs on it.
+    truth: Vec<(u64, BTreeMap<InstanceId, Real>)>,
     made: usize,
 }
 
