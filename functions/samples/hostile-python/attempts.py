@@ -49,7 +49,7 @@ def see_host_files():
 def see_host_mounts():
     """Mounts beside the sandbox's own."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return nothing_or([p for p in points if p not in OWN_MOUNTS and not p.startswith(("/dev/", "/proc/", "/sys/"))])
+    return nothing_or([p for p in points if p not in OWN_MOUNTS and not p.startswith(("/dev/", "/proc/", "/run/", "/sys/"))])
 
 
 @attempt
