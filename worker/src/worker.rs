@@ -86,6 +86,9 @@ impl Worker {
         let images = make(config.run_dir.join("images"))?;
         make(config.run_dir.join("restores"))?;
         let layers = make(config.cache_dir.join("layers"))?;
+        if let Err(e) = rekindle_snapshotter::layer::remove_unfinished(&layers) {
+            tracing::warn!(error = %e, "cannot remove what unfinished layers left");
+        }
         let building = make(config.cache_dir.join("build"))?;
         if let Err(e) = crate::build::sweep(&building) {
             tracing::warn!(error = %e, "cannot remove what unfinished builds left");

@@ -187,6 +187,11 @@ impl Instance {
         self.verdict.lock().get_or_insert(why);
     }
 
+    /// The verdict of a start that failed, which is not to be blamed on what is started in its place.
+    pub fn take_verdict(&self) -> Option<ApiError> {
+        self.verdict.lock().take()
+    }
+
     /// Ends it and waits until its processes are gone.
     pub async fn stop(&self, why: &str) {
         self.usage.close();

@@ -67,6 +67,8 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Par
     match Box::pin(restore(worker, instance, &snapshot)).await {
         Ok(parts) => Ok(parts),
         Err(why) => {
+            // Where a lost page ended it, the restore itself has only seen a connection break.
+            let why = instance.take_verdict().unwrap_or(why);
             tracing::error!(instance = %instance.id, %snapshot, error = %why, "restore failed; booting instead");
             instance
                 .sink
