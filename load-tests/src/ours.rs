@@ -1,0 +1,117 @@
+//! The platform's side: invocations through gateway, scheduler and worker, as any client sends them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use http::{Method, StatusCode};
+use rekindle_wire::api::InstanceInfo;
+use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
+
+use crate::client::Connection;
+use crate::platform::Platform;
+use crate::subject::{Sample, Subject};
+
+const FUNCTION: &str = "/function/touch/";
+/// To be rid of an instance.
+const GONE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A client of a platform on which the function is live.
+pub(crate) struct Ours {
+    port: u16,
+    authorization: String,
+    /// Kept open, as clients do; for warm invocations.
+    kept: Option<Connection>,
+}
+
+impl Ours {
+    /// A client of this platform.
+    pub(crate) fn of(platform: &Platform) -> Self {
+        let authorization = platform.key().map(|key| format!("Bearer {key}")).unwrap_or_default();
+        Self {
+            port: platform.port(),
+            authorization,
+            kept: None,
+        }
+    }
+
+    /// One run. Whatever was started for it is gone when this returns.
+    pub(crate) async fn run(&mut self, subject: Subject) -> Result<Sample> {
+        match subject {
+            Subject::Booted => self.fresh("booted").await,
+            Subject::Restored => self.fresh("restored").await,
+            Subject::Warm => self.warm().await,
+            other => bail!("{} is not the platform's", other.name()),
+        }
+    }
+
+    /// A fresh instance on a fresh connection, as the peers have it.
+    async fn fresh(&self, start: &str) -> Result<Sample> {
+        let headers = [("authorization", self.authorization.as_str()), (FORCE_START, start)];
+        let triggered = Instant::now();
+        let mut connection = Connection::open(self.port).await?;
+        let answer = connection.call(Method::GET, FUNCTION, &headers).await?;
+        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
+        let answer = answer.of_function()?;
+        if answer.header(START) != start {
+            bail!("the instance was {}, not {start}", answer.header(START));
+        }
+        self.delete(&mut connection, answer.header(INSTANCE)).await?;
+        Ok(Sample {
+            ms,
+            phases: answer.phases(),
+        })
+    }
+
+    /// An instance that is there, on a connection that is there.
+    async fn warm(&mut self) -> Result<Sample> {
+        let mut connection = match self.kept.take() {
+            Some(connection) => connection,
+            None => {
+                let mut connection = Connection::open(self.port).await?;
+                // The first starts the instance, and is not measured.
+                connection.call(Method::GET, FUNCTION, &[]).await?.of_function()?;
+                connection
+            }
+        };
+        let triggered = Instant::now();
+        let answer = connection.call(Method::GET, FUNCTION, &[]).await?;
+        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
+        let answer = answer.of_function()?;
+        if answer.header(START) != "warm" {
+            bail!("the instance was {}, not warm", answer.header(START));
+        }
+        self.kept = Some(connection);
+        Ok(Sample {
+            ms,
+            phases: answer.phases(),
+        })
+    }
+
+    /// Removes an instance and waits until it is gone, so that its end is in nobody's measurement.
+    async fn delete(&self, connection: &mut Connection, instance: &str) -> Result<()> {
+        let headers = [("authorization", self.authorization.as_str())];
+        let answer = connection
+            .call(Method::DELETE, &format!("/v1/instances/{instance}"), &headers)
+            .await?;
+        if !answer.status.is_success() && answer.status != StatusCode::NOT_FOUND {
+            bail!(
+                "instance {instance} cannot be deleted: {}: {}",
+                answer.status,
+                answer.text()
+            );
+        }
+        let deadline = Instant::now() + GONE_LIMIT;
+        loop {
+            let answer = connection.call(Method::GET, "/v1/instances", &headers).await?;
+            let left: Vec<InstanceInfo> =
+                serde_json::from_slice(&answer.body).with_context(|| format!("not a list: {}", answer.text()))?;
+            if left.iter().all(|i| i.id.as_str() != instance) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("instance {instance} is still there {GONE_LIMIT:?} after its deletion");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}

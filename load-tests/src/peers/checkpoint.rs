@@ -1,0 +1,226 @@
+//! Stock CRIU on the function's process: one checkpoint, and restores of it, eager or through CRIU's own lazy-pages daemon.
+//!
+//! ```text
+//! trigger ─┬─ eager ── criu restore -d ───────────────────────────────────────────┬─> first response ─> killed, reaped
+//!          └─ lazy ─── criu lazy-pages ──its socket──> criu restore --lazy-pages -d ┘
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use http::Method;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::function::{Function, Running};
+use crate::client::Connection;
+
+/// For one CRIU command.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How often its end is looked for. Only the lazy-pages daemon's socket is awaited inside a measurement.
+const POLL: Duration = Duration::from_micros(200);
+/// The pid of the checkpointed process: the kernel gives it to nobody else as long as the next pids begin low.
+const FUNCTION_PID: u32 = 1_000;
+const FIRST_FREE_PID: u32 = 20;
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+/// CRIU's name for its socket, in the work directory.
+const SOCKET: &str = "lazy-pages.socket";
+
+/// How memory comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Paging {
+    /// All of it before the process runs.
+    Eager,
+    /// When it is touched.
+    Lazy,
+}
+
+/// A checkpoint of the function after its warm-up, as the platform takes it.
+pub(super) struct Checkpoint {
+    criu: PathBuf,
+    version: String,
+    images: PathBuf,
+    work: PathBuf,
+    port: u16,
+}
+
+impl Checkpoint {
+    /// Starts the function, warms it up, checkpoints it, and tries both kinds of restore.
+    pub(super) async fn take(criu: &Path, dir: &Path, function: &Function) -> Result<Self> {
+        let checkpoint = Self {
+            criu: criu.to_owned(),
+            version: version(criu)?,
+            images: dir.join("images"),
+            work: dir.join("work"),
+            port: function.free_port()?,
+        };
+        for dir in [&checkpoint.images, &checkpoint.work] {
+            fs::create_dir(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+        }
+        set_last_pid(FUNCTION_PID - 1)?;
+        let mut running = Running::start(&mut function.leader_command(checkpoint.port))?;
+        if running.pid() != FUNCTION_PID {
+            bail!(
+                "the process to checkpoint has pid {} instead of {FUNCTION_PID}",
+                running.pid()
+            );
+        }
+        warm_up(checkpoint.port, &mut running).await?;
+        let mut dump = checkpoint.command("dump");
+        dump.args(["--tree", &FUNCTION_PID.to_string()]);
+        checkpoint.finish(&mut Running::start(&mut dump)?, "dump")?;
+        // CRIU has killed it.
+        drop(running);
+        checkpoint.restore(Paging::Eager).await.context("eager restore")?;
+        checkpoint.restore(Paging::Lazy).await.context("lazy restore")?;
+        Ok(checkpoint)
+    }
+
+    /// CRIU's version.
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// One restore: milliseconds until the last byte of the first response. The process is gone when this returns.
+    pub(super) async fn restore(&self, paging: Paging) -> Result<f64> {
+        set_last_pid(FIRST_FREE_PID)?;
+        // The last daemon has left it.
+        let _none = fs::remove_file(self.work.join(SOCKET));
+        let mut command = self.command("restore");
+        command.arg("--restore-detached");
+        let mut daemon_command = self.command("lazy-pages");
+
+        let triggered = Instant::now();
+        let mut daemon = None;
+        if paging == Paging::Lazy {
+            let mut started = Running::start(&mut daemon_command)?;
+            self.until_listening(&mut started)?;
+            daemon = Some(started);
+            command.arg("--lazy-pages");
+        }
+        let restored = Restored;
+        let mut restore = Running::start(&mut command)?;
+        let mut connection = Connection::open_when_listening(self.port, || match restore.ended()? {
+            Some(status) if !status.success() => bail!("{status}: {}", self.errors("restore")),
+            _ => Ok(()),
+        })
+        .await?;
+        let answer = connection.call(Method::GET, "/", &[]).await?;
+        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
+
+        answer.of_function()?;
+        self.finish(&mut restore, "restore")?;
+        drop(restored);
+        if let Some(mut daemon) = daemon {
+            // It ends by itself, as the process is gone.
+            self.finish(&mut daemon, "lazy-pages")?;
+        }
+        Ok(ms)
+    }
+
+    /// What all its commands have in common: stock options, and those that leave out what is not needed here.
+    fn command(&self, action: &str) -> Command {
+        let mut command = Command::new(&self.criu);
+        command
+            .arg(action)
+            .arg("--images-dir")
+            .arg(&self.images)
+            .arg("--work-dir")
+            .arg(&self.work)
+            .args([
+                "--manage-cgroups=ignore",
+                "--network-lock=skip",
+                "--file-validation=filesize",
+                "-v1",
+                "--log-file",
+            ])
+            .arg(format!("{action}.log"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    fn until_listening(&self, daemon: &mut Running) -> Result<()> {
+        let (socket, deadline) = (self.work.join(SOCKET), Instant::now() + LIMIT);
+        while !socket.exists() {
+            daemon.still_runs().with_context(|| self.errors("lazy-pages"))?;
+            if Instant::now() > deadline {
+                bail!("criu lazy-pages does not listen within {LIMIT:?}");
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a command, which must be a good one.
+    fn finish(&self, running: &mut Running, action: &str) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match running.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("criu {action}: {status}: {}", self.errors(action)),
+                None if Instant::now() > deadline => bail!("criu {action} does not end within {LIMIT:?}"),
+                None => std::thread::sleep(POLL),
+            }
+        }
+    }
+
+    /// The errors in a command's log.
+    fn errors(&self, action: &str) -> String {
+        let log = fs::read_to_string(self.work.join(format!("{action}.log"))).unwrap_or_default();
+        let errors: Vec<&str> = log.lines().filter(|l| l.contains("Error")).collect();
+        errors[errors.len().saturating_sub(4)..].join(" | ")
+    }
+}
+
+/// The restored process, ours by adoption as its parents are gone; killed and reaped when dropped.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let pid = Pid::from_raw(FUNCTION_PID.cast_signed());
+        // In this pid namespace nobody else can have the number. Without the process there is nothing to do.
+        if kill(pid, Signal::SIGKILL).is_ok() {
+            let _reaped = waitpid(pid, None);
+        }
+    }
+}
+
+/// What the platform does before it checkpoints: warm-up requests, then the runtime's hook, and no connection left open.
+async fn warm_up(port: u16, running: &mut Running) -> Result<()> {
+    let mut connection = Connection::open_when_listening(port, || running.still_runs()).await?;
+    for _ in 0..3 {
+        connection.call(Method::GET, "/", &[]).await?.of_function()?;
+    }
+    let hook = connection.call(Method::POST, "/.rekindle/before-snapshot", &[]).await?;
+    if !hook.status.is_success() {
+        bail!("the hook before the snapshot answers {}: {}", hook.status, hook.text());
+    }
+    drop(connection);
+    // Time for both sides to see its end.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    Ok(())
+}
+
+fn set_last_pid(pid: u32) -> Result<()> {
+    fs::write(LAST_PID, pid.to_string()).with_context(|| format!("{LAST_PID}: cannot be written"))
+}
+
+fn version(criu: &Path) -> Result<String> {
+    let output = Command::new(criu).arg("--version").output().with_context(|| {
+        format!(
+            "{}: cannot be run: run scripts/setup.sh host, or name another with --criu",
+            criu.display()
+        )
+    })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.lines().find_map(|l| l.strip_prefix("Version: "));
+    version
+        .map(|v| v.trim().to_owned())
+        .with_context(|| format!("{}: does not say its version", criu.display()))
+}

@@ -1,0 +1,187 @@
+//! A platform started for the measurement: `fn up` with directories and a port of its own, gone when dropped.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use http::Method;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::args::Args;
+use crate::client::Connection;
+
+/// To be ready: it imports the root filesystems at its first start.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+/// To stop in good order.
+const STOP_LIMIT: Duration = Duration::from_secs(45);
+/// For the deploy, with its boot, warm-up and snapshot, seconds.
+const DEPLOY_LIMIT_S: &str = "90";
+/// Lines of its log in an error.
+const TOLD_LINES: usize = 20;
+
+/// A running platform.
+pub(crate) struct Platform {
+    child: Child,
+    root: TempDir,
+    port: u16,
+    programs: PathBuf,
+}
+
+impl Platform {
+    /// Starts one and waits until it is ready.
+    pub(crate) async fn start(args: &Args) -> Result<Self> {
+        let programs = programs(args)?;
+        let runtimes = args.cache.join("runtimes");
+        if !runtimes.join("python.tar").exists() {
+            bail!(
+                "{}: no root filesystem of python: run scripts/setup.sh host",
+                runtimes.display()
+            );
+        }
+        let root = tempfile::Builder::new()
+            .prefix("rekindle-bench-")
+            .tempdir()
+            .context("no temporary directory")?;
+        let cache = root.path().join("cache");
+        fs::create_dir(&cache).with_context(|| format!("{}: cannot be made", cache.display()))?;
+        std::os::unix::fs::symlink(&runtimes, cache.join("runtimes"))
+            .with_context(|| format!("{}: the runtimes cannot be linked there", cache.display()))?;
+        let port = free_port()?;
+        let log = File::create(root.path().join("log")).context("no log")?;
+        // It stops, in good order, even when this program is killed.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "TERM"])
+            .arg(programs.join("fn"))
+            .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{port}"), "--criu"])
+            .arg(&args.criu)
+            .env("FN_DATA", root.path().join("data"))
+            .env("FN_CACHE", &cache)
+            .env("FN_RUN", root.path().join("run"))
+            // What a platform in use does, whatever the caller's environment says.
+            .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("no more file descriptors")?)
+            .stderr(log)
+            .spawn()
+            .context("setpriv (util-linux) cannot be started")?;
+        let mut platform = Self {
+            child,
+            root,
+            port,
+            programs,
+        };
+        platform.until_ready().await?;
+        Ok(platform)
+    }
+
+    async fn until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            if self.is_ready().await {
+                return Ok(());
+            }
+            let ended = self.child.try_wait().context("its end cannot be awaited")?;
+            if ended.is_some() || Instant::now() > deadline {
+                bail!("the platform does not get ready ({ended:?}):\n{}", self.log_tail());
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+
+    async fn is_ready(&self) -> bool {
+        let Ok(mut connection) = Connection::open(self.port).await else {
+            return false;
+        };
+        connection
+            .call(Method::GET, "/readyz", &[])
+            .await
+            .is_ok_and(|a| a.status.is_success())
+    }
+
+    /// Deploys the function in this folder by `fn deploy` and waits until its snapshot is live.
+    pub(crate) fn deploy(&self, folder: &Path) -> Result<()> {
+        let output = Command::new(self.programs.join("fn"))
+            .arg("deploy")
+            .arg(folder)
+            .args(["--json", "--wait", DEPLOY_LIMIT_S])
+            .env("FN_URL", format!("http://127.0.0.1:{}", self.port))
+            .env("FN_KEY", self.key()?)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .output()
+            .context("fn deploy cannot be started")?;
+        if !output.status.success() {
+            let told = String::from_utf8_lossy(&output.stderr);
+            bail!("fn deploy {}: {}\n{}", folder.display(), told.trim(), self.log_tail());
+        }
+        let version: rekindle_wire::api::VersionInfo =
+            serde_json::from_slice(&output.stdout).context("fn deploy told no version")?;
+        match version.snapshot_error {
+            Some(error) => bail!("{} has no snapshot: {error}", folder.display()),
+            None => Ok(()),
+        }
+    }
+
+    /// Its admin key.
+    pub(crate) fn key(&self) -> Result<String> {
+        let path = self.root.path().join("data/admin.key");
+        let key = fs::read_to_string(&path).with_context(|| format!("{}: no admin key", path.display()))?;
+        Ok(key.trim().to_owned())
+    }
+
+    /// Where its gateway listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(self.root.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // It may have ended, which is what we want.
+            let _ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let deadline = Instant::now() + STOP_LIMIT;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// The directory of the programs under test.
+fn programs(args: &Args) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("the path of this program is not known")?;
+    let dir = match &args.bin {
+        Some(dir) => dir.clone(),
+        None => own.parent().map(Path::to_owned).unwrap_or_default(),
+    };
+    for name in ["fn", "rekindle-init"] {
+        if !dir.join(name).exists() {
+            bail!(
+                "{}: missing: run `make build`, or name its directory with --bin",
+                dir.join(name).display()
+            );
+        }
+    }
+    Ok(dir)
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr().context("no free port")?.port())
+}

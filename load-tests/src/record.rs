@@ -1,0 +1,168 @@
+//! The record of a measurement: every sample, and what it cannot be read without. Written as JSON.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::args::{Args, checkout};
+use crate::machine::{self, Machine};
+use crate::peers::Prepared;
+use crate::rounds::Regime;
+use crate::subject::{Sample, Subject};
+
+/// One run of this program.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Record {
+    /// The commit of the checkout, with `-dirty` if something in it is not committed.
+    pub(crate) revision: String,
+    /// When it began, RFC 3339 in UTC.
+    pub(crate) date: String,
+    /// Where.
+    pub(crate) machine: Machine,
+    /// The share of all cores that others kept busy in the second before.
+    pub(crate) busy_before: f64,
+    /// The load average of the minute before; a build just before is in it.
+    pub(crate) load_before: f64,
+    /// The load average at the end; the measurement itself is in it.
+    pub(crate) load_after: f64,
+    /// The peers' programs.
+    pub(crate) peers: Prepared,
+    /// Rounds that count.
+    pub(crate) rounds: u32,
+    /// Rounds before them.
+    pub(crate) warmup_rounds: u32,
+    /// What was measured.
+    pub(crate) regimes: Vec<Measured>,
+}
+
+/// One regime.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Measured {
+    /// Which.
+    pub(crate) regime: Regime,
+    /// In the order of the tables.
+    pub(crate) outcomes: Vec<Outcome>,
+    /// A fixed piece of work, once each round.
+    pub(crate) cpu_loop_ms: Vec<f64>,
+}
+
+/// One subject in one regime.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Outcome {
+    /// Which.
+    pub(crate) subject: Subject,
+    /// Those that count, in order.
+    pub(crate) samples: Vec<Sample>,
+    /// What failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) errors: Vec<String>,
+    /// Why it was not measured, or not to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) missing: Option<String>,
+    #[serde(skip)]
+    pub(crate) failures_in_row: u32,
+}
+
+impl Outcome {
+    /// Nothing yet.
+    pub(crate) fn of(subject: Subject, missing: Option<&str>) -> Self {
+        let missing = missing.map(str::to_owned);
+        Self {
+            subject,
+            samples: Vec::new(),
+            errors: Vec::new(),
+            missing,
+            failures_in_row: 0,
+        }
+    }
+}
+
+impl Measured {
+    /// The samples of a subject, milliseconds; none if it was not measured.
+    pub(crate) fn samples(&self, subject: Subject) -> impl Iterator<Item = &Sample> {
+        self.outcomes
+            .iter()
+            .filter(move |o| o.subject == subject)
+            .flat_map(|o| &o.samples)
+    }
+}
+
+impl Record {
+    /// Of a measurement that begins now.
+    pub(crate) fn begin(args: &Args) -> Self {
+        Self {
+            revision: revision(),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            machine: Machine::this(),
+            busy_before: machine::busy(Duration::from_secs(1)),
+            load_before: machine::load(),
+            load_after: 0.0,
+            peers: Prepared::default(),
+            rounds: args.runs,
+            warmup_rounds: args.warmup,
+            regimes: Vec::new(),
+        }
+    }
+
+    /// It has ended now.
+    pub(crate) fn end(&mut self) {
+        self.load_after = machine::load();
+    }
+
+    /// The subjects of which a run failed.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = Subject> {
+        let mut failed: Vec<Subject> = Vec::new();
+        for outcome in self.regimes.iter().flat_map(|r| &r.outcomes) {
+            if !outcome.errors.is_empty() && !failed.contains(&outcome.subject) {
+                failed.push(outcome.subject);
+            }
+        }
+        failed.into_iter()
+    }
+
+    /// Writes it; returns where.
+    pub(crate) fn write(&self, args: &Args) -> Result<PathBuf> {
+        let path = match &args.json {
+            Some(path) => path.clone(),
+            None => {
+                let stamp = self.date.replace(['-', ':'], "");
+                checkout()
+                    .join("load-tests/results")
+                    .join(format!("{stamp}-{}.json", self.revision))
+            }
+        };
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+        }
+        let mut text = serde_json::to_string_pretty(self).context("the record is not JSON")?;
+        text.push('\n');
+        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+        Ok(path)
+    }
+}
+
+fn revision() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(checkout()).args(args).output().ok()?;
+        output
+            .status
+            .success()
+            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => format!("{commit}-dirty"),
+    }
+}
+
+/// A path as it is told, from the checkout on where it is in there.
+pub(crate) fn told(path: &Path) -> String {
+    path.strip_prefix(checkout()).unwrap_or(path).display().to_string()
+}

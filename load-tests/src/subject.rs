@@ -1,0 +1,85 @@
+//! What is measured, by name, and what one run of it gives.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// One way to get the function's first response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Subject {
+    /// Through the platform, in an instance started from nothing.
+    Booted,
+    /// Through the platform, in an instance restored from the snapshot.
+    Restored,
+    /// Through the platform, in an instance that is there.
+    Warm,
+    /// The same bootstrap as a process on the host that is there, asked directly.
+    Direct,
+    /// The same bootstrap started as a process on the host.
+    Plain,
+    /// Stock `criu restore` of that process.
+    Criu,
+    /// Stock `criu restore --lazy-pages` of that process, with the start of `criu lazy-pages`.
+    LazyPages,
+}
+
+impl Subject {
+    /// All, in the order of the tables.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Booted,
+        Self::Restored,
+        Self::Warm,
+        Self::Direct,
+        Self::Plain,
+        Self::Criu,
+        Self::LazyPages,
+    ];
+
+    /// Its name on the command line and in the record.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Booted => "booted",
+            Self::Restored => "restored",
+            Self::Warm => "warm",
+            Self::Direct => "direct",
+            Self::Plain => "plain",
+            Self::Criu => "criu",
+            Self::LazyPages => "lazy-pages",
+        }
+    }
+
+    /// What a reader of the table is told.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Booted => "rekindle, booted",
+            Self::Restored => "rekindle, restored",
+            Self::Warm => "rekindle, warm",
+            Self::Direct => "running process, asked directly",
+            Self::Plain => "plain process start",
+            Self::Criu => "CRIU, eager restore",
+            Self::LazyPages => "CRIU, lazy-pages",
+        }
+    }
+
+    /// Whether the platform does it.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Booted | Self::Restored | Self::Warm)
+    }
+
+    /// Whether nothing has to be started for it. Such a run is short, so there are several in a round.
+    pub(crate) fn is_running(self) -> bool {
+        matches!(self, Self::Warm | Self::Direct)
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// From the trigger to the last byte of the first response, milliseconds.
+    pub(crate) ms: f64,
+    /// The phases of `Server-Timing`, milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) phases: BTreeMap<String, f64>,
+}
