@@ -73,7 +73,7 @@ async fn run(
         start: StartKind::Booted,
         spec: spec.clone(),
     };
-    let instance = start::accept(worker, order)?;
+    let instance = start::accept(worker, order, &http::HeaderMap::new())?;
     let parts = instance
         .until_ready(Instant::now() + worker.config.boot_limit * 2)
         .await?;

@@ -12,13 +12,14 @@ use axum::routing::{any, delete, get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures::StreamExt;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::ReceiverStream;
+use tracing::Instrument;
 
 use crate::config::WorkerConfig;
 use crate::instance::enclosure::unavailable;
@@ -108,9 +109,10 @@ async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next:
 
 async fn start_instance(
     State(worker): State<Arc<Worker>>,
+    headers: HeaderMap,
     Json(order): Json<StartInstance>,
 ) -> Result<StatusCode, ApiError> {
-    start::accept(&worker, order).map(|_| StatusCode::ACCEPTED)
+    start::accept(&worker, order, &headers).map(|_| StatusCode::ACCEPTED)
 }
 
 #[derive(Deserialize)]
@@ -158,9 +160,15 @@ async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) ->
     invoke::invoke(worker, id, path, request).await
 }
 
-async fn prepare_version(State(worker): State<Arc<Worker>>, Json(request): Json<PrepareRequest>) -> Response {
+async fn prepare_version(
+    State(worker): State<Arc<Worker>>,
+    headers: HeaderMap,
+    Json(request): Json<PrepareRequest>,
+) -> Response {
     let (events, received) = tokio::sync::mpsc::channel(16);
-    tokio::spawn(prepare::prepare(worker, request, events));
+    let span = tracing::info_span!("prepare", "rekindle.role" = "worker", function = %request.function);
+    rekindle_telemetry::set_parent(&span, &headers);
+    tokio::spawn(prepare::prepare(worker, request, events).instrument(span));
     lines(ReceiverStream::new(received))
 }
 

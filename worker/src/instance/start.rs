@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::HeaderMap;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::StartInstance;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -14,11 +15,16 @@ use crate::boot::boot;
 use crate::restore::restore;
 use crate::worker::Worker;
 
-/// Takes an instance into the books and starts it in the background.
+/// Takes an instance into the books and starts it in the background. `caller` is the trace it belongs to; with nothing in it,
+/// the current one.
 ///
 /// # Errors
 /// When the worker takes none, or knows the id.
-pub fn accept(worker: &Arc<Worker>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
+pub fn accept(
+    worker: &Arc<Worker>,
+    order: StartInstance,
+    caller: &HeaderMap,
+) -> Result<Arc<Instance>, ApiError> {
     if worker.draining.load(Ordering::Relaxed) {
         return Err(ApiError::new(
             ErrorCode::Unavailable,
@@ -42,6 +48,7 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance) -> Result<Arc<Instance
         function = %instance.spec.function,
         start = %order.start,
     );
+    rekindle_telemetry::set_parent(&span, caller);
     let (worker, starting) = (Arc::clone(worker), Arc::clone(&instance));
     tokio::spawn(async move { run(&worker, &starting).await }.instrument(span));
     Ok(instance)
