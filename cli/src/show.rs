@@ -105,9 +105,14 @@ pub(crate) fn duration(d: Duration) -> String {
     millis(d.as_secs_f64() * 1_000.0)
 }
 
-/// `n` of something that takes an `s` when there is not one of it.
+/// `n` of something, in the plural when there is not one of it.
 pub(crate) fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+    let ending = match what {
+        _ if n == 1 => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{n} {what}{ending}")
 }
 
 /// Prints an error the way every command does: the API's with its code and the page about it, any other with its causes.
@@ -206,6 +211,9 @@ mod tests {
         assert_eq!(bytes(12), "12 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(256 << 20), "256.0 MiB");
+        assert_eq!(count(1, "process"), "1 process");
+        assert_eq!(count(0, "process"), "0 processes");
+        assert_eq!(count(2, "file"), "2 files");
         assert_eq!(millis(1.234), "1.23 ms");
         assert_eq!(millis(123.4), "123 ms");
         assert_eq!(millis(12_345.0), "12.35 s");
