@@ -1,0 +1,334 @@
+//! When things break: functions that throw, crash, hang or eat memory; a store whose bytes are wrong, gone or do not come. Each gives a
+//! clear error in time, and nothing hangs afterwards.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rekindle_e2e::s3::{Line, ObjectStore};
+use rekindle_e2e::{Answer, Folder, Options, Platform, RUNTIME, shared, until};
+use rekindle_snapshotter::pagemap::ChunkRef;
+use rekindle_snapshotter::{Digest, Snapshot, keys};
+use rekindle_wire::SnapshotId;
+
+const SOON: Duration = Duration::from_secs(15);
+/// For a page that cannot be had: the store's own limit is 10 seconds, the fault's 12.
+const LOST_LIMIT: Duration = Duration::from_secs(25);
+
+const TROUBLE: &str = r#"
+import ctypes, os, time
+
+class Refused(Exception):
+    pass
+
+def handler(event, context):
+    path = event.get("rawPath", "/")
+    if path == "/raise":
+        raise Refused("as I was told to")
+    if path == "/segfault":
+        ctypes.string_at(0)
+    if path == "/exit":
+        print("good bye", flush=True)
+        os._exit(3)
+    if path == "/hang":
+        time.sleep(3600)
+    if path == "/eat":
+        kept = []
+        while True:
+            kept.append(b"\x01" * (1 << 20))
+    return "well"
+"#;
+
+/// Asks until the function answers well: the platform may still be taking the broken instance away.
+#[track_caller]
+fn recovers(platform: &Platform, function: &str) {
+    until(&format!("{function} serves again"), SOON, || (platform.get(function, "/").status == 200).then_some(()));
+}
+
+#[test]
+fn an_exception_is_502_function_error_with_its_type_and_text() {
+    shared().deploy(&Folder::python("raises", "", TROUBLE));
+    let answer = shared().get("raises", "/raise").error(502, "function_error");
+    assert!(answer.message().contains("Refused") && answer.message().contains("as I was told to"), "{}", answer.message());
+    shared().until_logged("raises", "as I was told to");
+    shared().get("raises", "/").ok();
+}
+
+#[test]
+fn a_crash_is_502_function_crashed_with_the_reason() {
+    shared().deploy(&Folder::python("crashes", "", TROUBLE));
+    for start in ["booted", "restored"] {
+        let answer = shared().fresh(start, "crashes", "/segfault").error(502, "function_crashed");
+        assert!(answer.message().contains("SIGSEGV"), "{start}: {}", answer.message());
+        let answer = shared().fresh(start, "crashes", "/exit").error(502, "function_crashed");
+        assert!(answer.message().contains("exited with code 3"), "{start}: {}", answer.message());
+    }
+    recovers(shared(), "crashes");
+}
+
+#[test]
+fn too_much_memory_is_502_function_out_of_memory_with_the_limit() {
+    shared().deploy(&Folder::python("eats", "memory = \"64MiB\"", TROUBLE));
+    for start in ["booted", "restored"] {
+        let answer = shared().fresh(start, "eats", "/eat").error(502, "function_out_of_memory");
+        assert!(answer.message().contains("64MiB"), "{start}: {}", answer.message());
+    }
+    recovers(shared(), "eats");
+}
+
+#[test]
+fn a_function_that_does_not_answer_is_504_and_does_not_keep_its_instance() {
+    shared().deploy(&Folder::python("hangs", "timeout = \"1s\"\nmax_instances = 1", TROUBLE));
+    let started = Instant::now();
+    let answer = shared().get("hangs", "/hang").error(504, "function_timeout");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(answer.message().contains("timeout"), "{}", answer.message());
+    // It was the only instance there may be: the next request needs it gone.
+    recovers(shared(), "hangs");
+}
+
+#[test]
+fn a_function_that_does_not_start_fails_its_deploy_with_its_last_words() {
+    let dies = Folder::server("stillborn", "", "import sys\nsys.exit('cannot find my glasses')\n");
+    let message = shared().try_deploy(&dies).unwrap_err();
+    assert!(message.contains("cannot find my glasses"), "{message}");
+    let missing = Folder::python("no-handler", "", "def another(event, context):\n    pass\n");
+    let message = shared().try_deploy(&missing).unwrap_err();
+    assert!(message.contains("handler"), "{message}");
+    let fails = Folder::python("cold-feet", "[[warmup]]\npath = \"/raise\"", TROUBLE);
+    let message = shared().try_deploy(&fails).unwrap_err();
+    assert!(message.contains("/raise") && message.contains("as I was told to"), "{message}");
+    until("no instance of them", SOON, || {
+        let left = ["stillborn", "no-handler", "cold-feet"].map(|f| shared().instances_of(f).len());
+        (left == [0; 3]).then_some(())
+    });
+    shared().get("stillborn", "/").error(404, "function_not_found");
+}
+
+#[test]
+fn a_hook_that_fails_costs_the_snapshot_or_the_restore_but_not_the_answer() {
+    let code = "import rekindle\n@rekindle.before_snapshot\ndef refuse():\n    raise ValueError('not now')\ndef handler(event, context):\n    return 1\n";
+    let version = shared().try_deploy(&Folder::python("no-snapshot", "", code)).unwrap();
+    assert!(version.snapshot.is_none());
+    assert!(version.snapshot_error.as_deref().unwrap_or_default().contains("not now"), "{version:?}");
+    assert_eq!(shared().fresh("booted", "no-snapshot", "/").ok().text(), "1");
+    shared()
+        .admin("GET", "/function/no-snapshot/")
+        .header("x-fn-force-start", "restored")
+        .send()
+        .error(400, "bad_request");
+
+    let code = code.replace("before_snapshot", "after_restore");
+    shared().deploy(&Folder::python("no-restore", "", &code));
+    let answer = shared().fresh("restored", "no-restore", "/").ok();
+    assert_eq!(answer.start(), "booted", "it says what it did instead");
+    shared().until_logged("no-restore", "not now");
+}
+
+#[test]
+fn no_worker_with_room_is_503_and_when_to_come_back() {
+    let options = Options { args: vec!["--memory".into(), "300MiB".into()], ..Options::default() };
+    let platform = Platform::start_with(options);
+    let code = "import time\ndef handler(event, context):\n    time.sleep(13)\n";
+    platform.deploy(&Folder::python("wide", "memory = \"200MiB\"\ntimeout = \"60s\"", code));
+    thread::scope(|s| {
+        let long = s.spawn(|| platform.get("wide", "/").ok());
+        until("the first is in it", SOON, || platform.instances_of("wide").iter().any(|i| i.in_flight == 1).then_some(()));
+        let refused = platform.get("wide", "/").error(503, "no_capacity");
+        assert_ne!(refused.header("retry-after"), "", "{:?}", refused.headers);
+        assert!(refused.message().contains("200MiB"), "{}", refused.message());
+        long.join().unwrap();
+    });
+}
+
+// --- a store that fails ---
+
+/// Fills memory that no other function has, so that its chunks are its own; `/sum` reads all of it.
+fn bulky(name: &str) -> Folder {
+    let code = format!(
+        "import hashlib, zlib\nparts = [hashlib.shake_256(b'{name}:%d' % n).digest(1 << 20) for n in range(12)]\n\
+         def handler(event, context):\n    if event.get('rawPath') == '/sum':\n        return [zlib.crc32(p) for p in parts]\n    return 'well'\n"
+    );
+    Folder::python(name, "timeout = \"40s\"", &code)
+}
+
+/// The chunks of each snapshot that no other of them needs.
+fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BTreeMap<String, Vec<Digest>> {
+    let client = store.client();
+    let mut of_each = BTreeMap::new();
+    for (name, id) in snapshots {
+        let snapshot = RUNTIME.block_on(Snapshot::open(&client, id)).unwrap();
+        let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions().to_vec());
+        let chunks: Vec<ChunkRef> = regions.filter_map(|r| Some(r.payload?.chunk)).collect();
+        of_each.insert((*name).to_owned(), chunks.iter().map(|c| c.id.to_string()).collect::<BTreeSet<_>>());
+    }
+    let parse = |text: &String| text.parse::<Digest>().unwrap();
+    let own = |name: &String| {
+        let others: BTreeSet<&String> = of_each.iter().filter(|(n, _)| *n != name).flat_map(|(_, c)| c).collect();
+        of_each[name].iter().filter(|c| !others.contains(c)).map(parse).collect::<Vec<_>>()
+    };
+    of_each.keys().map(|name| (name.clone(), own(name))).collect()
+}
+
+/// A page was lost, and the answer says so; or the platform booted instead, and says that.
+#[track_caller]
+fn fails_clearly(platform: &Platform, function: &str, words: &[&str]) {
+    let started = Instant::now();
+    let answer = platform.fresh("restored", function, "/sum");
+    assert!(started.elapsed() < LOST_LIMIT, "{function}: {:?}", started.elapsed());
+    let told = if answer.status == 200 {
+        assert_eq!(answer.start(), "booted", "{function}: {}", answer.text());
+        platform.until_logged(function, "booting instead").text
+    } else {
+        let answer = answer.error(502, "snapshot_lost");
+        // The log tells the same.
+        platform.until_logged(function, "cannot be had");
+        answer.message()
+    };
+    assert!(words.iter().any(|w| told.contains(w)), "{function}: {told}");
+}
+
+/// No instance, process or thread of these functions is left hanging.
+#[track_caller]
+fn nothing_hangs(platform: &Platform, functions: &[&str]) {
+    for function in functions {
+        for instance in platform.instances_of(function) {
+            let deleted = platform.admin("DELETE", &format!("/v1/instances/{}", instance.id)).send();
+            assert!(deleted.status < 300 || deleted.status == 404, "{} {}", deleted.status, deleted.text());
+        }
+        platform.until_gone(function, SOON);
+    }
+}
+
+#[track_caller]
+fn no_pager_is_left(platform: &Platform) {
+    until("all pagers have ended", SOON, || (platform.threads("pager-") == 0).then_some(()));
+}
+
+#[test]
+fn corrupt_and_missing_chunks_are_clear_errors_and_harm_nobody_else() {
+    let store = ObjectStore::start();
+    let mut platform = Platform::start_with(store.options());
+    let names = ["flipped", "missing", "cut", "bad-bundle", "healthy"];
+    let snapshots: BTreeMap<&str, SnapshotId> =
+        names.map(|name| (name, platform.deploy(&bulky(name)).snapshot.unwrap().id)).into();
+    let sums: BTreeMap<&str, Answer> = names.map(|name| (name, platform.get(name, "/sum").ok())).into();
+    platform.stop();
+    // What the worker has of the snapshots goes, so that it must ask the store.
+    platform.empty_cache();
+
+    let own = own_chunks(&store, &snapshots);
+    let client = store.client();
+    for name in &names[..3] {
+        assert!(!own[*name].is_empty(), "{name} shares all its chunks");
+        for chunk in &own[*name] {
+            let key = keys::chunk(chunk);
+            RUNTIME.block_on(async {
+                let mut bytes = client.get(&key).await.unwrap().to_vec();
+                let middle = bytes.len() / 2;
+                match *name {
+                    "flipped" => bytes[middle] ^= 0x10,
+                    "cut" => bytes.truncate(middle),
+                    _ => return client.delete(&key).await.unwrap(),
+                }
+                client.put(&key, bytes.into()).await.unwrap();
+            });
+        }
+    }
+    let bundle = keys::bundle(&snapshots["bad-bundle"]);
+    RUNTIME.block_on(async {
+        let mut bytes = client.get(&bundle).await.unwrap().to_vec();
+        for at in (0..bytes.len()).step_by(1000) {
+            bytes[at] ^= 1;
+        }
+        client.put(&bundle, bytes.into()).await.unwrap();
+    });
+
+    platform.restart();
+    fails_clearly(&platform, "flipped", &["corrupt"]);
+    fails_clearly(&platform, "missing", &["could not fetch", "not found", "no such"]);
+    fails_clearly(&platform, "cut", &["corrupt", "short", "bytes"]);
+    // Found out before anything of it ran: it is booted instead, and says so.
+    let answer = platform.fresh("restored", "bad-bundle", "/sum").ok();
+    assert_eq!((answer.start(), answer.text()), ("booted", sums["bad-bundle"].text()));
+    platform.until_logged("bad-bundle", "booting instead");
+    let answer = platform.fresh("restored", "healthy", "/sum").ok();
+    assert_eq!((answer.start(), answer.text()), ("restored", sums["healthy"].text()));
+    nothing_hangs(&platform, &names);
+    no_pager_is_left(&platform);
+    platform.stop();
+    assert_eq!(platform.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn bytes_that_rot_on_the_embedded_store_s_disk_are_never_served() {
+    let mut platform = Platform::start();
+    let names = ["rots", "sound"];
+    let sums = names.map(|name| {
+        platform.deploy(&bulky(name));
+        platform.get(name, "/sum").ok().text()
+    });
+    platform.stop();
+    platform.empty_cache();
+    // Every chunk rots that came after the other function's, and one byte of each is enough.
+    let objects = platform.directory("data").join("s3/buckets/rekindle/objects");
+    let mut rotted = 0;
+    for entry in fs::read_dir(&objects).unwrap().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with("chunks%2F") {
+            continue;
+        }
+        let mut bytes = fs::read(entry.path()).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        fs::write(entry.path(), bytes).unwrap();
+        rotted += 1;
+    }
+    assert!(rotted > 0, "no chunks in {}", objects.display());
+    platform.restart();
+    for (name, sum) in names.iter().zip(&sums) {
+        let started = Instant::now();
+        let answer = platform.fresh("restored", name, "/sum");
+        assert!(started.elapsed() < LOST_LIMIT, "{:?}", started.elapsed());
+        match answer.status {
+            200 => assert_eq!((answer.start(), &answer.text()), ("booted", sum)),
+            _ => drop(answer.error(502, "snapshot_lost")),
+        }
+    }
+    nothing_hangs(&platform, &names);
+    no_pager_is_left(&platform);
+}
+
+#[test]
+fn a_store_that_hangs_or_dies_in_the_middle_of_a_restore_gives_an_error_in_time_and_recovers() {
+    let store = ObjectStore::start();
+    let mut platform = Platform::start_with(store.options());
+    let names = ["while-hanging", "while-dying"];
+    let sums = names.map(|name| {
+        platform.deploy(&bulky(name));
+        platform.get(name, "/sum").ok().text()
+    });
+    platform.stop();
+    platform.empty_cache();
+    platform.restart();
+
+    // The manifest comes, the layers come, the chunks do not.
+    store.set(Line::ChunksHang);
+    fails_clearly(&platform, names[0], &["could not fetch", "did not arrive", "time"]);
+    store.set(Line::DiesAtChunks);
+    fails_clearly(&platform, names[1], &["could not fetch", "did not arrive", "connect", "open snapshot"]);
+    assert_eq!(store.line(), Line::Dead, "the restore never asked for a chunk");
+    nothing_hangs(&platform, &names);
+    no_pager_is_left(&platform);
+
+    // When it is back, so are the functions, without any restart.
+    store.set(Line::Good);
+    for (name, sum) in names.iter().zip(&sums) {
+        let answer = platform.fresh("restored", name, "/sum").ok();
+        assert_eq!((answer.start(), &answer.text()), ("restored", sum));
+    }
+    platform.stop();
+    assert_eq!(platform.leftovers(), Vec::<String>::new());
+}
