@@ -202,7 +202,7 @@ struct Thread {
 impl Thread {
     fn run(mut self, listener: &UnixListener) {
         let Some(stream) = self.accept(listener) else { return };
-        if let Err(e) = self.serve(&stream) {
+        if let Err(e) = self.serve(stream) {
             tracing::warn!(error = %e, "the pager ends early");
             self.lose(LostPage {
                 pid: 0,
@@ -236,18 +236,19 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, stream: &UnixStream) -> io::Result<()> {
+    fn serve(&mut self, stream: UnixStream) -> io::Result<()> {
         let mut buffer = EventBuffer::new(EVENTS);
         let mut happened = Vec::with_capacity(EVENTS);
-        let mut greeting = true;
+        // Closed with the last word: our end belongs to the sandbox's network namespace, where the function would see its path.
+        let mut greeting = Some(stream);
         loop {
-            let (commanded, spoken, readable) = self.wait(greeting.then_some(stream))?;
-            if spoken {
+            let (commanded, spoken, readable) = self.wait(greeting.as_ref())?;
+            if let Some(stream) = greeting.as_ref().filter(|_| spoken) {
                 match handshake::next(stream)? {
                     Greeting::Process(pid, fd) => {
                         self.memories.push(Memory::new(pid, fd, AddressMap::default()));
                     }
-                    Greeting::Finished | Greeting::Closed => greeting = false,
+                    Greeting::Finished | Greeting::Closed => greeting = None,
                 }
             }
             for index in readable {
