@@ -64,7 +64,7 @@ def handler(event, context):
             commands[pid] = str(error)
     kills = []
     for pid in range(2, 3000):
-        if pid not in (os.getpid(), os.getppid()) and str(pid) not in commands:
+        if not os.path.exists(f"/proc/self/task/{pid}") and str(pid) not in commands:
             try:
                 os.kill(pid, 0)
                 kills.append(pid)
