@@ -32,8 +32,17 @@ use platform::Platform;
 use record::Record;
 use subject::Subject;
 
-fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("rekindle-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<ExitCode> {
     // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -45,7 +54,7 @@ fn main() -> Result<ExitCode> {
     }
     runtime.block_on(async {
         tokio::select! {
-            outcome = measure(&args) => outcome,
+            outcome = measure(args) => outcome,
             // What was started is dropped with `measure`, and so stopped.
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing was written"),
         }

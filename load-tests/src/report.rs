@@ -263,12 +263,8 @@ mod tests {
         ]))
         .to_string();
         let row = table.lines().find(|l| l.contains("restored")).unwrap();
-        let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(
-            cells[2..],
-            ["3", "9.00", "10.0", "30.0", "3.0", "0.10", "0.40"],
-            "{table}"
-        );
+        let cells: Vec<&str> = row.split('|').map(str::trim).filter(|c| !c.is_empty()).collect();
+        assert_eq!(cells[1..], ["3", "9.00", "10.0", "30.0", "3.0", "0.10", "0.40"], "{table}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -116,8 +116,8 @@ impl Checkpoint {
         self.finish(&mut restore, "restore")?;
         drop(restored);
         if let Some(mut daemon) = daemon {
-            // It ends by itself, as the process is gone.
-            self.finish(&mut daemon, "lazy-pages")?;
+            // It ends by itself, as the process is gone, and may complain of that: the response was there before.
+            self.until_ended(&mut daemon, "lazy-pages")?;
         }
         Ok(ms)
     }
@@ -159,11 +159,18 @@ impl Checkpoint {
 
     /// Waits for the end of a command, which must be a good one.
     fn finish(&self, running: &mut Running, action: &str) -> Result<()> {
+        let status = self.until_ended(running, action)?;
+        if !status.success() {
+            bail!("criu {action}: {status}: {}", self.errors(action));
+        }
+        Ok(())
+    }
+
+    fn until_ended(&self, running: &mut Running, action: &str) -> Result<ExitStatus> {
         let deadline = Instant::now() + LIMIT;
         loop {
             match running.ended()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => bail!("criu {action}: {status}: {}", self.errors(action)),
+                Some(status) => return Ok(status),
                 None if Instant::now() > deadline => bail!("criu {action} does not end within {LIMIT:?}"),
                 None => std::thread::sleep(POLL),
             }
