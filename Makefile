@@ -7,6 +7,10 @@ SHELL := /bin/bash -o pipefail
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 FN_CACHE ?= /var/cache/rekindle
 export CARGO_TARGET_DIR FN_CACHE
+# A second S3 server for the conformance tests, where scripts/install-versitygw.sh has put one.
+ifneq ($(wildcard $(FN_CACHE)/versitygw/versitygw),)
+export REKINDLE_VERSITYGW ?= $(FN_CACHE)/versitygw/versitygw
+endif
 
 FN := $(CARGO_TARGET_DIR)/release/fn
 TOOLS := $(FN_CACHE)/tools

@@ -184,7 +184,7 @@ fn real_criu() -> Option<String> {
         "not root"
     };
     assert!(
-        std::env::var_os("REKINDLE_REQUIRE_PRIVILEGED").is_none(),
+        std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(),
         "skipped: {reason}"
     );
     eprintln!("skipped: {reason}");
