@@ -53,7 +53,7 @@ setup: build
 	@scripts/setup.sh host
 
 test-rust: setup
-	cargo test --release --locked --workspace $(CARGO_ARGS)
+	cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS)
 
 test-functions: setup
 	functions/tests/run.sh
