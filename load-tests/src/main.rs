@@ -81,6 +81,7 @@ async fn measure(args: &Args) -> Result<ExitCode> {
     };
     let mut ours = match &platform {
         Some(platform) => {
+            record.program = Some(platform.program());
             platform.deploy(&args.function())?;
             Some(Ours::of(platform))
         }

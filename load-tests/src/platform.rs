@@ -128,6 +128,16 @@ impl Platform {
         }
     }
 
+    /// Its program, and when that was built.
+    pub(crate) fn program(&self) -> String {
+        let path = self.programs.join("fn");
+        let built = fs::metadata(&path)
+            .and_then(|m| m.modified())
+            .map(humantime::format_rfc3339_seconds);
+        let built = built.map_or_else(|_| "some time".to_owned(), |at| at.to_string());
+        format!("{}, built {built}", path.display())
+    }
+
     /// Its admin key.
     pub(crate) fn key(&self) -> Result<String> {
         let path = self.root.path().join("data/admin.key");

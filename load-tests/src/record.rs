@@ -19,6 +19,9 @@ use crate::subject::{Sample, Subject};
 pub(crate) struct Record {
     /// The commit of the checkout, with `-dirty` if something in it is not committed.
     pub(crate) revision: String,
+    /// The platform's program and when it was built, which `--bin` may have taken from elsewhere than that commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) program: Option<String>,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
     /// Where.
@@ -96,6 +99,7 @@ impl Record {
     pub(crate) fn begin(args: &Args) -> Self {
         Self {
             revision: revision(),
+            program: None,
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             machine: Machine::this(),
             busy_before: machine::busy(Duration::from_secs(1)),

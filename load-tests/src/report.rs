@@ -64,8 +64,9 @@ pub(crate) fn print(record: &Record) {
 
 fn heading(record: &Record) -> String {
     let criu = record.peers.criu.as_deref().unwrap_or("none");
+    let program = record.program.as_deref().unwrap_or("none");
     format!(
-        "{} at {} on {}\npeers: CRIU {criu}, {}",
+        "{} at {} on {}\nplatform: {program}\npeers: CRIU {criu}, {}",
         record.revision, record.date, record.machine, record.peers.python
     )
 }
@@ -264,7 +265,11 @@ mod tests {
         .to_string();
         let row = table.lines().find(|l| l.contains("restored")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).filter(|c| !c.is_empty()).collect();
-        assert_eq!(cells[1..], ["3", "9.00", "10.0", "30.0", "3.0", "0.10", "0.40"], "{table}");
+        assert_eq!(
+            cells[1..],
+            ["3", "9.00", "10.0", "30.0", "3.0", "0.10", "0.40"],
+            "{table}"
+        );
     }
 
     #[test]
