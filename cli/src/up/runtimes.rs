@@ -163,7 +163,8 @@ impl Note {
             alias: alias.clone(),
         };
         let json = serde_json::to_vec(&noted).context("the note cannot be written as JSON")?;
-        let new = self.0.with_extension("new");
+        // A name of its own: platforms with the same cache may import at the same time.
+        let new = self.0.with_extension(format!("new.{}", std::process::id()));
         fs::write(&new, json)
             .and_then(|()| fs::rename(&new, &self.0))
             .with_context(|| format!("{}: cannot be written", self.0.display()))
