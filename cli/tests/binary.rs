@@ -183,10 +183,7 @@ fn real_criu() -> Option<String> {
     } else {
         "not root"
     };
-    assert!(
-        std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(),
-        "skipped: {reason}"
-    );
+    assert!(std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(), "skipped: {reason}");
     eprintln!("skipped: {reason}");
     None
 }

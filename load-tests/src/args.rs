@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Measure only these.
     #[arg(long, value_name = "SUBJECTS", value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Subject>,
-    /// Where the samples go; by default load-tests/results/<date>-<revision>.json.
+    /// Where the samples go; by default load-tests/results/DATE-REVISION.json.
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
     /// The CRIU binary of the peers and of the platform.

@@ -22,19 +22,25 @@ pub struct Call {
 
 impl Call {
     pub(crate) fn new(method: Method, url: String) -> Self {
-        Self { request: HTTP.request(method, url).timeout(LIMIT) }
+        Self {
+            request: HTTP.request(method, url).timeout(LIMIT),
+        }
     }
 
     /// Adds a header.
     #[must_use]
     pub fn header(self, name: &str, value: &str) -> Self {
-        Self { request: self.request.header(name, value) }
+        Self {
+            request: self.request.header(name, value),
+        }
     }
 
     /// Sets the body.
     #[must_use]
     pub fn body(self, body: impl Into<Bytes>) -> Self {
-        Self { request: self.request.body(body.into()) }
+        Self {
+            request: self.request.body(body.into()),
+        }
     }
 
     /// Sends it and waits for the whole answer.
@@ -54,7 +60,11 @@ impl Call {
         RUNTIME.block_on(async {
             let answer = self.request.send().await?;
             let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-            Ok(Answer { status, headers, body: answer.bytes().await? })
+            Ok(Answer {
+                status,
+                headers,
+                body: answer.bytes().await?,
+            })
         })
     }
 }
@@ -138,7 +148,8 @@ impl Platform {
 
     /// A request to the admin API.
     pub fn admin(&self, method: &str, path: &str) -> Call {
-        self.request(method, path).header("authorization", &format!("Bearer {}", self.key()))
+        self.request(method, path)
+            .header("authorization", &format!("Bearer {}", self.key()))
     }
 
     /// Invokes a function by GET.

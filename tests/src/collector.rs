@@ -40,7 +40,13 @@ impl Collector {
         let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
-        RUNTIME.spawn(async move { tonic::transport::Server::builder().add_service(service).serve(address).await.unwrap() });
+        RUNTIME.spawn(async move {
+            tonic::transport::Server::builder()
+                .add_service(service)
+                .serve(address)
+                .await
+                .unwrap()
+        });
         Self { address, spans }
     }
 

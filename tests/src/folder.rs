@@ -21,14 +21,20 @@ impl Folder {
         copy(&from, dir.path());
         let manifest = dir.path().join("fn.toml");
         fs::write(&manifest, change(fs::read_to_string(&manifest).unwrap())).unwrap();
-        Self { path: dir.path().to_owned(), _temporary: Some(dir) }
+        Self {
+            path: dir.path().to_owned(),
+            _temporary: Some(dir),
+        }
     }
 
     /// A folder with this `fn.toml` and nothing else.
     pub fn with_manifest(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("fn.toml"), text).unwrap();
-        Self { path: dir.path().to_owned(), _temporary: Some(dir) }
+        Self {
+            path: dir.path().to_owned(),
+            _temporary: Some(dir),
+        }
     }
 
     /// A Python handler in `main.py`. `settings` are further lines of fn.toml; without others it has 96 MiB and one request at

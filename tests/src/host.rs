@@ -33,11 +33,15 @@ pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
     let root = Path::new("/sys/fs/cgroup");
     let mut parents = vec![root.to_owned()];
     parents.extend(fs::read_dir(root).unwrap().flatten().map(|e| e.path()));
-    let files = parents.iter().map(|p| p.join(&group).join(instance).join("cgroup.procs"));
+    let files = parents
+        .iter()
+        .map(|p| p.join(&group).join(instance).join("cgroup.procs"));
     let text = files.filter_map(|f| fs::read_to_string(f).ok()).next();
     let text = text.unwrap_or_else(|| panic!("{instance} has no control group below {group}"));
     let pids = text.lines().map(|l| l.parse::<i32>().unwrap());
-    pids.filter_map(|host| Some((inner_pid(host)?, host))).filter(|(inner, _)| *inner != 1).collect()
+    pids.filter_map(|host| Some((inner_pid(host)?, host)))
+        .filter(|(inner, _)| *inner != 1)
+        .collect()
 }
 
 fn inner_pid(host: i32) -> Option<i32> {
@@ -58,7 +62,12 @@ pub fn anonymous(pid: i32) -> Vec<Mapping> {
         let at = |text| usize::from_str_radix(text, 16).unwrap();
         let kernels = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&name.as_str());
         let wanted = access.starts_with('r') && access.ends_with('p') && inode == "0" && !kernels;
-        wanted.then(|| Mapping { start: at(start), end: at(end), access, name })
+        wanted.then(|| Mapping {
+            start: at(start),
+            end: at(end),
+            access,
+            name,
+        })
     });
     parsed.collect()
 }
@@ -71,7 +80,10 @@ pub fn read(pid: i32, start: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut done = 0;
     while done < len {
-        let remote = [RemoteIoVec { base: start + done, len: len - done }];
+        let remote = [RemoteIoVec {
+            base: start + done,
+            len: len - done,
+        }];
         let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut bytes[done..])], &remote);
         match read {
             Ok(n) if n > 0 => done += n,

@@ -35,7 +35,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { env: Vec::new(), args: vec!["--memory".into(), "12GiB".into()] }
+        Self {
+            env: Vec::new(),
+            args: vec!["--memory".into(), "12GiB".into()],
+        }
     }
 }
 
@@ -67,7 +70,10 @@ mod parking {
                 // Until the handle is dropped.
                 let _gone = end.recv();
             });
-            Self { child: child.recv().unwrap(), _thread: stay }
+            Self {
+                child: child.recv().unwrap(),
+                _thread: stay,
+            }
         }
     }
 }
@@ -86,8 +92,17 @@ impl Platform {
         let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
         fs::create_dir(root.path().join("cache")).unwrap();
         std::os::unix::fs::symlink(binaries::runtimes(), root.path().join("cache/runtimes")).unwrap();
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let mut platform = Self { root, port, options, running: None };
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let mut platform = Self {
+            root,
+            port,
+            options,
+            running: None,
+        };
         platform.restart();
         platform
     }
@@ -164,7 +179,10 @@ impl Platform {
         child.kill().unwrap();
         child.wait().unwrap();
         self.running = None;
-        panic!("it did not end within {STOP_LIMIT:?} of {signal}:\n{}", self.log_tail(60));
+        panic!(
+            "it did not end within {STOP_LIMIT:?} of {signal}:\n{}",
+            self.log_tail(60)
+        );
     }
 
     /// Its process.
@@ -194,7 +212,10 @@ impl Platform {
 
     /// Its admin key.
     pub fn key(&self) -> String {
-        fs::read_to_string(self.directory("data").join("admin.key")).unwrap().trim().to_owned()
+        fs::read_to_string(self.directory("data").join("admin.key"))
+            .unwrap()
+            .trim()
+            .to_owned()
     }
 
     fn log_path(&self) -> PathBuf {
@@ -280,7 +301,9 @@ impl Platform {
     /// Waits until a function has no instance.
     #[track_caller]
     pub fn until_gone(&self, function: &str, limit: Duration) {
-        until(&format!("{function} at zero"), limit, || self.instances_of(function).is_empty().then_some(()));
+        until(&format!("{function} at zero"), limit, || {
+            self.instances_of(function).is_empty().then_some(())
+        });
     }
 
     /// What a function wrote and what the platform wrote of it.
@@ -294,9 +317,11 @@ impl Platform {
     /// Waits for a line of a function's log that has `part` in it.
     #[track_caller]
     pub fn until_logged(&self, function: &str, part: &str) -> LogLine {
-        until(&format!("\"{part}\" in the log of {function}"), Duration::from_secs(10), || {
-            self.logs(function).into_iter().find(|l| l.text.contains(part))
-        })
+        until(
+            &format!("\"{part}\" in the log of {function}"),
+            Duration::from_secs(10),
+            || self.logs(function).into_iter().find(|l| l.text.contains(part)),
+        )
     }
 
     /// Threads of the platform whose names begin like this.

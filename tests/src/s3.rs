@@ -64,14 +64,25 @@ impl ObjectStore {
             tokio::spawn(accept(listener, server, lined));
             (server, line)
         });
-        Self { server, line, state, _root: root }
+        Self {
+            server,
+            line,
+            state,
+            _root: root,
+        }
     }
 
     /// Options for a platform that uses it, over the line.
     pub fn options(&self) -> Options {
         let mut options = Options::default();
-        options.args.extend(["--s3-endpoint".to_owned(), format!("http://{}", self.line)]);
-        let env = [("AWS_ACCESS_KEY_ID", KEY), ("AWS_SECRET_ACCESS_KEY", SECRET), ("AWS_REGION", "us-east-1")];
+        options
+            .args
+            .extend(["--s3-endpoint".to_owned(), format!("http://{}", self.line)]);
+        let env = [
+            ("AWS_ACCESS_KEY_ID", KEY),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+            ("AWS_REGION", "us-east-1"),
+        ];
         options.env.extend(env.map(|(k, v)| (k.to_owned(), v.to_owned())));
         options
     }

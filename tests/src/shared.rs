@@ -1,5 +1,8 @@
 //! One platform for all tests of a binary. It is stopped when the binary ends, and what it leaves behind then fails the run.
-#![expect(unsafe_code, reason = "tests have no end that all of them share; the C library has one")]
+#![expect(
+    unsafe_code,
+    reason = "tests have no end that all of them share; the C library has one"
+)]
 
 use std::sync::{LazyLock, Mutex};
 

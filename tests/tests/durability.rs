@@ -20,7 +20,8 @@ fn names(platform: &Platform) -> BTreeSet<String> {
 /// A process that still runs; a zombie does not.
 fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    stat.rsplit_once(')')
+        .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 #[test]
@@ -41,13 +42,28 @@ fn a_platform_that_stops_leaves_nothing_and_loses_nothing() {
 #[test]
 fn a_request_in_flight_is_answered_or_refused_when_the_platform_stops() {
     let mut platform = Platform::start();
-    platform.deploy(&Folder::python("slow", "timeout = \"60s\"", "import time\ndef handler(event, context):\n    time.sleep(2)\n    return 'done'\n"));
+    platform.deploy(&Folder::python(
+        "slow",
+        "timeout = \"60s\"",
+        "import time\ndef handler(event, context):\n    time.sleep(2)\n    return 'done'\n",
+    ));
     let call = platform.request("GET", "/function/slow/");
     let waiting = thread::spawn(move || call.try_send());
-    until("it is in the function", SOON, || platform.instances_of("slow").iter().any(|i| i.in_flight == 1).then_some(()));
+    until("it is in the function", SOON, || {
+        platform
+            .instances_of("slow")
+            .iter()
+            .any(|i| i.in_flight == 1)
+            .then_some(())
+    });
     platform.stop();
     let answer = waiting.join().unwrap().expect("an answer");
-    assert!(answer.status == 200 && answer.text() == "\"done\"" || answer.status >= 500, "{} {}", answer.status, answer.text());
+    assert!(
+        answer.status == 200 && answer.text() == "\"done\"" || answer.status >= 500,
+        "{} {}",
+        answer.status,
+        answer.text()
+    );
     assert_eq!(platform.leftovers(), Vec::<String>::new());
 }
 
@@ -78,10 +94,14 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
                     }
                 });
             }
-            until("load", Duration::from_secs(30), || (answered.load(Ordering::Relaxed) > 30).then_some(()));
+            until("load", Duration::from_secs(30), || {
+                (answered.load(Ordering::Relaxed) > 30).then_some(())
+            });
             let instances = platform.instances();
-            let processes: Vec<i32> =
-                instances.iter().flat_map(|i| host::processes(&platform, i.id.as_str()).into_values()).collect();
+            let processes: Vec<i32> = instances
+                .iter()
+                .flat_map(|i| host::processes(&platform, i.id.as_str()).into_values())
+                .collect();
             assert!(!processes.is_empty());
             platform.kill9();
             stop.store(true, Ordering::Relaxed);
@@ -89,7 +109,10 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
         });
         platform.restart();
         let left: Vec<&i32> = processes.iter().filter(|p| runs(**p)).collect();
-        assert!(left.is_empty(), "round {round}: functions' processes outlived the restart: {left:?}");
+        assert!(
+            left.is_empty(),
+            "round {round}: functions' processes outlived the restart: {left:?}"
+        );
         assert_eq!(names(&platform), before, "round {round}");
         for name in &before {
             let answer = platform.get(name, "/").ok();
@@ -115,7 +138,9 @@ fn a_kill_9_in_the_middle_of_a_deploy_leaves_a_platform_that_can_deploy() {
                 .env("FN_KEY", key)
                 .output()
         });
-        until("it boots", SOON, || (!platform.instances_of("interrupted").is_empty()).then_some(()));
+        until("it boots", SOON, || {
+            (!platform.instances_of("interrupted").is_empty()).then_some(())
+        });
         platform.kill9();
         let output = deploying.join().unwrap().unwrap();
         assert!(!output.status.success(), "the deploy ended well on a dead platform");

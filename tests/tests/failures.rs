@@ -45,14 +45,20 @@ def handler(event, context):
 /// Asks until the function answers well: the platform may still be taking the broken instance away.
 #[track_caller]
 fn recovers(platform: &Platform, function: &str) {
-    until(&format!("{function} serves again"), SOON, || (platform.get(function, "/").status == 200).then_some(()));
+    until(&format!("{function} serves again"), SOON, || {
+        (platform.get(function, "/").status == 200).then_some(())
+    });
 }
 
 #[test]
 fn an_exception_is_502_function_error_with_its_type_and_text() {
     shared().deploy(&Folder::python("raises", "", TROUBLE));
     let answer = shared().get("raises", "/raise").error(502, "function_error");
-    assert!(answer.message().contains("Refused") && answer.message().contains("as I was told to"), "{}", answer.message());
+    assert!(
+        answer.message().contains("Refused") && answer.message().contains("as I was told to"),
+        "{}",
+        answer.message()
+    );
     shared().until_logged("raises", "as I was told to");
     shared().get("raises", "/").ok();
 }
@@ -61,10 +67,16 @@ fn an_exception_is_502_function_error_with_its_type_and_text() {
 fn a_crash_is_502_function_crashed_with_the_reason() {
     shared().deploy(&Folder::python("crashes", "", TROUBLE));
     for start in ["booted", "restored"] {
-        let answer = shared().fresh(start, "crashes", "/segfault").error(502, "function_crashed");
+        let answer = shared()
+            .fresh(start, "crashes", "/segfault")
+            .error(502, "function_crashed");
         assert!(answer.message().contains("SIGSEGV"), "{start}: {}", answer.message());
         let answer = shared().fresh(start, "crashes", "/exit").error(502, "function_crashed");
-        assert!(answer.message().contains("exited with code 3"), "{start}: {}", answer.message());
+        assert!(
+            answer.message().contains("exited with code 3"),
+            "{start}: {}",
+            answer.message()
+        );
     }
     recovers(shared(), "crashes");
 }
@@ -73,7 +85,9 @@ fn a_crash_is_502_function_crashed_with_the_reason() {
 fn too_much_memory_is_502_function_out_of_memory_with_the_limit() {
     shared().deploy(&Folder::python("eats", "memory = \"64MiB\"", TROUBLE));
     for start in ["booted", "restored"] {
-        let answer = shared().fresh(start, "eats", "/eat").error(502, "function_out_of_memory");
+        let answer = shared()
+            .fresh(start, "eats", "/eat")
+            .error(502, "function_out_of_memory");
         assert!(answer.message().contains("64MiB"), "{start}: {}", answer.message());
     }
     recovers(shared(), "eats");
@@ -100,7 +114,10 @@ fn a_function_that_does_not_start_fails_its_deploy_with_its_last_words() {
     assert!(message.contains("handler"), "{message}");
     let fails = Folder::python("cold-feet", "[[warmup]]\npath = \"/raise\"", TROUBLE);
     let message = shared().try_deploy(&fails).unwrap_err();
-    assert!(message.contains("/raise") && message.contains("as I was told to"), "{message}");
+    assert!(
+        message.contains("/raise") && message.contains("as I was told to"),
+        "{message}"
+    );
     until("no instance of them", SOON, || {
         let left = ["stillborn", "no-handler", "cold-feet"].map(|f| shared().instances_of(f).len());
         (left == [0; 3]).then_some(())
@@ -113,7 +130,14 @@ fn a_hook_that_fails_costs_the_snapshot_or_the_restore_but_not_the_answer() {
     let code = "import rekindle\n@rekindle.before_snapshot\ndef refuse():\n    raise ValueError('not now')\ndef handler(event, context):\n    return 1\n";
     let version = shared().try_deploy(&Folder::python("no-snapshot", "", code)).unwrap();
     assert!(version.snapshot.is_none());
-    assert!(version.snapshot_error.as_deref().unwrap_or_default().contains("not now"), "{version:?}");
+    assert!(
+        version
+            .snapshot_error
+            .as_deref()
+            .unwrap_or_default()
+            .contains("not now"),
+        "{version:?}"
+    );
     assert_eq!(shared().fresh("booted", "no-snapshot", "/").ok().text(), "1");
     shared()
         .admin("GET", "/function/no-snapshot/")
@@ -130,13 +154,22 @@ fn a_hook_that_fails_costs_the_snapshot_or_the_restore_but_not_the_answer() {
 
 #[test]
 fn no_worker_with_room_is_503_and_when_to_come_back() {
-    let options = Options { args: vec!["--memory".into(), "300MiB".into()], ..Options::default() };
+    let options = Options {
+        args: vec!["--memory".into(), "300MiB".into()],
+        ..Options::default()
+    };
     let platform = Platform::start_with(options);
     let code = "import time\ndef handler(event, context):\n    time.sleep(13)\n";
     platform.deploy(&Folder::python("wide", "memory = \"200MiB\"\ntimeout = \"60s\"", code));
     thread::scope(|s| {
         let long = s.spawn(|| platform.get("wide", "/").ok());
-        until("the first is in it", SOON, || platform.instances_of("wide").iter().any(|i| i.in_flight == 1).then_some(()));
+        until("the first is in it", SOON, || {
+            platform
+                .instances_of("wide")
+                .iter()
+                .any(|i| i.in_flight == 1)
+                .then_some(())
+        });
         let refused = platform.get("wide", "/").error(503, "no_capacity");
         assert_ne!(refused.header("retry-after"), "", "{:?}", refused.headers);
         assert!(refused.message().contains("200MiB"), "{}", refused.message());
@@ -163,12 +196,23 @@ fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BT
         let snapshot = RUNTIME.block_on(Snapshot::open(&client, id)).unwrap();
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions().to_vec());
         let chunks: Vec<ChunkRef> = regions.filter_map(|r| Some(r.payload?.chunk)).collect();
-        of_each.insert((*name).to_owned(), chunks.iter().map(|c| c.id.to_string()).collect::<BTreeSet<_>>());
+        of_each.insert(
+            (*name).to_owned(),
+            chunks.iter().map(|c| c.id.to_string()).collect::<BTreeSet<_>>(),
+        );
     }
     let parse = |text: &String| text.parse::<Digest>().unwrap();
     let own = |name: &String| {
-        let others: BTreeSet<&String> = of_each.iter().filter(|(n, _)| *n != name).flat_map(|(_, c)| c).collect();
-        of_each[name].iter().filter(|c| !others.contains(c)).map(parse).collect::<Vec<_>>()
+        let others: BTreeSet<&String> = of_each
+            .iter()
+            .filter(|(n, _)| *n != name)
+            .flat_map(|(_, c)| c)
+            .collect();
+        of_each[name]
+            .iter()
+            .filter(|c| !others.contains(c))
+            .map(parse)
+            .collect::<Vec<_>>()
     };
     of_each.keys().map(|name| (name.clone(), own(name))).collect()
 }
@@ -196,8 +240,15 @@ fn fails_clearly(platform: &Platform, function: &str, words: &[&str]) {
 fn nothing_hangs(platform: &Platform, functions: &[&str]) {
     for function in functions {
         for instance in platform.instances_of(function) {
-            let deleted = platform.admin("DELETE", &format!("/v1/instances/{}", instance.id)).send();
-            assert!(deleted.status < 300 || deleted.status == 404, "{} {}", deleted.status, deleted.text());
+            let deleted = platform
+                .admin("DELETE", &format!("/v1/instances/{}", instance.id))
+                .send();
+            assert!(
+                deleted.status < 300 || deleted.status == 404,
+                "{} {}",
+                deleted.status,
+                deleted.text()
+            );
         }
         platform.until_gone(function, SOON);
     }
@@ -205,7 +256,9 @@ fn nothing_hangs(platform: &Platform, functions: &[&str]) {
 
 #[track_caller]
 fn no_pager_is_left(platform: &Platform) {
-    until("all pagers have ended", SOON, || (platform.threads("pager-") == 0).then_some(()));
+    until("all pagers have ended", SOON, || {
+        (platform.threads("pager-") == 0).then_some(())
+    });
 }
 
 #[test]
@@ -213,8 +266,9 @@ fn corrupt_and_missing_chunks_are_clear_errors_and_harm_nobody_else() {
     let store = ObjectStore::start();
     let mut platform = Platform::start_with(store.options());
     let names = ["flipped", "missing", "cut", "bad-bundle", "healthy"];
-    let snapshots: BTreeMap<&str, SnapshotId> =
-        names.map(|name| (name, platform.deploy(&bulky(name)).snapshot.unwrap().id)).into();
+    let snapshots: BTreeMap<&str, SnapshotId> = names
+        .map(|name| (name, platform.deploy(&bulky(name)).snapshot.unwrap().id))
+        .into();
     let sums: BTreeMap<&str, Answer> = names.map(|name| (name, platform.get(name, "/sum").ok())).into();
     platform.stop();
     // What the worker has of the snapshots goes, so that it must ask the store.
@@ -318,7 +372,11 @@ fn a_store_that_hangs_or_dies_in_the_middle_of_a_restore_gives_an_error_in_time_
     store.set(Line::ChunksHang);
     fails_clearly(&platform, names[0], &["could not fetch", "did not arrive", "time"]);
     store.set(Line::DiesAtChunks);
-    fails_clearly(&platform, names[1], &["could not fetch", "did not arrive", "connect", "open snapshot"]);
+    fails_clearly(
+        &platform,
+        names[1],
+        &["could not fetch", "did not arrive", "connect", "open snapshot"],
+    );
     assert_eq!(store.line(), Line::Dead, "the restore never asked for a chunk");
     nothing_hangs(&platform, &names);
     no_pager_is_left(&platform);

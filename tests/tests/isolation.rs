@@ -105,10 +105,20 @@ fn a_function_sees_nothing_of_another_or_of_the_host() {
         assert_ne!(seen["uid"], keeper.json()["uid"], "each function has a user of its own");
         assert_ne!(seen["uid"], 0);
         assert_eq!(seen["host"], "seeker");
-        let own: Vec<String> = fs::read_to_string("/proc/net/fib_trie").unwrap().lines().map(str::to_owned).collect();
-        let foreign = own.iter().filter_map(|l| l.trim().strip_prefix("|-- ")).filter(|a| !a.starts_with("127.") && !a.starts_with('0'));
+        let own: Vec<String> = fs::read_to_string("/proc/net/fib_trie")
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        let foreign = own
+            .iter()
+            .filter_map(|l| l.trim().strip_prefix("|-- "))
+            .filter(|a| !a.starts_with("127.") && !a.starts_with('0'));
         for address in foreign {
-            assert!(!seen["addresses"].as_str().unwrap().contains(address), "the host's address {address}");
+            assert!(
+                !seen["addresses"].as_str().unwrap().contains(address),
+                "the host's address {address}"
+            );
         }
     }
     stranger.kill().unwrap();
@@ -128,20 +138,43 @@ fn two_instances_of_one_function_share_nothing_that_can_be_written() {
 
 #[test]
 fn a_function_s_process_has_no_privileges_seen_from_the_host() {
-    shared().deploy(&Folder::python("plain", "", "def handler(event, context):\n    return 1\n"));
+    shared().deploy(&Folder::python(
+        "plain",
+        "",
+        "def handler(event, context):\n    return 1\n",
+    ));
     for start in ["booted", "restored"] {
         let answer = shared().fresh(start, "plain", "/").ok();
         let processes = host::processes(shared(), answer.instance());
         assert!(!processes.is_empty());
         for pid in processes.values() {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let value = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap().trim().to_owned();
+            let value = |key: &str| {
+                status
+                    .lines()
+                    .find_map(|l| l.strip_prefix(key))
+                    .unwrap()
+                    .trim()
+                    .to_owned()
+            };
             for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
                 assert_eq!(value(set), "0000000000000000", "{start} {set}");
             }
-            assert_eq!((value("NoNewPrivs:").as_str(), value("Seccomp:").as_str()), ("1", "2"), "{start}");
-            assert!(value("Uid:").split_whitespace().all(|id| id != "0"), "{start}: {}", value("Uid:"));
-            assert!(value("Gid:").split_whitespace().all(|id| id != "0"), "{start}: {}", value("Gid:"));
+            assert_eq!(
+                (value("NoNewPrivs:").as_str(), value("Seccomp:").as_str()),
+                ("1", "2"),
+                "{start}"
+            );
+            assert!(
+                value("Uid:").split_whitespace().all(|id| id != "0"),
+                "{start}: {}",
+                value("Uid:")
+            );
+            assert!(
+                value("Gid:").split_whitespace().all(|id| id != "0"),
+                "{start}: {}",
+                value("Gid:")
+            );
             assert_eq!(value("Groups:"), "", "{start}");
             for namespace in ["pid", "mnt", "net", "uts", "ipc"] {
                 let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();

@@ -11,7 +11,8 @@ use rekindle_e2e::{Answer, Folder, shared, until};
 
 const SOON: Duration = Duration::from_secs(15);
 
-const HELLO: &str = "def handler(event, context):\n    return {'statusCode': 200, 'body': 'hello from ' + context.function_name}\n";
+const HELLO: &str =
+    "def handler(event, context):\n    return {'statusCode': 200, 'body': 'hello from ' + context.function_name}\n";
 
 /// A server that can do what handlers cannot: stream both ways, be left in the middle, answer slowly.
 const SERVER: &str = r#"
@@ -120,10 +121,15 @@ fn timed(answer: &Answer, expected: &[&str]) {
 
 #[test]
 fn a_function_is_booted_then_warm_then_gone_and_then_restored() {
-    let folder = Folder::sample("hello-python", |t| t.replace("\"hello\"", "\"loop\"").replace("60s", "1s"));
+    let folder = Folder::sample("hello-python", |t| {
+        t.replace("\"hello\"", "\"loop\"").replace("60s", "1s")
+    });
     let version = shared().deploy(&folder);
     let snapshot = version.snapshot.expect("a snapshot");
-    assert!(snapshot.memory_bytes > 5 << 20 && snapshot.stored_bytes > 0, "{snapshot:?}");
+    assert!(
+        snapshot.memory_bytes > 5 << 20 && snapshot.stored_bytes > 0,
+        "{snapshot:?}"
+    );
     assert!(snapshot.stored_bytes < snapshot.memory_bytes, "{snapshot:?}");
 
     let booted = shared().fresh("booted", "loop", "/?name=Ada").ok();
@@ -131,14 +137,19 @@ fn a_function_is_booted_then_warm_then_gone_and_then_restored() {
     has_all_headers(&booted);
     timed(&booted, &["route", "place", "boot", "function"]);
 
-    let warm = until("a warm answer", SOON, || Some(shared().get("loop", "/")).filter(|a| a.start() == "warm"));
+    let warm = until("a warm answer", SOON, || {
+        Some(shared().get("loop", "/")).filter(|a| a.start() == "warm")
+    });
     assert_eq!(warm.text(), "Hello, world!\n");
     has_all_headers(&warm);
     timed(&warm, &["route", "place", "function"]);
 
     shared().until_gone("loop", SOON);
     let restored = shared().get("loop", "/?name=Grace").ok();
-    assert_eq!((restored.start(), restored.text().as_str()), ("restored", "Hello, Grace!\n"));
+    assert_eq!(
+        (restored.start(), restored.text().as_str()),
+        ("restored", "Hello, Grace!\n")
+    );
     has_all_headers(&restored);
     timed(&restored, &["route", "place", "restore", "function"]);
     assert_ne!(restored.instance(), booted.instance());
@@ -150,13 +161,20 @@ fn a_function_is_booted_then_warm_then_gone_and_then_restored() {
 fn a_client_s_own_request_id_is_kept_and_told_to_the_function() {
     let code = "def handler(event, context):\n    return {'id': context.aws_request_id, 'headers': event['headers']}\n";
     shared().deploy(&Folder::python("request-id", "", code));
-    let answer = shared().request("GET", "/function/request-id/").header("x-request-id", "my-own-1").send().ok();
+    let answer = shared()
+        .request("GET", "/function/request-id/")
+        .header("x-request-id", "my-own-1")
+        .send()
+        .ok();
     assert_eq!(answer.header("x-request-id"), "my-own-1");
     let body = answer.json();
     assert_eq!(body["id"], "my-own-1");
     // What is between the parts of the platform stays there.
     let headers = body["headers"].as_object().unwrap();
-    assert!(headers.keys().all(|name| !name.starts_with("x-rekindle")), "{headers:?}");
+    assert!(
+        headers.keys().all(|name| !name.starts_with("x-rekindle")),
+        "{headers:?}"
+    );
     assert!(headers.contains_key("x-forwarded-for"), "{headers:?}");
 }
 
@@ -188,7 +206,11 @@ fn a_static_binary_is_restored_and_its_hooks_run() {
     let restored = shared().fresh("restored", "http-rust", "/").ok();
     assert_eq!(restored.start(), "restored");
     assert_eq!(restored.text(), "Hello from a static binary; snapshots 1, restores 1\n");
-    let echoed = shared().request("POST", "/function/http-rust/x").body("as it was").send().ok();
+    let echoed = shared()
+        .request("POST", "/function/http-rust/x")
+        .body("as it was")
+        .send()
+        .ok();
     assert_eq!(echoed.text(), "as it was");
 }
 
@@ -212,19 +234,37 @@ fn an_event_goes_to_the_handler_as_it_is() {
     let path = "/v1/functions/event/invocations";
     let answer = shared().admin("POST", path).body(r#"{"numbers":[1,2,39]}"#).send().ok();
     assert_eq!(answer.json()["sum"], 42);
-    shared().request("POST", path).body("{}").send().error(401, "unauthorized");
+    shared()
+        .request("POST", path)
+        .body("{}")
+        .send()
+        .error(401, "unauthorized");
     shared().admin("POST", path).body("no json").send();
 }
 
 #[test]
 fn bodies_of_eight_megabytes_pass_both_ways_unchanged() {
     shared().deploy(&Folder::server("large", "concurrency = 8", SERVER));
-    let body: Vec<u8> = (0..8_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let answer = shared().request("POST", "/function/large/echo").body(body.clone()).send().ok();
-    assert!(answer.body == body, "{} bytes came back, not the ones sent", answer.body.len());
+    let body: Vec<u8> = (0..8_u32 << 20)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let answer = shared()
+        .request("POST", "/function/large/echo")
+        .body(body.clone())
+        .send()
+        .ok();
+    assert!(
+        answer.body == body,
+        "{} bytes came back, not the ones sent",
+        answer.body.len()
+    );
     // The gateway's limit is told before anything is sent on.
     let too_much = vec![0; 33 << 20];
-    match shared().request("POST", "/function/large/echo").body(too_much).try_send() {
+    match shared()
+        .request("POST", "/function/large/echo")
+        .body(too_much)
+        .try_send()
+    {
         Ok(answer) => drop(answer.error(413, "too_large")),
         // Or the connection is closed while the rest is still being sent.
         Err(error) => assert!(error.is_request(), "{error:?}"),
@@ -250,10 +290,12 @@ fn read_past(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
 fn bodies_stream_both_ways_at_once() {
     shared().deploy(&Folder::server("stream", "concurrency = 8", SERVER));
     let mut line = TcpStream::connect(("127.0.0.1", shared().port())).unwrap();
-    line.write_all(b"POST /function/stream/stream HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    line.write_all(b"POST /function/stream/stream HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        .unwrap();
     for number in 0..5 {
         let piece = format!("piece-{number}");
-        line.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes()).unwrap();
+        line.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes())
+            .unwrap();
         // It is back before the next is sent, so neither direction waits for the other's end.
         read_past(&mut line, piece.as_bytes());
     }
@@ -265,20 +307,35 @@ fn bodies_stream_both_ways_at_once() {
 fn a_client_that_leaves_ends_its_request_in_the_function() {
     shared().deploy(&Folder::server("left", "concurrency = 8", SERVER));
     let mut line = TcpStream::connect(("127.0.0.1", shared().port())).unwrap();
-    line.write_all(b"GET /function/left/drip HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    line.write_all(b"GET /function/left/drip HTTP/1.1\r\nhost: x\r\n\r\n")
+        .unwrap();
     read_past(&mut line, b"dropdrop".split_at(4).0);
     drop(line);
-    until("the function notices", SOON, || (shared().get("left", "/left").text() == "1").then_some(()));
-    until("no request in flight", SOON, || shared().instances_of("left").iter().all(|i| i.in_flight == 0).then_some(()));
+    until("the function notices", SOON, || {
+        (shared().get("left", "/left").text() == "1").then_some(())
+    });
+    until("no request in flight", SOON, || {
+        shared()
+            .instances_of("left")
+            .iter()
+            .all(|i| i.in_flight == 0)
+            .then_some(())
+    });
 }
 
 #[test]
 fn one_instance_serves_as_many_requests_at_once_as_it_says() {
-    shared().deploy(&Folder::server("together", "concurrency = 6\nmax_instances = 1", SERVER));
+    shared().deploy(&Folder::server(
+        "together",
+        "concurrency = 6\nmax_instances = 1",
+        SERVER,
+    ));
     shared().get("together", "/").ok();
     let started = Instant::now();
     let answers: Vec<Answer> = thread::scope(|s| {
-        let calls: Vec<_> = (0..6).map(|_| s.spawn(|| shared().get("together", "/sleep/2").ok())).collect();
+        let calls: Vec<_> = (0..6)
+            .map(|_| s.spawn(|| shared().get("together", "/sleep/2").ok()))
+            .collect();
         calls.into_iter().map(|c| c.join().unwrap()).collect()
     });
     // One after the other they would take twelve seconds.
@@ -288,10 +345,20 @@ fn one_instance_serves_as_many_requests_at_once_as_it_says() {
 
 #[test]
 fn a_function_with_all_its_instances_busy_says_429_and_when_to_come_back() {
-    shared().deploy(&Folder::server("busy", "concurrency = 1\nmax_instances = 1\ntimeout = \"60s\"", SERVER));
+    shared().deploy(&Folder::server(
+        "busy",
+        "concurrency = 1\nmax_instances = 1\ntimeout = \"60s\"",
+        SERVER,
+    ));
     thread::scope(|s| {
         let long = s.spawn(|| shared().get("busy", "/sleep/14").ok());
-        until("the first is in it", SOON, || shared().instances_of("busy").iter().any(|i| i.in_flight == 1).then_some(()));
+        until("the first is in it", SOON, || {
+            shared()
+                .instances_of("busy")
+                .iter()
+                .any(|i| i.in_flight == 1)
+                .then_some(())
+        });
         let refused = shared().get("busy", "/").error(429, "throttled");
         assert_ne!(refused.header("retry-after"), "", "{:?}", refused.headers);
         assert!(refused.message().contains("max_instances"), "{}", refused.message());
@@ -301,7 +368,9 @@ fn a_function_with_all_its_instances_busy_says_429_and_when_to_come_back() {
 
 #[test]
 fn a_deploy_that_fits_on_no_worker_is_refused() {
-    let message = shared().try_deploy(&Folder::python("giant", "memory = \"60GiB\"", HELLO)).unwrap_err();
+    let message = shared()
+        .try_deploy(&Folder::python("giant", "memory = \"60GiB\"", HELLO))
+        .unwrap_err();
     assert!(message.contains("60GiB") && message.contains("memory"), "{message}");
 }
 
@@ -319,7 +388,11 @@ fn what_a_function_writes_is_in_its_log() {
     shared().until_logged("talks", "while it loads");
     assert_eq!(shared().until_logged("talks", "to stderr").stream, "stderr");
     let line = shared().until_logged("talks", "to stdout");
-    assert_eq!((line.stream.as_str(), line.instance.as_str()), ("stdout", answer.instance()), "of the restored instance");
+    assert_eq!(
+        (line.stream.as_str(), line.instance.as_str()),
+        ("stdout", answer.instance()),
+        "of the restored instance"
+    );
     let human = shared().cli(&["logs", "talks", "--tail", "1000"]);
     assert!(String::from_utf8_lossy(&human.stdout).contains("to stdout"));
 }
@@ -337,7 +410,8 @@ fn a_deleted_function_is_gone_with_its_instances() {
 
 #[test]
 fn a_new_version_takes_over_and_versions_never_change() {
-    let code = |n: u32| format!("def handler(event, context):\n    return {{'statusCode': 200, 'body': 'version {n}'}}\n");
+    let code =
+        |n: u32| format!("def handler(event, context):\n    return {{'statusCode': 200, 'body': 'version {n}'}}\n");
     let first = shared().deploy(&Folder::python("versions", "", &code(1)));
     assert_eq!(shared().get("versions", "/").ok().text(), "version 1");
     let second = shared().deploy(&Folder::python("versions", "", &code(2)));
@@ -358,8 +432,17 @@ fn a_bad_fn_toml_is_refused_with_the_line_by_fn_and_by_the_platform() {
     let message = shared().try_deploy(&folder).unwrap_err();
     assert!(message.contains("line 4") && message.contains("memmory"), "{message}");
     // Who goes around `fn` meets the same check.
-    let tar = std::process::Command::new("tar").args(["czf", "-", "-C"]).arg(folder.path()).arg(".").output().unwrap();
-    let answer = shared().admin("POST", "/v1/functions").header("content-type", "application/gzip").body(tar.stdout).send();
+    let tar = std::process::Command::new("tar")
+        .args(["czf", "-", "-C"])
+        .arg(folder.path())
+        .arg(".")
+        .output()
+        .unwrap();
+    let answer = shared()
+        .admin("POST", "/v1/functions")
+        .header("content-type", "application/gzip")
+        .body(tar.stdout)
+        .send();
     let answer = answer.error(400, "invalid_manifest");
     assert!(answer.message().contains("line 4"), "{}", answer.message());
 }
@@ -376,10 +459,14 @@ fn without_the_key_nothing_is_told_deployed_deleted_or_forced() {
         ("GET", "/v1/status"),
     ] {
         shared().request(method, path).send().error(401, "unauthorized");
-        let wrong = shared().request(method, path).header("authorization", "Bearer rk_0123456789abcdef");
+        let wrong = shared()
+            .request(method, path)
+            .header("authorization", "Bearer rk_0123456789abcdef");
         wrong.send().error(401, "unauthorized");
     }
-    let forced = shared().request("GET", "/function/guarded/").header("x-fn-force-start", "booted");
+    let forced = shared()
+        .request("GET", "/function/guarded/")
+        .header("x-fn-force-start", "booted");
     forced.send().error(401, "unauthorized");
     shared().get("guarded", "/").ok();
 }
@@ -387,9 +474,18 @@ fn without_the_key_nothing_is_told_deployed_deleted_or_forced() {
 #[test]
 fn hook_paths_cannot_be_called_from_outside() {
     shared().deploy(&Folder::python("hooked", "", HELLO));
-    for path in ["/.rekindle/after-restore", "/%2erekindle/before-snapshot", "/x/../.rekindle/after-restore"] {
+    for path in [
+        "/.rekindle/after-restore",
+        "/%2erekindle/before-snapshot",
+        "/x/../.rekindle/after-restore",
+    ] {
         let answer = shared().request("POST", &format!("/function/hooked{path}")).send();
-        assert!(answer.status == 404 || answer.text().contains("hello from"), "{path}: {} {}", answer.status, answer.text());
+        assert!(
+            answer.status == 404 || answer.text().contains("hello from"),
+            "{path}: {} {}",
+            answer.status,
+            answer.text()
+        );
     }
     // The client library normalises paths; a socket does not.
     let mut line = TcpStream::connect(("127.0.0.1", shared().port())).unwrap();

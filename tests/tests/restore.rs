@@ -22,25 +22,50 @@ fn twenty_clones_of_one_snapshot_answer_at_once_and_are_not_alike() {
     let settings = format!("concurrency = 1\nmax_instances = {CLONES}\ntimeout = \"60s\"");
     shared().deploy(&Folder::python("clones", &settings, code));
     let answers: Vec<Answer> = thread::scope(|s| {
-        let calls: Vec<_> = (0..CLONES).map(|_| s.spawn(|| shared().get("clones", "/").ok())).collect();
+        let calls: Vec<_> = (0..CLONES)
+            .map(|_| s.spawn(|| shared().get("clones", "/").ok()))
+            .collect();
         calls.into_iter().map(|c| c.join().unwrap()).collect()
     });
     let restored = answers.iter().filter(|a| a.start() == "restored").count();
     // The one that was booted for the deploy is warm.
-    assert!(restored >= CLONES - 1, "{:?}", answers.iter().map(Answer::start).collect::<Vec<_>>());
+    assert!(
+        restored >= CLONES - 1,
+        "{:?}",
+        answers.iter().map(Answer::start).collect::<Vec<_>>()
+    );
     let different = |of: &dyn Fn(&Answer) -> String| answers.iter().map(of).collect::<BTreeSet<_>>().len();
     assert_eq!(different(&|a| a.instance().to_owned()), CLONES);
     for value in ["random", "urandom", "uuid"] {
-        assert_eq!(different(&|a| a.json()[value].to_string()), CLONES, "{value} is equal in some of them");
+        assert_eq!(
+            different(&|a| a.json()[value].to_string()),
+            CLONES,
+            "{value} is equal in some of them"
+        );
     }
-    assert_eq!(different(&|a| a.json()["blob"].to_string()), 1, "memory is the snapshot's in all of them");
+    assert_eq!(
+        different(&|a| a.json()["blob"].to_string()),
+        1,
+        "memory is the snapshot's in all of them"
+    );
 }
 
 #[test]
 fn memory_is_right_whatever_the_function_does_to_it() {
     shared().deploy(&Folder::sample("memory-python", |t| t));
     // Each in an instance of its own, so that it meets pages that nobody has touched.
-    let checks = ["dontneed", "unmap", "grow", "move", "shrink", "fork", "threads", "allocator", "digest", "all"];
+    let checks = [
+        "dontneed",
+        "unmap",
+        "grow",
+        "move",
+        "shrink",
+        "fork",
+        "threads",
+        "allocator",
+        "digest",
+        "all",
+    ];
     for check in checks {
         let answer = shared().fresh("restored", "memory", &format!("/{check}")).ok();
         assert_eq!(answer.start(), "restored", "{check}");
@@ -50,15 +75,30 @@ fn memory_is_right_whatever_the_function_does_to_it() {
 
 #[test]
 fn the_digest_is_the_same_before_and_after_everything_in_one_instance() {
-    let folder = Folder::sample("memory-python", |t| t.replace("\"memory\"", "\"memory-one\"").replace("= 40", "= 1"));
+    let folder = Folder::sample("memory-python", |t| {
+        t.replace("\"memory\"", "\"memory-one\"").replace("= 40", "= 1")
+    });
     let version = shared().deploy(&folder);
     // Only the restored one may answer: the one from the deploy goes first.
     let first = shared().instances_of("memory-one");
-    let deleted = shared().admin("DELETE", &format!("/v1/instances/{}", first[0].id)).send();
+    let deleted = shared()
+        .admin("DELETE", &format!("/v1/instances/{}", first[0].id))
+        .send();
     assert!(deleted.status < 300, "{} {}", deleted.status, deleted.text());
     let before = shared().get("memory-one", "/digest").ok();
     assert_eq!(before.start(), "restored", "{version:?}");
-    for check in ["threads", "fork", "move", "dontneed", "unmap", "grow", "shrink", "allocator", "fork", "all"] {
+    for check in [
+        "threads",
+        "fork",
+        "move",
+        "dontneed",
+        "unmap",
+        "grow",
+        "shrink",
+        "allocator",
+        "fork",
+        "all",
+    ] {
         let answer = shared().get("memory-one", &format!("/{check}")).ok();
         assert_eq!(answer.instance(), before.instance());
         assert_eq!(answer.json()["ok"], true, "{check}: {}", answer.text());
@@ -87,10 +127,19 @@ fn state_goes_on_from_the_snapshot_in_every_copy() {
     let two = shared().fresh("restored", "counter", "/").ok();
     for answer in [&one, &two] {
         assert_eq!(answer.start(), "restored");
-        assert_eq!((answer.json()["count"].as_u64(), answer.json()["restores"].as_u64()), (Some(4), Some(1)), "{}", answer.text());
+        assert_eq!(
+            (answer.json()["count"].as_u64(), answer.json()["restores"].as_u64()),
+            (Some(4), Some(1)),
+            "{}",
+            answer.text()
+        );
     }
     assert_ne!(one.instance(), two.instance());
-    assert_ne!(one.json()["identity"], two.json()["identity"], "the after-restore hook draws a new one");
+    assert_ne!(
+        one.json()["identity"],
+        two.json()["identity"],
+        "the after-restore hook draws a new one"
+    );
     assert_eq!(one.json()["pid"], two.json()["pid"]);
     shared().until_logged("counter", "snapshot taken at count 3");
 }
@@ -119,13 +168,20 @@ def handler(event, context):
             'mode': stat.S_IMODE(os.stat('/tmp/made').st_mode), 'env': os.environ['GREETING'], 'home': os.environ['HOME'],
             'host': socket.gethostname(), 'own': os.path.getsize('/tmp/own')}
 ";
-    shared().deploy(&Folder::python("private-files", "tmp = \"16MiB\"\n[env]\nGREETING = \"good day, \u{1F44B}\"", code));
+    shared().deploy(&Folder::python(
+        "private-files",
+        "tmp = \"16MiB\"\n[env]\nGREETING = \"good day, \u{1F44B}\"",
+        code,
+    ));
     for _ in 0..2 {
         let answer = shared().fresh("restored", "private-files", "/").ok();
         assert_eq!(answer.start(), "restored");
         let body = answer.json();
         assert_eq!(body["whole"], true, "{body}");
-        assert_eq!((body["held"].as_str(), body["shm"].as_str()), (Some("written while open"), Some("in /dev/shm")));
+        assert_eq!(
+            (body["held"].as_str(), body["shm"].as_str()),
+            (Some("written while open"), Some("in /dev/shm"))
+        );
         assert_eq!(body["env"], "good day, \u{1F44B}");
         assert_eq!(body["mode"], 0o750, "{body}");
         assert_eq!(body["own"], 1, "each copy has files of its own: {body}");
@@ -156,7 +212,11 @@ def handler(event, context):
     assert_eq!(answer.start(), "restored");
     let body = answer.json();
     assert_eq!(body["child"], body["own"], "{body}");
-    assert_eq!((body["thread"].as_u64(), body["alive"].as_bool()), (Some(42), Some(true)), "{body}");
+    assert_eq!(
+        (body["thread"].as_u64(), body["alive"].as_bool()),
+        (Some(42), Some(true)),
+        "{body}"
+    );
 }
 
 /// A server whose child process does nothing from its start on: nobody but the restore could change its memory.
@@ -213,7 +273,10 @@ fn a_restored_process_has_the_original_s_memory_byte_for_byte() {
     let (mut pages, mut written) = (0, Vec::new());
     for mapping in &mappings {
         let len = mapping.end - mapping.start;
-        let (before, after) = (host::read(there, mapping.start, len), host::read(here, mapping.start, len));
+        let (before, after) = (
+            host::read(there, mapping.start, len),
+            host::read(here, mapping.start, len),
+        );
         for (index, (a, b)) in before.chunks(PAGE).zip(after.chunks(PAGE)).enumerate() {
             let address = mapping.start + index * PAGE;
             pages += 1;
@@ -223,12 +286,19 @@ fn a_restored_process_has_the_original_s_memory_byte_for_byte() {
             }
             // A page that the dump did not see is of zeros, or a file's.
             if let Some(page) = stored.get(&(address as u64)) {
-                assert!(host::difference(page, b).is_none(), "{address:#x} is not the snapshot's");
+                assert!(
+                    host::difference(page, b).is_none(),
+                    "{address:#x} is not the snapshot's"
+                );
             }
         }
     }
     assert!(pages * PAGE > 24 << 20, "only {pages} pages were compared");
-    assert!(stored.len() * PAGE > 10 << 20, "only {} pages are in the snapshot", stored.len());
+    assert!(
+        stored.len() * PAGE > 10 << 20,
+        "only {} pages are in the snapshot",
+        stored.len()
+    );
     assert!(
         written.len() <= 1 && written.iter().all(|(_, range)| range.len() <= RSEQ_BYTES),
         "of {pages} pages these differ: {written:x?}"

@@ -12,8 +12,12 @@ use rekindle_e2e::{Answer, Folder, Options, Platform, until};
 const PARENT: &str = "00f067aa0ba902b7";
 
 fn traced(platform: &Platform, trace: &str, start: &str) -> Answer {
-    let call = platform.admin("GET", "/function/traced/").header("x-fn-force-start", start);
-    call.header("traceparent", &format!("00-{trace}-{PARENT}-01")).send().ok()
+    let call = platform
+        .admin("GET", "/function/traced/")
+        .header("x-fn-force-start", start);
+    call.header("traceparent", &format!("00-{trace}-{PARENT}-01"))
+        .send()
+        .ok()
 }
 
 /// Whether following parents from the span leads to the client's.
@@ -35,7 +39,9 @@ fn reaches_the_client(span: &Span, all: &[Span]) -> bool {
 fn one_trace_leads_from_the_client_through_every_role_to_the_function() {
     let collector = Collector::start();
     let mut options = Options::default();
-    options.env.push(("OTEL_EXPORTER_OTLP_ENDPOINT".into(), collector.endpoint()));
+    options
+        .env
+        .push(("OTEL_EXPORTER_OTLP_ENDPOINT".into(), collector.endpoint()));
     options.env.push(("OTEL_BSP_SCHEDULE_DELAY".into(), "200".into()));
     let platform = Platform::start_with(options);
     let code = "def handler(event, context):\n    return event['headers']['traceparent']\n";
@@ -47,14 +53,27 @@ fn one_trace_leads_from_the_client_through_every_role_to_the_function() {
     ] {
         let answer = traced(&platform, trace, start);
         assert_eq!(answer.start(), start);
-        let wanted = [("gateway", "invoke traced"), ("gateway", "place"), ("worker", "start_instance"), ("worker", "invoke")];
+        let wanted = [
+            ("gateway", "invoke traced"),
+            ("gateway", "place"),
+            ("worker", "start_instance"),
+            ("worker", "invoke"),
+        ];
         let missing = |spans: &[Span]| -> Vec<String> {
             let has = |role: &str, name: &str| {
-                spans.iter().any(|s| s.name == name && attribute(s, "rekindle.role").as_deref() == Some(role))
+                spans
+                    .iter()
+                    .any(|s| s.name == name && attribute(s, "rekindle.role").as_deref() == Some(role))
             };
-            let mut missing: Vec<String> =
-                wanted.iter().filter(|(r, n)| !has(r, n)).map(|(r, n)| format!("{r}: {n}")).collect();
-            if !spans.iter().any(|s| attribute(s, "rekindle.role").as_deref() == Some("scheduler")) {
+            let mut missing: Vec<String> = wanted
+                .iter()
+                .filter(|(r, n)| !has(r, n))
+                .map(|(r, n)| format!("{r}: {n}"))
+                .collect();
+            if !spans
+                .iter()
+                .any(|s| attribute(s, "rekindle.role").as_deref() == Some("scheduler"))
+            {
                 missing.push("any of the scheduler".to_owned());
             }
             if !spans.iter().any(|s| s.name == inside) {
@@ -68,10 +87,17 @@ fn one_trace_leads_from_the_client_through_every_role_to_the_function() {
         }
         let spans = collector.trace(trace);
         let names: Vec<&str> = spans.iter().map(|s| s.name.as_str()).collect();
-        assert_eq!(missing(&spans), Vec::<String>::new(), "{start}: the trace has {names:?}");
+        assert_eq!(
+            missing(&spans),
+            Vec::<String>::new(),
+            "{start}: the trace has {names:?}"
+        );
 
-        let lost: Vec<&str> =
-            spans.iter().filter(|s| !reaches_the_client(s, &spans)).map(|s| s.name.as_str()).collect();
+        let lost: Vec<&str> = spans
+            .iter()
+            .filter(|s| !reaches_the_client(s, &spans))
+            .map(|s| s.name.as_str())
+            .collect();
         assert!(lost.is_empty(), "{start}: these hang in the air: {lost:?} of {names:?}");
         let ids: BTreeSet<String> = spans.iter().map(|s| hex(&s.span_id)).collect();
         assert_eq!(ids.len(), spans.len(), "span ids are not unique");
@@ -81,7 +107,11 @@ fn one_trace_leads_from_the_client_through_every_role_to_the_function() {
         assert_eq!((parts[0], parts[1], parts[3]), ("00", trace, "01"), "{told}");
         let parent = spans.iter().find(|s| hex(&s.span_id) == parts[2]);
         let parent = parent.unwrap_or_else(|| panic!("{told} is none of {names:?}"));
-        assert!(["function", "invoke"].contains(&parent.name.as_str()), "{}", parent.name);
+        assert!(
+            ["function", "invoke"].contains(&parent.name.as_str()),
+            "{}",
+            parent.name
+        );
     }
 }
 
@@ -91,6 +121,8 @@ fn without_a_collector_the_client_s_trace_still_reaches_the_function() {
     let code = "def handler(event, context):\n    return event['headers']['traceparent']\n";
     platform.deploy(&Folder::python("traced", "", code));
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let told = until("an answer", Duration::from_secs(10), || Some(traced(&platform, trace, "restored").json()));
+    let told = until("an answer", Duration::from_secs(10), || {
+        Some(traced(&platform, trace, "restored").json())
+    });
     assert!(told.as_str().unwrap().starts_with(&format!("00-{trace}-")), "{told}");
 }

@@ -136,11 +136,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_s {
             out.insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(id) = self
-            .request_id
-            .as_deref()
-            .and_then(|id| HeaderValue::from_str(id).ok())
-        {
+        if let Some(id) = self.request_id.as_deref().and_then(|id| HeaderValue::from_str(id).ok()) {
             out.insert(HeaderName::from_static(headers::REQUEST_ID), id);
         }
         response

@@ -74,9 +74,7 @@ impl fmt::Display for FunctionName {
 }
 
 /// A version of a function, counted from 1. What it names never changes.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct VersionNumber(pub u32);
 
@@ -182,17 +180,7 @@ mod tests {
 
     #[test]
     fn names_that_do_not_fit_are_refused_with_the_rule() {
-        for name in [
-            "",
-            "Hello",
-            "a_b",
-            "-a",
-            "a-",
-            "1a",
-            "a.b",
-            "../a",
-            &"a".repeat(49),
-        ] {
+        for name in ["", "Hello", "a_b", "-a", "a-", "1a", "a.b", "../a", &"a".repeat(49)] {
             let error = name.parse::<FunctionName>().unwrap_err().to_string();
             assert!(error.contains("use 1 to 48"), "{error}");
         }

@@ -13,14 +13,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg, socketpair};
 use prost::Message;
 
-use super::messages::{
-    CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response,
-};
+use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
 use super::{DUMP_LOG, RESTORE_LOG};
 
 /// The longest response CRIU sends, bytes, with room.
@@ -121,12 +117,7 @@ impl Session {
     /// # Errors
     /// When the process is out of descriptors.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )?;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok((Self { socket: ours }, theirs))
     }
 
@@ -161,7 +152,10 @@ impl Session {
         let inherit_fd = order
             .inherit
             .iter()
-            .map(|i| InheritFdMessage { key: i.key.clone(), fd: i.fd })
+            .map(|i| InheritFdMessage {
+                key: i.key.clone(),
+                fd: i.fd,
+            })
             .collect();
         let options = Options {
             inherit_fd,
@@ -190,7 +184,11 @@ impl Session {
     /// # Errors
     /// See [`CriuError`].
     pub fn version(&self, limit: Duration) -> Result<(i32, i32, i32), CriuError> {
-        let request = Request { kind: Kind::Version.into(), keep_open: Some(true), ..Request::default() };
+        let request = Request {
+            kind: Kind::Version.into(),
+            keep_open: Some(true),
+            ..Request::default()
+        };
         self.send(&request)?;
         let response = self.receive(Instant::now() + limit, limit)?;
         let version = response.version.unwrap_or_default();
@@ -206,7 +204,11 @@ impl Session {
         mut at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
     ) -> Result<Response, CriuError> {
         let deadline = Instant::now() + limit;
-        self.send(&Request { kind: kind.into(), options: Some(options), ..Request::default() })?;
+        self.send(&Request {
+            kind: kind.into(),
+            options: Some(options),
+            ..Request::default()
+        })?;
         let mut stopped_at = None;
         loop {
             let response = self.receive(deadline, limit)?;
@@ -264,8 +266,8 @@ impl Session {
             }
         }
         let mut buffer = vec![0_u8; RESPONSE_MAX];
-        let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
-            .map_err(|e| CriuError::Died(e.into()))?;
+        let length =
+            recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).map_err(|e| CriuError::Died(e.into()))?;
         if length == 0 {
             return Err(CriuError::Died(io::ErrorKind::UnexpectedEof.into()));
         }

@@ -20,11 +20,7 @@ use crate::worker::Worker;
 ///
 /// # Errors
 /// When the worker takes none, or knows the id.
-pub fn accept(
-    worker: &Arc<Worker>,
-    order: StartInstance,
-    caller: &HeaderMap,
-) -> Result<Arc<Instance>, ApiError> {
+pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) -> Result<Arc<Instance>, ApiError> {
     if worker.draining.load(Ordering::Relaxed) {
         return Err(ApiError::new(
             ErrorCode::Unavailable,

@@ -92,9 +92,7 @@ pub enum Runtime {
 }
 
 /// A root filesystem the platform builds from packages.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
     /// A C library and a shell.
@@ -219,11 +217,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn refuse<T>(
-        &self,
-        at: Option<Range<usize>>,
-        message: impl Into<String>,
-    ) -> Result<T, ManifestError> {
+    fn refuse<T>(&self, at: Option<Range<usize>>, message: impl Into<String>) -> Result<T, ManifestError> {
         Err(ManifestError {
             line: at.map(|s| line_of(self.text, s.start)),
             message: message.into(),
@@ -309,7 +303,9 @@ impl Checker<'_> {
                 } else {
                     self.refuse(
                         Some(entry.span()),
-                        format!("entry = \"{text}\" is not a handler: write \"file.function\", for example \"main.handler\""),
+                        format!(
+                            "entry = \"{text}\" is not a handler: write \"file.function\", for example \"main.handler\""
+                        ),
                     )
                 }
             }
@@ -408,16 +404,10 @@ impl Checker<'_> {
         }
     }
 
-    fn env(
-        &self,
-        env: BTreeMap<String, Spanned<String>>,
-    ) -> Result<BTreeMap<String, String>, ManifestError> {
+    fn env(&self, env: BTreeMap<String, Spanned<String>>) -> Result<BTreeMap<String, String>, ManifestError> {
         let mut out = BTreeMap::new();
         for (key, value) in env {
-            let good = key
-                .chars()
-                .next()
-                .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+            let good = key.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
                 && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
             if !good {
                 return self.refuse(
@@ -442,10 +432,7 @@ impl Checker<'_> {
         Ok(out)
     }
 
-    fn warmup(
-        &self,
-        requests: Vec<Spanned<WarmupRequest>>,
-    ) -> Result<Vec<WarmupRequest>, ManifestError> {
+    fn warmup(&self, requests: Vec<Spanned<WarmupRequest>>) -> Result<Vec<WarmupRequest>, ManifestError> {
         if let Some(extra) = requests.get(WARMUP_MAX) {
             return self.refuse(
                 Some(extra.span()),
