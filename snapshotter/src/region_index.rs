@@ -1,7 +1,7 @@
 //! Which regions the store already has, so that a new snapshot refers to them instead of storing them again.
 //!
 //! Kept in memory for the worker's life, seeded from the page maps of the newest snapshots. An entry is only ever used
-//! after its chunk was seen in the store by this process ([`RegionIndex::confirm`]).
+//! after its chunk was seen in the store by this process (`RegionIndex::confirm`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

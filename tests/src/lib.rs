@@ -1,7 +1,7 @@
 //! The end-to-end tests' harness: a whole platform of its own with real sandboxes, real CRIU, the S3 protocol and HTTP, and
 //! ways to look at it from outside. It blocks; tests are plain functions and run beside each other on threads.
 //!
-//! - [`platform`]: `fn up --foreground` in its own directories; [`shared`]: one for all tests of a binary.
+//! - [`platform`]: `fn up --foreground` in its own directories; [`mod@shared`]: one for all tests of a binary.
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`leftovers`]: what must not stay.
 //! - [`s3`]: an object store that can be made to hang, die or lie; [`collector`]: where traces go.

@@ -1,5 +1,5 @@
 //! What worker and init say to each other: one JSON message a packet on a `SOCK_SEQPACKET` socket, descriptors beside it by
-//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`]; [`Event`]s come in between.
+//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`]; other [`Message`]s come in between.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The folder is not trusted, nor are the packages it names. No code of either runs on the worker: only wheels are
-//! installed, scripts are not run, and the kernel keeps the installers from starting anything ([`confine`]).
+//! installed, scripts are not run, and the kernel keeps the installers from starting anything (`confine`).
 
 mod cache;
 mod confine;
