@@ -16,6 +16,7 @@
 
 pub mod boot;
 pub mod build;
+pub mod causes;
 pub mod cgroup;
 pub mod config;
 pub mod freeze;

@@ -11,6 +11,7 @@ use rekindle_snapshotter::criu::{CriuError, Session};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
+use crate::causes::chain;
 use crate::cgroup::{Cgroup, Limits};
 use crate::sandbox::Sandbox;
 use crate::sandbox::pool::Empty;
@@ -148,12 +149,5 @@ fn output(instance: &Instance, stream: &'static str) -> Result<Output, ApiError>
 
 /// An error of the host, with its causes.
 pub fn unavailable(what: &str, error: &dyn std::error::Error) -> ApiError {
-    let mut message = format!("cannot {what}: {error}");
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        message.push_str(": ");
-        message.push_str(&e.to_string());
-        cause = e.source();
-    }
-    ApiError::new(ErrorCode::Internal, message)
+    ApiError::new(ErrorCode::Internal, format!("cannot {what}: {}", chain(error)))
 }

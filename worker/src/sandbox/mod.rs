@@ -217,11 +217,6 @@ impl Sandbox {
         netns::connect(Arc::clone(&self.network), port).await
     }
 
-    /// The namespace requests enter by.
-    pub fn network(&self) -> Arc<NetworkNamespace> {
-        Arc::clone(&self.network)
-    }
-
     /// Kills everything inside at once; the kernel ends a pid namespace with its pid 1.
     pub fn kill(&self) {
         let reaped = self.reaped.lock();

@@ -17,6 +17,8 @@ use rekindle_pager::{Held, PAGE, PageRef, PageSource, SourceError};
 use rekindle_snapshotter::{PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;
 
+use crate::causes::chain;
+
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
 /// Regions filled at once in the background.
@@ -161,17 +163,6 @@ impl Template {
         process.fill(index, 0, &plain);
         Ok(())
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        cause = e.source();
-    }
-    text
 }
 
 impl ProcessTemplate {
