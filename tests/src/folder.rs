@@ -49,12 +49,15 @@ impl Folder {
         Self::with_manifest(&format!("{text}{settings}\n")).file("main.py", code)
     }
 
-    /// A Python program that serves HTTP itself.
+    /// A Python program that serves HTTP itself, with 128 MiB unless `settings` say otherwise.
     pub fn server(name: &str, settings: &str, code: &str) -> Self {
-        let text = format!(
-            "name = \"{name}\"\nruntime = \"http\"\nbase = \"python\"\ncommand = [\"python3\", \"server.py\"]\nmemory = \"128MiB\"\n{settings}\n"
+        let mut text = format!(
+            "name = \"{name}\"\nruntime = \"http\"\nbase = \"python\"\ncommand = [\"python3\", \"server.py\"]\n"
         );
-        Self::with_manifest(&text).file("server.py", code)
+        if !settings.lines().any(|l| l.starts_with("memory")) {
+            text.push_str("memory = \"128MiB\"\n");
+        }
+        Self::with_manifest(&format!("{text}{settings}\n")).file("server.py", code)
     }
 
     /// Adds a file.

@@ -38,10 +38,34 @@ pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
         .map(|p| p.join(&group).join(instance).join("cgroup.procs"));
     let text = files.filter_map(|f| fs::read_to_string(f).ok()).next();
     let text = text.unwrap_or_else(|| panic!("{instance} has no control group below {group}"));
-    let pids = text.lines().map(|l| l.parse::<i32>().unwrap());
-    pids.filter_map(|host| Some((inner_pid(host)?, host)))
+    by_inner_pid(text.lines().map(|l| l.parse::<i32>().unwrap()))
         .filter(|(inner, _)| *inner != 1)
         .collect()
+}
+
+/// The processes of the sandbox with this init, the same way.
+pub fn descendants(init: i32) -> BTreeMap<i32, i32> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace(init);
+    assert!(own.is_some(), "init {init} is gone");
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    by_inner_pid(pids.filter(|pid| *pid != init && namespace(*pid) == own)).collect()
+}
+
+/// Whether every thread of a process is stopped by a signal, and nobody traces it.
+pub fn is_stopped(pid: i32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let stopped = |status: String| status.contains("\nState:\tT") && status.contains("\nTracerPid:\t0\n");
+    threads
+        .flatten()
+        .all(|t| fs::read_to_string(t.path().join("status")).is_ok_and(stopped))
+}
+
+fn by_inner_pid(pids: impl Iterator<Item = i32>) -> impl Iterator<Item = (i32, i32)> {
+    pids.filter_map(|host| Some((inner_pid(host)?, host)))
 }
 
 fn inner_pid(host: i32) -> Option<i32> {

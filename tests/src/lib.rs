@@ -3,7 +3,8 @@
 //!
 //! - [`platform`]: `fn up --foreground` in its own directories; [`mod@shared`]: one for all tests of a binary.
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers.
-//! - [`host`]: an instance's processes and memory as the host sees them; [`leftovers`]: what must not stay.
+//! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
+//!   [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
 //! - [`s3`]: an object store that can be made to hang, die or lie; [`collector`]: where traces go.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -11,9 +12,11 @@
 pub mod binaries;
 pub mod call;
 pub mod collector;
+pub mod eager;
 pub mod folder;
 pub mod host;
 pub mod leftovers;
+pub mod memory;
 pub mod platform;
 pub mod s3;
 pub mod shared;

@@ -5,6 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rekindle_s3_local::{Config, serve};
@@ -29,6 +30,8 @@ pub enum Line {
     Good,
     /// Takes requests for chunks and never answers them; passes the rest.
     ChunksHang,
+    /// Keeps requests for chunks until the line changes; passes the rest.
+    ChunksWait,
     /// Dies at the first request for a chunk, and stays dead.
     DiesAtChunks,
     /// Refuses everything.
@@ -40,6 +43,7 @@ pub struct ObjectStore {
     server: SocketAddr,
     line: SocketAddr,
     state: Arc<watch::Sender<Line>>,
+    kept: Arc<AtomicUsize>,
     _root: TempDir,
 }
 
@@ -54,20 +58,22 @@ impl ObjectStore {
             buckets: vec![BUCKET.to_owned()],
         };
         let state = Arc::new(watch::Sender::new(Line::Good));
-        let lined = Arc::clone(&state);
+        let kept = Arc::new(AtomicUsize::new(0));
+        let (lined, counted) = (Arc::clone(&state), Arc::clone(&kept));
         let (server, line) = RUNTIME.block_on(async move {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let server = listener.local_addr().unwrap();
             tokio::spawn(async move { serve(config, listener, std::future::pending()).await.unwrap() });
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let line = listener.local_addr().unwrap();
-            tokio::spawn(accept(listener, server, lined));
+            tokio::spawn(accept(listener, server, lined, counted));
             (server, line)
         });
         Self {
             server,
             line,
             state,
+            kept,
             _root: root,
         }
     }
@@ -97,6 +103,11 @@ impl ObjectStore {
         *self.state.borrow()
     }
 
+    /// How many requests for chunks it was made to keep so far.
+    pub fn kept(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
     /// A client that does not use the line.
     pub fn client(&self) -> Store {
         let config = StoreConfig {
@@ -112,26 +123,31 @@ impl ObjectStore {
     }
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<watch::Sender<Line>>) {
+async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<watch::Sender<Line>>, kept: Arc<AtomicUsize>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let state = Arc::clone(&state);
+        let (state, kept) = (Arc::clone(&state), Arc::clone(&kept));
         tokio::spawn(async move {
             let mut watched = state.subscribe();
             let died = async move { drop(watched.wait_for(|line| *line == Line::Dead).await) };
             tokio::select! {
                 () = died => {}
                 // A broken connection is one of the two's, who notice themselves.
-                _ = carry(client, server, &state) => {}
+                _ = carry(client, server, &state, &kept) => {}
             }
         });
     }
 }
 
-async fn carry(client: TcpStream, server: SocketAddr, state: &watch::Sender<Line>) -> std::io::Result<()> {
+async fn carry(
+    client: TcpStream,
+    server: SocketAddr,
+    state: &watch::Sender<Line>,
+    kept: &AtomicUsize,
+) -> std::io::Result<()> {
     let server = TcpStream::connect(server).await?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
@@ -148,6 +164,11 @@ async fn carry(client: TcpStream, server: SocketAddr, state: &watch::Sender<Line
                 let line = *state.borrow();
                 match line {
                     Line::ChunksHang => std::future::pending().await,
+                    Line::ChunksWait => {
+                        kept.fetch_add(1, Ordering::Relaxed);
+                        // The sender outlives every connection.
+                        drop(state.subscribe().wait_for(|line| *line != Line::ChunksWait).await);
+                    }
                     Line::DiesAtChunks => {
                         state.send_replace(Line::Dead);
                     }

@@ -1,0 +1,141 @@
+//! The other way back from a checkpoint, as an oracle: stock CRIU restores what stock CRIU dumped, eagerly, with all memory
+//! from its own images. No page map, chunk, template or pager of ours is on that way.
+//!
+//! ```text
+//! deploy ──criu dump──> image directory ──publish──> store ──> lazy restore by the platform ──┐
+//!            (copied while the store holds the publish)                                       ├─ compared
+//!                            └──> criu restore, no lazy pages, in a sandbox of its own ───────┘
+//! ```
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use rekindle_init::protocol::{FUNCTION_PID, Setup};
+use rekindle_snapshotter::Manifest;
+use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
+use rekindle_worker::sandbox::Sandbox;
+use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
+use tempfile::TempDir;
+
+use crate::{Platform, RUNTIME, binaries, host};
+
+const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
+const LIMIT: Duration = Duration::from_secs(30);
+/// CRIU's descriptors, in the order in which they are handed over: its socket is 3.
+const IMAGES_FD: i32 = 4;
+const FIRST_PIPE_FD: i32 = 5;
+const TMPFS_BYTES: u64 = 64 << 20;
+
+/// The one image directory that a deploy under way has dumped into, copied; it lies where only the platform's mount namespace sees it.
+///
+/// # Panics
+/// When there is none, or more than one.
+pub fn copy_dump(platform: &Platform) -> TempDir {
+    let images = platform.directory("run").join("worker/images");
+    let seen = PathBuf::from(format!("/proc/{}/root{}", platform.pid(), images.display()));
+    let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump-");
+    let dumps: Vec<PathBuf> = fs::read_dir(&seen)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(is_dump)
+        .collect();
+    assert_eq!(dumps.len(), 1, "{dumps:?}");
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(&dumps[0]).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    assert!(copy.path().join(NOTES_FILE).exists(), "the dump is not whole");
+    copy
+}
+
+/// Processes restored eagerly, in a sandbox of their own; killed when dropped.
+pub struct Eager {
+    sandbox: Arc<Sandbox>,
+    _outputs: [(OwnedFd, OwnedFd); 2],
+}
+
+impl Eager {
+    /// Restores the dump in `images`, which the snapshot with this `manifest` was made of, over the files that the worker of
+    /// `platform` has unpacked.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    pub fn restore(platform: &Platform, manifest: &Manifest, images: &Path) -> Self {
+        let layers = platform.directory("cache").join("worker/layers");
+        let setup = Setup {
+            hostname: manifest.function.to_string(),
+            rootfs: layers.join(&manifest.rootfs.digest),
+            app: layers.join(&manifest.layer.digest),
+            criu: criu().parent().unwrap().to_owned(),
+            tmp_bytes: TMPFS_BYTES,
+            shm_bytes: TMPFS_BYTES,
+        };
+        let notes = CaptureNotes::read(images).unwrap();
+        let outputs = [(); 2].map(|()| nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap());
+        let (session, theirs) = Session::pair().unwrap();
+        let directory = OwnedFd::from(File::open(images).unwrap());
+        let sandbox = RUNTIME.block_on(async {
+            let init = binaries::directory().join("rekindle-init");
+            let sandbox = Sandbox::create(&init, Vec::new()).await.unwrap();
+            sandbox.furnish(setup).await.unwrap();
+            let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
+            sandbox.load_files(&archive).await.unwrap();
+            let fds = [&theirs, &directory, &outputs[0].1, &outputs[1].1];
+            let clocks = notes.clock_offsets().unwrap();
+            sandbox.start_criu(&fds, Some(clocks), None).await.unwrap();
+            sandbox
+        });
+        drop(theirs);
+        let inherit = (FIRST_PIPE_FD..)
+            .zip(["stdout", "stderr"])
+            .map(|(fd, stream)| InheritFd {
+                key: notes.pipes.iter().find(|n| n.stream == stream).unwrap().key.clone(),
+                fd,
+            });
+        let order = RestoreOrder {
+            images_fd: IMAGES_FD,
+            inherit: inherit.collect(),
+            lazy_pages: false,
+            log_level: 2,
+            limit: LIMIT,
+        };
+        match session.restore(&order, |_| Ok(())) {
+            Ok(FUNCTION_PID) => Self {
+                sandbox,
+                _outputs: outputs,
+            },
+            other => panic!(
+                "{other:?}\n{}",
+                fs::read_to_string(images.join(RESTORE_LOG)).unwrap_or_default()
+            ),
+        }
+    }
+
+    /// Its processes by their pids inside, as [`host::processes`] gives an instance's.
+    pub fn processes(&self) -> std::collections::BTreeMap<i32, i32> {
+        host::descendants(self.sandbox.init_pid().as_raw())
+    }
+}
+
+impl Drop for Eager {
+    fn drop(&mut self) {
+        self.sandbox.end();
+    }
+}
+
+/// The CRIU that the platforms under test use too.
+fn criu() -> PathBuf {
+    let path = std::env::var_os("FN_CRIU").map_or_else(|| PathBuf::from(CRIU), PathBuf::from);
+    let runs = Command::new(&path)
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success());
+    assert!(runs, "{}: cannot be run: run scripts/setup.sh host", path.display());
+    path
+}
