@@ -37,12 +37,15 @@ packages() {
     apt-get -qq install --no-install-recommends -y "${missing[@]}"
 }
 
-# Checkpoints and restores a real process, eagerly and lazily. `criu check` is no proof: it passes where this fails.
+# Checkpoints and restores a real process, eagerly and through our pager. `criu check` is no proof: it passes where this fails.
 proves() { "$target/release/fn" doctor --criu-only --criu "$1" > "$cache/criu-proof.log" 2>&1; }
 
 criu() {
     local binary=$criu_prefix/criu stamp=$cache/criu-proved
-    identity() { echo "$(stat -c '%s %Y' "$binary") $(uname -r)"; }
+    local prover
+    # Part of the stamp: when the proof changes, or the pager that serves it, what they said before counts no more.
+    prover=$(cat "$here"/../cli/src/commands/doctor/*.rs "$here"/../worker/pager/src/*.rs | sha256sum | cut -c -16)
+    identity() { echo "$(stat -c '%s %Y' "$binary") $(uname -r) $prover"; }
     if [ -x "$binary" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(identity)" ]; then
         say "CRIU is proved"
         return

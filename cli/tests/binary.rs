@@ -151,14 +151,78 @@ fn a_criu_that_dumps_but_does_not_restore_is_found_out() {
 }
 
 #[test]
-fn the_installed_criu_restores_eagerly_and_lazily() {
+fn the_installed_criu_restores_eagerly_and_through_the_pager() {
     let Some(criu) = real_criu() else { return };
     let dir = tempfile::tempdir().unwrap();
     let (good, checks) = proof(dir.path(), &criu);
     assert!(good, "{checks:?}");
     let abilities: Vec<&str> = checks.iter().map(|c| c.0.as_str()).collect();
     assert_eq!(abilities, ["CRIU", "checkpoint", "eager restore", "lazy restore"]);
+    // 16 MiB of which every eighth page is zero, and what else the process has.
+    let told = &checks.last().unwrap().2;
+    let pages = told.split("; ").nth(1).and_then(|t| t.split(' ').next()).unwrap();
+    assert!(pages.parse::<u64>().unwrap() >= 4096 / 8 * 7, "{told}");
     assert_eq!(left_behind(dir.path()), Vec::<String>::new());
+}
+
+/// Proves a CRIU that does `lazily` instead of a lazy restore, and everything else as the real one does. The lazy restore
+/// must be what fails; what is said of it.
+fn lazy_failure(criu: &str, name: &str, lazily: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let body = format!("case \" $* \" in *\" --lazy-pages \"*) {lazily};; esac\nexec {criu} \"$@\"");
+    let (good, checks) = proof(dir.path(), &fake(dir.path(), name, &body));
+    assert!(!good, "{name} passed: {checks:?}");
+    let verdicts: Vec<_> = checks.iter().map(|(ability, ok, _)| (ability.as_str(), *ok)).collect();
+    let expected = [
+        ("CRIU", true),
+        ("checkpoint", true),
+        ("eager restore", true),
+        ("lazy restore", false),
+    ];
+    assert_eq!(verdicts, expected, "{checks:?}");
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
+    checks.last().unwrap().2.clone()
+}
+
+#[test]
+fn a_pager_that_gives_wrong_bytes_is_found_out() {
+    let Some(criu) = real_criu() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    // After the eager restore, a byte in the middle of the pages image that the pager reads is another.
+    let body = format!(
+        "{criu} \"$@\" || exit\n[ \"$1\" = restore ] || exit 0\n\
+         printf X | dd of=\"$3/pages-1.img\" bs=1 seek=8000000 conv=notrunc status=none"
+    );
+    let (good, checks) = proof(dir.path(), &fake(dir.path(), "flips", &body));
+    assert!(!good, "{checks:?}");
+    let (ability, ok, found) = checks.last().unwrap();
+    assert_eq!((ability.as_str(), *ok), ("lazy restore", false), "{checks:?}");
+    assert!(found.contains("the restored process has other memory"), "{found}");
+    assert!(checks[2].1, "the eager restore came before: {checks:?}");
+    assert_eq!(left_behind(dir.path()), Vec::<String>::new());
+}
+
+#[test]
+fn memory_that_did_not_come_through_the_pager_is_found_out() {
+    let Some(criu) = real_criu() else { return };
+    // It answers as it should, from the whole images: only the pager can tell.
+    let alone = format!(
+        "dir=${{3%/eager-images}}; exec {criu} restore --images-dir \"$dir/images\" --work-dir \"$dir\" \
+         --network-lock=skip --manage-cgroups=ignore --restore-detached"
+    );
+    let told = lazy_failure(&criu, "alone", &alone);
+    assert!(
+        told.contains("only 0 of at least 3584 pages came through the pager"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_criu_that_takes_no_lazy_pages_is_found_out_with_its_own_words() {
+    let Some(criu) = real_criu() else { return };
+    let told = lazy_failure(&criu, "cannot", "echo lazy-pages not supported >&2; exit 1");
+    assert!(told.contains("through the pager came 0 pages"), "{told}");
+    assert!(told.contains("lazy-pages not supported"), "{told}");
 }
 
 /// Processes whose command line names the test's directory.

@@ -7,12 +7,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::Check;
-use super::proof::{Checkpoint, run_bounded};
+use super::bounded::run_bounded;
+use super::proof::{Checkpoint, Paged};
 use crate::show::{self, Steps};
 
 /// Where `scripts/install-criu.sh` puts the private one.
 const DEFAULT_CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu";
+/// What lacks may be CRIU's or the kernel's.
+const PAGER_FIX: &str = "run scripts/install-criu.sh /usr/local/lib/rekindle/criu, or name a working one with --criu; if \
+                         that fails here too, use a kernel whose userfaultfd works (`fn doctor` says what it has). \
+                         Nothing can be restored on this machine until then";
 
 /// A CRIU that starts.
 #[derive(Debug, Clone)]
@@ -68,7 +73,7 @@ fn version(path: &Path) -> Result<String, String> {
         .ok_or_else(|| "it does not say its version".to_owned())
 }
 
-/// Checkpoints a process, restores it eagerly, and restores it through a pager.
+/// Checkpoints a process, restores it eagerly, and restores it through our pager.
 pub(super) fn prove(criu: &Criu, steps: &Steps) -> Vec<Check> {
     const CHECKPOINT: &str = "checkpoint";
     const EAGER: &str = "eager restore";
@@ -91,10 +96,16 @@ pub(super) fn prove(criu: &Criu, steps: &Steps) -> Vec<Check> {
         Ok(took) => Check::ok(EAGER, format!("same memory, same port, in {}", show::duration(took))),
         Err(e) => Check::lack(EAGER, format!("{e:#}"), FIX),
     });
-    steps.step("restoring it through a pager");
-    checks.push(match checkpoint.restore_lazily(criu) {
-        Ok(took) => Check::ok(LAZY, format!("same memory, same port, in {}", show::duration(took))),
-        Err(e) => Check::lack(LAZY, format!("{e:#}"), FIX),
+    steps.step("restoring it through the pager");
+    checks.push(match checkpoint.restore_through_pager(criu) {
+        Ok(Paged { took, pages }) => Check::ok(
+            LAZY,
+            format!(
+                "same memory, same port, in {}; {pages} pages through the pager",
+                show::duration(took)
+            ),
+        ),
+        Err(e) => Check::lack(LAZY, format!("{e:#}"), PAGER_FIX),
     });
     checks
 }

@@ -1,10 +1,14 @@
 //! `fn doctor`: what this machine can do, one line for each ability, with what to do about each lack. The expensive
 //! part, a real checkpoint with two restores, is in [`criu`].
 
+mod bounded;
 mod criu;
+mod dumped;
 mod host;
 mod memory;
+mod paging;
 mod platform;
+mod process;
 mod proof;
 pub(crate) mod target;
 

@@ -10,18 +10,25 @@ use anyhow::{Context as _, Result};
 
 use crate::args::DoctorTargetArgs;
 
+const PAGE: usize = 4096;
+
 /// Fills memory, listens, and serves until it is killed.
 pub(crate) fn run(args: &DoctorTargetArgs) -> Result<ExitCode> {
     // CRIU does not checkpoint a process whose session leader stays outside.
     nix::unistd::setsid().context("no session of its own")?;
-    let memory = filled(args.mib << 20);
+    let bytes = args.mib << 20;
+    // From a page's start on: pages of zeros must be pages.
+    let mut memory = vec![0; bytes + PAGE];
+    let start = memory.as_ptr().align_offset(PAGE);
+    let memory = &mut memory[start..start + bytes];
+    fill(memory);
     let listener = TcpListener::bind("127.0.0.1:0").context("no free port on loopback")?;
     let port = listener.local_addr().context("the port is not known")?.port();
     announce(&args.ready, port)?;
     for stream in listener.incoming() {
         let mut stream = stream.context("accept failed")?;
         // A client that goes away is its own business.
-        let _gone = writeln!(stream, "{:016x}", sum(&memory));
+        let _gone = writeln!(stream, "{:016x}", sum(memory));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -35,14 +42,20 @@ fn announce(ready: &std::path::Path, port: u16) -> Result<()> {
     fs::rename(&partial, ready).with_context(|| format!("{}: cannot be written", ready.display()))
 }
 
-/// Bytes of which every eighth page is zero and no two others are alike (xorshift64).
-fn filled(bytes: usize) -> Vec<u8> {
-    let mut memory = vec![0; bytes];
+/// Whether page `index` holds something.
+const fn is_filled(index: u64) -> bool {
+    !index.is_multiple_of(8)
+}
+
+/// How many pages of such memory hold something.
+pub(super) fn filled_pages(bytes: u64) -> u64 {
+    (0..bytes / PAGE as u64).filter(|i| is_filled(*i)).map(|_| 1).sum()
+}
+
+/// Fills zeroed memory with bytes of which every eighth page stays zero and no two others are alike (xorshift64).
+fn fill(memory: &mut [u8]) {
     let mut x = 0x9E37_79B9_7F4A_7C15_u64;
-    for (i, page) in memory.chunks_exact_mut(4096).enumerate() {
-        if i % 8 == 0 {
-            continue;
-        }
+    for (_, page) in (0..).zip(memory.chunks_exact_mut(PAGE)).filter(|(i, _)| is_filled(*i)) {
         for word in page.chunks_exact_mut(8) {
             x ^= x << 13;
             x ^= x >> 7;
@@ -50,7 +63,6 @@ fn filled(bytes: usize) -> Vec<u8> {
             word.copy_from_slice(&x.to_le_bytes());
         }
     }
-    memory
 }
 
 /// FNV-1a over words of eight bytes: order matters, and it reads every page.
@@ -70,10 +82,18 @@ mod tests {
 
     #[test]
     fn one_changed_byte_changes_the_sum() {
-        let mut memory = filled(1 << 16);
+        let mut memory = vec![0; 1 << 16];
+        fill(&mut memory);
         let before = sum(&memory);
-        assert_eq!(before, sum(&filled(1 << 16)));
         memory[40_000] ^= 1;
         assert_ne!(before, sum(&memory));
+    }
+
+    #[test]
+    fn as_many_pages_hold_something_as_are_said_to() {
+        let mut memory = vec![0; 20 * PAGE];
+        fill(&mut memory);
+        let pages = memory.chunks_exact(PAGE).filter(|p| p.iter().any(|b| *b != 0));
+        assert_eq!(pages.count() as u64, filled_pages(memory.len() as u64));
     }
 }
