@@ -215,19 +215,6 @@ fn a_static_binary_is_restored_and_its_hooks_run() {
 }
 
 #[test]
-fn a_heavy_import_is_restored() {
-    let folder = Folder::sample("numpy-python", |t| t);
-    shared().deploy(&folder);
-    for _ in 0..2 {
-        let answer = shared().fresh("restored", "numpy", "/?n=50").ok();
-        assert_eq!(answer.start(), "restored");
-        let body = answer.json();
-        assert_eq!(body["n"], 50);
-        assert!(body["error"].as_f64().unwrap() < 1e-6, "{body}");
-    }
-}
-
-#[test]
 fn an_event_goes_to_the_handler_as_it_is() {
     let code = "def handler(event, context):\n    return {'got': event, 'sum': sum(event.get('numbers', []))}\n";
     shared().deploy(&Folder::python("event", "", code));
