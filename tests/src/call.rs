@@ -8,7 +8,7 @@ use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use crate::{Platform, RUNTIME};
+use crate::RUNTIME;
 
 /// More than any limit of the platform in these tests: what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -137,33 +137,5 @@ impl Answer {
     /// The message of an error.
     pub fn message(&self) -> String {
         self.json()["message"].as_str().unwrap_or_default().to_owned()
-    }
-}
-
-impl Platform {
-    /// A request to any path of the platform, without the key.
-    pub fn request(&self, method: &str, path: &str) -> Call {
-        Call::new(method.parse().unwrap(), format!("{}{path}", self.url()))
-    }
-
-    /// A request to the admin API.
-    pub fn admin(&self, method: &str, path: &str) -> Call {
-        self.request(method, path)
-            .header("authorization", &format!("Bearer {}", self.key()))
-    }
-
-    /// Invokes a function by GET.
-    #[track_caller]
-    pub fn get(&self, function: &str, path: &str) -> Answer {
-        self.request("GET", &format!("/function/{function}{path}")).send()
-    }
-
-    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. It takes no other request afterwards than it
-    /// is given, unless it is idle.
-    #[track_caller]
-    pub fn fresh(&self, start: &str, function: &str, path: &str) -> Answer {
-        self.admin("GET", &format!("/function/{function}{path}"))
-            .header("x-fn-force-start", start)
-            .send()
     }
 }

@@ -29,7 +29,12 @@ pub struct Mapping {
 
 /// The processes of an instance by their pids inside; without the sandbox's init.
 pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
-    let group = group_name(&platform.directory("run"));
+    processes_below(&platform.directory("run"), instance)
+}
+
+/// The same for the worker with this run directory.
+pub fn processes_below(run: &Path, instance: &str) -> BTreeMap<i32, i32> {
+    let group = group_name(run);
     let root = Path::new("/sys/fs/cgroup");
     let mut parents = vec![root.to_owned()];
     parents.extend(fs::read_dir(root).unwrap().flatten().map(|e| e.path()));
@@ -66,6 +71,13 @@ pub fn is_stopped(pid: i32) -> bool {
 
 fn by_inner_pid(pids: impl Iterator<Item = i32>) -> impl Iterator<Item = (i32, i32)> {
     pids.filter_map(|host| Some((inner_pid(host)?, host)))
+}
+
+/// Whether a process still runs; a zombie does not.
+pub fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')')
+        .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 fn inner_pid(host: i32) -> Option<i32> {

@@ -2,15 +2,18 @@
 //! ways to look at it from outside. It blocks; tests are plain functions and run beside each other on threads.
 //!
 //! - [`platform`]: `fn up --foreground` in its own directories; [`mod@shared`]: one for all tests of a binary.
+//! - [`cluster`]: the same as one process for each role; [`client`]: either of them as its users see it.
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
 //!   [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
-//! - [`s3`]: an object store that can be made to hang, die or lie; [`collector`]: where traces go.
+//! - [`s3`]: an object store that can be made to hang, die or lie; [`versitygw`]: one that is not ours; [`collector`]: where traces go.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 pub mod binaries;
 pub mod call;
+pub mod client;
+pub mod cluster;
 pub mod collector;
 pub mod eager;
 pub mod folder;
@@ -20,11 +23,14 @@ pub mod memory;
 pub mod platform;
 pub mod s3;
 pub mod shared;
+pub mod versitygw;
 pub mod wait;
 
 use std::sync::LazyLock;
 
 pub use call::{Answer, Call};
+pub use client::Client;
+pub use cluster::Cluster;
 pub use folder::Folder;
 pub use platform::{Options, Platform};
 pub use shared::shared;

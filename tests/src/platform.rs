@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,18 +11,14 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking::Parked;
-use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
 use tempfile::TempDir;
 
-use crate::wait::until;
-use crate::{Folder, binaries, leftovers};
+use crate::{Client, binaries, leftovers};
 
 /// To be ready: it imports the root filesystems at its first start.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 /// To stop in good order.
 const STOP_LIMIT: Duration = Duration::from_secs(45);
-/// For one deploy; numpy is fetched and unpacked in it.
-const DEPLOY_LIMIT_S: u32 = 180;
 
 /// How to start a platform.
 #[derive(Debug, Clone)]
@@ -47,22 +43,31 @@ pub struct Platform {
     root: TempDir,
     port: u16,
     options: Options,
+    client: Client,
     running: Option<Parked>,
 }
 
-mod parking {
+impl std::ops::Deref for Platform {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+pub(crate) mod parking {
     //! Children that die with the test. The kernel's parent-death signal is tied to the thread that started the child, and
     //! tests' threads end early: so a thread of its own starts it and stays.
 
     use super::*;
 
-    pub(super) struct Parked {
-        pub(super) child: Child,
+    pub(crate) struct Parked {
+        pub(crate) child: Child,
         _thread: mpsc::SyncSender<()>,
     }
 
     impl Parked {
-        pub(super) fn start(mut command: Command) -> Self {
+        pub(crate) fn start(mut command: Command) -> Self {
             let (started, child) = mpsc::sync_channel(1);
             let (stay, end) = mpsc::sync_channel::<()>(1);
             thread::spawn(move || {
@@ -97,10 +102,16 @@ impl Platform {
             .local_addr()
             .unwrap()
             .port();
+        let client = Client::new(
+            format!("http://127.0.0.1:{port}"),
+            root.path().join("data/admin.key"),
+            vec![root.path().join("log")],
+        );
         let mut platform = Self {
             root,
             port,
             options,
+            client,
             running: None,
         };
         platform.restart();
@@ -205,123 +216,14 @@ impl Platform {
         self.port
     }
 
-    /// The address of its gateway.
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    /// Its admin key.
-    pub fn key(&self) -> String {
-        fs::read_to_string(self.directory("data").join("admin.key"))
-            .unwrap()
-            .trim()
-            .to_owned()
-    }
-
     fn log_path(&self) -> PathBuf {
         self.root.path().join("log")
-    }
-
-    /// What it logged.
-    pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.log_path()).unwrap_or_default()).into_owned()
-    }
-
-    /// The end of what it logged.
-    pub fn log_tail(&self, lines: usize) -> String {
-        let log = self.log();
-        let all: Vec<&str> = log.lines().collect();
-        all[all.len().saturating_sub(lines)..].join("\n")
     }
 
     /// Forgets all that its worker could fetch again. It must be stopped.
     pub fn empty_cache(&self) {
         assert!(self.running.is_none());
         fs::remove_dir_all(self.directory("cache").join("worker")).unwrap();
-    }
-
-    /// Runs `fn` against it.
-    pub fn cli(&self, args: &[&str]) -> Output {
-        Command::new(binaries::directory().join("fn"))
-            .args(args)
-            .env("FN_URL", self.url())
-            .env("FN_KEY", self.key())
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
-    }
-
-    /// Deploys a function by `fn deploy` and answers its live version, which has a snapshot if it asked for one.
-    ///
-    /// # Panics
-    /// When it does not go live.
-    #[track_caller]
-    pub fn deploy(&self, folder: &Folder) -> VersionInfo {
-        match self.try_deploy(folder) {
-            Ok(version) => {
-                assert_eq!(version.snapshot_error, None, "{}", self.log_tail(30));
-                version
-            }
-            Err(message) => panic!("{message}\n{}", self.log_tail(60)),
-        }
-    }
-
-    /// The same, for what is to be refused.
-    ///
-    /// # Errors
-    /// What `fn` printed.
-    pub fn try_deploy(&self, folder: &Folder) -> Result<VersionInfo, String> {
-        let path = folder.path().to_str().unwrap();
-        let output = self.cli(&["deploy", path, "--json", "--wait", &DEPLOY_LIMIT_S.to_string()]);
-        if output.status.success() {
-            Ok(serde_json::from_slice(&output.stdout).unwrap())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
-    /// Its functions.
-    pub fn functions(&self) -> Vec<FunctionSummary> {
-        serde_json::from_value(self.admin("GET", "/v1/functions").send().ok().json()).unwrap()
-    }
-
-    /// Its instances.
-    pub fn instances(&self) -> Vec<InstanceInfo> {
-        serde_json::from_value(self.admin("GET", "/v1/instances").send().ok().json()).unwrap()
-    }
-
-    /// The instances of one function.
-    pub fn instances_of(&self, function: &str) -> Vec<InstanceInfo> {
-        let mut all = self.instances();
-        all.retain(|i| i.function.as_str() == function);
-        all
-    }
-
-    /// Waits until a function has no instance.
-    #[track_caller]
-    pub fn until_gone(&self, function: &str, limit: Duration) {
-        until(&format!("{function} at zero"), limit, || {
-            self.instances_of(function).is_empty().then_some(())
-        });
-    }
-
-    /// What a function wrote and what the platform wrote of it.
-    pub fn logs(&self, function: &str) -> Vec<LogLine> {
-        let output = self.cli(&["logs", function, "--json", "--tail", "1000"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// Waits for a line of a function's log that has `part` in it.
-    #[track_caller]
-    pub fn until_logged(&self, function: &str, part: &str) -> LogLine {
-        until(
-            &format!("\"{part}\" in the log of {function}"),
-            Duration::from_secs(10),
-            || self.logs(function).into_iter().find(|l| l.text.contains(part)),
-        )
     }
 
     /// Threads of the platform whose names begin like this.

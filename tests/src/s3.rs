@@ -78,18 +78,21 @@ impl ObjectStore {
         }
     }
 
+    /// Its address, over the line.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.line)
+    }
+
+    /// The variables with its credentials.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        environment(KEY, SECRET)
+    }
+
     /// Options for a platform that uses it, over the line.
     pub fn options(&self) -> Options {
         let mut options = Options::default();
-        options
-            .args
-            .extend(["--s3-endpoint".to_owned(), format!("http://{}", self.line)]);
-        let env = [
-            ("AWS_ACCESS_KEY_ID", KEY),
-            ("AWS_SECRET_ACCESS_KEY", SECRET),
-            ("AWS_REGION", "us-east-1"),
-        ];
-        options.env.extend(env.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        options.args.extend(["--s3-endpoint".to_owned(), self.endpoint()]);
+        options.env.extend(environment(KEY, SECRET));
         options
     }
 
@@ -121,6 +124,16 @@ impl ObjectStore {
         };
         RUNTIME.block_on(Store::connect(config)).unwrap()
     }
+}
+
+/// The usual AWS variables.
+pub(crate) fn environment(key: &str, secret: &str) -> Vec<(String, String)> {
+    let variables = [
+        ("AWS_ACCESS_KEY_ID", key),
+        ("AWS_SECRET_ACCESS_KEY", secret),
+        ("AWS_REGION", "us-east-1"),
+    ];
+    variables.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec()
 }
 
 async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<watch::Sender<Line>>, kept: Arc<AtomicUsize>) {

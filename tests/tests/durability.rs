@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -15,13 +14,6 @@ const CODE: &str = "import time\ncount = 0\ndef handler(event, context):\n    gl
 
 fn names(platform: &Platform) -> BTreeSet<String> {
     platform.functions().iter().map(|f| f.name.to_string()).collect()
-}
-
-/// A process that still runs; a zombie does not.
-fn runs(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')')
-        .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 #[test]
@@ -108,7 +100,7 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
             processes
         });
         platform.restart();
-        let left: Vec<&i32> = processes.iter().filter(|p| runs(**p)).collect();
+        let left: Vec<&i32> = processes.iter().filter(|p| host::runs(**p)).collect();
         assert!(
             left.is_empty(),
             "round {round}: functions' processes outlived the restart: {left:?}"

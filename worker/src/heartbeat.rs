@@ -13,7 +13,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// Reports until dropped.
 pub async fn run(worker: Arc<Worker>) {
-    let client = reqwest::Client::new();
+    // The scheduler is on the cluster's own network, whatever proxy the environment names for the world outside.
+    let client = reqwest::Client::builder().no_proxy().build().unwrap_or_default();
     let url = format!("{}/internal/heartbeat", worker.config.scheduler_url);
     let mut reached = true;
     loop {

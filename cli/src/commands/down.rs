@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
     }
     let Some(_lock) = pid_file.lock()? else {
         bail!(
-            "{}: a platform is just starting there: try again in a moment",
+            "{}: a platform is just starting there, or `fn worker` runs there: try again in a moment, or stop the worker",
             layout.run.display()
         );
     };

@@ -1,9 +1,8 @@
 //! The platform itself: every role in this process, in the order in which they need each other. Read [`start`] for it.
 
 use std::convert::Infallible;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use rekindle_gateway::KeyHash;
 use rekindle_snapshotter::Store;
 use tokio::net::TcpListener;
 
-use super::layout::Layout;
+use super::layout::{Layout, make_private};
 use super::pid::{self, PidFile};
 use super::roles::{Roles, until};
 use super::secrets::Secrets;
@@ -44,7 +43,12 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
             layout.run.display()
         );
     };
-    make_private(layout)?;
+    make_private([
+        layout.data.clone(),
+        layout.spool(),
+        layout.worker_data(),
+        layout.worker_cache(),
+    ])?;
     let Some(_data_lock) = pid::lock(&layout.data)? else {
         bail!(
             "{}: another platform uses this data: stop it, or choose another --data",
@@ -71,23 +75,6 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     let _phase = fs::remove_file(layout.phase());
     outcome.and(cleaned)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Directories that only root may look into.
-fn make_private(layout: &Layout) -> Result<()> {
-    for dir in [
-        layout.data.clone(),
-        layout.spool(),
-        layout.worker_data(),
-        layout.worker_cache(),
-    ] {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .with_context(|| format!("{}: the directory cannot be made", dir.display()))?;
-    }
-    Ok(())
 }
 
 async fn platform(args: &UpArgs, layout: &Layout) -> Result<()> {

@@ -1,7 +1,11 @@
 //! Where a platform keeps its things on a machine, derived from the directories it was given. Several platforms may
 //! run beside each other with other directories: tests do.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
 
 use crate::args::Places;
 
@@ -62,6 +66,18 @@ impl Layout {
     pub(crate) fn worker_run(&self) -> PathBuf {
         self.run.join("worker")
     }
+}
+
+/// Makes directories that only root may look into, where they are not there.
+pub(crate) fn make_private(dirs: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+    for dir in dirs {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("{}: the directory cannot be made", dir.display()))?;
+    }
+    Ok(())
 }
 
 /// `rekindle`, or with a number of the run directory where that is not the usual one (FNV-1a).

@@ -1,5 +1,5 @@
-//! One role each in its own process, for a cluster. They share a token file and an object store; the scheduler is found by
-//! its address.
+//! One role each in its own process, for a cluster. They share a token and an object store; the scheduler, which makes the
+//! token, is found by its address.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use rekindle_wire::manifest::ByteSize;
 use rekindle_worker::WorkerConfig;
 use tokio::net::TcpListener;
 
-use super::layout::Layout;
+use super::layout::{Layout, make_private};
 use super::pid;
 use super::roles::Roles;
 use super::{isolation, leftovers, secrets, store};
@@ -24,8 +24,8 @@ use crate::commands::doctor;
 
 /// `fn gateway`.
 pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
-    let token = secrets::read(&args.token_file)?;
-    let key = secrets::read(&args.key_file)?;
+    let token = shared_token(&args.token_file)?;
+    let key = secrets::admin_key(&args.key_file)?;
     serve("gateway", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
@@ -37,9 +37,15 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
 /// `fn scheduler`.
 pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
-    let token = secrets::read(&args.token_file)?;
     let endpoint = endpoint(&args.s3)?;
-    fs::create_dir_all(layout.spool()).with_context(|| format!("{}: cannot be made", layout.spool().display()))?;
+    make_private([layout.data.clone(), layout.spool()])?;
+    let Some(_lock) = pid::lock(&layout.data)? else {
+        bail!(
+            "{}: another scheduler or platform uses this data: stop it, or choose another --data",
+            layout.data.display()
+        );
+    };
+    let token = secrets::cluster_token(&args.token_file)?;
     serve("scheduler", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let config = rekindle_scheduler::Config {
@@ -58,7 +64,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
 /// `fn worker`.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
-    let token = secrets::read(&args.token_file)?;
+    let token = shared_token(&args.token_file)?;
     let endpoint = endpoint(&args.s3)?;
     if args.advertise.is_none() && args.listen.ip().is_unspecified() {
         bail!(
@@ -72,10 +78,11 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             layout.run.display()
         );
     };
+    make_private([layout.worker_data(), layout.worker_cache()])?;
     leftovers::sweep(&layout)?;
     isolation::enter(&layout.worker_run())?;
     isolation::raise_descriptor_limit();
-    serve("worker", async |roles: &mut Roles| {
+    let served = serve("worker", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let config = worker_config(WorkerSettings {
             layout: &layout,
@@ -89,7 +96,15 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
         })?;
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())
-    })
+    });
+    // Whatever the outcome: what the worker did not remove goes now.
+    let cleaned = leftovers::sweep_cgroups_of(&layout);
+    served.and_then(|code| cleaned.map(|_| code))
+}
+
+/// The token as the scheduler made it.
+fn shared_token(file: &Path) -> Result<String> {
+    secrets::read(file).context("the cluster's secret is made by `fn scheduler`: copy its cluster.token to this machine, or name it with --token-file")
 }
 
 /// Runs one role until it is told to stop.

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use super::layout::make_private;
+
 /// Less is not a secret.
 const LENGTH_MIN: usize = 16;
 
@@ -31,12 +33,12 @@ impl Secrets {
     pub(crate) fn in_directory(data: &Path) -> Result<Self> {
         let admin_key_file = data.join("admin.key");
         let admin_key_is_new = !admin_key_file.exists();
-        let admin_key = read_or_make(&admin_key_file, "rk_")?;
+        let admin_key = admin_key(&admin_key_file)?;
         Ok(Self {
             admin_key,
             admin_key_file,
             admin_key_is_new,
-            cluster_token: read_or_make(&data.join("cluster.token"), "")?,
+            cluster_token: cluster_token(&data.join("cluster.token"))?,
             s3: ("rekindle".to_owned(), read_or_make(&data.join("s3.key"), "")?),
         })
     }
@@ -55,11 +57,22 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
+/// The key of who may deploy and delete, made when there is none.
+pub(crate) fn admin_key(path: &Path) -> Result<String> {
+    read_or_make(path, "rk_")
+}
+
+/// The secret between the parts of one platform, made when there is none.
+pub(crate) fn cluster_token(path: &Path) -> Result<String> {
+    read_or_make(path, "")
+}
+
 /// Reads it, or makes it of 32 random bytes. Whoever loses a race reads what the winner made.
 fn read_or_make(path: &Path, prefix: &str) -> Result<String> {
     if path.exists() {
         return read(path);
     }
+    make_private(path.parent().map(Path::to_owned))?;
     let bytes: [u8; 32] = rand::random();
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let new = path.with_extension(format!("new-{}", std::process::id()));

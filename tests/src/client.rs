@@ -1,0 +1,160 @@
+//! A platform as its users see it: over HTTP, and with `fn`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
+
+use crate::{Answer, Call, Folder, binaries, until};
+
+/// For one deploy; numpy is fetched and unpacked in it.
+const DEPLOY_LIMIT_S: u32 = 180;
+
+/// Where a platform is, its admin key, and what it logs.
+pub struct Client {
+    url: String,
+    key_file: PathBuf,
+    logs: Vec<PathBuf>,
+}
+
+impl Client {
+    /// For the gateway at `url`; its key and logs may come to be later.
+    pub(crate) fn new(url: String, key_file: PathBuf, logs: Vec<PathBuf>) -> Self {
+        Self { url, key_file, logs }
+    }
+
+    /// The address of its gateway.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Its admin key.
+    pub fn key(&self) -> String {
+        fs::read_to_string(&self.key_file).unwrap().trim().to_owned()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        let all = self.logs.iter().map(|path| fs::read(path).unwrap_or_default());
+        all.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+    }
+
+    /// The end of what it logged.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Runs `fn` against it.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        Command::new(binaries::directory().join("fn"))
+            .args(args)
+            .env("FN_URL", self.url())
+            .env("FN_KEY", self.key())
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Deploys a function by `fn deploy` and answers its live version, which has a snapshot if it asked for one.
+    ///
+    /// # Panics
+    /// When it does not go live.
+    #[track_caller]
+    pub fn deploy(&self, folder: &Folder) -> VersionInfo {
+        match self.try_deploy(folder) {
+            Ok(version) => {
+                assert_eq!(version.snapshot_error, None, "{}", self.log_tail(30));
+                version
+            }
+            Err(message) => panic!("{message}\n{}", self.log_tail(60)),
+        }
+    }
+
+    /// The same, for what is to be refused.
+    ///
+    /// # Errors
+    /// What `fn` printed.
+    pub fn try_deploy(&self, folder: &Folder) -> Result<VersionInfo, String> {
+        let path = folder.path().to_str().unwrap();
+        let output = self.cli(&["deploy", path, "--json", "--wait", &DEPLOY_LIMIT_S.to_string()]);
+        if output.status.success() {
+            Ok(serde_json::from_slice(&output.stdout).unwrap())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    /// Its functions.
+    pub fn functions(&self) -> Vec<FunctionSummary> {
+        serde_json::from_value(self.admin("GET", "/v1/functions").send().ok().json()).unwrap()
+    }
+
+    /// Its instances.
+    pub fn instances(&self) -> Vec<InstanceInfo> {
+        serde_json::from_value(self.admin("GET", "/v1/instances").send().ok().json()).unwrap()
+    }
+
+    /// The instances of one function.
+    pub fn instances_of(&self, function: &str) -> Vec<InstanceInfo> {
+        let mut all = self.instances();
+        all.retain(|i| i.function.as_str() == function);
+        all
+    }
+
+    /// Waits until a function has no instance.
+    #[track_caller]
+    pub fn until_gone(&self, function: &str, limit: Duration) {
+        until(&format!("{function} at zero"), limit, || {
+            self.instances_of(function).is_empty().then_some(())
+        });
+    }
+
+    /// What a function wrote and what the platform wrote of it.
+    pub fn logs(&self, function: &str) -> Vec<LogLine> {
+        let output = self.cli(&["logs", function, "--json", "--tail", "1000"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits for a line of a function's log that has `part` in it.
+    #[track_caller]
+    pub fn until_logged(&self, function: &str, part: &str) -> LogLine {
+        until(
+            &format!("\"{part}\" in the log of {function}"),
+            Duration::from_secs(10),
+            || self.logs(function).into_iter().find(|l| l.text.contains(part)),
+        )
+    }
+
+    /// A request to any path of the platform, without the key.
+    pub fn request(&self, method: &str, path: &str) -> Call {
+        Call::new(method.parse().unwrap(), format!("{}{path}", self.url()))
+    }
+
+    /// A request to the admin API.
+    pub fn admin(&self, method: &str, path: &str) -> Call {
+        self.request(method, path)
+            .header("authorization", &format!("Bearer {}", self.key()))
+    }
+
+    /// Invokes a function by GET.
+    #[track_caller]
+    pub fn get(&self, function: &str, path: &str) -> Answer {
+        self.request("GET", &format!("/function/{function}{path}")).send()
+    }
+
+    /// Invokes a function by GET in a fresh instance, `booted` or `restored`. It takes no other request afterwards than it
+    /// is given, unless it is idle.
+    #[track_caller]
+    pub fn fresh(&self, start: &str, function: &str, path: &str) -> Answer {
+        self.admin("GET", &format!("/function/{function}{path}"))
+            .header("x-fn-force-start", start)
+            .send()
+    }
+}
