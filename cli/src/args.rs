@@ -1,21 +1,10 @@
 //! The command line of `fn`: every command and option, with the examples that `--help` shows. No behaviour.
-//!
-//! - [`functions`]: what is done with functions.
-//! - [`machine`]: what is done with the platform of one machine.
-//! - [`roles`]: the parts of the platform, one each.
-//! - [`shared`]: groups of options that several commands have.
 
-mod functions;
-mod machine;
-mod roles;
-mod shared;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
-
-pub(crate) use functions::{DeleteArgs, DemoArgs, DeployArgs, DescribeArgs, InitArgs, InvokeArgs, LogsArgs, Template};
-pub(crate) use machine::{DoctorArgs, DoctorTargetArgs, DownArgs, RuntimesArgs, RuntimesCommand, UpArgs};
-pub(crate) use roles::{GatewayArgs, SchedulerArgs, WorkerArgs};
-pub(crate) use shared::{ClientArgs, Listing, Places, S3Args};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use rekindle_wire::FunctionName;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,6 +26,29 @@ pub(crate) struct Cli {
     pub(crate) client: ClientArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Where the platform is and how to prove who is asking.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClientArgs {
+    /// Address of the gateway.
+    #[arg(
+        long,
+        global = true,
+        env = "FN_URL",
+        default_value = "http://127.0.0.1:8080",
+        help_heading = "Connection"
+    )]
+    pub(crate) url: String,
+    /// The admin key itself; by default it is read from its file.
+    #[arg(
+        long,
+        global = true,
+        env = "FN_KEY",
+        hide_env_values = true,
+        help_heading = "Connection"
+    )]
+    pub(crate) key: Option<String>,
 }
 
 /// What `fn` can do.
@@ -90,6 +102,399 @@ pub(crate) enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+/// Options every listing has.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Listing {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The directories of a platform on this machine.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Places {
+    /// What must be kept: functions, snapshots, metadata, keys, logs.
+    #[arg(long, value_name = "DIR", env = "FN_DATA", default_value = "/var/lib/rekindle")]
+    pub(crate) data: PathBuf,
+    /// What can be made again: runtimes, templates, chunks.
+    #[arg(long, value_name = "DIR", env = "FN_CACHE", default_value = "/var/cache/rekindle")]
+    pub(crate) cache: PathBuf,
+    /// What lives as long as the platform runs: its pid and its mounts.
+    #[arg(long, value_name = "DIR", env = "FN_RUN", default_value = "/run/rekindle")]
+    pub(crate) run: PathBuf,
+}
+
+/// An S3 server of one's own; credentials and region come from the usual AWS variables.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct S3Args {
+    /// An S3 server to use instead of the embedded one; credentials and region come from the usual AWS variables.
+    #[arg(long, value_name = "URL", env = "FN_S3_ENDPOINT")]
+    pub(crate) s3_endpoint: Option<String>,
+    /// The bucket.
+    #[arg(long, value_name = "NAME", env = "FN_S3_BUCKET", default_value = "rekindle")]
+    pub(crate) s3_bucket: String,
+}
+
+/// `fn up`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn up                                          in the background; returns when ready
+  fn up --foreground                             for an init system or a container
+  fn up --listen 0.0.0.0:8080                    reachable from other machines
+  fn up --s3-endpoint http://s3.local --s3-bucket functions")]
+pub(crate) struct UpArgs {
+    /// Stay in the foreground and log to standard error.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Leave the session of the terminal; given by `fn up` to the process it starts.
+    #[arg(long, hide = true, requires = "foreground")]
+    pub(crate) detached: bool,
+    /// Where the gateway listens.
+    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) places: Places,
+    #[command(flatten)]
+    pub(crate) s3: S3Args,
+    /// The CRIU binary to use.
+    #[arg(long, value_name = "PATH", env = "FN_CRIU")]
+    pub(crate) criu: Option<PathBuf>,
+    /// How long to wait for the platform to be ready.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub(crate) wait: u64,
+    /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<rekindle_wire::manifest::ByteSize>,
+}
+
+/// `fn down`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DownArgs {
+    #[command(flatten)]
+    pub(crate) places: Places,
+    /// How long the platform may take to stop before it is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) wait: u64,
+}
+
+/// `fn doctor`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn doctor                        prove CRIU with a real checkpoint; exit 1 if something required lacks
+  fn doctor --quick                without the proof
+  fn doctor --criu /usr/sbin/criu  prove that CRIU")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) places: Places,
+    /// The CRIU binary to prove.
+    #[arg(long, value_name = "PATH", env = "FN_CRIU")]
+    pub(crate) criu: Option<PathBuf>,
+    /// Leave out the checkpoint and the restores.
+    #[arg(long, conflicts_with = "criu_only")]
+    pub(crate) quick: bool,
+    /// Prove CRIU and look at nothing else.
+    #[arg(long)]
+    pub(crate) criu_only: bool,
+    /// Where the gateway would listen.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// The hidden process under `fn doctor`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DoctorTargetArgs {
+    /// Where it writes its port once it listens.
+    pub(crate) ready: PathBuf,
+    /// Memory it fills, MiB.
+    #[arg(long, default_value_t = 16)]
+    pub(crate) mib: usize,
+}
+
+/// The templates of `fn init`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Template {
+    /// `handler(event, context)` in Python.
+    Python,
+    /// `handler(event, context)` in JavaScript.
+    Node,
+    /// Any command that serves HTTP on $PORT.
+    Http,
+}
+
+impl Template {
+    /// The template's folder under `functions/templates/`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+            Self::Http => "http",
+        }
+    }
+}
+
+/// `fn init`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn init greet                    Python, in ./greet
+  fn init --runtime node
+  fn init --runtime http api       any HTTP server")]
+pub(crate) struct InitArgs {
+    /// What the function is written for.
+    #[arg(long, short, value_enum, default_value = "python")]
+    pub(crate) runtime: Template,
+    /// The folder; made if it is not there.
+    #[arg(default_value = ".")]
+    pub(crate) dir: PathBuf,
+}
+
+/// `fn deploy`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn deploy                        the function in this folder
+  fn deploy functions/samples/hello-python
+
+What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
+pub(crate) struct DeployArgs {
+    /// The function's folder, with its fn.toml.
+    #[arg(default_value = ".")]
+    pub(crate) path: PathBuf,
+    /// How long the deploy may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub(crate) wait: u64,
+    /// Print the live version as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How an instance is started when the caller insists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ForcedStart {
+    /// A fresh instance, from nothing.
+    Booted,
+    /// A fresh instance, from the snapshot.
+    Restored,
+}
+
+impl ForcedStart {
+    /// The word in the request's header.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Booted => "booted",
+            Self::Restored => "restored",
+        }
+    }
+}
+
+/// `fn invoke`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn invoke hello
+  fn invoke hello -d '{\"name\":\"Ada\"}' -H 'content-type: application/json'
+  fn invoke hello --event -d @event.json      the body is the event itself
+  fn invoke api --path /users?limit=3 --method DELETE -i
+  fn invoke hello --start restored            a fresh instance from the snapshot")]
+pub(crate) struct InvokeArgs {
+    /// The function.
+    pub(crate) name: FunctionName,
+    /// The body: text, @file, or - for standard input.
+    #[arg(short, long, value_name = "BODY|@FILE|-")]
+    pub(crate) data: Option<String>,
+    /// Send the body as the event itself instead of as an HTTP request.
+    #[arg(long, conflicts_with_all = ["path", "method"])]
+    pub(crate) event: bool,
+    /// Path and query, as the function sees them.
+    #[arg(long, default_value = "/")]
+    pub(crate) path: String,
+    /// HTTP method; POST when there is a body, else GET.
+    #[arg(long, short = 'X')]
+    pub(crate) method: Option<String>,
+    /// A header to send; may be given more than once.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    pub(crate) headers: Vec<(String, String)>,
+    /// Start a fresh instance this way instead of taking what is best (needs the admin key).
+    #[arg(long, value_enum)]
+    pub(crate) start: Option<ForcedStart>,
+    /// Show the answer's status and headers.
+    #[arg(short, long)]
+    pub(crate) include: bool,
+    /// Do not print how the invocation went.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// How long to wait for the answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 960)]
+    pub(crate) wait: u64,
+}
+
+/// Reads `Name: value`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once(':')
+        .ok_or_else(|| format!("\"{text}\" is not a header: write \"name: value\""))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// `fn describe`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DescribeArgs {
+    /// The function.
+    pub(crate) name: FunctionName,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn logs`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  fn logs hello --tail 20\n  fn logs hello -f --json")]
+pub(crate) struct LogsArgs {
+    /// The function.
+    pub(crate) name: FunctionName,
+    /// Go on as new lines come.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Lines to begin with.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) tail: u32,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn delete`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeleteArgs {
+    /// The function.
+    pub(crate) name: FunctionName,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+/// `fn demo`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DemoArgs {
+    /// The folder of the function to show it with.
+    pub(crate) path: PathBuf,
+    /// After how long the function's instance shall go; in its own fn.toml it may take longer than anyone wants to watch.
+    #[arg(long, value_name = "DURATION", default_value = "3s")]
+    pub(crate) idle: String,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn runtimes`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RuntimesArgs {
+    #[command(subcommand)]
+    pub(crate) command: RuntimesCommand,
+}
+
+/// What can be done with runtimes.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum RuntimesCommand {
+    /// Put the archives in `<cache>/runtimes/` into the store.
+    Import {
+        #[command(flatten)]
+        places: Places,
+        #[command(flatten)]
+        s3: S3Args,
+    },
+}
+
+/// `fn gateway`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GatewayArgs {
+    /// Where it listens.
+    #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+    /// The scheduler's address.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "FN_SCHEDULER",
+        default_value = "127.0.0.1:8081"
+    )]
+    pub(crate) scheduler: String,
+    /// File with the secret that all parts of the platform share.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FN_CLUSTER_TOKEN_FILE",
+        default_value = "/var/lib/rekindle/cluster.token"
+    )]
+    pub(crate) token_file: PathBuf,
+    /// File with the admin key.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FN_ADMIN_KEY_FILE",
+        default_value = "/var/lib/rekindle/admin.key"
+    )]
+    pub(crate) key_file: PathBuf,
+}
+
+/// `fn scheduler`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SchedulerArgs {
+    /// Where it listens.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub(crate) listen: SocketAddr,
+    /// File with the secret that all parts of the platform share.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FN_CLUSTER_TOKEN_FILE",
+        default_value = "/var/lib/rekindle/cluster.token"
+    )]
+    pub(crate) token_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) places: Places,
+    #[command(flatten)]
+    pub(crate) s3: S3Args,
+}
+
+/// `fn worker`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WorkerArgs {
+    /// Where it listens.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8082")]
+    pub(crate) listen: SocketAddr,
+    /// Where gateways and the scheduler reach it; needed when it listens on every address.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+    /// The scheduler's address.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "FN_SCHEDULER",
+        default_value = "127.0.0.1:8081"
+    )]
+    pub(crate) scheduler: String,
+    /// File with the secret that all parts of the platform share.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FN_CLUSTER_TOKEN_FILE",
+        default_value = "/var/lib/rekindle/cluster.token"
+    )]
+    pub(crate) token_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) places: Places,
+    #[command(flatten)]
+    pub(crate) s3: S3Args,
+    /// The CRIU binary to use.
+    #[arg(long, value_name = "PATH", env = "FN_CRIU")]
+    pub(crate) criu: Option<PathBuf>,
+    /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<rekindle_wire::manifest::ByteSize>,
 }
 
 #[cfg(test)]

@@ -21,14 +21,15 @@ use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
+use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, template_name};
 use crate::worker::Worker;
 
-/// How long the pager may take to map the working set.
-const PREFETCH_LIMIT: Duration = Duration::from_secs(10);
+/// How long the pager may take to watch the memory and map the working set.
+const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// The descriptors of a restoring CRIU, in the order they are handed over.
 const IMAGES_FD: i32 = 4;
 const FIRST_PIPE_FD: i32 = 5;
+const FIRST_TEMPLATE_FD: i32 = 7;
 /// From this log level on CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
 
@@ -134,6 +135,7 @@ fn start_pager(
         name: format!("pager-{}", instance.spec.function),
         listener,
         source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
+        layout: snapshot.template.layout(),
         handshake_limit: Duration::from_secs(20),
         on_lost: Box::new(on_lost),
     })
@@ -150,7 +152,8 @@ async fn run_criu(
     let (session, theirs) = Session::pair().map_err(|e| failed("talk to criu", &e))?;
     let images = OwnedFd::from(std::fs::File::open(dir).map_err(|e| failed("open the images", &e))?);
     let [stdout, stderr] = &enclosure.outputs;
-    let fds = [&theirs, &images, &stdout.write_end, &stderr.write_end];
+    let mut fds = vec![&theirs, &images, &stdout.write_end, &stderr.write_end];
+    fds.extend(snapshot.template.files().map(|(_, file)| file));
     let clocks = snapshot
         .notes
         .clock_offsets()
@@ -161,7 +164,7 @@ async fn run_criu(
         .await
         .map_err(|e| failed("start criu", &e))?;
     drop(theirs);
-    let inherit = (FIRST_PIPE_FD..)
+    let pipes = (FIRST_PIPE_FD..)
         .zip(enclosure.outputs.iter())
         .filter_map(|(fd, output)| {
             let note = snapshot.notes.pipes.iter().find(|n| n.stream == output.stream)?;
@@ -169,8 +172,14 @@ async fn run_criu(
                 key: note.key.clone(),
                 fd,
             })
-        })
-        .collect();
+        });
+    let templates = (FIRST_TEMPLATE_FD..)
+        .zip(snapshot.template.files())
+        .map(|(fd, (pid, _))| InheritFd {
+            key: template_name(pid),
+            fd,
+        });
+    let inherit = pipes.chain(templates).collect();
     let order = RestoreOrder {
         images_fd: IMAGES_FD,
         inherit,
@@ -179,11 +188,13 @@ async fn run_criu(
         limit: worker.config.restore_limit,
     };
     let (pager, working_set) = (Arc::clone(pager), snapshot.working_set());
+    let sandbox = Arc::clone(&enclosure.sandbox);
     let span = tracing::Span::current();
     let restored = tokio::task::spawn_blocking(move || {
         let _in = span.enter();
         session.restore(&order, |stage| match stage {
-            Stage::PreResume => map_working_set(&pager, &working_set),
+            // CRIU lets the processes run even if this fails.
+            Stage::PreResume => prepare_memory(&pager, &working_set).inspect_err(|_| sandbox.kill()),
             Stage::PostDump | Stage::Other(_) => Ok(()),
         })
     })
@@ -221,13 +232,11 @@ fn keep_log(worker: &Worker, dir: &Path) {
     }
 }
 
-fn map_working_set(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    if pages.is_empty() {
-        return Ok(());
-    }
+/// The processes stand: has their memory watched, and maps the working set.
+fn prepare_memory(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let _span = tracing::info_span!("working_set", pages = pages.len()).entered();
     let started = std::time::Instant::now();
-    let mapped = pager.prefetch(Arc::clone(pages), PREFETCH_LIMIT)?;
+    let mapped = pager.prepare(Arc::clone(pages), PREPARE_LIMIT)?;
     tracing::debug!(
         asked = pages.len(),
         mapped,

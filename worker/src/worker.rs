@@ -18,7 +18,7 @@ use crate::instance::Instance;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::sandbox::pool::SandboxPool;
-use crate::snapshots::Snapshots;
+use crate::snapshots::{MemoryFs, Snapshots};
 
 /// Why a worker cannot come up.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,9 @@ pub enum StartError {
     /// The chunk cache cannot be opened.
     #[error("open the chunk cache")]
     Chunks(#[source] rekindle_snapshotter::CacheError),
+    /// No file system for templates.
+    #[error(transparent)]
+    Memory(#[from] crate::snapshots::MemoryFsError),
     /// Logs cannot be kept.
     #[error("open the logs")]
     Logs(#[source] crate::logs::LogError),
@@ -113,7 +116,13 @@ impl Worker {
             .map_or(0, |d| d.as_nanos() as u64);
         Ok(Arc::new(Self {
             layers: Layers::new(config.store.clone(), &layers),
-            snapshots: Snapshots::new(config.store.clone(), reader, &images, config.memory_capacity_bytes / 2),
+            snapshots: Snapshots::new(
+                config.store.clone(),
+                reader,
+                &images,
+                MemoryFs::new()?,
+                config.memory_capacity_bytes / 2,
+            ),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
                 config.init_binary.clone(),

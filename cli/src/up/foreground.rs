@@ -137,8 +137,8 @@ async fn start(args: &UpArgs, layout: &Layout, roles: &mut Roles) -> Result<bool
         scheduler: &scheduler_address.to_string(),
         token: &secrets.cluster_token,
         store,
-        criu: args.instances.criu.as_deref(),
-        memory: args.instances.memory,
+        criu: args.criu.as_deref(),
+        memory: args.memory,
     })?;
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));
     let client = Client::with_token(&format!("http://{scheduler_address}"), &secrets.cluster_token)?;

@@ -24,11 +24,11 @@ use crate::commands::doctor;
 
 /// `fn gateway`.
 pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
-    let token = shared_token(&args.token.file)?;
+    let token = shared_token(&args.token_file)?;
     let key = secrets::admin_key(&args.key_file)?;
     serve("gateway", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
-        let config = rekindle_gateway::Config::new(args.scheduler.address.clone(), token, KeyHash::of(&key));
+        let config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
         roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));
         Ok(())
     })
@@ -45,7 +45,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             layout.data.display()
         );
     };
-    let token = secrets::cluster_token(&args.token.file)?;
+    let token = secrets::cluster_token(&args.token_file)?;
     serve("scheduler", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let config = rekindle_scheduler::Config {
@@ -64,7 +64,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
 /// `fn worker`.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
-    let token = shared_token(&args.token.file)?;
+    let token = shared_token(&args.token_file)?;
     let endpoint = endpoint(&args.s3)?;
     if args.advertise.is_none() && args.listen.ip().is_unspecified() {
         bail!(
@@ -88,11 +88,11 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             layout: &layout,
             listen: args.listen,
             advertise: args.advertise.clone(),
-            scheduler: &args.scheduler.address,
+            scheduler: &args.scheduler,
             token: &token,
             store: store::external(&args.s3, &endpoint).await?,
-            criu: args.instances.criu.as_deref(),
-            memory: args.instances.memory,
+            criu: args.criu.as_deref(),
+            memory: args.memory,
         })?;
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())

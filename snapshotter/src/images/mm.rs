@@ -1,15 +1,51 @@
-//! `mm-PID.img`: of it, where the process's mappings begin and end.
+//! `mm-PID.img`: the process's mappings, where they begin and end and what they are.
+
+use std::ops::Range;
 
 use prost::Message as _;
 
 use super::{ImageError, framing};
 
+const KIND: &str = "mm";
 const MM_MAGIC: u32 = 0x5749_2820;
 
+/// The whole message, so that it can be written again. Mappings stay the bytes they came as.
 #[derive(Clone, PartialEq, prost::Message)]
 struct MmEntry {
-    #[prost(message, repeated, tag = "14")]
-    vmas: Vec<VmaEntry>,
+    #[prost(uint64, required, tag = "1")]
+    start_code: u64,
+    #[prost(uint64, required, tag = "2")]
+    end_code: u64,
+    #[prost(uint64, required, tag = "3")]
+    start_data: u64,
+    #[prost(uint64, required, tag = "4")]
+    end_data: u64,
+    #[prost(uint64, required, tag = "5")]
+    start_stack: u64,
+    #[prost(uint64, required, tag = "6")]
+    start_brk: u64,
+    #[prost(uint64, required, tag = "7")]
+    brk: u64,
+    #[prost(uint64, required, tag = "8")]
+    arg_start: u64,
+    #[prost(uint64, required, tag = "9")]
+    arg_end: u64,
+    #[prost(uint64, required, tag = "10")]
+    env_start: u64,
+    #[prost(uint64, required, tag = "11")]
+    env_end: u64,
+    #[prost(uint32, required, tag = "12")]
+    exe_file_id: u32,
+    #[prost(uint64, repeated, packed = "false", tag = "13")]
+    saved_auxv: Vec<u64>,
+    #[prost(bytes = "vec", repeated, tag = "14")]
+    vmas: Vec<Vec<u8>>,
+    #[prost(int32, optional, tag = "15")]
+    dumpable: Option<i32>,
+    #[prost(bytes = "vec", repeated, tag = "16")]
+    aios: Vec<Vec<u8>>,
+    #[prost(bool, optional, tag = "17")]
+    thp_disabled: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -18,12 +54,42 @@ struct VmaEntry {
     start: u64,
     #[prost(uint64, required, tag = "2")]
     end: u64,
+    #[prost(uint32, required, tag = "6")]
+    flags: u32,
     #[prost(uint32, required, tag = "7")]
     status: u32,
+    #[prost(uint64, optional, tag = "9")]
+    madv: Option<u64>,
 }
 
+/// Fields written after those of a mapping's message: of a field that comes twice, the last counts.
+#[derive(Clone, PartialEq, prost::Message)]
+struct OtherBacking {
+    #[prost(uint64, optional, tag = "3")]
+    pgoff: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    shmid: Option<u64>,
+    #[prost(uint32, optional, tag = "6")]
+    flags: Option<u32>,
+    #[prost(uint32, optional, tag = "7")]
+    status: Option<u32>,
+    #[prost(uint32, optional, tag = "10")]
+    fdflags: Option<u32>,
+}
+
+/// An ordinary mapping.
+const STATUS_REGULAR: u32 = 1 << 0;
+/// The one whose end `brk` moves.
+const STATUS_HEAP: u32 = 1 << 5;
+const STATUS_FILE_PRIVATE: u32 = 1 << 6;
+const STATUS_ANON_PRIVATE: u32 = 1 << 9;
 /// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one: it overlaps the mapping it is in.
 const STATUS_GUARD: u32 = 1 << 16;
+const MAP_ANONYMOUS: u32 = 0x20;
+/// `MAP_GROWSDOWN`, `MAP_LOCKED` and `MAP_HUGETLB`: what a private mapping of a file cannot be in their place.
+const FLAGS_OF_ANONYMOUS_ONLY: u32 = 0x100 | 0x2000 | 0x4_0000;
+/// `MADV_WIPEONFORK`, as a bit: the kernel refuses it for a mapping of a file.
+const MADV_OF_ANONYMOUS_ONLY: u64 = 1 << 18;
 
 /// A mapping of the process, `start..end` in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,22 +100,81 @@ pub struct Vma {
     pub end: u64,
 }
 
+/// An mm image whose mappings can be looked at and changed.
+pub(super) struct MmImage {
+    entry: MmEntry,
+    vmas: Vec<VmaEntry>,
+    guards: Vec<Range<u64>>,
+}
+
+impl MmImage {
+    pub(super) fn parse(image: &[u8]) -> Result<Self, ImageError> {
+        let entries = framing::entries(image, MM_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+        let first = *entries.first().ok_or(ImageError::Empty(KIND))?;
+        let malformed = |cause| ImageError::Message {
+            kind: KIND,
+            entry: 0,
+            cause,
+        };
+        let entry = MmEntry::decode(first).map_err(malformed)?;
+        let decoded = entry.vmas.iter().map(|raw| VmaEntry::decode(raw.as_slice()));
+        let vmas: Vec<VmaEntry> = decoded.collect::<Result<_, _>>().map_err(malformed)?;
+        let guards = vmas.iter().filter(|v| v.status & STATUS_GUARD != 0);
+        let guards = guards.map(|v| v.start..v.end).collect();
+        Ok(Self { entry, vmas, guards })
+    }
+
+    /// Whether writing it again gives the message it came as: else there is something in it that we do not know.
+    pub(super) fn is_faithful(&self, image: &[u8]) -> bool {
+        self.encode() == image
+    }
+
+    /// All mappings but guard ranges, as they come.
+    pub(super) fn vmas(&self) -> impl Iterator<Item = (usize, Vma)> {
+        let real = self.vmas.iter().enumerate();
+        real.filter(|(_, v)| v.status & STATUS_GUARD == 0).map(|(at, v)| {
+            (
+                at,
+                Vma {
+                    start: v.start,
+                    end: v.end,
+                },
+            )
+        })
+    }
+
+    /// Whether mapping `at` is private anonymous memory that a private mapping of a file can stand in for.
+    pub(super) fn can_map_a_file(&self, at: usize) -> bool {
+        let vma = &self.vmas[at];
+        let plain = STATUS_REGULAR | STATUS_ANON_PRIVATE;
+        vma.status & !STATUS_HEAP == plain
+            && vma.flags & MAP_ANONYMOUS != 0
+            && vma.flags & FLAGS_OF_ANONYMOUS_ONLY == 0
+            && vma.madv.unwrap_or(0) & MADV_OF_ANONYMOUS_ONLY == 0
+            && !self.guards.iter().any(|g| g.start < vma.end && vma.start < g.end)
+    }
+
+    /// Makes mapping `at` a private mapping of file `id` from byte `offset` on.
+    pub(super) fn map_file(&mut self, at: usize, id: u32, offset: u64) {
+        let vma = &self.vmas[at];
+        let other = OtherBacking {
+            pgoff: Some(offset),
+            shmid: Some(u64::from(id)),
+            flags: Some(vma.flags & !MAP_ANONYMOUS),
+            status: Some(vma.status & !STATUS_ANON_PRIVATE | STATUS_FILE_PRIVATE),
+            fdflags: Some(0),
+        };
+        self.entry.vmas[at].extend_from_slice(&other.encode_to_vec());
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        framing::image(MM_MAGIC, std::iter::once(self.entry.encode_to_vec().as_slice()))
+    }
+}
+
 /// The mappings in an mm image, by address.
 pub fn parse_vmas(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
-    let entries = framing::entries(image, MM_MAGIC).map_err(|cause| ImageError::Framing { kind: "mm", cause })?;
-    let first = entries.first().ok_or(ImageError::Empty("mm"))?;
-    let mm = MmEntry::decode(*first).map_err(|cause| ImageError::Message {
-        kind: "mm",
-        entry: 0,
-        cause,
-    })?;
-    let real = mm.vmas.iter().filter(|v| v.status & STATUS_GUARD == 0);
-    let mut vmas: Vec<Vma> = real
-        .map(|v| Vma {
-            start: v.start,
-            end: v.end,
-        })
-        .collect();
+    let mut vmas: Vec<Vma> = MmImage::parse(image)?.vmas().map(|(_, vma)| vma).collect();
     vmas.sort_by_key(|v| v.start);
     Ok(vmas)
 }

@@ -5,15 +5,20 @@
 //!
 //! Source of the format: CRIU's `images/*.proto` and its image headers (magic numbers), as of CRIU 4.2.
 
+mod core;
+mod files;
 mod framing;
 mod mm;
 mod pagemap;
+mod template;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use self::core::rseq_area;
 pub use framing::FramingError;
 pub use mm::{Vma, parse_vmas};
 pub use pagemap::{PagemapEntry, PagemapImage};
+pub use template::{TemplateArea, TemplateImages, TemplateLayout, TemplateProcess, map_templates};
 
 /// Why bytes are not the image they should be.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,7 @@ pub use encoding::ParseError;
 pub struct PageIndex(pub u64);
 
 /// One past the largest page number there can be: 57 bits of address.
-const PAGE_INDEX_END: u64 = 1 << 45;
+pub(crate) const PAGE_INDEX_END: u64 = 1 << 45;
 
 impl PageIndex {
     /// The page that holds `address`.
@@ -144,6 +144,15 @@ impl PageMap {
         let after = self.regions.partition_point(|r| r.first <= page);
         let region = self.regions.get(after.checked_sub(1)?)?;
         region.contains(page).then_some(region)
+    }
+
+    /// Whether any of the pages `first..end` is in a region that is not all zero.
+    pub fn holds_any(&self, first: PageIndex, end: PageIndex) -> bool {
+        let at = self.regions.partition_point(|r| r.end() <= first);
+        self.regions[at..]
+            .iter()
+            .take_while(|r| r.first < end)
+            .any(|r| r.payload.is_some())
     }
 
     /// Pages in all regions together.

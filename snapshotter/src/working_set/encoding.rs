@@ -14,7 +14,7 @@ use rekindle_wire::SnapshotId;
 use super::{PAGES_MAX, WorkingSetPage};
 use crate::codec::{self, DecodeError, Encoded, Encoding, PAGE_BYTES};
 use crate::digest::Digest;
-use crate::pagemap::PageIndex;
+use crate::pagemap::{PAGE_INDEX_END, PageIndex};
 
 const MAGIC: &[u8; 4] = b"RKWS";
 const VERSION: u16 = 1;
@@ -156,6 +156,9 @@ fn decode_body(mut rest: Cursor<'_>, pages: usize, blocks: usize) -> Result<Vec<
     let mut entries = Vec::with_capacity(pages);
     for _ in 0..pages {
         let entry = (|| Some((rest.u32()?, rest.u32()?, rest.u64()?)))().ok_or_else(malformed)?;
+        if entry.2 >= PAGE_INDEX_END {
+            return Err(malformed());
+        }
         entries.push(entry);
     }
     let stored = entries.iter().filter(|(_, kind, _)| *kind == 1).count();

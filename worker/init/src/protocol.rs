@@ -13,7 +13,7 @@ pub const CONTROL_FD: RawFd = 0;
 /// The longest message, bytes.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 /// Descriptors beside one message at most.
-pub const FDS_MAX: usize = 4;
+pub const FDS_MAX: usize = 32;
 /// Process id of the function's first process, in its pid namespace. High, so that a restore finds it (and the ids after
 /// it) free: init, CRIU and their children have the low ones.
 pub const FUNCTION_PID: i32 = 501;

@@ -12,15 +12,17 @@
 //! - [`source`]: where pages come from, behind a trait.
 //! - [`handshake`]: the protocol on `lazy-pages.socket`.
 //! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
-//! - [`pager`]: the thread and its handle.
+//! - [`pager`]: the handle; `thread` reads what happens, `fill` answers it.
 
 pub mod address_map;
+mod fill;
 pub mod handshake;
 pub mod memory;
 pub mod pager;
 pub mod source;
+mod thread;
 
-pub use pager::{LostPage, Pager, PagerConfig, PagerError, Stats};
+pub use pager::{Layout, LostPage, PageRange, Pager, PagerConfig, PagerError, Stats};
 pub use source::{Held, PageRef, PageSource, SourceError};
 
 /// Bytes of a page.

@@ -8,8 +8,9 @@
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
 
-use userfaultfd::{Error as UffdError, Event, EventBuffer, Uffd};
+use userfaultfd::{Error as UffdError, Event, EventBuffer, ReadWrite, RegisterMode, Uffd};
 
 use crate::PAGE;
 use crate::address_map::AddressMap;
@@ -30,18 +31,28 @@ pub enum Filled {
     Unmapped,
     /// The process is gone.
     ProcessGone,
+    /// The mapped file has no such page (any more).
+    NotInFile,
     /// The kernel has no memory for the page, in the process's own limit or on the host.
     NoMemory,
+    /// The kernel refuses for a reason that should not be.
+    Refused(i32),
+}
+
+/// A touch that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// Page number.
+    pub page: u64,
+    /// Whether it is a write.
+    pub write: bool,
 }
 
 /// Something the process did.
 #[derive(Debug)]
 pub enum Happened {
     /// It touched a missing page.
-    Fault {
-        /// Page number.
-        page: u64,
-    },
+    Fault(Fault),
     /// It freed or unmapped these pages.
     Removed {
         /// First page number.
@@ -67,14 +78,14 @@ pub enum Happened {
 pub struct Memory {
     /// Process id at the checkpoint; of a child made later, that of the ancestor whose snapshot it shares.
     pub pid: i32,
-    /// What belongs to the snapshot.
-    pub map: AddressMap,
+    /// What belongs to the snapshot. A forked child shares it until one of the two changes its memory.
+    pub map: Arc<AddressMap>,
     uffd: Uffd,
 }
 
 impl Memory {
     /// Takes over a userfaultfd.
-    pub fn new(pid: i32, fd: OwnedFd, map: AddressMap) -> Self {
+    pub fn new(pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> Self {
         // SAFETY: `fd` is a userfaultfd, owned, and given up here.
         let uffd = unsafe { Uffd::from_raw_fd(fd.into_raw_fd()) };
         Self { pid, map, uffd }
@@ -94,7 +105,10 @@ impl Memory {
         let page = |address: *mut c_void| address as u64 / PAGE;
         for event in self.uffd.read_events(buffer)? {
             out.push(match event? {
-                Event::Pagefault { addr, .. } => Happened::Fault { page: page(addr) },
+                Event::Pagefault { addr, rw, .. } => Happened::Fault(Fault {
+                    page: page(addr),
+                    write: rw == ReadWrite::Write,
+                }),
                 Event::Remove { start, end } | Event::Unmap { start, end } => Happened::Removed {
                     start: page(start),
                     end: page(end),
@@ -113,6 +127,33 @@ impl Memory {
             });
         }
         Ok(())
+    }
+
+    /// Takes the faults on a private mapping of a file: on pages the file lacks and on those it has.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the mapping must not be touched then.
+    pub fn register_mapped(&self, page: u64, count: u64) -> Result<(), UffdError> {
+        let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
+        let mode = RegisterMode::MISSING | RegisterMode::MINOR;
+        self.uffd.register_with_mode(start, length, mode).map(drop)
+    }
+
+    /// Leaves a range to the kernel. Nobody may wait for a page of it.
+    ///
+    /// # Errors
+    /// When the kernel refuses; faults then still come here.
+    pub fn unregister(&self, page: u64, count: u64) -> Result<(), UffdError> {
+        self.uffd
+            .unregister((page * PAGE) as *mut c_void, (count * PAGE) as usize)
+    }
+
+    /// Lets in `count` pages from `page` on that the mapped file has.
+    pub fn let_in(&self, page: u64, count: u64) -> Filled {
+        let result = self
+            .uffd
+            .r#continue((page * PAGE) as *mut c_void, (count * PAGE) as usize, true);
+        self.outcome(page, result.map(|bytes| bytes as usize))
     }
 
     /// Fills pages from `page` on with `bytes`, a positive multiple of 4096 long.
@@ -152,12 +193,14 @@ impl Memory {
                 Filled::AlreadyPresent
             }
             libc::ESRCH => Filled::ProcessGone,
+            libc::EFAULT => Filled::NotInFile,
             libc::ENOMEM => Filled::NoMemory,
             // ENOENT: no such mapping; EINVAL: not a mapping of this kind any more. Whoever waits shall look again.
-            _ => {
+            libc::ENOENT | libc::EINVAL => {
                 self.wake(page);
                 Filled::Unmapped
             }
+            other => Filled::Refused(other),
         }
     }
 

@@ -16,6 +16,8 @@ pub enum Held<'a> {
     Zero,
     /// Its bytes, and those of the pages that follow it as far as they lie together: a positive multiple of 4096.
     Bytes(&'a [u8]),
+    /// The same, and they are in the file that the process maps there: they need only be let in.
+    Mapped(&'a [u8]),
     /// Not here yet: [`PageSource::fetch`] brings it.
     Absent,
 }

@@ -1,5 +1,7 @@
 //! Snapshots open on this host: opened once, kept while used and for a while after, within a limit of memory.
 
+mod edit;
+mod memory_fs;
 mod notes;
 mod template;
 
@@ -10,14 +12,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rekindle_pager::PageRef;
+use rekindle_pager::{PageRef, SourceError};
 use rekindle_snapshotter::working_set::WorkingSetError;
 use rekindle_snapshotter::{OpenError, PageIndex, RegionReader, Snapshot, Store, load_working_set, store_working_set};
 use rekindle_wire::SnapshotId;
 use tokio::sync::OnceCell;
 
+pub use edit::{EditError, template_name};
+pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
-pub use template::{Template, TemplateError};
+pub use template::{ProcessMemory, Template, TemplateError};
 
 /// Restores whose faults are recorded and merged into the working set.
 const RECORDED_RESTORES: u32 = 3;
@@ -34,6 +38,12 @@ pub enum SnapshotError {
     /// It lacks what this worker noted at the checkpoint, or it is malformed.
     #[error("read the notes of snapshot {0}")]
     Notes(SnapshotId, #[source] NotesError),
+    /// Its images cannot be edited.
+    #[error("edit the images of snapshot {0}")]
+    Edit(SnapshotId, #[source] EditError),
+    /// What the kernel touches first cannot be had.
+    #[error("bring the first pages of snapshot {0}")]
+    FirstPages(SnapshotId, #[source] SourceError),
     /// No memory for its template.
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -44,7 +54,7 @@ pub struct OpenSnapshot {
     /// Its id.
     pub id: SnapshotId,
     /// Its images as CRIU reads them, on tmpfs; restores link to them.
-    pub images_dir: PathBuf,
+    pub images_dir: ImagesDir,
     /// What was noted at the checkpoint.
     pub notes: CaptureNotes,
     /// Its memory.
@@ -77,10 +87,33 @@ impl OpenSnapshot {
     }
 }
 
-impl Drop for OpenSnapshot {
+/// A directory of images, removed when dropped.
+pub struct ImagesDir(PathBuf);
+
+impl ImagesDir {
+    /// Takes over `path`, where nothing may be but what a killed worker left.
+    fn claim(path: PathBuf) -> Self {
+        // What cannot be removed is told by the first file that cannot be made.
+        drop(std::fs::remove_dir_all(&path));
+        Self(path)
+    }
+}
+
+impl std::ops::Deref for ImagesDir {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ImagesDir {
     fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir_all(&self.images_dir) {
-            tracing::warn!(dir = %self.images_dir.display(), error = %e, "cannot remove a snapshot's images");
+        match std::fs::remove_dir_all(&self.0) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove a snapshot's images");
+            }
+            _ => {}
         }
     }
 }
@@ -90,19 +123,23 @@ pub struct Snapshots {
     store: Store,
     reader: Arc<RegionReader>,
     dir: PathBuf,
+    memory: MemoryFs,
     limit_bytes: u64,
+    openings: AtomicU64,
     started: Instant,
     open: Mutex<HashMap<SnapshotId, Arc<OnceCell<Arc<OpenSnapshot>>>>>,
 }
 
 impl Snapshots {
-    /// None open yet; images go below `dir`, templates take at most `limit_bytes` together (but for those in use).
-    pub fn new(store: Store, reader: Arc<RegionReader>, dir: &Path, limit_bytes: u64) -> Self {
+    /// None open yet; images go below `dir`, templates take at most `limit_bytes` of `memory` together (but for those in use).
+    pub fn new(store: Store, reader: Arc<RegionReader>, dir: &Path, memory: MemoryFs, limit_bytes: u64) -> Self {
         Self {
             store,
             reader,
             dir: dir.to_owned(),
+            memory,
             limit_bytes,
+            openings: AtomicU64::new(0),
             started: Instant::now(),
             open: Mutex::default(),
         }
@@ -125,12 +162,10 @@ impl Snapshots {
         let snapshot = Snapshot::open(&self.store, id)
             .await
             .map_err(|e| SnapshotError::Open(id.clone(), e))?;
-        let images_dir = self.dir.join(id.as_str());
+        // Its own each time: instances may still use what an earlier opening wrote.
+        let opening = self.openings.fetch_add(1, Ordering::Relaxed);
+        let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
         let writing = |e| SnapshotError::Images(id.clone(), e);
-        // Left over from an open that failed halfway.
-        if images_dir.exists() {
-            std::fs::remove_dir_all(&images_dir).ok();
-        }
         snapshot.write_images(&images_dir).await.map_err(writing)?;
         for name in snapshot.extra_files() {
             snapshot
@@ -139,15 +174,27 @@ impl Snapshots {
                 .map_err(writing)?;
         }
         let notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        let maps = snapshot
-            .processes
-            .iter()
-            .map(|p| (p.pid.cast_signed(), p.page_map.clone()))
-            .collect();
+        let layouts = edit::use_templates(&images_dir, &snapshot.processes);
+        let layouts = layouts.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let processes = std::iter::zip(&snapshot.processes, layouts).map(|(process, layout)| ProcessMemory {
+            pid: process.pid.cast_signed(),
+            map: Arc::clone(&process.page_map),
+            layout,
+        });
         let runtime = tokio::runtime::Handle::current();
-        let template = Arc::new(Template::new(id.as_str(), maps, Arc::clone(&self.reader), runtime)?);
+        let template = Template::new(
+            id.as_str(),
+            processes.collect(),
+            &self.memory,
+            Arc::clone(&self.reader),
+            runtime,
+        )?;
+        let template = Arc::new(template);
         let mut working_set = self.load_working_set(id, &template).await;
         working_set.sort_unstable();
+        let brought = template.bring(&first).await;
+        brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
         let filling = Arc::clone(&template);
         let name = id.clone();
         tokio::spawn(async move {

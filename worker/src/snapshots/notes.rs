@@ -19,6 +19,9 @@ pub enum NotesError {
     /// They are not what this version writes.
     #[error("{} is not understood", .0.display())]
     Malformed(PathBuf, #[source] serde_json::Error),
+    /// A time that no clock could have shown.
+    #[error("the notes say that a clock showed {0} ns")]
+    NoSuchTime(i64),
     /// A clock cannot be read.
     #[error("read the clock")]
     Clock(#[source] nix::Error),
@@ -67,9 +70,10 @@ impl CaptureNotes {
     /// # Errors
     /// When a clock cannot be read.
     pub fn clock_offsets(&self) -> Result<(i64, i64), NotesError> {
+        let ahead = |noted: i64, clock| noted.checked_sub(clock_ns(clock)?).ok_or(NotesError::NoSuchTime(noted));
         Ok((
-            self.monotonic_ns - clock_ns(ClockId::CLOCK_MONOTONIC)?,
-            self.boottime_ns - clock_ns(ClockId::CLOCK_BOOTTIME)?,
+            ahead(self.monotonic_ns, ClockId::CLOCK_MONOTONIC)?,
+            ahead(self.boottime_ns, ClockId::CLOCK_BOOTTIME)?,
         ))
     }
 

@@ -1,22 +1,28 @@
 //! The template: this host's plain copy of a snapshot's memory, shared by all its clones. Filled region by region, from the
 //! chunk cache or the store: first what the working set names, then what is touched, and the rest in the background.
 //!
+//! One file a process. It begins with the ranges that clones map from it (`TemplateLayout`); behind them lies, without gaps,
+//! memory that clones cannot map and get as copies.
+//!
 //! A page is written once, before its bit is set, and never again; who sees the bit may read the page without a lock.
 #![expect(
     unsafe_code,
     reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
 )]
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
-use rekindle_pager::{Held, PAGE, PageRef, PageSource, SourceError};
+use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, SourceError};
+use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::{PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;
 
+use super::memory_fs::{MemoryFs, MemoryFsError};
 use crate::causes::chain;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
@@ -24,24 +30,56 @@ const FETCH_LIMIT: Duration = Duration::from_secs(12);
 /// Regions filled at once in the background.
 const BACKGROUND: usize = 4;
 
+/// Size of a template's file: as a mapping may grow by `mremap`, there must be file behind all it could grow to. Sparse.
+const FILE_BYTES: u64 = 1 << 50;
+
 /// Why a template could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("map {bytes} bytes for the template of {snapshot}")]
-pub struct TemplateError {
-    snapshot: String,
-    bytes: usize,
-    #[source]
-    source: std::io::Error,
+pub enum TemplateError {
+    /// No file for it.
+    #[error(transparent)]
+    File(#[from] MemoryFsError),
+    /// A region that is only partly in a mapping.
+    #[error("{region} of {snapshot} reaches over the end of its mapping: delete the snapshot and deploy again")]
+    Straddles {
+        /// The snapshot.
+        snapshot: String,
+        /// The region.
+        region: String,
+    },
+    /// No address space.
+    #[error("map {bytes} bytes of the template of {snapshot}")]
+    Map {
+        /// The snapshot.
+        snapshot: String,
+        /// How much.
+        bytes: usize,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A process, as its template needs to know it.
+pub struct ProcessMemory {
+    /// Its pid at the checkpoint.
+    pub pid: i32,
+    /// Where its pages are to be had.
+    pub map: Arc<PageMap>,
+    /// What clones map; nothing for one that is restored the plain way.
+    pub layout: TemplateLayout,
 }
 
 struct ProcessTemplate {
     pid: i32,
     map: Arc<PageMap>,
+    layout: TemplateLayout,
     /// Where each region's plain bytes start in `memory`.
     starts: Vec<usize>,
     /// One bit a page, by region.
     ready: Vec<AtomicU16>,
     memory: MmapRaw,
+    read_only: OwnedFd,
     filling: Mutex<()>,
 }
 
@@ -54,57 +92,67 @@ pub struct Template {
 }
 
 impl Template {
-    /// An empty template for processes with these page maps.
+    /// An empty template for these processes.
     ///
     /// # Errors
-    /// When no address space can be had.
+    /// When no file or address space can be had.
     pub fn new(
         snapshot: &str,
-        processes: Vec<(i32, Arc<PageMap>)>,
+        processes: Vec<ProcessMemory>,
+        fs: &MemoryFs,
         reader: Arc<RegionReader>,
         runtime: Handle,
     ) -> Result<Self, TemplateError> {
-        let mut bytes = 0;
         let processes = processes
             .into_iter()
-            .map(|(pid, map)| {
-                let mut length = 0;
-                let starts = map
-                    .regions()
-                    .iter()
-                    .map(|r| {
-                        let start = length;
-                        length += if r.payload.is_some() { r.plain_len() } else { 0 };
-                        start
-                    })
-                    .collect();
-                bytes += length as u64;
-                let memory = MmapOptions::new()
-                    .len(length.max(PAGE as usize))
-                    .map_anon()
-                    .map(MmapRaw::from)
-                    .map_err(|source| TemplateError {
-                        snapshot: snapshot.to_owned(),
-                        bytes: length,
-                        source,
-                    })?;
-                let ready = map.regions().iter().map(|_| AtomicU16::new(0)).collect();
-                Ok(ProcessTemplate {
-                    pid,
-                    map,
-                    starts,
-                    ready,
-                    memory,
-                    filling: Mutex::new(()),
-                })
-            })
-            .collect::<Result<_, TemplateError>>()?;
+            .map(|process| ProcessTemplate::new(snapshot, process, fs))
+            .collect::<Result<Vec<_>, _>>()?;
+        let held = processes.iter().flat_map(|p| p.map.regions());
+        let bytes = held.filter(|r| r.payload.is_some()).map(|r| r.plain_len() as u64).sum();
         Ok(Self {
             processes,
             reader,
             runtime,
             bytes,
         })
+    }
+
+    /// What processes map: pid and a descriptor to read and map privately, of those that map anything.
+    pub fn files(&self) -> impl Iterator<Item = (i32, &OwnedFd)> {
+        let mapping = self.processes.iter().filter(|p| !p.layout.mappings.is_empty());
+        mapping.map(|p| (p.pid, &p.read_only))
+    }
+
+    /// How the memory of all processes is laid out, for the pager.
+    pub fn layout(&self) -> Layout {
+        let ranges = |areas: fn(&TemplateLayout) -> &[TemplateArea]| {
+            let range = |pid, area: &TemplateArea| PageRange {
+                first: PageRef {
+                    pid,
+                    page: area.first.0,
+                },
+                pages: area.pages,
+            };
+            let of = |p: &ProcessTemplate| areas(&p.layout).iter().map(|a| range(p.pid, a)).collect::<Vec<_>>();
+            self.processes.iter().flat_map(of).collect()
+        };
+        Layout {
+            mapped: ranges(|l| &l.mappings),
+            empty: ranges(|l| &l.empty),
+        }
+    }
+
+    /// Brings the pages with these addresses, of all processes that have them.
+    ///
+    /// # Errors
+    /// When one cannot be had.
+    pub async fn bring(&self, addresses: &[u64]) -> Result<(), SourceError> {
+        for process in &self.processes {
+            for index in addresses.iter().filter_map(|a| process.index(a / PAGE)) {
+                self.fill_region(process, index).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Its size when full, bytes.
@@ -166,6 +214,49 @@ impl Template {
 }
 
 impl ProcessTemplate {
+    fn new(snapshot: &str, process: ProcessMemory, fs: &MemoryFs) -> Result<Self, TemplateError> {
+        let ProcessMemory { pid, map, layout } = process;
+        // Regions end where a mapping ends, so each is inside one area or outside all.
+        let mut length = (layout.pages() * PAGE) as usize;
+        let starts = map.regions().iter().map(|region| match layout.area(region.first) {
+            Some(area) if region.end() <= area.end() => Ok(((area.at + region.first.0 - area.first.0) * PAGE) as usize),
+            Some(_) => Err(TemplateError::Straddles {
+                snapshot: snapshot.to_owned(),
+                region: region.to_string(),
+            }),
+            None => {
+                let start = length;
+                length += if region.payload.is_some() {
+                    region.plain_len()
+                } else {
+                    0
+                };
+                Ok(start)
+            }
+        });
+        let starts = starts.collect::<Result<_, _>>()?;
+        let file = fs.create(&format!("{snapshot}-{pid}"), FILE_BYTES)?;
+        let mapped = MmapOptions::new()
+            .len(length.max(PAGE as usize))
+            .map_raw(&file.writable);
+        let memory = mapped.map_err(|source| TemplateError::Map {
+            snapshot: snapshot.to_owned(),
+            bytes: length,
+            source,
+        })?;
+        let ready = map.regions().iter().map(|_| AtomicU16::new(0)).collect();
+        Ok(Self {
+            pid,
+            map,
+            layout,
+            starts,
+            ready,
+            memory,
+            read_only: file.read_only,
+            filling: Mutex::new(()),
+        })
+    }
+
     fn index(&self, page: u64) -> Option<usize> {
         let regions = self.map.regions();
         let index = regions.partition_point(|r| r.first.0 <= page).checked_sub(1)?;
@@ -226,7 +317,12 @@ impl PageSource for Template {
         let start = process.starts[index] + offset as usize * PAGE as usize;
         // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written
         // and will not be written again.
-        Held::Bytes(unsafe { std::slice::from_raw_parts(process.memory.as_ptr().add(start), run * PAGE as usize) })
+        let bytes = unsafe { std::slice::from_raw_parts(process.memory.as_ptr().add(start), run * PAGE as usize) };
+        if process.layout.area(region.first).is_some() {
+            Held::Mapped(bytes)
+        } else {
+            Held::Bytes(bytes)
+        }
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {

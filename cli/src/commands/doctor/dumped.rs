@@ -148,7 +148,7 @@ mod tests {
 
     fn held(memory: &DumpedMemory, pid: i32, page: u64) -> Option<(usize, u8)> {
         match memory.held(PageRef { pid, page }) {
-            Held::Bytes(bytes) => Some((bytes.len() / PAGE as usize, bytes[0])),
+            Held::Bytes(bytes) | Held::Mapped(bytes) => Some((bytes.len() / PAGE as usize, bytes[0])),
             Held::Zero => None,
             Held::Absent => panic!("nothing is absent"),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rekindle_pager::{LostPage, PageSource, Pager, PagerConfig};
+use rekindle_pager::{Layout, LostPage, PageSource, Pager, PagerConfig};
 
 /// CRIU's name for it, in its work directory.
 const SOCKET: &str = "lazy-pages.socket";
@@ -31,6 +31,7 @@ impl Paging {
             name: "pager-doctor".to_owned(),
             listener,
             source: Arc::new(source),
+            layout: Layout::default(),
             handshake_limit: limit,
             on_lost: Box::new(move |page| {
                 // CRIU has named the process by then. Without one, the pager itself failed, and the limits end it all.

@@ -1,0 +1,102 @@
+//! `files.img`: the open and mapped files of all processes. Entries are added, none is changed.
+
+use prost::Message as _;
+
+use super::{ImageError, framing};
+
+const KIND: &str = "files";
+const FILES_MAGIC: u32 = 0x5630_3138;
+/// `REG` of CRIU's `fd_types`.
+const TYPE_REGULAR: i32 = 1;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FileEntry {
+    #[prost(int32, required, tag = "1")]
+    kind: i32,
+    #[prost(uint32, required, tag = "2")]
+    id: u32,
+    #[prost(message, optional, tag = "3")]
+    regular: Option<RegularFile>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RegularFile {
+    #[prost(uint32, required, tag = "1")]
+    id: u32,
+    #[prost(uint32, required, tag = "2")]
+    flags: u32,
+    #[prost(uint64, required, tag = "3")]
+    pos: u64,
+    #[prost(message, required, tag = "5")]
+    owner: Owner,
+    #[prost(string, required, tag = "6")]
+    name: String,
+}
+
+/// Who gets signals of a file: nobody.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Owner {
+    #[prost(uint32, required, tag = "1")]
+    uid: u32,
+    #[prost(uint32, required, tag = "2")]
+    euid: u32,
+    #[prost(uint32, required, tag = "3")]
+    signal: u32,
+    #[prost(uint32, required, tag = "4")]
+    pid_type: u32,
+    #[prost(uint32, required, tag = "5")]
+    pid: u32,
+}
+
+/// A files image that entries can be added to.
+pub(super) struct FilesImage<'a> {
+    messages: Vec<&'a [u8]>,
+    added: Vec<Vec<u8>>,
+    last_id: u32,
+}
+
+impl<'a> FilesImage<'a> {
+    pub(super) fn parse(image: &'a [u8]) -> Result<Self, ImageError> {
+        let messages =
+            framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+        let mut last_id = 0;
+        for (entry, message) in messages.iter().enumerate() {
+            let file = FileEntry::decode(*message).map_err(|cause| ImageError::Message {
+                kind: KIND,
+                entry,
+                cause,
+            })?;
+            last_id = last_id.max(file.id);
+        }
+        Ok(Self {
+            messages,
+            added: Vec::new(),
+            last_id,
+        })
+    }
+
+    /// Adds a regular file that CRIU is given as an inherited descriptor under `name`. Answers its id, unless there are no
+    /// more.
+    pub(super) fn add_inherited(&mut self, name: &str) -> Option<u32> {
+        let id = self.last_id.checked_add(1)?;
+        self.last_id = id;
+        let regular = RegularFile {
+            id,
+            // CRIU knows a file by its path without the first slash.
+            name: format!("/{name}"),
+            ..RegularFile::default()
+        };
+        let entry = FileEntry {
+            kind: TYPE_REGULAR,
+            id,
+            regular: Some(regular),
+        };
+        self.added.push(entry.encode_to_vec());
+        Some(id)
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let added = self.added.iter().map(Vec::as_slice);
+        framing::image(FILES_MAGIC, self.messages.iter().copied().chain(added))
+    }
+}
