@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
 use rekindle_wire::{FunctionName, VersionNumber};
 
 use crate::fleet::LiveVersion;
@@ -22,6 +22,16 @@ impl Catalog {
             .entry(spec.function.clone())
             .or_default()
             .insert(spec.version, Arc::new(spec));
+    }
+
+    /// Drops a version's snapshot if it is that one: it is booted from now on. Answers its specification then.
+    pub(crate) fn drop_snapshot(&mut self, damaged: &DamagedSnapshot) -> Option<Arc<VersionSpec>> {
+        let spec = self.functions.get_mut(&damaged.function)?.get_mut(&damaged.version)?;
+        if spec.snapshot.as_ref() != Some(&damaged.snapshot) {
+            return None;
+        }
+        Arc::make_mut(spec).snapshot = None;
+        Some(spec.clone())
     }
 
     pub(crate) fn remove(&mut self, function: &FunctionName) {

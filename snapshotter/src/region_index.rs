@@ -121,6 +121,21 @@ impl RegionIndex {
         }
     }
 
+    /// Forget what lies in these chunks, which were found gone or corrupt: their regions are stored again.
+    pub fn distrust(&self, chunks: &HashSet<Digest>) {
+        let mut state = self.state.lock();
+        let bad: Vec<ChunkRef> = state
+            .chunks
+            .iter()
+            .filter(|c| chunks.contains(&c.id))
+            .copied()
+            .collect();
+        for chunk in bad {
+            state.confirmed.remove(&chunk);
+            state.forget(chunk);
+        }
+    }
+
     /// Where the regions of these digests lie, for those that the store has for certain: a chunk that was not seen yet
     /// is looked up once; regions of a missing one are forgotten.
     pub(crate) async fn confirm(

@@ -141,6 +141,21 @@ impl OpenError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
+
+    /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Store { cause, .. } => cause.is_not_found(),
+            Self::Write { .. } | Self::NoSuchFile { .. } => false,
+            Self::NotFound(_)
+            | Self::Manifest { .. }
+            | Self::OtherSnapshot { .. }
+            | Self::BundleSize { .. }
+            | Self::Section { .. }
+            | Self::PageMap { .. }
+            | Self::Extra { .. } => true,
+        }
+    }
 }
 
 impl Snapshot {

@@ -46,18 +46,33 @@ pub async fn run(worker: Arc<Worker>) {
 
 async fn beat(worker: &Worker, client: &reqwest::Client, url: &str) -> Result<HeartbeatAnswer, reqwest::Error> {
     let instances = worker.all_instances();
+    let damaged = worker.damage.untold();
     let report = Heartbeat {
         worker: worker.config.id.clone(),
         incarnation: worker.incarnation,
         address: worker.config.advertise.clone(),
         memory_capacity_bytes: worker.config.memory_capacity_bytes,
         instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
+        damaged,
     };
+    let told = tell(worker, client, url, &report).await;
+    if told.is_err() {
+        worker.damage.not_told(report.damaged);
+    }
+    told
+}
+
+async fn tell(
+    worker: &Worker,
+    client: &reqwest::Client,
+    url: &str,
+    report: &Heartbeat,
+) -> Result<HeartbeatAnswer, reqwest::Error> {
     client
         .post(url)
         .header(CLUSTER_TOKEN, &worker.config.token)
         .timeout(LIMIT)
-        .json(&report)
+        .json(report)
         .send()
         .await?
         .error_for_status()?

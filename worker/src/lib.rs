@@ -19,6 +19,7 @@ pub mod build;
 pub mod causes;
 pub mod cgroup;
 pub mod config;
+pub mod damage;
 pub mod freeze;
 pub mod heartbeat;
 pub mod http;

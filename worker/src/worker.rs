@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
+use crate::damage::Damage;
 use crate::instance::Instance;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
@@ -61,6 +62,8 @@ pub struct Worker {
     pub index: RegionIndex,
     /// Set anew at each start.
     pub incarnation: u64,
+    /// Snapshots that are damaged, or may be.
+    pub damage: Damage,
     /// Rung when the scheduler should hear of a change at once.
     pub changed: Notify,
     /// Set when no new instances are taken.
@@ -115,6 +118,7 @@ impl Worker {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64);
         Ok(Arc::new(Self {
+            damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
             layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(
                 config.store.clone(),

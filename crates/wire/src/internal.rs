@@ -195,6 +195,22 @@ pub struct Heartbeat {
     pub memory_capacity_bytes: u64,
     /// Its instances, all of them.
     pub instances: Vec<InstanceInfo>,
+    /// Snapshots it found damaged for good since its last report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<DamagedSnapshot>,
+}
+
+/// A snapshot in the store that no retry brings back: a part of it is gone, or is not what its digest says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedSnapshot {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// The function it is of.
+    pub function: FunctionName,
+    /// The version it is of.
+    pub version: VersionNumber,
+    /// What is wrong with it.
+    pub why: String,
 }
 
 /// The scheduler's answer to a heartbeat.

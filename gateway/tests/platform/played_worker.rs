@@ -170,6 +170,7 @@ async fn beat(worker: Arc<Inner>) {
                 incarnation: 1,
                 address: worker.address.clone(),
                 memory_capacity_bytes: worker.capacity,
+                damaged: Vec::new(),
                 instances: worker.infos(),
             };
             let url = format!("http://{}/internal/heartbeat", worker.scheduler);

@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest};
+use rekindle_wire::internal::{
+    DamagedSnapshot, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest,
+};
 use serde::Deserialize;
 use tracing::Span;
 
@@ -83,6 +85,9 @@ pub(super) async fn heartbeat(
     beat: Result<Json<Heartbeat>, JsonRejection>,
 ) -> Result<Json<HeartbeatAnswer>, Refused> {
     let Json(beat) = beat.map_err(bad_json)?;
+    for damaged in &beat.damaged {
+        lose(&scheduler, damaged).await;
+    }
     let (stop, is_news) = {
         let mut memory = scheduler.memory();
         let known = memory.fleet.workers.get(&beat.worker);
@@ -101,4 +106,19 @@ pub(super) async fn heartbeat(
     }
     pump(&scheduler);
     Ok(Json(HeartbeatAnswer { stop }))
+}
+
+/// A version whose snapshot is damaged is booted from now on.
+async fn lose(scheduler: &Scheduler, damaged: &DamagedSnapshot) {
+    let Some(spec) = scheduler.memory().catalog.drop_snapshot(damaged) else {
+        return;
+    };
+    let DamagedSnapshot { snapshot, why, .. } = damaged;
+    let (function, version) = (&spec.function, spec.version);
+    tracing::warn!(%function, %version, %snapshot, why, "a version has lost its snapshot");
+    let told = format!("snapshot {snapshot} is damaged: {why}; each start boots: deploy again for a new one");
+    if let Err(error) = scheduler.store.lose_snapshot(&spec, &told).await {
+        // The next restart of the scheduler then believes in it once more, and a worker finds it damaged once more.
+        tracing::warn!(%function, error = &error as &dyn std::error::Error, "a damaged snapshot could not be noted");
+    }
 }

@@ -141,6 +141,22 @@ impl Store {
         Ok(())
     }
 
+    /// The version, now with this `spec`, has lost its snapshot: it goes on serving, booted.
+    pub(crate) async fn lose_snapshot(&self, spec: &VersionSpec, why: &str) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE versions SET spec = $1, snapshot = NULL, snapshot_error = $2 \
+             WHERE number = $3 AND state = 'live' AND function_id = (SELECT id FROM functions WHERE name = $4)",
+        )
+        .bind(json(spec)?)
+        .bind(why)
+        .bind(i64::from(spec.version.0))
+        .bind(spec.function.as_str())
+        .execute(&self.pool)
+        .await
+        .map_err(failed("note a damaged snapshot"))?;
+        Ok(())
+    }
+
     /// The version cannot serve.
     pub(crate) async fn set_failed(
         &self,

@@ -166,8 +166,8 @@ async fn upload(store: &Store, chunk: OpenChunk) -> Result<Vec<Payload>, StoreEr
         id: Digest::of(&bytes),
         len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
     };
-    // Either outcome will do: the name is the digest of the bytes.
-    store.put_if_absent(&keys::chunk(&reference.id), bytes).await?;
+    // Over what may be there: the name is the digest of the bytes, so it is the same, or it is corrupt and is mended.
+    store.put(&keys::chunk(&reference.id), bytes).await?;
     let payloads = chunk.regions.into_iter().map(|(hash, encoding, offset, len)| Payload {
         hash,
         encoding,

@@ -62,6 +62,17 @@ pub enum ReadError {
     },
 }
 
+impl ReadError {
+    /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } | Self::Region { .. } => true,
+            Self::Fetch { cause, .. } => cause.is_not_found(),
+            Self::Shutdown { .. } => false,
+        }
+    }
+}
+
 /// Reads regions. Clones share everything.
 #[derive(Clone)]
 pub struct RegionReader {

@@ -279,6 +279,10 @@ async fn watch_end(
             .clone()
             .unwrap_or_else(|| cause(&instance, &parts, state));
         instance.sink.platform(&error.message);
+        if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
+            worker.snapshots.forget(snapshot);
+            crate::damage::examine(&worker, &instance, snapshot);
+        }
         instance.stand.send_replace(Stand::Ended(Some(error)));
         tear_down(parts).await;
     }

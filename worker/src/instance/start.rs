@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use super::{Instance, Parts};
 use crate::boot::boot;
+use crate::damage::examine;
 use crate::restore::restore;
 use crate::worker::Worker;
 
@@ -77,6 +78,7 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Par
                 .sink
                 .platform(format!("restore failed, booting instead: {}", why.message));
             worker.snapshots.forget(&snapshot);
+            examine(worker, instance, &snapshot);
             *instance.kind.lock() = StartKind::Booted;
             let booted = Box::pin(boot(worker, instance)).await;
             booted.map_err(|e| {

@@ -1,0 +1,112 @@
+//! Telling a damaged snapshot from a store that had a bad moment. A restore that failed, or a page that was lost, is only a
+//! suspicion: the whole snapshot is then read once more, off everybody's path, and only what the store answers and is gone or
+//! wrong counts. The scheduler is told, and the version is booted from then on.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rekindle_snapshotter::{Digest, RegionReader, Snapshot, Store};
+use rekindle_wire::SnapshotId;
+use rekindle_wire::internal::DamagedSnapshot;
+
+use crate::causes::chain;
+use crate::instance::Instance;
+use crate::worker::Worker;
+
+/// What is suspected, and what is known.
+pub struct Damage {
+    store: Store,
+    reader: Arc<RegionReader>,
+    examined: Mutex<HashSet<SnapshotId>>,
+    found: Mutex<Vec<DamagedSnapshot>>,
+}
+
+impl Damage {
+    /// Nothing is suspected yet.
+    pub fn new(store: Store, reader: Arc<RegionReader>) -> Self {
+        Self {
+            store,
+            reader,
+            examined: Mutex::default(),
+            found: Mutex::default(),
+        }
+    }
+
+    /// What the scheduler has not been told yet. Give it back with [`Self::not_told`] if telling fails.
+    pub fn untold(&self) -> Vec<DamagedSnapshot> {
+        std::mem::take(&mut self.found.lock())
+    }
+
+    /// Keeps what could not be told for the next report.
+    pub fn not_told(&self, damaged: Vec<DamagedSnapshot>) {
+        self.found.lock().extend(damaged);
+    }
+
+    /// Reads all of a snapshot. What the store answers that is gone or wrong is a finding; anything else ends it.
+    async fn read_all(&self, id: &SnapshotId) -> Result<Findings, String> {
+        let mut findings = Findings::default();
+        let snapshot = match Snapshot::open(&self.store, id).await {
+            Ok(snapshot) => snapshot,
+            Err(e) if e.is_damage() => {
+                findings.why = Some(chain(&e));
+                return Ok(findings);
+            }
+            Err(e) => return Err(chain(&e)),
+        };
+        let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
+        for (region, payload) in regions.filter_map(|r| Some((r, r.payload?))) {
+            // One finding a chunk is enough.
+            if findings.chunks.contains(&payload.chunk.id) {
+                continue;
+            }
+            match self.reader.read(region).await {
+                Ok(_) => {}
+                Err(e) if e.is_damage() => {
+                    findings.why.get_or_insert_with(|| chain(&e));
+                    findings.chunks.insert(payload.chunk.id);
+                }
+                Err(e) => return Err(chain(&e)),
+            }
+        }
+        Ok(findings)
+    }
+}
+
+/// What is wrong with a snapshot; nothing, if it is whole.
+#[derive(Debug, Default)]
+struct Findings {
+    why: Option<String>,
+    chunks: HashSet<Digest>,
+}
+
+/// Examines the snapshot that `instance` could not be restored from, in the background; once at a time.
+pub fn examine(worker: &Arc<Worker>, instance: &Arc<Instance>, id: &SnapshotId) {
+    if !worker.damage.examined.lock().insert(id.clone()) {
+        return;
+    }
+    let (worker, instance, id) = (Arc::clone(worker), Arc::clone(instance), id.clone());
+    tokio::spawn(async move {
+        let read = worker.damage.read_all(&id).await;
+        worker.damage.examined.lock().remove(&id);
+        let findings = match read {
+            Ok(findings) => findings,
+            Err(error) => return tracing::warn!(snapshot = %id, error, "a snapshot cannot be examined now"),
+        };
+        // Or it was the store's bad moment.
+        let Some(why) = findings.why else { return };
+        // The next snapshot must not build on what is broken.
+        worker.index.distrust(&findings.chunks);
+        tracing::error!(snapshot = %id, error = why, "a snapshot is damaged; its version is booted from now on");
+        instance.sink.platform(format!(
+            "snapshot {id} is damaged: {why}; this version is booted from now on: deploy again for a new snapshot"
+        ));
+        worker.damage.not_told(vec![DamagedSnapshot {
+            snapshot: id,
+            function: instance.spec.function.clone(),
+            version: instance.spec.version,
+            why,
+        }]);
+        worker.changed.notify_one();
+    });
+}
