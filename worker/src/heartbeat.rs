@@ -6,15 +6,22 @@ use std::time::Duration;
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer};
 
+use crate::instance::Instance;
 use crate::worker::Worker;
 
 /// How long the scheduler may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
+/// The connection to the scheduler, which is on the cluster's own network, whatever proxy the environment names for the world outside.
+///
+/// # Errors
+/// When the host's HTTP settings cannot be used.
+pub fn client() -> Result<reqwest::Client, reqwest::Error> {
+    reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()
+}
+
 /// Reports until dropped.
-pub async fn run(worker: Arc<Worker>) {
-    // The scheduler is on the cluster's own network, whatever proxy the environment names for the world outside.
-    let client = reqwest::Client::builder().no_proxy().build().unwrap_or_default();
+pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
     let url = format!("{}/internal/heartbeat", worker.config.scheduler_url);
     let mut reached = true;
     loop {
@@ -26,8 +33,8 @@ pub async fn run(worker: Arc<Worker>) {
                 reached = true;
                 for id in answer.stop {
                     if let Some(instance) = worker.instance(&id) {
-                        instance.stop("the scheduler does not know it").await;
-                        worker.remove(&id);
+                        // Beside each other, and beside the next heartbeat: an instance's end may take a while.
+                        tokio::spawn(stop(Arc::clone(&worker), instance));
                     }
                 }
             }
@@ -42,6 +49,11 @@ pub async fn run(worker: Arc<Worker>) {
         let _ = tokio::time::timeout(worker.config.heartbeat_every, worker.changed.notified()).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
+    instance.stop("the scheduler does not know it").await;
+    worker.remove(&instance.id);
 }
 
 async fn beat(worker: &Worker, client: &reqwest::Client, url: &str) -> Result<HeartbeatAnswer, reqwest::Error> {
@@ -78,4 +90,49 @@ async fn tell(
         .error_for_status()?
         .json()
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::process::Command;
+
+    use super::*;
+
+    const CHILD: &str = "FN_TEST_BEHIND_A_PROXY";
+
+    /// Runs itself again, as the environment of a process cannot be changed safely once it has threads.
+    #[tokio::test]
+    async fn no_proxy_of_the_environment_is_asked() {
+        if std::env::var_os(CHILD).is_none() {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args([
+                "--exact",
+                "heartbeat::tests::no_proxy_of_the_environment_is_asked",
+                "--nocapture",
+            ]);
+            for name in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+                // Nobody listens there.
+                again.env(name, "http://127.0.0.1:1");
+            }
+            let ran = again
+                .env_remove("no_proxy")
+                .env_remove("NO_PROXY")
+                .env(CHILD, "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+            assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        });
+        assert_eq!(client().unwrap().get(&url).send().await.unwrap().status(), 204);
+    }
 }

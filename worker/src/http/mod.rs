@@ -23,7 +23,7 @@ use tracing::Instrument;
 
 use crate::config::WorkerConfig;
 use crate::instance::enclosure::unavailable;
-use crate::instance::{gone, start};
+use crate::instance::start;
 use crate::worker::{StartError, Worker};
 use crate::{heartbeat, invoke, prepare};
 
@@ -33,6 +33,9 @@ pub enum ServeError {
     /// It could not come up.
     #[error("start the worker")]
     Start(#[from] StartError),
+    /// It cannot call the scheduler.
+    #[error("make the connection to the scheduler")]
+    Client(#[source] reqwest::Error),
     /// Its listener failed.
     #[error("serve the worker's interface")]
     Listen(#[source] io::Error),
@@ -47,8 +50,9 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
+    let client = heartbeat::client().map_err(ServeError::Client)?;
     let worker = Worker::start(config).await?;
-    let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker)));
+    let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client));
     let filling = tokio::spawn(Arc::clone(&worker.pool).keep_filled());
     let stopping = Arc::clone(&worker);
     let served = axum::serve(NoDelay(listener), router(Arc::clone(&worker)))
@@ -148,16 +152,25 @@ async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) ->
         .uri()
         .path_and_query()
         .map_or("/", http::uri::PathAndQuery::as_str);
-    let rest = whole.strip_prefix("/invoke/").ok_or_else(gone)?;
+    let (id, path) = target(whole)?;
+    invoke::invoke(worker, id, path, request).await
+}
+
+/// The instance and the function's own path in `/invoke/{instance}/{path}`. What names no instance is not called gone: that would
+/// have the gateway give up an instance that is well.
+fn target(whole: &str) -> Result<(InstanceId, String), ApiError> {
+    let malformed = || {
+        ApiError::new(
+            ErrorCode::BadRequest,
+            format!("{whole:?} names no instance: the path is /invoke/INSTANCE/PATH"),
+        )
+    };
+    let rest = whole.strip_prefix("/invoke/").ok_or_else(malformed)?;
     let split = rest.find(['/', '?']).unwrap_or(rest.len());
     let (id, path) = rest.split_at(split);
-    let id: InstanceId = id.parse().map_err(|_| gone())?;
-    let path = if path.starts_with('/') {
-        path.to_owned()
-    } else {
-        format!("/{path}")
-    };
-    invoke::invoke(worker, id, path, request).await
+    let id: InstanceId = id.parse().map_err(|_| malformed())?;
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    Ok((id, format!("{slash}{path}")))
 }
 
 async fn prepare_version(
@@ -234,4 +247,27 @@ fn lines<T: serde::Serialize>(items: impl futures::Stream<Item = T> + Send + 'st
     let kind = http::HeaderValue::from_static("application/x-ndjson");
     response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_passed_on_byte_for_byte() {
+        let at = |whole: &str| target(whole).map(|(id, path)| (id.to_string(), path));
+        assert_eq!(
+            at("/invoke/i-abc/a%2Fb?c"),
+            Ok(("i-abc".to_owned(), "/a%2Fb?c".to_owned()))
+        );
+        assert_eq!(at("/invoke/i-abc?c"), Ok(("i-abc".to_owned(), "/?c".to_owned())));
+        assert_eq!(at("/invoke/i-abc"), Ok(("i-abc".to_owned(), "/".to_owned())));
+    }
+
+    #[test]
+    fn a_name_that_is_no_instances_is_a_bad_request_and_not_an_instance_that_is_gone() {
+        for whole in ["/invoke/i-abc*", "/invoke//x", "/other"] {
+            assert_eq!(target(whole).map_err(|e| e.code), Err(ErrorCode::BadRequest), "{whole}");
+        }
+    }
 }
