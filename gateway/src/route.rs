@@ -59,6 +59,13 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
 
 fn function(name: &str, path: &str, query: Option<&str>) -> Result<Route, ApiError> {
     let name = named(name)?;
+    // `OPTIONS *` and `CONNECT host:port` are HTTP too. Nothing of theirs may end up in the name of an instance.
+    if !path.starts_with('/') {
+        return Err(ApiError::new(
+            ErrorCode::BadRequest,
+            format!("{path:?} is no path of a function: it starts with /"),
+        ));
+    }
     // The platform's own calls to a runtime. A runtime may decode the path before it looks, so this does too.
     let hook = HOOK_PREFIX.trim_matches('/').as_bytes();
     if path.split('/').any(|part| decoded(part) == hook) {
@@ -187,6 +194,13 @@ mod tests {
             assert_eq!(at("hello.localhost", path), Err(ErrorCode::NotFound), "{path}");
         }
         assert!(at("x", "/function/hello/rekindle/x").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused() {
+        assert_eq!(at("hello.localhost", "*"), Err(ErrorCode::BadRequest));
+        let request = Request::connect("hello.localhost:80").body(()).unwrap();
+        assert_eq!(route(&request).map_err(|e| e.code), Err(ErrorCode::BadRequest));
     }
 
     #[test]
