@@ -63,13 +63,13 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
         );
     }
     isolation::enter(&layout.worker_run())?;
-    isolation::raise_descriptor_limit();
+    let descriptors = isolation::raise_descriptor_limit();
     pid_file.record(args.listen, &layout.data)?;
     let outcome = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the async runtime could not be started")?
-        .block_on(platform(args, layout));
+        .block_on(platform(args, layout, descriptors));
     // Whatever the outcome: what the worker did not remove goes now, and the record with it.
     let cleaned = leftovers::sweep_cgroups_of(layout).and_then(|_| pid_file.forget());
     let _phase = fs::remove_file(layout.phase());
@@ -77,10 +77,10 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn platform(args: &UpArgs, layout: &Layout) -> Result<()> {
+async fn platform(args: &UpArgs, layout: &Layout, descriptors: u64) -> Result<()> {
     let _telemetry = rekindle_telemetry::init("rekindle").context("logs and traces cannot be set up")?;
     let mut roles = Roles::new()?;
-    let served = match Box::pin(start(args, layout, &mut roles)).await {
+    let served = match Box::pin(start(args, layout, descriptors, &mut roles)).await {
         Ok(true) => roles.serve().await,
         Ok(false) => Ok(()),
         Err(e) => Err(e),
@@ -91,7 +91,7 @@ async fn platform(args: &UpArgs, layout: &Layout) -> Result<()> {
 }
 
 /// Starts every role. False when it was told to stop meanwhile.
-async fn start(args: &UpArgs, layout: &Layout, roles: &mut Roles) -> Result<bool> {
+async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Roles) -> Result<bool> {
     let secrets = Secrets::in_directory(&layout.data)?;
     if secrets.admin_key_is_new {
         tracing::info!(target: super::LOG, file = %secrets.admin_key_file.display(), "made the admin key");
@@ -154,11 +154,13 @@ async fn start(args: &UpArgs, layout: &Layout, roles: &mut Roles) -> Result<bool
     }
 
     phase(layout, "starting the gateway");
-    let config = rekindle_gateway::Config::new(
+    let mut config = rekindle_gateway::Config::new(
         scheduler_address.to_string(),
         secrets.cluster_token.clone(),
         KeyHash::of(&secrets.admin_key),
     );
+    // One of the client, two between gateway and worker, one into the function.
+    config.max_connections = isolation::connections_within(descriptors, 4, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));
     phase(layout, "up");
     tracing::info!(target: super::LOG, url = background::address(args.listen), key = %secrets.admin_key_file.display(), "the platform is up");

@@ -11,6 +11,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 const NONE: Option<&str> = None;
+/// The usual limit of open files, where it cannot be asked for.
+const USUAL_DESCRIPTORS: u64 = 1024;
 
 /// Enters a mount namespace of its own, and mounts a tmpfs on `run`, seen by this process and its children only.
 pub(super) fn enter(run: &Path) -> Result<()> {
@@ -29,12 +31,39 @@ pub(super) fn enter(run: &Path) -> Result<()> {
         .with_context(|| format!("{}: no tmpfs can be mounted", run.display()))
 }
 
-/// As many descriptors as root allows: each instance holds several.
-pub(super) fn raise_descriptor_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        eprintln!("fn up: the limit of open files stays {soft}: {error}");
+/// As many descriptors as root allows: each instance and each connection holds several. Answers how many that are.
+pub(super) fn raise_descriptor_limit() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return USUAL_DESCRIPTORS;
+    };
+    if soft >= hard {
+        return soft;
+    }
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(error) => {
+            eprintln!("fn: the limit of open files stays {soft}: {error}");
+            soft
+        }
+    }
+}
+
+/// How many client connections a gateway may have where `limit` descriptors may be open and each connection calls for `each` of them,
+/// those behind it included. A quarter is left for everything else.
+pub(super) fn connections_within(limit: u64, each: u64, wanted: usize) -> usize {
+    let fit = limit / 4 * 3 / each.max(1);
+    usize::try_from(fit).map_or(wanted, |fit| wanted.min(fit).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        assert_eq!(connections_within(1 << 20, 2, 16_384), 16_384);
+        assert_eq!(connections_within(1_024, 2, 16_384), 384);
+        assert_eq!(connections_within(1_024, 4, 16_384), 192);
+        assert_eq!(connections_within(0, 4, 16_384), 1);
     }
 }

@@ -26,9 +26,12 @@ use crate::commands::doctor;
 pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
     let token = shared_token(&args.token_file)?;
     let key = secrets::admin_key(&args.key_file)?;
+    let descriptors = isolation::raise_descriptor_limit();
     serve("gateway", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
-        let config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
+        let mut config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
+        // One of the client, one to the worker.
+        config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
         roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));
         Ok(())
     })
