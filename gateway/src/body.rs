@@ -1,5 +1,4 @@
-//! Bodies on their way through: a request's, with its size limit and the question whether it may be sent again; an answer's, with its
-//! deadline and all that must last until its end.
+//! A request's body on its way through, with its size limit and the question whether it may be sent again.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +14,6 @@ use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
-use tokio::time::Sleep;
 
 /// Bodies up to this size are received before a slot is taken: a slow client then holds none, and they can be sent again.
 const KEPT_MAX: u64 = 64 << 10;
@@ -139,68 +137,5 @@ impl http_body::Body for Attempt {
 
     fn size_hint(&self) -> SizeHint {
         self.0.hint
-    }
-}
-
-/// An answer's body. It ends with an error at the deadline, and lets go of `held` (the slot, the place among the requests in flight,
-/// the span) when it is over or dropped.
-pub(crate) struct Answer<T> {
-    body: Body,
-    deadline: Pin<Box<Sleep>>,
-    held: Option<T>,
-}
-
-impl<T: OnDeadline + Send + Unpin + 'static> Answer<T> {
-    /// Wraps `body`.
-    pub(crate) fn wrap(body: Body, deadline: tokio::time::Instant, held: T) -> Body {
-        if http_body::Body::is_end_stream(&body) {
-            return body;
-        }
-        Body::new(Self {
-            body,
-            deadline: Box::pin(tokio::time::sleep_until(deadline)),
-            held: Some(held),
-        })
-    }
-}
-
-/// Told when an answer was not whole by its deadline.
-pub(crate) trait OnDeadline {
-    /// The deadline has passed.
-    fn deadline_passed(&mut self);
-}
-
-impl<T: OnDeadline + Send + Unpin> http_body::Body for Answer<T> {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(frame) => {
-                if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&self.body) {
-                    self.held = None;
-                }
-                Poll::Ready(frame.map(|f| f.map_err(Into::into)))
-            }
-            Poll::Pending => match self.deadline.as_mut().poll(cx) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(()) => {
-                    if let Some(mut held) = self.held.take() {
-                        held.deadline_passed();
-                    }
-                    Poll::Ready(Some(Err(
-                        "the function did not end its answer within its timeout".into()
-                    )))
-                }
-            },
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        http_body::Body::is_end_stream(&self.body)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
     }
 }

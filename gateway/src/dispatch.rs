@@ -7,15 +7,17 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
+use rekindle_relay::Lasting;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{INSTANCE, INVOCATION, REQUEST_ID, START};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::body::{Answer, OnDeadline, Upload};
-use crate::forward::{self, Attempted, Outgoing};
+use crate::body::Upload;
+use crate::exchange::{Answered, Came, Exchange};
+use crate::forward::Outgoing;
 use crate::headers;
 use crate::scheduler::Http;
 use crate::slots::{Slot, Slots};
@@ -45,19 +47,8 @@ pub(crate) struct Call {
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
     pub(crate) arrived: Instant,
-}
-
-/// What lasts until an answer's last byte.
-struct Held {
-    slot: Slot,
-    _place: OwnedSemaphorePermit,
-    _span: Span,
-}
-
-impl OnDeadline for Held {
-    fn deadline_passed(&mut self) {
-        self.slot.is_stuck();
-    }
+    /// Closes the client's connection.
+    pub(crate) connection: CancellationToken,
 }
 
 impl Dispatch {
@@ -106,50 +97,41 @@ impl Dispatch {
             route: call.arrived.elapsed(),
             ..Phases::default()
         };
+        let outgoing = Arc::new(outgoing);
+        let place = Arc::new(place);
+        let mut last = None;
         for _ in 0..ATTEMPTS {
             let placing = Instant::now();
-            let mut slot = self.place(&call).await?;
+            let slot = self.place(&call).await?;
             phases.place += placing.elapsed();
-            let sent = Instant::now();
-            let deadline = tokio::time::Instant::now() + slot.seat.timeout;
-            let start = slot.seat.start();
-            match forward::attempt(&self.workers, &self.token, &outgoing, &slot.seat, deadline).await {
-                Attempted::Answered(answer) => {
-                    slot.seat.note_answer();
-                    phases.answer = sent.elapsed();
-                    let held = Held {
-                        slot,
-                        _place: place,
-                        _span: Span::current(),
-                    };
-                    return Ok(finish(&call, answer, start, &phases, deadline, held));
+            let exchange = Exchange {
+                workers: self.workers.clone(),
+                token: self.token.clone(),
+                outgoing: outgoing.clone(),
+                slot,
+                place: place.clone(),
+                connection: call.connection.clone(),
+            };
+            // From here on the function may be at work: the slot is its own until it is done, whoever waits for the answer.
+            match Lasting::new(exchange.run()).await {
+                Came::Answer(answer) => {
+                    phases.answer = answer.took;
+                    return Ok(finish(&call, answer, &phases));
                 }
-                Attempted::Gone => {
-                    slot.is_gone();
-                    drop(slot);
+                Came::Failed(error) => {
+                    outgoing.body.check_size(self.max_body)?;
+                    return Err(error);
+                }
+                Came::Nothing(error) => {
                     outgoing.body.check_size(self.max_body)?;
                     if !outgoing.body.can_be_sent_again() {
-                        return Err(moved(&call.function));
+                        return Err(error);
                     }
-                }
-                Attempted::TimedOut => {
-                    slot.is_stuck();
-                    return Err(timed_out(&call.function, slot.seat.timeout));
-                }
-                Attempted::Failed { error, instance_ended } => {
-                    outgoing.body.check_size(self.max_body)?;
-                    match error.code {
-                        _ if instance_ended => slot.is_gone(),
-                        // The worker's clock was first.
-                        ErrorCode::FunctionTimeout => slot.is_stuck(),
-                        ErrorCode::FunctionError => slot.seat.note_answer(),
-                        _ => {}
-                    }
-                    return Err(error);
+                    last = Some(error);
                 }
             }
         }
-        Err(moved(&call.function))
+        Err(last.unwrap_or_else(|| ApiError::new(ErrorCode::Internal, "an invocation was not attempted")))
     }
 
     /// The request as it will go to a worker.
@@ -194,15 +176,11 @@ impl Dispatch {
 }
 
 /// The answer as the client gets it.
-fn finish(
-    call: &Call,
-    answer: Response<Incoming>,
-    start: StartKind,
-    phases: &Phases,
-    deadline: tokio::time::Instant,
-    held: Held,
-) -> Response<Body> {
-    let (mut parts, body) = answer.into_parts();
+fn finish(call: &Call, answer: Answered, phases: &Phases) -> Response<Body> {
+    let Answered {
+        response, seat, start, ..
+    } = answer;
+    let (mut parts, body) = response.into_parts();
     let worker = timing::of_worker(&parts.headers);
     // A restore that fails before the function ran is followed by a boot; the worker says what it came to.
     let said = parts.headers.get(START).and_then(|v| v.to_str().ok()?.parse().ok());
@@ -213,31 +191,14 @@ fn finish(
     headers::strip_answer(&mut parts.headers);
     headers::set(&mut parts.headers, REQUEST_ID, &call.request_id);
     headers::set(&mut parts.headers, START, start.as_str());
-    headers::set(&mut parts.headers, INSTANCE, held.slot.seat.instance.as_str());
+    headers::set(&mut parts.headers, INSTANCE, seat.instance.as_str());
     if let Some((name, value)) = timing::merged(phases, &worker) {
         parts.headers.insert(name, value);
     }
     let span = Span::current();
-    span.record("faas.instance", held.slot.seat.instance.as_str());
-    span.record("faas.version", held.slot.seat.version.0);
+    span.record("faas.instance", seat.instance.as_str());
+    span.record("faas.version", seat.version.0);
     span.record("faas.start", start.as_str());
     span.record("faas.coldstart", start != StartKind::Warm);
-    Response::from_parts(parts, Answer::wrap(Body::new(body), deadline, held))
-}
-
-fn timed_out(function: &FunctionName, limit: std::time::Duration) -> ApiError {
-    ApiError::new(
-        ErrorCode::FunctionTimeout,
-        format!(
-            "{function} did not answer within its timeout of {}s: raise timeout in fn.toml, or see `fn logs {function}`",
-            limit.as_secs_f64()
-        ),
-    )
-}
-
-fn moved(function: &FunctionName) -> ApiError {
-    ApiError::new(
-        ErrorCode::Unavailable,
-        format!("the instance of {function} went away before it took the request: try again"),
-    )
+    Response::from_parts(parts, Body::new(body))
 }

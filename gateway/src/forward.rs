@@ -34,8 +34,14 @@ pub(crate) struct Outgoing {
 pub(crate) enum Attempted {
     /// The function answers; the body is still to come.
     Answered(Response<Incoming>),
-    /// The instance is gone and has seen nothing of the request, or its worker cannot be reached.
+    /// The instance is gone and has seen nothing of the request: its worker says so.
     Gone,
+    /// The instance has seen nothing of the request, as it is busy: its worker says so.
+    Busy,
+    /// Its worker cannot be reached.
+    Unreachable,
+    /// The connection broke before the answer's headers; the function may have the request.
+    Broken(ApiError),
     /// The deadline passed before the answer's headers.
     TimedOut,
     /// The platform or the handler says what went wrong. With `instance_ended` the instance is of no use any more.
@@ -70,11 +76,11 @@ pub(crate) async fn attempt(
         Err(_) => return Attempted::TimedOut,
         Ok(Err(error)) if error.is_connect() => {
             tracing::warn!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
-            return Attempted::Gone;
+            return Attempted::Unreachable;
         }
         Ok(Err(error)) => {
             tracing::debug!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
-            return failed(broken(outgoing), false);
+            return Attempted::Broken(broken(outgoing));
         }
         Ok(Ok(answer)) => answer,
     };
@@ -126,8 +132,10 @@ fn broken(outgoing: &Outgoing) -> ApiError {
 async fn platform_error(code: &HeaderValue, answer: Response<Incoming>, deadline: Instant) -> Attempted {
     let code = code.to_str().ok().and_then(|c| c.parse::<ErrorCode>().ok());
     let code = code.unwrap_or(ErrorCode::Internal);
-    if code == ErrorCode::InstanceGone {
-        return Attempted::Gone;
+    match code {
+        ErrorCode::InstanceGone => return Attempted::Gone,
+        ErrorCode::InstanceBusy => return Attempted::Busy,
+        _ => {}
     }
     let status = answer.status();
     let retry_after_s = answer

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use http::header::{CONNECTION, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use rekindle_relay::strip_hop_by_hop;
 use rekindle_wire::headers::{
     CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING, START,
 };
@@ -11,29 +12,10 @@ use rekindle_wire::ids::RequestId;
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
-const HOP_BY_HOP: [HeaderName; 6] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT];
-const HOP_BY_HOP_TOO: [&str; 4] = [
-    "keep-alive",
-    "proxy-connection",
-    "proxy-authenticate",
-    "proxy-authorization",
-];
 
-/// Removes what belongs to one connection (RFC 9110, 7.6.1) and what only the platform may say.
+/// Removes what belongs to one connection and what only the platform may say.
 fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .filter_map(|n| n.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP_TOO {
-        headers.remove(name);
-    }
+    strip_hop_by_hop(headers);
     let ours: Vec<HeaderName> = headers
         .keys()
         .filter(|n| n.as_str().starts_with(PLATFORM_PREFIX))

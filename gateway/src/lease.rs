@@ -2,13 +2,16 @@
 //!
 //! A lease's life: granted by the scheduler, used (slots taken and released, renewed meanwhile), then unused for its own length and
 //! returned; or wanted back (`closing`): nothing new is sent, and it is returned once its last slot is free; or its instance is gone.
+//!
+//! A slot can be lost: nobody waits for its invocation any more, and the function may go on with it. It is not used again while that
+//! may last. A lease with only lost slots is returned, and the worker's heartbeats tell the scheduler what is free again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rekindle_wire::api::StartKind;
-use rekindle_wire::internal::{Placement, ReturnedLease};
+use rekindle_wire::internal::{OVERDUE_LIMIT, Placement, ReturnedLease};
 use rekindle_wire::{InstanceId, VersionNumber};
 
 /// What an invocation must know of the instance it was given.
@@ -43,9 +46,13 @@ impl Seat {
 pub(crate) enum Outcome {
     /// The slot is free.
     Free,
-    /// The invocation ran into its timeout; the function may go on with it.
+    /// Nobody waits for the invocation any more; the function may go on with it.
+    Lost,
+    /// The same, as it ran into its timeout.
     Stuck,
-    /// The instance does not exist any more.
+    /// The worker could not be reached. Nothing is wrong with the instance, as far as is known.
+    Unreachable,
+    /// The instance does not exist any more: its worker says so.
     Gone,
 }
 
@@ -53,7 +60,10 @@ pub(crate) enum Outcome {
 struct Lease {
     seat: Seat,
     slots: u32,
+    /// Lost ones included.
     used: u32,
+    /// Until when each lost slot is not used again.
+    lost: Vec<Instant>,
     length: Duration,
     expires: Instant,
     last_used: Instant,
@@ -69,7 +79,23 @@ impl Lease {
             served: self.seat.answered.load(Ordering::Acquire),
             idle_ms: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
             stuck: self.stuck,
+            busy: self.lost(),
         }
+    }
+
+    fn lost(&self) -> u32 {
+        u32::try_from(self.lost.len()).unwrap_or(u32::MAX)
+    }
+
+    fn is_unused(&self) -> bool {
+        self.used <= self.lost()
+    }
+
+    /// Counts slots as free again whose invocations must have come to an end.
+    fn regain(&mut self, now: Instant) {
+        let before = self.lost();
+        self.lost.retain(|until| *until > now);
+        self.used = self.used.saturating_sub(before - self.lost());
     }
 }
 
@@ -101,6 +127,7 @@ impl Leases {
             },
             slots: placement.slots.max(1),
             used: 0,
+            lost: Vec::new(),
             length,
             expires,
             last_used: now,
@@ -111,6 +138,7 @@ impl Leases {
 
     /// Takes a slot: of the instance used last, so that the others may idle out.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Seat> {
+        self.leases.iter_mut().for_each(|l| l.regain(now));
         let lease = self
             .leases
             .iter_mut()
@@ -135,21 +163,25 @@ impl Leases {
         let Some(lease) = self.find(instance) else {
             return false;
         };
-        lease.used = lease.used.saturating_sub(1);
         lease.last_used = now;
         match outcome {
-            Outcome::Free => {}
-            Outcome::Stuck => {
-                lease.stuck = true;
+            Outcome::Free => lease.used = lease.used.saturating_sub(1),
+            Outcome::Lost | Outcome::Stuck => {
+                lease.lost.push(now + lease.seat.timeout + OVERDUE_LIMIT);
                 // With several slots the others may still be good.
-                lease.closing |= lease.slots == 1;
+                lease.stuck |= outcome == Outcome::Stuck && lease.slots == 1;
+                lease.closing |= lease.lost() >= lease.slots;
+            }
+            Outcome::Unreachable => {
+                lease.used = lease.used.saturating_sub(1);
+                lease.closing = true;
             }
             Outcome::Gone => {
                 self.leases.retain(|l| l.seat.instance != *instance);
                 return false;
             }
         }
-        lease.closing && lease.used == 0
+        lease.closing && lease.is_unused()
     }
 
     /// Sends nothing new to an instance. Answers whether it is one of these.
@@ -167,7 +199,7 @@ impl Leases {
         let mut back = Vec::new();
         self.leases.retain(|l| {
             let unused = now.saturating_duration_since(l.last_used) >= l.length;
-            let over = l.used == 0 && (l.closing || unused);
+            let over = l.is_unused() && (l.closing || unused);
             if over {
                 back.push(l.returned(now));
             }
@@ -296,6 +328,46 @@ mod tests {
         assert!(back[0].stuck);
         assert_eq!(b.instance, id("i-b"));
         assert_eq!(leases.held(), [id("i-b")]);
+    }
+
+    #[test]
+    fn a_lost_slot_is_not_used_again_while_the_function_may_go_on() {
+        let start = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), start);
+        let a = leases.take(start).unwrap();
+        assert!(!leases.release(&a.instance, Outcome::Stuck, start));
+        assert!(leases.take(start).is_some(), "the other slot is good");
+        assert!(leases.take(start).is_none(), "the lost slot was used again");
+        leases.release(&a.instance, Outcome::Free, start);
+        // Its timeout and what a function may be overdue have passed.
+        let later = start + Duration::from_secs(1) + OVERDUE_LIMIT;
+        assert!(leases.take(later).is_some());
+        assert!(leases.take(later).is_some());
+    }
+
+    #[test]
+    fn a_lease_with_only_lost_slots_is_returned_as_busy() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        for last in [false, true] {
+            let seat = leases.take(now).unwrap();
+            assert_eq!(leases.release(&seat.instance, Outcome::Lost, now), last);
+        }
+        let back = leases.give_back(now);
+        assert_eq!((back[0].busy, back[0].stuck), (2, false));
+    }
+
+    #[test]
+    fn an_unreachable_workers_lease_is_returned_and_nothing_sent_meanwhile() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        let seat = leases.take(now).unwrap();
+        assert!(leases.release(&seat.instance, Outcome::Unreachable, now));
+        assert!(leases.take(now).is_none());
+        assert_eq!(leases.give_back(now).len(), 1);
     }
 
     #[test]

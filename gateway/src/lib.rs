@@ -1,13 +1,14 @@
 //! The gateway: HTTP in. Functions under `/function/{name}/…` and at `{name}.localhost`, the admin API under `/v1/`.
 //!
 //! The life of an invocation is `dispatch`: take a slot from `slots` (which holds leases and asks the scheduler for more), send the
-//! request on by `forward`, give the answer back as it comes.
+//! request on by `exchange` and `forward`, give the answer back as it comes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
 mod admin;
 mod body;
 mod dispatch;
+mod exchange;
 mod forward;
 mod headers;
 mod keeper;

@@ -17,6 +17,7 @@ use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::dispatch::{Call, Dispatch};
@@ -174,21 +175,33 @@ async fn accept(
 async fn serve_connection(gateway: Arc<Gateway>, stream: TcpStream, peer: SocketAddr, mut ended: watch::Receiver<()>) {
     // It fails on a socket that is closed already; the first read then says so.
     drop(stream.set_nodelay(true));
+    let cut = CancellationToken::new();
+    let cutting = cut.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let gateway = gateway.clone();
-        async move { Ok::<_, std::convert::Infallible>(gateway.answer(request.map(Body::new), peer.ip()).await) }
+        let (gateway, cutting) = (gateway.clone(), cutting.clone());
+        async move {
+            let request = request.map(Body::new);
+            Ok::<_, std::convert::Infallible>(gateway.answer(request, peer.ip(), cutting).await)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let result = tokio::select! {
-        result = &mut connection => result,
-        _ = ended.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let serving = async {
+        tokio::select! {
+            result = &mut connection => result,
+            _ = ended.changed() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
+    };
+    let result = tokio::select! {
+        result = serving => result,
+        // Its client did not read an answer to its end in time.
+        () = cut.cancelled() => return tracing::debug!(%peer, "a client's connection was cut off at an answer's deadline"),
     };
     if let Err(error) = result {
         tracing::debug!(%peer, %error, "a client's connection ended early");
@@ -196,9 +209,9 @@ async fn serve_connection(gateway: Arc<Gateway>, stream: TcpStream, peer: Socket
 }
 
 impl Gateway {
-    async fn answer(&self, request: Request<Body>, peer: IpAddr) -> Response<Body> {
+    async fn answer(&self, request: Request<Body>, peer: IpAddr, connection: CancellationToken) -> Response<Body> {
         let request_id = headers::request_id(request.headers());
-        let answered = self.routed(request, peer, &request_id).await;
+        let answered = self.routed(request, peer, &request_id, connection).await;
         let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
         let out = answer.headers_mut();
         out.remove(HeaderName::from_static(PLATFORM_ERROR));
@@ -208,7 +221,13 @@ impl Gateway {
         answer
     }
 
-    async fn routed(&self, request: Request<Body>, peer: IpAddr, request_id: &str) -> Result<Response<Body>, ApiError> {
+    async fn routed(
+        &self,
+        request: Request<Body>,
+        peer: IpAddr,
+        request_id: &str,
+        connection: CancellationToken,
+    ) -> Result<Response<Body>, ApiError> {
         let arrived = Instant::now();
         let call = |function, path, invocation, force| Call {
             function,
@@ -218,6 +237,7 @@ impl Gateway {
             request_id: request_id.to_owned(),
             peer,
             arrived,
+            connection,
         };
         match route(&request)? {
             Route::Function { name, path } => {

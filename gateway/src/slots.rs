@@ -24,6 +24,8 @@ const WAITERS_MAX: usize = 1_024;
 const ASKS_MAX: usize = 64;
 /// An ask that is out for longer waits at the scheduler, and nothing is being started for it: it can be called off.
 const CALL_OFF_AFTER: Duration = Duration::from_millis(50);
+/// How long other workers are preferred to one that could not be reached.
+const AVOID_FOR: Duration = Duration::from_secs(3);
 /// What a wait may take on top of the scheduler's own limit.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -68,6 +70,8 @@ pub(crate) struct Slots {
     wait: Duration,
     asked: AtomicU64,
     functions: Mutex<HashMap<FunctionName, Function>>,
+    /// Workers that could not be reached, and when.
+    unreached: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 /// A slot in use; free again when dropped.
@@ -86,9 +90,21 @@ impl Slot {
         self.outcome = Outcome::Gone;
     }
 
-    /// The function may still be busy with the invocation.
+    /// Nobody waits for the invocation any more, and the function may still be busy with it.
+    pub(crate) fn is_lost(&mut self) {
+        self.outcome = Outcome::Lost;
+    }
+
+    /// The same, as it ran into its timeout.
     pub(crate) fn is_stuck(&mut self) {
         self.outcome = Outcome::Stuck;
+    }
+
+    /// The worker could not be reached.
+    pub(crate) fn is_unreachable(&mut self) {
+        self.outcome = Outcome::Unreachable;
+        let mut unreached = self.slots.unreached.lock();
+        unreached.insert(self.seat.address.clone(), Instant::now());
     }
 }
 
@@ -112,6 +128,7 @@ impl Slots {
             wait,
             asked: AtomicU64::new(0),
             functions: Mutex::default(),
+            unreached: Mutex::default(),
         })
     }
 
@@ -325,7 +342,10 @@ impl Slots {
         held: Vec<InstanceId>,
         gone: Vec<InstanceId>,
     ) -> PlacementRequest {
+        let mut unreached = self.unreached.lock();
+        unreached.retain(|_, since| since.elapsed() < AVOID_FOR);
         PlacementRequest {
+            avoid: unreached.keys().map(ToString::to_string).collect(),
             gateway: self.gateway.clone(),
             function: function.clone(),
             held,

@@ -9,11 +9,14 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{InstanceId, WorkerId};
 
-use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage};
+use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage, Worker};
 
 /// A lease its gateway does not list is granted again once it is this old: the answer that granted it must have been lost. Before
 /// that the answer may still be on its way.
 pub(crate) const LOST_ANSWER: Millis = Millis(3_000);
+
+/// How long a worker that a gateway could not reach is passed over for it.
+pub(crate) const AVOID_FOR: Millis = Millis(3_000);
 
 /// What a gateway asks for.
 #[derive(Debug, Clone)]
@@ -22,6 +25,21 @@ pub(crate) struct Ask {
     pub(crate) held: Vec<InstanceId>,
     /// Start a new instance this way, whatever is there.
     pub(crate) force: Option<StartKind>,
+    /// Addresses of workers it could not reach, and until when that counts.
+    pub(crate) avoid: Vec<String>,
+    pub(crate) avoid_until: Millis,
+}
+
+impl Ask {
+    /// Whether an instance on `worker` is of no use to it. Where there is no other worker, this one may be reachable again.
+    fn avoids(&self, fleet: &Fleet, worker: &Worker, now: Millis) -> bool {
+        now < self.avoid_until
+            && self.avoid.contains(&worker.address)
+            && fleet
+                .workers
+                .values()
+                .any(|w| w.alive && !self.avoid.contains(&w.address))
+    }
 }
 
 /// What is missing.
@@ -70,7 +88,7 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
             free_up: least_recently_used(fleet, not_its_own).or_else(|| longest_held(fleet, ask, of_version)),
         };
     }
-    match roomiest(fleet, live) {
+    match roomiest(fleet, live, ask, now) {
         Ok(worker) => Decision::Start {
             worker,
             kind: ask.force.unwrap_or_else(|| live.natural_start()),
@@ -87,7 +105,10 @@ fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<
             && !i.draining
             && matches!(i.stage, Stage::Ready | Stage::Starting)
             && i.in_flight < i.slots
-            && fleet.workers.get(&i.worker).is_some_and(|w| w.alive)
+            && fleet
+                .workers
+                .get(&i.worker)
+                .is_some_and(|w| w.alive && !ask.avoids(fleet, w, now))
             && may_lease(id, i, ask, now)
     };
     fleet
@@ -109,12 +130,12 @@ fn may_lease(id: &InstanceId, instance: &Instance, ask: &Ask, now: Millis) -> bo
 }
 
 /// The worker for a new instance.
-fn roomiest(fleet: &Fleet, live: &LiveVersion) -> Result<WorkerId, Decision> {
+fn roomiest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Result<WorkerId, Decision> {
     let need = live.memory();
     let alive: Vec<_> = fleet
         .workers
         .iter()
-        .filter(|(_, w)| w.alive)
+        .filter(|(_, w)| w.alive && !ask.avoids(fleet, w, now))
         .map(|(id, w)| (id, w, w.capacity.saturating_sub(fleet.reserved(id))))
         .collect();
     let Some(largest) = alive.iter().map(|(_, w, _)| w.capacity).max() else {

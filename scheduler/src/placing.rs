@@ -11,7 +11,7 @@ use tracing::Instrument as _;
 
 use crate::fleet::retire::Retiree;
 use crate::fleet::{LiveVersion, Stage};
-use crate::placement::{Ask, Decision, Shortage, place};
+use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
 use crate::reaper;
 use crate::state::{Memory, Scheduler};
 use crate::waiting::{Answer, PER_FUNCTION, Waiter};
@@ -53,6 +53,8 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
             gateway: request.gateway,
             held: request.held,
             force: request.force,
+            avoid: request.avoid,
+            avoid_until: scheduler.now().plus(AVOID_FOR),
         },
         answer,
     };

@@ -14,7 +14,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
-use crate::fleet::{LiveVersion, Stage};
+use crate::fleet::{LiveVersion, Millis, Stage};
 use crate::placement::{Ask, Decision, place};
 use crate::placing::pump;
 use crate::reaper;
@@ -172,6 +172,8 @@ async fn room(scheduler: &Scheduler, version: &NewVersion, instance: &InstanceId
         gateway: rekindle_wire::ids::GatewayId::generate(),
         held: Vec::new(),
         force: Some(StartKind::Booted),
+        avoid: Vec::new(),
+        avoid_until: Millis(0),
     };
     let until = Instant::now() + ROOM_LIMIT;
     loop {

@@ -1,35 +1,26 @@
 //! One invocation into an instance: wait until it is ready, send the request over a connection inside its sandbox, stream
-//! the answer back. The request counts as in flight until the last byte of the answer is gone.
+//! the answer back. The request counts as in flight until the function has ended its answer, whether anybody waits for it or not.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
-use http_body::Frame;
+use hyper::body::Incoming;
+use rekindle_relay::{Answer, End, Held, Lasting, strip_hop_by_hop};
 use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::START_LIMIT;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::Instrument;
 
-use crate::instance::{InFlight, Instance, gone};
+use crate::instance::{Entry, InFlight, Instance, Parts, gone, overdue};
 use crate::worker::Worker;
 
 /// The deadline of a request that brings none.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
-/// Headers that concern one connection only.
-const HOP_BY_HOP: [&str; 7] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "upgrade",
-];
+/// The gateway ends an answer at its deadline; this much later the worker does, for a gateway that is gone.
+const BACKSTOP: Duration = Duration::from_secs(2);
 
 /// Serves `ANY /invoke/{instance}/{path}`.
 ///
@@ -52,38 +43,99 @@ async fn forward(
     path: String,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let deadline = deadline(request.headers());
+    let last = deadline(request.headers());
     let instance = worker.instance(&id).ok_or_else(gone)?;
-    let (in_flight, first) = instance.usage.enter().ok_or_else(gone)?;
-    let waited = Instant::now();
-    let parts = instance.until_ready(deadline).await?;
-    let start = waited.elapsed();
-    let inward = inward(request, &path)?;
-    let sent = Instant::now();
-    let answered = tokio::time::timeout_at(deadline, parts.client.send(inward))
-        .instrument(tracing::info_span!("function", otel.kind = "client"))
-        .await;
-    let answer = match answered {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(e)) => {
-            tracing::debug!(error = ?e, "no answer");
-            return Err(instance.end_reason().await);
-        }
-        Err(_) => {
-            return Err(ApiError::new(
-                ErrorCode::FunctionTimeout,
-                format!(
-                    "the function did not answer within its timeout of {} s; raise timeout in fn.toml",
-                    instance.spec.manifest.timeout().as_secs_f64()
-                ),
-            ));
-        }
+    let (in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency) {
+        Entry::Entered(in_flight, first) => (in_flight, first),
+        Entry::Full => return Err(busy()),
+        Entry::Closed => return Err(gone()),
     };
-    let function = sent.elapsed();
-    if first {
-        record_working_set(&worker, &instance);
+    let waited = Instant::now();
+    let parts = instance.until_ready(last.min(Deadline::now() + START_LIMIT)).await?;
+    let start = first.then(|| waited.elapsed());
+    // The function's time begins now: what its start took is the platform's.
+    let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
+    let request = inward(request, &path, deadline)?;
+    let exchange = Exchange {
+        worker,
+        instance,
+        parts,
+        in_flight,
+        start,
+        deadline,
+    };
+    // The function does not learn that nobody waits any more: it goes on, and counts as long as it does.
+    Lasting::new(exchange.run(request)).await
+}
+
+/// The answer to a request above what the instance takes at once: the gateway places it again.
+fn busy() -> ApiError {
+    ApiError::new(
+        ErrorCode::InstanceBusy,
+        "the instance has as many requests in it as it takes",
+    )
+}
+
+/// A request in the function.
+struct Exchange {
+    worker: Arc<Worker>,
+    instance: Arc<Instance>,
+    parts: Arc<Parts>,
+    in_flight: InFlight,
+    /// How long it waited for the instance, for the first one.
+    start: Option<Duration>,
+    deadline: Deadline,
+}
+
+impl Exchange {
+    async fn run(self, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let sent = Instant::now();
+        let parts = self.parts;
+        let mut sending = Box::pin(async move { parts.client.send(request).await });
+        let answered = tokio::time::timeout_at(self.deadline, &mut sending)
+            .instrument(tracing::info_span!("function", otel.kind = "client"))
+            .await;
+        let answer = match answered {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(e)) => {
+                tracing::debug!(error = ?e, "no answer");
+                return Err(self.instance.end_reason().await);
+            }
+            Err(_) => {
+                let limit = self.instance.spec.manifest.timeout();
+                tokio::spawn(overdue::wait(self.worker, self.instance, self.in_flight, sending));
+                return Err(ApiError::new(
+                    ErrorCode::FunctionTimeout,
+                    format!(
+                        "the function did not answer within its timeout of {} s; raise timeout in fn.toml",
+                        limit.as_secs_f64()
+                    ),
+                ));
+            }
+        };
+        let function = sent.elapsed();
+        if self.start.is_some() {
+            record_working_set(&self.worker, &self.instance);
+        }
+        let mut answer = outward(answer, &self.instance, self.start, function);
+        let left = self.deadline.saturating_duration_since(Deadline::now());
+        answer.headers_mut().insert(
+            headers::TIME_LEFT_MS,
+            HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+        );
+        Ok(answer.map(|body| Body::new(Answer::wrap(body, self.deadline + BACKSTOP, Inside(self.in_flight)))))
     }
-    Ok(outward(answer, &instance, first.then_some(start), function, in_flight))
+}
+
+/// In the instance until the answer's last byte.
+struct Inside(InFlight);
+
+impl Held for Inside {
+    fn ended(self, _: End) {
+        // Where it was not whole the connection is closed, and the function's next write fails. Whether a late function must go is
+        // the gateway's to say, which looks at the deadline itself.
+        drop(self.0);
+    }
 }
 
 fn deadline(headers: &HeaderMap) -> Deadline {
@@ -98,7 +150,7 @@ fn deadline(headers: &HeaderMap) -> Deadline {
 }
 
 /// The request as the function sees it.
-fn inward(request: Request<Body>, path: &str) -> Result<Request<Body>, ApiError> {
+fn inward(request: Request<Body>, path: &str, deadline: Deadline) -> Result<Request<Body>, ApiError> {
     let (mut head, body) = request.into_parts();
     let uri = format!("http://function{path}");
     head.uri = uri
@@ -114,25 +166,31 @@ fn inward(request: Request<Body>, path: &str) -> Result<Request<Body>, ApiError>
     for name in internal {
         head.headers.remove(name);
     }
-    for name in HOP_BY_HOP {
-        head.headers.remove(name);
+    strip_hop_by_hop(&mut head.headers);
+    if http_body::Body::size_hint(&body).exact().is_none() {
+        // Said outright, as else a GET would lose its body.
+        head.headers
+            .insert(http::header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
+    let until = SystemTime::now() + deadline.saturating_duration_since(Deadline::now());
+    let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    head.headers.insert(
+        headers::DEADLINE_MS,
+        HeaderValue::from(u64::try_from(until).unwrap_or(u64::MAX)),
+    );
     rekindle_telemetry::inject(&mut head.headers);
     Ok(Request::from_parts(head, body))
 }
 
 /// The answer as the gateway gets it.
 fn outward(
-    answer: Response<hyper::body::Incoming>,
+    answer: Response<Incoming>,
     instance: &Instance,
     start: Option<Duration>,
     function: Duration,
-    in_flight: InFlight,
-) -> Response<Body> {
+) -> Response<Incoming> {
     let (mut head, body) = answer.into_parts();
-    for name in HOP_BY_HOP {
-        head.headers.remove(name);
-    }
+    strip_hop_by_hop(&mut head.headers);
     // Only the platform speaks in its own name.
     head.headers.remove(headers::PLATFORM_ERROR);
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
@@ -157,36 +215,7 @@ fn outward(
     } else {
         head.headers.remove(headers::START);
     }
-    Response::from_parts(
-        head,
-        Body::new(Counted {
-            body,
-            _in_flight: in_flight,
-        }),
-    )
-}
-
-/// A body that keeps its request in flight until it ends.
-struct Counted {
-    body: hyper::body::Incoming,
-    _in_flight: InFlight,
-}
-
-impl http_body::Body for Counted {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
+    Response::from_parts(head, body)
 }
 
 /// After the first answer of a restored instance: what it touched belongs to the snapshot's working set.

@@ -80,7 +80,7 @@ async fn run(
     phase(events, VersionState::Warming).await?;
     warm_up(&instance, &parts).await?;
     // Whoever calls it next finds it warm: its start belongs to the deploy.
-    drop(instance.usage.enter());
+    instance.usage.note_served();
     let (mut snapshot, mut snapshot_error) = (None, None);
     if spec.manifest.snapshot {
         phase(events, VersionState::Snapshotting).await?;

@@ -82,6 +82,8 @@ error_codes! {
     BuildFailed = ("build_failed", UNPROCESSABLE_ENTITY),
     /// The instance the gateway wanted is gone; the gateway places the request again. Users do not see it.
     InstanceGone = ("instance_gone", GONE),
+    /// The instance has as many requests in it as it takes; the gateway places the request again. Users do not see it.
+    InstanceBusy = ("instance_busy", CONFLICT),
     /// A defect of the platform.
     Internal = ("internal", INTERNAL_SERVER_ERROR),
 }

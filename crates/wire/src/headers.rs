@@ -21,6 +21,9 @@ pub const FUNCTION_ERROR: &str = "x-fn-function-error";
 pub const FORCE_START: &str = "x-fn-force-start";
 /// Between roles: the platform error code of an answer that the function did not give.
 pub const PLATFORM_ERROR: &str = "x-rekindle-error";
+/// From a worker with a function's answer: milliseconds left for the rest of it. A deadline by the clock would not do, as the
+/// function's time begins when its instance is ready.
+pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
 /// Between roles: the cluster's secret.
 pub const CLUSTER_TOKEN: &str = "x-rekindle-token";
 /// The path prefix under which a runtime answers the platform itself (snapshot hooks); never reachable from outside.

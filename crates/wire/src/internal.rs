@@ -16,6 +16,7 @@
 //! | gateway → worker | `ANY /invoke/{instance}/{path}` | the invocation; streams both ways |
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,13 @@ use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
 use crate::ids::{FunctionName, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
+
+/// How long a request waits in its worker for the instance to be ready: a restore, and a boot where that failed, have limits of their
+/// own below this. The function's timeout begins only then.
+pub const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a function may go on with an invocation past its timeout; then its instance takes nothing new and is stopped.
+pub const OVERDUE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A content-addressed archive of files in the store: `layers/{digest}.tar.zst`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -69,9 +77,12 @@ pub struct PlacementRequest {
     pub force: Option<StartKind>,
     /// How long the scheduler may keep the request waiting for a slot, milliseconds.
     pub wait_ms: u64,
-    /// Instances the gateway found gone, so that the scheduler forgets them.
+    /// Instances their worker said are gone, so that the scheduler forgets them.
     #[serde(default)]
     pub gone: Vec<InstanceId>,
+    /// Addresses of workers the gateway could not reach just now: it wants an instance elsewhere, unless there is no other worker.
+    #[serde(default)]
+    pub avoid: Vec<String>,
 }
 
 /// A slot for invocations on one instance, leased to the asking gateway.
@@ -119,6 +130,9 @@ pub struct ReturnedLease {
     /// at a time is stopped.
     #[serde(default)]
     pub stuck: bool,
+    /// Invocations that may still be in it although nobody waits for them; the worker's next heartbeat says how many there are.
+    #[serde(default)]
+    pub busy: u32,
 }
 
 /// What a gateway shall do with its leases.

@@ -126,39 +126,6 @@ async fn even_a_get_may_have_a_body_of_unknown_length() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_the_invocation() {
-    let platform = Platform::start().await;
-    platform.deploy("hello", "").await;
-    // Before the answer begins, and in the middle of it.
-    for (n, path) in ["hello/hang", "hello/stall"].into_iter().enumerate() {
-        let call = tokio::spawn(platform.function(path).send());
-        let call = match path {
-            "hello/stall" => {
-                let mut begun = call.await.unwrap().unwrap();
-                assert_eq!(begun.chunk().await.unwrap().unwrap(), "begun");
-                drop(begun);
-                None
-            }
-            _ => Some(call),
-        };
-        until("it runs", async || {
-            platform.worker.invocations.load(Ordering::SeqCst) == n + 1
-        })
-        .await;
-        if let Some(call) = call {
-            call.abort();
-        }
-        until("it is cancelled", async || {
-            platform.worker.cancelled.load(Ordering::SeqCst) == n + 1
-        })
-        .await;
-    }
-    // The slot is free again.
-    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
-    assert_eq!(platform.worker.running(), 1);
-}
-
-#[tokio::test]
 async fn a_gateway_told_to_end_finishes_what_it_serves() {
     let mut platform = Platform::start().await;
     platform.deploy("hello", "").await;

@@ -67,11 +67,12 @@ async fn a_body_over_the_limit_is_413_by_its_length_or_when_it_shows() {
 #[tokio::test]
 async fn more_requests_in_flight_than_allowed_are_503() {
     let platform = Platform::start_with(|c| c.max_in_flight = 1).await;
-    platform.deploy("hello", "").await;
+    platform.deploy("hello", "timeout = \"2s\"\n").await;
     let mut begun = platform.function("hello/stall").send().await.unwrap();
     assert_eq!(begun.chunk().await.unwrap().unwrap(), "begun");
     let refused = error(platform.function("hello").send().await.unwrap()).await;
     assert_eq!((refused.code, refused.retry_after_s), (ErrorCode::Unavailable, Some(1)));
+    // Its client goes away; it is over at its timeout.
     drop(begun);
     until("there is room again", async || {
         platform.function("hello").send().await.unwrap().status() == 200

@@ -5,6 +5,7 @@
 
 mod admin;
 mod answers;
+mod clients;
 mod errors;
 mod harness;
 mod leases;

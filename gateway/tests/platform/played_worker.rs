@@ -1,7 +1,7 @@
 //! A worker without sandboxes. What an invocation does is said by its path:
 //!
 //! `/` and others: the request told as JSON · `/slow/MS` · `/hang` · `/stall`: a chunk, then nothing · `/echo`: the body, as it comes ·
-//! `/throw` · `/crash` · `/swallow`: reads the body and answers its length
+//! `/trickle/MS`: a chunk, and the end after a while · `/flood`: chunks without end · `/throw` · `/crash` · `/swallow`: reads the body and answers its length
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -57,6 +57,10 @@ pub(crate) struct Inner {
     pub(crate) invocations: AtomicUsize,
     /// Invocations whose answer nobody waited for.
     pub(crate) cancelled: AtomicUsize,
+    /// The most invocations that were in one instance at once.
+    pub(crate) most_at_once: AtomicUsize,
+    /// How many invocations are still to be refused for being one too many.
+    pub(crate) busy: AtomicUsize,
 }
 
 /// Ends when dropped.
@@ -98,6 +102,8 @@ impl PlayedWorker {
             silent: AtomicBool::new(false),
             invocations: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
         });
         let router = Router::new()
             .route("/instances", post(start))
@@ -115,6 +121,15 @@ impl PlayedWorker {
             inner,
             tasks: vec![serving, beating],
         }
+    }
+}
+
+impl PlayedWorker {
+    /// Lets nobody connect any more; it goes on reporting to the scheduler.
+    pub(crate) async fn unplug(&mut self) {
+        let serving = self.tasks.remove(0);
+        serving.abort();
+        drop(serving.await);
     }
 }
 
@@ -319,10 +334,19 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
     let (instance, path) = whole.split_once('/').unwrap();
     let path = format!("/{path}");
     let instance: InstanceId = instance.parse().unwrap();
+    let refuse = |n: usize| n.checked_sub(1);
+    if worker
+        .busy
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse)
+        .is_ok()
+    {
+        return ApiError::new(ErrorCode::InstanceBusy, "busy").into_response();
+    }
     let ready_at = match worker.instances.lock().get_mut(&instance) {
         None => return ApiError::new(ErrorCode::InstanceGone, "gone").into_response(),
         Some(i) => {
             i.in_flight += 1;
+            worker.most_at_once.fetch_max(i.in_flight as usize, Ordering::SeqCst);
             i.ready_at
         }
     };
@@ -358,7 +382,20 @@ async fn act(path: &str, request: Request) -> Response {
         tokio::time::sleep(Duration::from_millis(ms.parse().unwrap())).await;
         return told(path, &request);
     }
+    if let Some(ms) = path.strip_prefix("/trickle/") {
+        let pause = Duration::from_millis(ms.parse().unwrap());
+        let begun = futures::stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"begun")) });
+        let ended = futures::stream::once(async move {
+            tokio::time::sleep(pause).await;
+            Ok(Bytes::from_static(b"ended"))
+        });
+        return Body::from_stream(begun.chain(ended)).into_response();
+    }
     match path {
+        "/flood" => {
+            let chunk = Bytes::from(vec![b'x'; 64 << 10]);
+            Body::from_stream(futures::stream::repeat_with(move || Ok::<_, Infallible>(chunk.clone()))).into_response()
+        }
         "/hang" => std::future::pending().await,
         "/stall" => {
             let chunk = Ok::<_, Infallible>(Bytes::from_static(b"begun"));

@@ -71,7 +71,7 @@ impl Fleet {
                 continue;
             }
             instance.lease = None;
-            instance.in_flight = 0;
+            instance.in_flight = returned.busy;
             let idle_since = Millis(now.0.saturating_sub(returned.idle_ms));
             instance.last_active = idle_since.max(instance.created_at);
             if returned.served && instance.stage == Stage::Starting {

@@ -25,9 +25,25 @@ fn report(gateway_id: &str, held: &[&InstanceId], returned: &[&InstanceId]) -> L
                 served: true,
                 idle_ms: 0,
                 stuck: false,
+                busy: 0,
             })
             .collect(),
     }
+}
+
+#[test]
+fn an_instance_returned_with_lost_slots_is_busy_until_its_worker_says_otherwise() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.grant(&id, &gateway("g-a"), &hello, Millis(2));
+    let mut lost = report("g-a", &[], &[&id]);
+    lost.returned[0].busy = 1;
+    fleet.report(&lost, Millis(3));
+    assert!(!fleet.instances[&id].is_free(), "it would be retired while it works");
+    let listed = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
+    fleet.heartbeat(&listed, Millis(4), |_, _| Known::Unknown);
+    assert!(fleet.instances[&id].is_free());
 }
 
 #[test]

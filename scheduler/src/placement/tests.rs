@@ -18,6 +18,8 @@ fn ask(n: usize) -> Ask {
         gateway: gateway(n),
         held: Vec::new(),
         force: None,
+        avoid: Vec::new(),
+        avoid_until: NOW,
     }
 }
 
@@ -149,6 +151,28 @@ fn a_lease_whose_answer_was_lost_is_granted_again_to_the_same_gateway_only() {
         ..ask(0)
     };
     assert!(matches!(place(&fleet, &hello, &knows, later), Decision::Wait { .. }));
+}
+
+#[test]
+fn a_worker_that_was_not_reached_is_passed_over_while_there_is_another() {
+    let hello = live(spec("hello", 1, 10, 1, 5));
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(0));
+    let unreached = Ask {
+        avoid: vec![fleet.workers[&worker(0)].address.clone()],
+        avoid_until: NOW.plus(AVOID_FOR),
+        ..ask(0)
+    };
+    assert_eq!(
+        place(&fleet, &hello, &unreached, NOW),
+        Decision::Use(id.clone()),
+        "there is no other"
+    );
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), NOW, |_, _| Known::Unknown);
+    let elsewhere = place(&fleet, &hello, &unreached, NOW);
+    assert!(matches!(elsewhere, Decision::Start { worker: w, .. } if w == worker(1)));
+    let later = unreached.avoid_until;
+    assert_eq!(place(&fleet, &hello, &unreached, later), Decision::Use(id));
 }
 
 /// One thing that can happen.
@@ -285,6 +309,7 @@ impl World {
                         served,
                         idle_ms: 0,
                         stuck: false,
+                        busy: 0,
                     };
                     let report = LeaseReport {
                         gateway: lease.gateway,
@@ -353,6 +378,7 @@ impl World {
             gateway: gateway(g),
             held: held.map(|(id, _)| id.clone()).collect(),
             force: force.then_some(StartKind::Booted),
+            ..ask(g)
         };
         match place(&self.fleet, &version, &ask, self.now) {
             Decision::Use(id) => {

@@ -3,7 +3,7 @@
 //! ```text
 //! Starting ──ready──> Ready <──> Capturing
 //!    │                  │            │
-//!    └──failed──┐       ├──idle, asked to stop, crashed
+//!    └──failed──┐       ├──idle, asked to stop, crashed, an invocation long overdue
 //!               v       v
 //!             Stopping ──> gone (out of the worker's books)
 //! ```
@@ -12,6 +12,7 @@
 
 mod client;
 pub mod enclosure;
+pub mod overdue;
 pub mod start;
 mod usage;
 
@@ -32,7 +33,7 @@ use crate::cgroup::Cgroup;
 use crate::logs::Sink;
 use crate::sandbox::{FunctionState, Sandbox};
 pub use client::{FunctionClient, PORT};
-pub use usage::{InFlight, Usage};
+pub use usage::{Entry, InFlight, Usage};
 
 /// What an instance is made of once it runs. Fields drop in order: the sandbox (which kills) before the pager (whose end
 /// would let faults pass) before the control group (which must be empty).
@@ -152,14 +153,14 @@ impl Instance {
     /// Waits until it takes requests.
     ///
     /// # Errors
-    /// Why it cannot, or `function_timeout` when `deadline` passes first.
+    /// Why it cannot, or `unavailable` when `deadline` passes first.
     pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<Parts>, ApiError> {
         let mut stand = self.stand.subscribe();
         let settled = stand.wait_for(|s| matches!(s, Stand::Ready | Stand::Ended(_)));
         match tokio::time::timeout_at(deadline, settled).await {
             Err(_) => Err(ApiError::new(
-                ErrorCode::FunctionTimeout,
-                "the instance was not ready before the function's timeout; raise timeout in fn.toml or look at `fn logs`",
+                ErrorCode::Unavailable,
+                "the instance was not ready within the platform's limit for a start; look at `fn logs` and the worker's log",
             )),
             Ok(Err(_)) => Err(gone()),
             Ok(Ok(stand)) => match &*stand {
@@ -228,6 +229,8 @@ impl Instance {
     pub fn info(&self, worker: &WorkerId) -> InstanceInfo {
         let state = match &*self.stand.borrow() {
             Stand::Starting => InstanceState::Starting,
+            // It finishes what it serves, and takes nothing new.
+            Stand::Ready if self.usage.has_overdue() => InstanceState::Stopping,
             Stand::Ready => InstanceState::Ready,
             Stand::Capturing => InstanceState::Capturing,
             Stand::Ended(_) => InstanceState::Stopping,

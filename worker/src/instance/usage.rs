@@ -1,5 +1,5 @@
 //! Requests in an instance: how many, and since when there is none. Closing and entering exclude each other, so that no
-//! request enters an instance that has been retired.
+//! request enters an instance that has been retired, and never more than it takes at once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 struct State {
     in_flight: u32,
+    /// Of these, how many go on past their time and more.
+    overdue: u32,
     served: u64,
     closed: bool,
     last: Instant,
@@ -22,6 +24,7 @@ impl Default for Usage {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(State {
             in_flight: 0,
+            overdue: 0,
             served: 0,
             closed: false,
             last: Instant::now(),
@@ -30,16 +33,39 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// A request enters. `None` when the instance takes none any more. Also whether it is the first.
-    pub fn enter(&self) -> Option<(InFlight, bool)> {
+    /// A request enters; at most `most` are in at once.
+    pub fn enter(&self, most: u32) -> Entry {
         let mut state = self.0.lock();
         if state.closed {
-            return None;
+            return Entry::Closed;
+        }
+        if state.in_flight >= most {
+            return Entry::Full;
         }
         let first = state.served == 0;
         state.in_flight += 1;
         state.served += 1;
-        Some((InFlight(self.clone()), first))
+        let request = InFlight {
+            usage: self.clone(),
+            is_overdue: false,
+        };
+        Entry::Entered(request, first)
+    }
+
+    /// Counts as having served a request.
+    pub fn note_served(&self) {
+        self.0.lock().served += 1;
+    }
+
+    /// Whether only overdue requests are in it.
+    pub fn is_only_overdue(&self) -> bool {
+        let state = self.0.lock();
+        state.in_flight == state.overdue
+    }
+
+    /// Whether one of its requests is overdue.
+    pub fn has_overdue(&self) -> bool {
+        self.0.lock().overdue > 0
     }
 
     /// Counts as used just now.
@@ -76,14 +102,39 @@ impl Usage {
     }
 }
 
+/// How entering went.
+#[derive(Debug)]
+pub enum Entry {
+    /// It is in. Also whether it is the first ever.
+    Entered(InFlight, bool),
+    /// As many as the instance takes are in it.
+    Full,
+    /// The instance takes none any more.
+    Closed,
+}
+
 /// A request in an instance; leaves when dropped.
 #[derive(Debug)]
-pub struct InFlight(Usage);
+pub struct InFlight {
+    usage: Usage,
+    is_overdue: bool,
+}
+
+impl InFlight {
+    /// The function goes on with it long past its time.
+    pub fn is_overdue(&mut self) {
+        if !self.is_overdue {
+            self.is_overdue = true;
+            self.usage.0.lock().overdue += 1;
+        }
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut state = self.0.0.lock();
+        let mut state = self.usage.0.lock();
         state.in_flight -= 1;
+        state.overdue -= u32::from(self.is_overdue);
         state.last = Instant::now();
     }
 }
@@ -95,12 +146,41 @@ mod tests {
     #[test]
     fn a_retired_instance_takes_no_request_and_a_busy_one_is_not_retired() {
         let usage = Usage::default();
-        let (request, first) = usage.enter().unwrap();
-        assert!(first);
+        let Entry::Entered(request, true) = usage.enter(1) else {
+            panic!("the first may enter");
+        };
         assert!(!usage.close_if_idle());
         drop(request);
-        assert!(!usage.enter().unwrap().1);
+        assert!(matches!(usage.enter(1), Entry::Entered(_, false)));
         assert!(usage.close_if_idle());
-        assert!(usage.enter().is_none());
+        assert!(matches!(usage.enter(1), Entry::Closed));
+    }
+
+    #[test]
+    fn no_more_requests_enter_than_the_instance_takes() {
+        let usage = Usage::default();
+        let first = usage.enter(2);
+        let second = usage.enter(2);
+        assert!(matches!((&first, &second), (Entry::Entered(..), Entry::Entered(..))));
+        assert!(matches!(usage.enter(2), Entry::Full));
+        drop(first);
+        assert!(matches!(usage.enter(2), Entry::Entered(..)));
+    }
+
+    #[test]
+    fn an_overdue_request_is_in_it_until_it_leaves() {
+        let usage = Usage::default();
+        let Entry::Entered(mut request, _) = usage.enter(2) else {
+            panic!("the first may enter");
+        };
+        let other = usage.enter(2);
+        request.is_overdue();
+        request.is_overdue();
+        assert!(usage.has_overdue() && !usage.is_only_overdue());
+        drop(other);
+        assert!(usage.is_only_overdue());
+        drop(request);
+        assert!(!usage.has_overdue());
+        assert_eq!(usage.in_flight(), 0);
     }
 }

@@ -1,0 +1,310 @@
+//! An answer's body on its way through, and what is held until the function is done with it.
+//!
+//! ```text
+//! passed on ──last byte──────────────────────────────> Whole
+//!     │  │   ──broke──────────────────────────────────> Cut
+//!     │  └── deadline: the function owed the next byte ─> Late
+//!     │  └── deadline: the reader did not take it ──────> Cut
+//!     └── reader gone ──> drained ──last byte─────────> Whole
+//!                            └──── as above, or too much to drain
+//! ```
+//!
+//! The deadline has a timer of its own: a body whose reader has stopped reading is not polled.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// What is read of an answer that nobody wants any more; after that the function's connection is closed, and its next write fails.
+const DRAIN_MAX: usize = 16 << 20;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How an answer came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its last byte came: the function is done.
+    Whole,
+    /// It was given up before its end, and not because the function was late. Whether the function goes on is not known.
+    Cut,
+    /// The function did not end it by its deadline, and may go on with it.
+    Late,
+}
+
+/// What is held while an answer is under way.
+pub trait Held: Send + 'static {
+    /// The answer is over.
+    fn ended(self, end: End);
+}
+
+/// A body that ends by a deadline, and tells `T` how it did.
+pub struct Answer<B, T>
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+    T: Held,
+{
+    passing: Arc<Mutex<Option<Passing<B, T>>>>,
+    deadline: Instant,
+    timer: Option<AbortHandle>,
+    whole: bool,
+}
+
+struct Passing<B, T> {
+    body: B,
+    held: T,
+    /// Who waits for the next byte; `None` while the next byte waits for who reads.
+    owed: Option<Waker>,
+}
+
+impl<B, T> Answer<B, T>
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+    T: Held,
+{
+    /// Wraps `body`. Must be called in a tokio runtime.
+    pub fn wrap(body: B, deadline: Instant, held: T) -> Self {
+        let whole = body.is_end_stream();
+        if whole {
+            held.ended(End::Whole);
+            return Self {
+                passing: Arc::default(),
+                deadline,
+                timer: None,
+                whole,
+            };
+        }
+        let passing = Arc::new(Mutex::new(Some(Passing { body, held, owed: None })));
+        let timed = Arc::clone(&passing);
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep_until(deadline).await;
+            let over = timed.lock().take();
+            if let Some(Passing { body, held, owed }) = over {
+                // First the connection behind it, then what others may have.
+                drop(body);
+                held.ended(if owed.is_some() { End::Late } else { End::Cut });
+                owed.into_iter().for_each(Waker::wake);
+            }
+        });
+        Self {
+            passing,
+            deadline,
+            timer: Some(timer.abort_handle()),
+            whole,
+        }
+    }
+
+    fn end(&mut self, over: Option<Passing<B, T>>, end: End) {
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+        if let Some(Passing { body, held, .. }) = over {
+            drop(body);
+            held.ended(end);
+        }
+    }
+}
+
+impl<B, T> Body for Answer<B, T>
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+    T: Held,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.whole {
+            return Poll::Ready(None);
+        }
+        let passing = Arc::clone(&self.passing);
+        let mut passing = passing.lock();
+        let Some(now) = passing.as_mut() else {
+            return Poll::Ready(Some(Err("the answer did not end within the function's timeout".into())));
+        };
+        let polled = Pin::new(&mut now.body).poll_frame(cx);
+        now.owed = polled.is_pending().then(|| cx.waker().clone());
+        let end = match &polled {
+            Poll::Pending => None,
+            Poll::Ready(None) => Some(End::Whole),
+            Poll::Ready(Some(Ok(_))) => now.body.is_end_stream().then_some(End::Whole),
+            Poll::Ready(Some(Err(_))) => Some(End::Cut),
+        };
+        if let Some(end) = end {
+            let over = passing.take();
+            drop(passing);
+            self.whole = end == End::Whole;
+            self.end(over, end);
+        }
+        polled.map(|frame| frame.map(|f| f.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.whole
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.whole {
+            return SizeHint::with_exact(0);
+        }
+        let passing = self.passing.lock();
+        passing.as_ref().map_or_else(SizeHint::default, |p| p.body.size_hint())
+    }
+}
+
+impl<B, T> Drop for Answer<B, T>
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    B::Error: Into<BoxError>,
+    T: Held,
+{
+    fn drop(&mut self) {
+        let Some(passing) = self.passing.lock().take() else {
+            return;
+        };
+        if let Some(timer) = self.timer.take() {
+            timer.abort();
+        }
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(drain(passing, self.deadline))),
+            // The process is ending.
+            Err(_) => passing.held.ended(End::Cut),
+        }
+    }
+}
+
+/// Reads what nobody wants, so that the function comes to its end.
+async fn drain<B, T>(passing: Passing<B, T>, deadline: Instant)
+where
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
+    T: Held,
+{
+    let Passing { mut body, held, .. } = passing;
+    let mut left = DRAIN_MAX;
+    let end = loop {
+        match tokio::time::timeout_at(deadline, body.frame()).await {
+            Err(_) => break End::Late,
+            Ok(None) => break End::Whole,
+            Ok(Some(Err(_))) => break End::Cut,
+            Ok(Some(Ok(frame))) => {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                match left.checked_sub(length) {
+                    Some(rest) => left = rest,
+                    None => break End::Cut,
+                }
+            }
+        }
+    };
+    drop(body);
+    held.ended(end);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use futures::StreamExt as _;
+    use http_body_util::StreamBody;
+    use tokio::sync::{mpsc, oneshot};
+    use tokio_stream::wrappers::ReceiverStream;
+
+    use super::*;
+
+    struct Note(oneshot::Sender<End>);
+
+    impl Held for Note {
+        fn ended(self, end: End) {
+            let _ = self.0.send(end);
+        }
+    }
+
+    type Source = mpsc::Sender<&'static str>;
+
+    /// A body that is fed by hand.
+    fn answer(
+        limit: Duration,
+    ) -> (
+        Source,
+        Pin<Box<impl Body<Data = Bytes, Error = BoxError>>>,
+        oneshot::Receiver<End>,
+    ) {
+        let (source, frames) = mpsc::channel(4);
+        let (note, end) = oneshot::channel();
+        let frames = ReceiverStream::new(frames).map(|t: &str| Ok::<_, Infallible>(Frame::data(Bytes::from(t))));
+        let answer = Answer::wrap(StreamBody::new(frames), Instant::now() + limit, Note(note));
+        (source, Box::pin(answer), end)
+    }
+
+    const SOON: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(60);
+
+    async fn told(end: oneshot::Receiver<End>) -> End {
+        tokio::time::timeout(Duration::from_secs(10), end)
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_whole_with_its_last_byte() {
+        let (source, mut answer, end) = answer(LONG);
+        source.send("all").await.unwrap();
+        drop(source);
+        assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "all");
+        assert!(answer.frame().await.is_none());
+        assert_eq!(told(end).await, End::Whole);
+    }
+
+    #[tokio::test]
+    async fn a_function_that_stops_in_the_middle_is_late_and_the_reader_told() {
+        let (source, mut answer, end) = answer(SOON);
+        source.send("begun").await.unwrap();
+        assert!(answer.frame().await.unwrap().is_ok());
+        assert!(answer.frame().await.unwrap().is_err());
+        assert_eq!(told(end).await, End::Late);
+        drop(source);
+    }
+
+    #[tokio::test]
+    async fn an_answer_nobody_reads_is_given_up_at_its_deadline() {
+        let (source, answer, end) = answer(SOON);
+        source.send("unread").await.unwrap();
+        // It is kept, and not polled.
+        assert_eq!(told(end).await, End::Cut);
+        assert!(source.send("more").await.is_err(), "what is behind it was not closed");
+        drop(answer);
+    }
+
+    #[tokio::test]
+    async fn an_answer_whose_reader_went_away_is_held_until_the_function_ends_it() {
+        let (source, answer, mut end) = answer(LONG);
+        source.send("begun").await.unwrap();
+        drop(answer);
+        assert!(
+            tokio::time::timeout(SOON, &mut end).await.is_err(),
+            "it was let go of too early"
+        );
+        source.send("more").await.unwrap();
+        drop(source);
+        assert_eq!(told(end).await, End::Whole);
+    }
+
+    #[tokio::test]
+    async fn a_function_that_never_ends_is_late_though_its_reader_went_away() {
+        let (source, answer, end) = answer(SOON);
+        drop(answer);
+        assert_eq!(told(end).await, End::Late);
+        drop(source);
+    }
+}

@@ -1,0 +1,198 @@
+//! One attempt at an invocation, from the moment its instance may see it: what becomes of the slot, whether the client waits or not.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, Response};
+use hyper::body::Incoming;
+use rekindle_relay::{Answer, End, Held};
+use rekindle_wire::api::StartKind;
+use rekindle_wire::headers::TIME_LEFT_MS;
+use rekindle_wire::internal::START_LIMIT;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use crate::forward::{self, Attempted, Outgoing};
+use crate::lease::Seat;
+use crate::scheduler::Http;
+use crate::slots::Slot;
+
+/// The worker keeps the limits of a start; this is for one that does not answer at all.
+const SPARE: Duration = Duration::from_secs(5);
+
+/// All that one attempt needs, so that it can outlast its client.
+pub(crate) struct Exchange {
+    pub(crate) workers: Http,
+    pub(crate) token: HeaderValue,
+    pub(crate) outgoing: Arc<Outgoing>,
+    pub(crate) slot: Slot,
+    /// Its place among the requests in flight.
+    pub(crate) place: Arc<OwnedSemaphorePermit>,
+    /// Closes the client's connection.
+    pub(crate) connection: CancellationToken,
+}
+
+/// What came of it.
+pub(crate) enum Came {
+    /// The function's answer begins.
+    Answer(Answered),
+    /// An error that is the invocation's outcome.
+    Failed(ApiError),
+    /// The function has seen nothing of it. Another attempt may do better; the error is for when there is none.
+    Nothing(ApiError),
+}
+
+/// An answer that has begun.
+pub(crate) struct Answered {
+    pub(crate) response: Response<Answer<Incoming, InFlight>>,
+    pub(crate) seat: Seat,
+    /// How the invocation was to start.
+    pub(crate) start: StartKind,
+    /// From sending the request until the answer's headers.
+    pub(crate) took: Duration,
+}
+
+/// What lasts until the function is done with an invocation.
+pub(crate) struct InFlight {
+    slot: Slot,
+    connection: CancellationToken,
+    _place: Arc<OwnedSemaphorePermit>,
+    _span: Span,
+}
+
+impl Held for InFlight {
+    fn ended(mut self, end: End) {
+        match end {
+            End::Whole => return,
+            End::Late => self.slot.is_stuck(),
+            End::Cut => self.slot.is_lost(),
+        }
+        // A client that does not read would not notice.
+        self.connection.cancel();
+    }
+}
+
+impl Exchange {
+    /// Sends the request and waits for the answer's headers. The function's timeout begins when its instance is ready, which the
+    /// worker knows.
+    pub(crate) async fn run(mut self) -> Came {
+        let outgoing = self.outgoing.clone();
+        let seat = self.slot.seat.clone();
+        let start = seat.start();
+        let is_started = start == StartKind::Warm;
+        let limit = if is_started {
+            seat.timeout
+        } else {
+            START_LIMIT + seat.timeout + SPARE
+        };
+        let sent = Instant::now();
+        let deadline = tokio::time::Instant::now() + limit;
+        let function = &outgoing.function;
+        match forward::attempt(&self.workers, &self.token, &outgoing, &seat, deadline).await {
+            Attempted::Answered(response) => {
+                seat.note_answer();
+                let took = sent.elapsed();
+                Came::Answer(self.answered(response, seat, start, took, deadline))
+            }
+            Attempted::Gone => {
+                self.slot.is_gone();
+                Came::Nothing(moved(function))
+            }
+            Attempted::Busy => {
+                self.slot.is_lost();
+                Came::Nothing(moved(function))
+            }
+            Attempted::Unreachable => {
+                self.slot.is_unreachable();
+                Came::Nothing(unreachable(function))
+            }
+            Attempted::Broken(error) => {
+                self.slot.is_lost();
+                Came::Failed(error)
+            }
+            Attempted::TimedOut if is_started => {
+                self.slot.is_stuck();
+                Came::Failed(timed_out(function, seat.timeout))
+            }
+            // The worker does not even say that the instance did not start in time: nothing is known of it.
+            Attempted::TimedOut => {
+                self.slot.is_lost();
+                Came::Failed(not_started(function, limit))
+            }
+            Attempted::Failed { error, instance_ended } => {
+                match error.code {
+                    _ if instance_ended => self.slot.is_gone(),
+                    // The worker's clock was first.
+                    ErrorCode::FunctionTimeout => self.slot.is_stuck(),
+                    ErrorCode::FunctionError => seat.note_answer(),
+                    _ => {}
+                }
+                Came::Failed(error)
+            }
+        }
+    }
+
+    fn answered(
+        self,
+        response: Response<Incoming>,
+        seat: Seat,
+        start: StartKind,
+        took: Duration,
+        deadline: tokio::time::Instant,
+    ) -> Answered {
+        let left = response
+            .headers()
+            .get(TIME_LEFT_MS)
+            .and_then(|v| v.to_str().ok()?.parse().ok())
+            .map(|ms| tokio::time::Instant::now() + Duration::from_millis(ms));
+        let deadline = left.map_or(deadline, |left| left.min(deadline));
+        let held = InFlight {
+            slot: self.slot,
+            connection: self.connection,
+            _place: self.place,
+            _span: Span::current(),
+        };
+        Answered {
+            response: response.map(|body| Answer::wrap(body, deadline, held)),
+            seat,
+            start,
+            took,
+        }
+    }
+}
+
+fn timed_out(function: &FunctionName, limit: Duration) -> ApiError {
+    ApiError::new(
+        ErrorCode::FunctionTimeout,
+        format!(
+            "{function} did not answer within its timeout of {}s: raise timeout in fn.toml, or see `fn logs {function}`",
+            limit.as_secs_f64()
+        ),
+    )
+}
+
+fn not_started(function: &FunctionName, limit: Duration) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!(
+            "the worker that was to start {function} did not answer within {}s: try again; `fn status` shows the workers",
+            limit.as_secs_f64()
+        ),
+    )
+}
+
+fn moved(function: &FunctionName) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("the instance of {function} went away before it took the request: try again"),
+    )
+}
+
+fn unreachable(function: &FunctionName) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("the worker that runs {function} cannot be reached: try again; `fn status` shows the workers"),
+    )
+}

@@ -1,0 +1,56 @@
+//! Invocations that go on past their timeout. Nobody waits for them, but they occupy the instance:
+//!
+//! ```text
+//! timed out ──ends after all──────────────────────────> left
+//!     └──goes on for OVERDUE_LIMIT──> overdue ──others have left──> the instance is stopped
+//! ```
+//!
+//! With an overdue invocation the instance is reported as stopping, so that nothing new is sent to it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Error;
+use rekindle_wire::internal::OVERDUE_LIMIT;
+
+use super::{InFlight, Instance};
+use crate::worker::Worker;
+
+/// How often it is looked whether the others have left.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The others have timeouts of their own, all of them shorter than this.
+const OTHERS_LIMIT: Duration = Duration::from_secs(1_000);
+
+/// Waits for an invocation that has run into its timeout; `answering` is the function's answer, still to come.
+pub async fn wait(
+    worker: Arc<Worker>,
+    instance: Arc<Instance>,
+    mut in_flight: InFlight,
+    answering: impl Future<Output = Result<Response<Incoming>, Error>>,
+) {
+    let end = async {
+        if let Ok(answer) = answering.await {
+            let mut body = answer.into_body();
+            while let Some(Ok(_)) = body.frame().await {}
+        }
+    };
+    if tokio::time::timeout(OVERDUE_LIMIT, end).await.is_ok() {
+        return;
+    }
+    tracing::warn!(instance = %instance.id, function = %instance.spec.function, "an invocation goes on long past its timeout");
+    in_flight.is_overdue();
+    worker.changed.notify_one();
+    let alone = async {
+        while !instance.usage.is_only_overdue() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    // In vain or not: the instance has had its time.
+    let _ = tokio::time::timeout(OTHERS_LIMIT, alone).await;
+    instance.stop("an invocation went on long past its timeout").await;
+    worker.remove(&instance.id);
+}
