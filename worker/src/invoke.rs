@@ -22,6 +22,9 @@ const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
 /// The gateway ends an answer at its deadline; this much later the worker does, for a gateway that is gone.
 const BACKSTOP: Duration = Duration::from_secs(2);
 
+/// How long a function is given to notice that its connection was closed.
+const NOTICE: Duration = Duration::from_secs(1);
+
 /// Serves `ANY /invoke/{instance}/{path}`.
 ///
 /// # Errors
@@ -131,10 +134,16 @@ impl Exchange {
 struct Inside(InFlight);
 
 impl Held for Inside {
-    fn ended(self, _: End) {
+    fn ended(self, end: End) {
         // Where it was not whole the connection is closed, and the function's next write fails. Whether a late function must go is
         // the gateway's to say, which looks at the deadline itself.
-        drop(self.0);
+        if end == End::Whole {
+            return;
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(NOTICE).await;
+            drop(self.0);
+        });
     }
 }
 

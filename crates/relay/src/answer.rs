@@ -6,7 +6,7 @@
 //!     │  └── deadline: the function owed the next byte ─> Late
 //!     │  └── deadline: the reader did not take it ──────> Cut
 //!     └── reader gone ──> drained ──last byte─────────> Whole
-//!                            └──── as above, or too much to drain
+//!                            └── as above, or not soon over: Cut
 //! ```
 //!
 //! The deadline has a timer of its own: a body whose reader has stopped reading is not polled.
@@ -14,6 +14,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -23,8 +24,10 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// What is read of an answer that nobody wants any more; after that the function's connection is closed, and its next write fails.
+/// How much is read of an answer that nobody wants any more, and for how long: most are soon over. After that the function's connection
+/// is closed, and its next write fails.
 const DRAIN_MAX: usize = 16 << 20;
+const DRAIN_FOR: Duration = Duration::from_secs(1);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -190,9 +193,11 @@ where
     T: Held,
 {
     let Passing { mut body, held, .. } = passing;
+    let until = deadline.min(Instant::now() + DRAIN_FOR);
     let mut left = DRAIN_MAX;
     let end = loop {
-        match tokio::time::timeout_at(deadline, body.frame()).await {
+        match tokio::time::timeout_at(until, body.frame()).await {
+            Err(_) if until < deadline => break End::Cut,
             Err(_) => break End::Late,
             Ok(None) => break End::Whole,
             Ok(Some(Err(_))) => break End::Cut,
@@ -212,7 +217,6 @@ where
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::time::Duration;
 
     use futures::StreamExt as _;
     use http_body_util::StreamBody;
@@ -298,6 +302,14 @@ mod tests {
         source.send("more").await.unwrap();
         drop(source);
         assert_eq!(told(end).await, End::Whole);
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_closed_soon_after_its_reader_went_away() {
+        let (source, answer, end) = answer(LONG);
+        drop(answer);
+        assert_eq!(told(end).await, End::Cut);
+        assert!(source.send("more").await.is_err(), "the function does not notice");
     }
 
     #[tokio::test]
