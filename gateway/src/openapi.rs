@@ -62,6 +62,7 @@ impl Modify for AdminKey {
         (status = 401, description = "`unauthorized`", body = ApiError),
         (status = 409, description = "`conflict`: a version of the function is being prepared", body = ApiError),
         (status = 413, description = "`too_large`", body = ApiError),
+        (status = 429, description = "`throttled`: 32 deploys are under way", body = ApiError),
         (status = 503, description = "`unavailable`: the object store or the scheduler does not answer", body = ApiError),
     ),
 )]

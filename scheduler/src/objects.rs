@@ -27,8 +27,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Removes one object; it is no error when it is not there.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// Removes everything whose key starts with `prefix`.
-    fn delete_all<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
+    /// Removes a snapshot, its manifest first: from then on it does not exist, whatever becomes of the rest. Its chunks stay, which other
+    /// snapshots may share. After an error the call may be repeated.
+    fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
 // Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
@@ -43,15 +44,9 @@ impl ObjectStore for Store {
         Box::pin(async move { delete.await.map_err(failed("delete", key)) })
     }
 
-    fn delete_all<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
-        let list = Box::pin(self.list(prefix));
-        Box::pin(async move {
-            for object in list.await.map_err(failed("list", prefix))? {
-                let key = &object.key;
-                Box::pin(Self::delete(self, key)).await.map_err(failed("delete", key))?;
-            }
-            Ok(())
-        })
+    fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>> {
+        let delete = Box::pin(rekindle_snapshotter::delete(self, id));
+        Box::pin(async move { delete.await.map_err(failed("delete snapshot", id.as_str())) })
     }
 }
 
@@ -65,11 +60,6 @@ where
         key,
         source: Box::new(source),
     }
-}
-
-/// Everything of a snapshot but its chunks, which other snapshots may share.
-pub(crate) fn snapshot_prefix(id: &SnapshotId) -> String {
-    rekindle_snapshotter::keys::snapshot_prefix(id)
 }
 
 /// Where an uploaded folder lies, by the digest of its archive.

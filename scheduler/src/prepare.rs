@@ -4,6 +4,8 @@
 //! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Live
 //!    └──────────┴──────────┴──────────┴───────────┴─────────> Failed   (also: worker gone, ten minutes over)
 //! ```
+//!
+//! The ten minutes begin when its turn has come.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,7 @@ use futures::StreamExt as _;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, VersionSpec};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
@@ -28,11 +31,15 @@ const ROOM_LIMIT: Duration = Duration::from_secs(60);
 /// One event's line; error messages carry a build's last output.
 const LINE_MAX: usize = 1 << 20;
 
-/// Prepares a version in a task of its own.
-pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: String) {
+/// Prepares a version in a task of its own. `place` is its place among the deploys under way.
+pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: String, place: OwnedSemaphorePermit) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
         let VersionInfo { function, version: number, .. } = version.info.clone();
+        let _place = place;
+        let Ok(_turn) = here.preparing.acquire().await else {
+            return;
+        };
         let instance = InstanceId::generate();
         let mut phases = Phases::default();
         let prepared = tokio::time::timeout(LIMIT, prepare(&here, &version, &source_key, &instance, &mut phases));
@@ -97,11 +104,6 @@ async fn prepare(
         manifest,
         ..
     } = &version.info;
-    let _turn = scheduler
-        .preparing
-        .acquire()
-        .await
-        .map_err(|_| ApiError::new(ErrorCode::Unavailable, "the scheduler is shutting down: deploy again"))?;
     let address = room(scheduler, version, instance).await?;
     let request = PrepareRequest {
         instance: instance.clone(),

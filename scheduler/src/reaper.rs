@@ -57,18 +57,28 @@ pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
     });
 }
 
-/// Stops an instance whatever it does.
+/// Before a worker is asked again to stop an instance.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
+
+/// Stops an instance whatever it does, and does not let go of it before it is gone: with it goes the memory set aside for it. Until then
+/// nothing is sent to it, and it is gone too when its worker is silent or does not list it.
 pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
-        let Some(address) = here.memory().fleet.address_of(&instance) else {
-            return;
-        };
-        match here.workers.stop(&address, &instance, false).await {
-            Ok(_) => drop(here.memory().fleet.forget(&instance, here.now())),
-            Err(error) => {
-                tracing::warn!(%instance, error = &error as &dyn std::error::Error, "a stuck instance could not be stopped");
+        loop {
+            let Some(address) = here.memory().fleet.condemn(&instance) else {
+                break;
+            };
+            match here.workers.stop(&address, &instance, false).await {
+                Ok(_) => {
+                    drop(here.memory().fleet.forget(&instance, here.now()));
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an instance could not be stopped; trying again");
+                }
             }
+            tokio::time::sleep(KILL_AGAIN).await;
         }
         pump(&here);
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::Catalog;
@@ -17,6 +17,8 @@ use crate::worker::WorkerClient;
 
 /// Versions prepared at once; the rest wait their turn.
 const PREPARED_AT_ONCE: usize = 2;
+/// Deploys under way at most, those that wait their turn included.
+pub(crate) const DEPLOYS_MAX: usize = 32;
 
 /// What is in memory.
 #[derive(Debug, Default)]
@@ -37,6 +39,9 @@ pub(crate) struct Shared {
     /// Signalled when a lease was recalled.
     pub(crate) recalls: Notify,
     pub(crate) preparing: Semaphore,
+    pub(crate) deploys: Arc<Semaphore>,
+    /// Held for reading while an uploaded folder has no version yet, for writing while one is removed.
+    pub(crate) sources: RwLock<()>,
     /// Work that outlives the request that began it; a shutdown waits for it a little.
     pub(crate) tasks: TaskTracker,
     memory: Mutex<Memory>,
@@ -52,6 +57,8 @@ impl Shared {
             store,
             recalls: Notify::new(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
+            deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
+            sources: RwLock::new(()),
             tasks: TaskTracker::new(),
             memory: Mutex::new(Memory {
                 catalog,

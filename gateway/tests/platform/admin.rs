@@ -105,6 +105,33 @@ async fn a_deleted_function_is_gone_with_its_instances_and_snapshots() {
 }
 
 #[tokio::test]
+async fn a_folder_deployed_again_while_its_function_is_deleted_is_kept() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let sources = || -> Vec<String> {
+        let objects = platform.objects.0.lock();
+        objects.keys().filter(|k| k.starts_with("sources/")).cloned().collect()
+    };
+    let before = sources();
+    assert_eq!(before.len(), 1);
+    let held_up = platform.objects.1.lock().await;
+    let deleting = tokio::spawn(platform.admin(Method::DELETE, "/v1/functions/hello").send());
+    until("its rows are gone", async || {
+        let answer = platform.admin(Method::GET, "/v1/functions/hello").send().await.unwrap();
+        answer.status() == 404
+    })
+    .await;
+    platform.deploy("hello", "").await;
+    drop(held_up);
+    assert_eq!(deleting.await.unwrap().unwrap().status(), 204);
+    assert_eq!(
+        sources(),
+        before,
+        "the second deploy lost its folder to the delete of the first"
+    );
+}
+
+#[tokio::test]
 async fn an_instance_can_be_stopped_by_hand() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;

@@ -9,8 +9,8 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
 use rekindle_scheduler::{ObjectError, ObjectStore};
-use rekindle_wire::ApiError;
 use rekindle_wire::api::{FunctionDetail, Status, VersionInfo, VersionState};
+use rekindle_wire::{ApiError, SnapshotId};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -33,7 +33,11 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
 
 /// Objects in memory, by key.
 #[derive(Default)]
-pub(crate) struct Objects(pub(crate) Mutex<std::collections::BTreeMap<String, Vec<u8>>>);
+pub(crate) struct Objects(
+    pub(crate) Mutex<std::collections::BTreeMap<String, Vec<u8>>>,
+    /// Held by a test, it holds up the removal of snapshots.
+    pub(crate) tokio::sync::Mutex<()>,
+);
 
 impl ObjectStore for Objects {
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
@@ -46,9 +50,13 @@ impl ObjectStore for Objects {
         Box::pin(async { Ok(()) })
     }
 
-    fn delete_all<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
-        self.0.lock().retain(|key, _| !key.starts_with(prefix));
-        Box::pin(async { Ok(()) })
+    fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let _may = self.1.lock().await;
+            let prefix = format!("snapshots/{id}/");
+            self.0.lock().retain(|key, _| !key.starts_with(&prefix));
+            Ok(())
+        })
     }
 }
 

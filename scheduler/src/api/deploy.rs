@@ -10,7 +10,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::{Refused, from_store};
 use crate::objects::source_key;
 use crate::prepare::{self, chain};
-use crate::state::{Scheduler, unix_s};
+use crate::state::{DEPLOYS_MAX, Scheduler, unix_s};
 use crate::upload;
 
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared.
@@ -18,8 +18,17 @@ pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
+    // Before the upload, which is the larger part of the work.
+    let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
+        ApiError::new(
+            ErrorCode::Throttled,
+            format!("{DEPLOYS_MAX} deploys are under way: wait for them (`fn list`), and deploy again"),
+        )
+    })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     let key = source_key(&upload.digest);
+    // A delete must not take the folder for one that nobody uses.
+    let nobody_deletes = scheduler.sources.read().await;
     // Before the version is written down: a version always has its source.
     let stored = scheduler.objects.put_file(&key, upload.file.path()).await;
     stored.map_err(|e| {
@@ -33,7 +42,8 @@ pub(super) async fn deploy(
         .add_version(&upload.manifest, &key, unix_s())
         .await
         .map_err(from_store)?;
+    drop(nobody_deletes);
     let info = version.info.clone();
-    prepare::begin(&scheduler, version, key);
+    prepare::begin(&scheduler, version, key, place);
     Ok((StatusCode::ACCEPTED, Json(info)))
 }

@@ -1,5 +1,8 @@
 //! `/v1/functions`: listing, describing, deleting.
 
+use std::future::Future;
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -8,11 +11,13 @@ use rekindle_wire::api::{FunctionDetail, FunctionSummary, VersionInfo};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
 
 use super::{Refused, bad_path, from_store};
-use crate::objects::snapshot_prefix;
+use crate::objects::ObjectError;
 use crate::placing::pump;
 use crate::state::Scheduler;
 
 const VERSIONS_SHOWN: u32 = 50;
+/// Before each further attempt to remove an object.
+const DELETE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 
 pub(super) async fn list(State(scheduler): State<Scheduler>) -> Result<Json<Vec<FunctionSummary>>, Refused> {
     let newest = scheduler.store.newest_versions().await.map_err(from_store)?;
@@ -90,20 +95,60 @@ pub(super) async fn delete(
             }
         }
         pump(&here);
-        let prefixes = leftovers.snapshots.iter().map(snapshot_prefix);
-        for prefix in prefixes {
-            if let Err(error) = here.objects.delete_all(&prefix).await {
-                tracing::warn!(%name, prefix, error = &error as &dyn std::error::Error, "a deleted function's snapshot stays in the store");
+        for snapshot in &leftovers.snapshots {
+            if let Err(error) = insist(|| here.objects.delete_snapshot(snapshot)).await {
+                tracing::warn!(%name, %snapshot, error = &error as &dyn std::error::Error, "a deleted function's snapshot stays in the store");
             }
         }
-        for key in leftovers.source_keys {
-            if let Err(error) = here.objects.delete(&key).await {
-                tracing::warn!(%name, key, error = &error as &dyn std::error::Error, "a deleted function's source stays in the store");
-            }
+        for key in &leftovers.source_keys {
+            delete_source(&here, key).await;
         }
     });
     drop(cleaning.await);
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes an uploaded folder that no version uses. A deploy of the same folder stores it before its version is written down; until then
+/// nothing here may look.
+async fn delete_source(scheduler: &Scheduler, key: &str) {
+    let _nobody_deploys = scheduler.sources.write().await;
+    match scheduler.store.uses_source(key).await {
+        Ok(true) => {}
+        Ok(false) => {
+            if let Err(error) = insist(|| scheduler.objects.delete(key)).await {
+                tracing::warn!(
+                    key,
+                    error = &error as &dyn std::error::Error,
+                    "a deleted function's source stays in the store"
+                );
+            }
+        }
+        Err(error) => {
+            tracing::warn!(
+                key,
+                error = &error as &dyn std::error::Error,
+                "whether a source is used cannot be told: it stays in the store"
+            );
+        }
+    }
+}
+
+/// Tries a few times: what is not removed now is removed by nobody.
+async fn insist<F>(attempt: impl Fn() -> F) -> Result<(), ObjectError>
+where
+    F: Future<Output = Result<(), ObjectError>>,
+{
+    for pause in DELETE_PAUSES {
+        match attempt().await {
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "an object could not be removed; trying again"
+            ),
+        }
+        tokio::time::sleep(pause).await;
+    }
+    attempt().await
 }
 
 fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {

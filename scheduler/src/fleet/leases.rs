@@ -67,7 +67,8 @@ impl Fleet {
             let Some(instance) = self.instances.get_mut(&returned.instance) else {
                 continue;
             };
-            if !instance.is_leased_to(&report.gateway) {
+            // A report may be told again after its lease has run out; by then the instance may be another gateway's.
+            if instance.lease.as_ref().is_some_and(|l| l.gateway != report.gateway) {
                 continue;
             }
             instance.lease = None;

@@ -98,6 +98,8 @@ pub(crate) struct Instance {
     pub(crate) started: StartKind,
     pub(crate) stage: Stage,
     pub(crate) draining: bool,
+    /// Being stopped whatever it does.
+    pub(crate) condemned: bool,
     /// Whether a heartbeat has listed it yet.
     pub(crate) seen: bool,
     pub(crate) created_at: Millis,
@@ -196,6 +198,7 @@ impl Fleet {
                 started,
                 stage,
                 draining: false,
+                condemned: false,
                 seen: false,
                 created_at: now,
                 lease: None,

@@ -47,10 +47,21 @@ impl Fleet {
         })
     }
 
+    /// It is to stop whatever it does, and counts as stopping from now on. Answers its worker's address; `None` when it is gone.
+    pub(crate) fn condemn(&mut self, id: &InstanceId) -> Option<String> {
+        let address = self.address_of(id)?;
+        let instance = self.instances.get_mut(id)?;
+        instance.stage = Stage::Stopping;
+        // The worker may have it busy for good.
+        instance.condemned = true;
+        Some(address)
+    }
+
     /// The worker found the instance busy, or could not be asked: it stays, for now.
     pub(crate) fn kept(&mut self, id: &InstanceId, busy: bool, now: Millis) {
         if let Some(instance) = self.instances.get_mut(id)
             && instance.stage == Stage::Stopping
+            && !instance.condemned
         {
             instance.stage = Stage::Ready;
             instance.retire_after = now.plus(BUSY_PAUSE);

@@ -47,6 +47,29 @@ fn an_instance_returned_with_lost_slots_is_busy_until_its_worker_says_otherwise(
 }
 
 #[test]
+fn the_memory_of_a_deploy_that_failed_is_freed_though_its_worker_was_never_asked() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id: InstanceId = "i-a".parse().unwrap();
+    let home = "w-0".parse().unwrap();
+    fleet.add(
+        id.clone(),
+        home,
+        &hello.spec,
+        StartKind::Booted,
+        Stage::Preparing,
+        Millis(0),
+    );
+    let later = UNSEEN.plus(Millis(1));
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), later, |_, _| Known::Unknown);
+    assert!(fleet.instances.contains_key(&id), "a build may take longer");
+    assert!(fleet.condemn(&id).is_some());
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), later, |_, _| Known::Unknown);
+    assert!(fleet.instances.is_empty());
+    assert!(fleet.condemn(&id).is_none());
+}
+
+#[test]
 fn an_instance_that_vanishes_from_the_heartbeat_is_forgotten() {
     let hello = hello();
     let mut fleet = fleet(100);

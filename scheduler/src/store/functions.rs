@@ -25,10 +25,20 @@ impl Store {
             .collect()
     }
 
+    /// Whether a version came from the folder at `source_key`.
+    pub(crate) async fn uses_source(&self, source_key: &str) -> Result<bool, StoreError> {
+        sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM versions WHERE source_key = $1)")
+            .bind(source_key)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(failed("look for a source's versions"))
+    }
+
     /// Removes a function and its versions. `None` when there is none of that name; refused while a version is being prepared.
     pub(crate) async fn delete_function(&self, name: &FunctionName) -> Result<Option<Leftovers>, StoreError> {
         let doing = "delete a function";
-        let mut tx = self.pool.begin().await.map_err(failed(doing))?;
+        // It reads before it writes: a transaction that only then asks for the right to write is refused when another has written.
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
         let id: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
             .bind(name.as_str())
             .fetch_optional(&mut *tx)

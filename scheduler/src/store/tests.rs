@@ -42,6 +42,27 @@ async fn what_was_stored_is_there_after_a_restart() {
     assert_eq!(store.newest_versions().await.unwrap().len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_are_added_and_deleted_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let rounds = (0..4).map(|n| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let name = format!("hello-{n}");
+            for _ in 0..25 {
+                add_live(&store, &name, None).await;
+                assert!(store.uses_source(&format!("sources/{name}")).await.unwrap());
+                let left = store.delete_function(&name.parse().unwrap()).await.unwrap();
+                assert_eq!(left.unwrap().source_keys, [format!("sources/{name}")]);
+            }
+        })
+    });
+    for round in futures::future::join_all(rounds).await {
+        round.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart() {
     let dir = tempfile::tempdir().unwrap();
