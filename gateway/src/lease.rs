@@ -14,6 +14,9 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::{OVERDUE_LIMIT, Placement, ReturnedLease};
 use rekindle_wire::{InstanceId, VersionNumber};
 
+/// How long a function is given to notice that nobody wants its answer any more. The worker, which knows, refuses what is one too many.
+const LOST_FOR: Duration = Duration::from_secs(3);
+
 /// What an invocation must know of the instance it was given.
 #[derive(Debug, Clone)]
 pub(crate) struct Seat {
@@ -137,12 +140,13 @@ impl Leases {
     }
 
     /// Takes a slot: of the instance used last, so that the others may idle out.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Seat> {
+    /// With `confirmed` only of a lease that the scheduler has granted or renewed for this moment.
+    pub(crate) fn take(&mut self, now: Instant, confirmed: bool) -> Option<Seat> {
         self.leases.iter_mut().for_each(|l| l.regain(now));
         let lease = self
             .leases
             .iter_mut()
-            .filter(|l| !l.closing && l.used < l.slots)
+            .filter(|l| !l.closing && l.used < l.slots && (l.expires > now || !confirmed))
             .max_by_key(|l| l.last_used)?;
         lease.used += 1;
         lease.last_used = now;
@@ -167,7 +171,12 @@ impl Leases {
         match outcome {
             Outcome::Free => lease.used = lease.used.saturating_sub(1),
             Outcome::Lost | Outcome::Stuck => {
-                lease.lost.push(now + lease.seat.timeout + OVERDUE_LIMIT);
+                let going_on = if outcome == Outcome::Stuck {
+                    OVERDUE_LIMIT
+                } else {
+                    LOST_FOR
+                };
+                lease.lost.push(now + going_on);
                 // With several slots the others may still be good.
                 lease.stuck |= outcome == Outcome::Stuck && lease.slots == 1;
                 lease.closing |= lease.lost() >= lease.slots;
@@ -208,16 +217,19 @@ impl Leases {
         back
     }
 
-    /// The leases that have run through half their length, which count as renewed from now on.
-    pub(crate) fn renew(&mut self, now: Instant) -> Vec<InstanceId> {
-        let mut due = Vec::new();
-        for lease in &mut self.leases {
-            if lease.expires.saturating_duration_since(now) <= lease.length / 2 {
-                lease.expires = now + lease.length;
-                due.push(lease.seat.instance.clone());
-            }
-        }
-        due
+    /// The leases that have run through half their length, which are to be renewed.
+    pub(crate) fn due(&self, now: Instant) -> Vec<InstanceId> {
+        let old = |l: &&Lease| l.expires.saturating_duration_since(now) <= l.length / 2;
+        self.leases
+            .iter()
+            .filter(old)
+            .map(|l| l.seat.instance.clone())
+            .collect()
+    }
+
+    /// The scheduler has renewed a lease, asked at `asked`. Answers whether it is one of these.
+    pub(crate) fn confirm(&mut self, instance: &InstanceId, asked: Instant) -> bool {
+        self.find(instance).map(|l| l.expires = asked + l.length).is_some()
     }
 
     /// All instances held.
@@ -262,7 +274,7 @@ mod tests {
         leases.add(&placement("i-a", 1, StartKind::Warm), at(0));
         leases.add(&placement("i-b", 1, StartKind::Warm), at(1));
         for ms in (10..900).step_by(10) {
-            let seat = leases.take(at(ms)).unwrap();
+            let seat = leases.take(at(ms), true).unwrap();
             assert_eq!(seat.instance, id("i-b"));
             leases.release(&seat.instance, Outcome::Free, at(ms + 5));
         }
@@ -279,9 +291,9 @@ mod tests {
         leases.add(&placement("i-a", 2, StartKind::Warm), now);
         // Granted twice, as after a lost answer: still the same slots.
         leases.add(&placement("i-a", 2, StartKind::Warm), now);
-        assert!(leases.take(now).is_some());
-        assert!(leases.take(now).is_some());
-        assert!(leases.take(now).is_none());
+        assert!(leases.take(now, true).is_some());
+        assert!(leases.take(now, true).is_some());
+        assert!(leases.take(now, true).is_none());
     }
 
     #[test]
@@ -289,14 +301,14 @@ mod tests {
         let now = Instant::now();
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 3, StartKind::Restored), now);
-        let first = leases.take(now).unwrap();
-        let second = leases.take(now).unwrap();
+        let first = leases.take(now, true).unwrap();
+        let second = leases.take(now, true).unwrap();
         assert_eq!(
             (first.start(), second.start()),
             (StartKind::Restored, StartKind::Restored)
         );
         first.note_answer();
-        assert_eq!(leases.take(now).unwrap().start(), StartKind::Warm);
+        assert_eq!(leases.take(now, true).unwrap().start(), StartKind::Warm);
     }
 
     #[test]
@@ -304,9 +316,9 @@ mod tests {
         let now = Instant::now();
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), now);
-        let seat = leases.take(now).unwrap();
+        let seat = leases.take(now, true).unwrap();
         assert!(leases.close(&seat.instance));
-        assert!(leases.take(now).is_none());
+        assert!(leases.take(now, true).is_none());
         assert!(leases.give_back(now).is_empty());
         assert!(leases.release(&seat.instance, Outcome::Free, now));
         assert_eq!(leases.give_back(now).len(), 1);
@@ -319,7 +331,7 @@ mod tests {
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 1, StartKind::Warm), now);
         leases.add(&placement("i-b", 2, StartKind::Warm), now);
-        let b = leases.take(now).unwrap();
+        let b = leases.take(now, true).unwrap();
         assert!(!leases.release(&id("i-b"), Outcome::Stuck, now));
         let a = leases.take_alone(&id("i-a"), now).unwrap();
         assert!(leases.release(&a.instance, Outcome::Stuck, now));
@@ -335,15 +347,14 @@ mod tests {
         let start = Instant::now();
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), start);
-        let a = leases.take(start).unwrap();
+        let a = leases.take(start, true).unwrap();
         assert!(!leases.release(&a.instance, Outcome::Stuck, start));
-        assert!(leases.take(start).is_some(), "the other slot is good");
-        assert!(leases.take(start).is_none(), "the lost slot was used again");
+        assert!(leases.take(start, true).is_some(), "the other slot is good");
+        assert!(leases.take(start, true).is_none(), "the lost slot was used again");
         leases.release(&a.instance, Outcome::Free, start);
-        // Its timeout and what a function may be overdue have passed.
-        let later = start + Duration::from_secs(1) + OVERDUE_LIMIT;
-        assert!(leases.take(later).is_some());
-        assert!(leases.take(later).is_some());
+        let later = start + OVERDUE_LIMIT;
+        assert!(leases.take(later, false).is_some());
+        assert!(leases.take(later, false).is_some());
     }
 
     #[test]
@@ -352,7 +363,7 @@ mod tests {
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), now);
         for last in [false, true] {
-            let seat = leases.take(now).unwrap();
+            let seat = leases.take(now, true).unwrap();
             assert_eq!(leases.release(&seat.instance, Outcome::Lost, now), last);
         }
         let back = leases.give_back(now);
@@ -364,19 +375,35 @@ mod tests {
         let now = Instant::now();
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), now);
-        let seat = leases.take(now).unwrap();
+        let seat = leases.take(now, true).unwrap();
         assert!(leases.release(&seat.instance, Outcome::Unreachable, now));
-        assert!(leases.take(now).is_none());
+        assert!(leases.take(now, true).is_none());
         assert_eq!(leases.give_back(now).len(), 1);
     }
 
     #[test]
-    fn a_lease_is_renewed_in_its_second_half_and_only_once() {
+    fn a_lease_is_due_in_its_second_half_until_its_renewal_is_confirmed() {
         let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 1, StartKind::Warm), start);
-        assert!(leases.renew(start + Duration::from_millis(400)).is_empty());
-        assert_eq!(leases.renew(start + Duration::from_millis(600)), [id("i-a")]);
-        assert!(leases.renew(start + Duration::from_millis(700)).is_empty());
+        assert!(leases.due(at(400)).is_empty());
+        assert_eq!(leases.due(at(600)), [id("i-a")]);
+        // That report was lost.
+        assert_eq!(leases.due(at(700)), [id("i-a")]);
+        assert!(leases.confirm(&id("i-a"), at(700)));
+        assert!(leases.due(at(800)).is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_ran_out_unconfirmed_is_used_only_while_the_scheduler_is_away() {
+        let start = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), start);
+        let later = start + Duration::from_secs(1);
+        assert!(leases.take(later, true).is_none());
+        assert!(leases.take(later, false).is_some());
+        leases.confirm(&id("i-a"), later);
+        assert!(leases.take(later, true).is_some());
     }
 }

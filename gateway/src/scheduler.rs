@@ -22,6 +22,8 @@ pub(crate) type Http = Client<HttpConnector, Body>;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Leases are short, and a report can be told again.
+const REPORT_LIMIT: Duration = Duration::from_secs(1);
 const ANSWER_MAX: usize = 1 << 20;
 /// A deploy's upload goes before its answer.
 const ADMIN_LIMIT: Duration = Duration::from_secs(900);
@@ -64,7 +66,7 @@ impl SchedulerClient {
 
     /// Tells what became of leases.
     pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseAnswer, ApiError> {
-        self.call(Method::POST, "/internal/leases", Some(report), CALL_LIMIT)
+        self.call(Method::POST, "/internal/leases", Some(report), REPORT_LIMIT)
             .await
     }
 

@@ -1,15 +1,17 @@
 //! Slots for invocations. One that is free is taken without asking anybody; else the invocation waits, and as many asks go to the
 //! scheduler as its waiting invocations need. A slot that gets free goes to who has waited longest, whether an ask was answered or not.
 
+mod report;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::{LeaseReport, Placement, PlacementRequest};
+use rekindle_wire::internal::{Placement, PlacementRequest, ReturnedLease};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
@@ -70,6 +72,10 @@ pub(crate) struct Slots {
     wait: Duration,
     asked: AtomicU64,
     functions: Mutex<HashMap<FunctionName, Function>>,
+    /// Returns that were made and that no report has brought to the scheduler yet.
+    unsent: Mutex<Vec<(ReturnedLease, Instant)>>,
+    /// Whether the last report was answered.
+    scheduler_is_there: AtomicBool,
     /// Workers that could not be reached, and when.
     unreached: Mutex<HashMap<Arc<str>, Instant>>,
 }
@@ -128,6 +134,8 @@ impl Slots {
             wait,
             asked: AtomicU64::new(0),
             functions: Mutex::default(),
+            unsent: Mutex::default(),
+            scheduler_is_there: AtomicBool::new(true),
             unreached: Mutex::default(),
         })
     }
@@ -142,7 +150,7 @@ impl Slots {
             let entry = functions.entry(function.clone()).or_default();
             // Nobody overtakes: while some wait, free slots are theirs.
             if entry.waiters.is_empty()
-                && let Some(seat) = entry.leases.take(Instant::now())
+                && let Some(seat) = entry.leases.take(Instant::now(), self.is_scheduler_there())
             {
                 return Ok(self.slot(function, seat));
             }
@@ -171,40 +179,21 @@ impl Slots {
         let placement = self.scheduler.place(&request).await?;
         let mut functions = self.functions.lock();
         let entry = functions.entry(function.clone()).or_default();
-        let now = Instant::now();
-        entry.leases.add(&placement, now);
-        let seat = entry.leases.take_alone(&placement.instance, now);
+        self.add(entry, &placement);
+        let seat = entry.leases.take_alone(&placement.instance, Instant::now());
         drop(functions);
         seat.map(|seat| self.slot(function, seat))
             .ok_or_else(|| throttled(function))
     }
 
-    /// What there is to tell the scheduler: leases to return, leases to renew. `None` when nothing.
-    pub(crate) fn report(&self) -> Option<LeaseReport> {
-        let now = Instant::now();
-        let mut report = LeaseReport {
-            gateway: self.gateway.clone(),
-            held: Vec::new(),
-            returned: Vec::new(),
-        };
-        let mut functions = self.functions.lock();
-        for function in functions.values_mut() {
-            report.returned.extend(function.leases.give_back(now));
-            report.held.extend(function.leases.renew(now));
-        }
-        functions
-            .retain(|_, f| !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty()));
-        (!report.returned.is_empty() || !report.held.is_empty()).then_some(report)
+    /// Takes in a lease. An earlier one on the same instance whose return was not told needs no telling any more.
+    fn add(&self, entry: &mut Function, placement: &Placement) {
+        self.unsent.lock().retain(|(r, _)| r.instance != placement.instance);
+        entry.leases.add(placement, Instant::now());
     }
 
-    /// Returns what is not in use, at the gateway's end: others need not wait for the leases to run out.
-    pub(crate) async fn return_all(&self) {
-        self.functions.lock().values_mut().for_each(|f| f.leases.close_all());
-        if let Some(report) = self.report()
-            && let Err(error) = self.scheduler.report(&report).await
-        {
-            tracing::debug!(%error, "leases could not be returned and run out by themselves");
-        }
+    fn is_scheduler_there(&self) -> bool {
+        self.scheduler_is_there.load(Ordering::Relaxed)
     }
 
     /// Leases the scheduler wants back.
@@ -248,7 +237,7 @@ impl Slots {
     fn hand_out(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
         entry.waiters.retain(|w| !w.answer.is_closed());
         while !entry.waiters.is_empty() {
-            let Some(seat) = entry.leases.take(Instant::now()) else {
+            let Some(seat) = entry.leases.take(Instant::now(), self.is_scheduler_there()) else {
                 break;
             };
             let instance = seat.instance.clone();
@@ -313,7 +302,8 @@ impl Slots {
         match answer {
             Ok(placement) => {
                 entry.slots_each = Some(placement.slots);
-                entry.leases.add(&placement, Instant::now());
+                self.add(entry, &placement);
+                self.scheduler_is_there.store(true, Ordering::Relaxed);
             }
             Err(error) => {
                 let waited_enough = self.wait * 9 / 10;

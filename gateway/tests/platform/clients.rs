@@ -160,3 +160,18 @@ async fn an_instance_that_is_busy_after_all_is_not_given_up() {
     assert_eq!(refused.code, ErrorCode::Unavailable);
     assert_eq!(platform.worker.running(), 1);
 }
+
+#[tokio::test]
+async fn a_lost_report_is_told_again() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "timeout = \"1s\"\n").await;
+    let call = tokio::spawn(platform.function("hello/hang").send());
+    until_invoked(&platform, 1).await;
+    // The report that the instance is stuck does not arrive at first.
+    platform.relay.lose("/internal/leases", 3);
+    assert_eq!(
+        error(call.await.unwrap().unwrap()).await.code,
+        ErrorCode::FunctionTimeout
+    );
+    until("the instance is stopped", async || platform.worker.running() == 0).await;
+}

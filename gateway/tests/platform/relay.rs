@@ -1,4 +1,4 @@
-//! Stands between gateway and scheduler: counts calls by path, and keeps its address while the scheduler behind it is restarted.
+//! Stands between gateway and scheduler: counts calls by path, loses some, and keeps its address while the scheduler behind it is restarted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use tokio::net::TcpListener;
 struct Inner {
     target: String,
     calls: HashMap<String, usize>,
+    /// How many calls are still to be lost, by path.
+    lose: HashMap<String, usize>,
 }
 
 #[derive(Clone)]
@@ -42,6 +44,11 @@ impl Relay {
         target.clone_into(&mut self.inner.lock().target);
     }
 
+    /// Loses the next calls to `path`.
+    pub(crate) fn lose(&self, path: &str, calls: usize) {
+        self.inner.lock().lose.insert(path.to_owned(), calls);
+    }
+
     pub(crate) fn calls(&self, path: &str) -> usize {
         self.inner.lock().calls.get(path).copied().unwrap_or(0)
     }
@@ -52,7 +59,14 @@ async fn pass(State((relay, client)): State<(Relay, reqwest::Client)>, request: 
     let target = {
         let mut inner = relay.inner.lock();
         *inner.calls.entry(parts.uri.path().to_owned()).or_default() += 1;
-        inner.target.clone()
+        match inner.lose.get_mut(parts.uri.path()) {
+            // Nobody is there.
+            Some(left @ 1..) => {
+                *left -= 1;
+                "127.0.0.1:1".to_owned()
+            }
+            _ => inner.target.clone(),
+        }
     };
     let url = format!("http://{target}{}", parts.uri.path_and_query().unwrap());
     let sent = client

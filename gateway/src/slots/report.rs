@@ -1,0 +1,87 @@
+//! What the scheduler is told of leases, and told again until it has heard it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rekindle_wire::ApiError;
+use rekindle_wire::internal::{LeaseReport, ReturnedLease};
+
+use super::Slots;
+
+/// How long a return is told again that the scheduler has not heard of; its lease has long run out by then.
+const UNSENT_FOR: Duration = Duration::from_secs(60);
+
+impl Slots {
+    /// Tells the scheduler which leases are returned and which are to be renewed, if there are any. What it does not hear is told again:
+    /// a lease counts as renewed, and a return as made, only once it has answered.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(crate) async fn report(self: &Arc<Self>) -> Result<(), ApiError> {
+        let asked = Instant::now();
+        let Some((report, returned)) = self.what_to_report(asked) else {
+            return Ok(());
+        };
+        let answer = self.scheduler.report(&report).await;
+        self.scheduler_is_there.store(answer.is_ok(), Ordering::Relaxed);
+        match answer {
+            Ok(answer) => {
+                {
+                    let mut functions = self.functions.lock();
+                    for instance in report.held.iter().filter(|i| !answer.give_back.contains(i)) {
+                        let _ = functions.values_mut().any(|f| f.leases.confirm(instance, asked));
+                    }
+                }
+                self.close(&answer.give_back);
+                Ok(())
+            }
+            Err(error) => {
+                self.unsent.lock().extend(returned);
+                // Those who waited for a lease to be confirmed may have it now.
+                for (function, entry) in self.functions.lock().iter_mut() {
+                    self.hand_out(function, entry);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn what_to_report(&self, now: Instant) -> Option<(LeaseReport, Vec<(ReturnedLease, Instant)>)> {
+        let mut returned = std::mem::take(&mut *self.unsent.lock());
+        returned.retain(|(_, since)| now.saturating_duration_since(*since) < UNSENT_FOR);
+        let mut held = Vec::new();
+        let mut functions = self.functions.lock();
+        for function in functions.values_mut() {
+            returned.extend(function.leases.give_back(now).into_iter().map(|r| (r, now)));
+            held.extend(function.leases.due(now));
+        }
+        functions
+            .retain(|_, f| !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty()));
+        drop(functions);
+        if returned.is_empty() && held.is_empty() {
+            return None;
+        }
+        let later = |(lease, since): &(ReturnedLease, Instant)| {
+            let waited = now.saturating_duration_since(*since).as_millis();
+            ReturnedLease {
+                idle_ms: lease.idle_ms.saturating_add(u64::try_from(waited).unwrap_or(u64::MAX)),
+                ..lease.clone()
+            }
+        };
+        let report = LeaseReport {
+            gateway: self.gateway.clone(),
+            held,
+            returned: returned.iter().map(later).collect(),
+        };
+        Some((report, returned))
+    }
+
+    /// Returns what is not in use, at the gateway's end: others need not wait for the leases to run out.
+    pub(crate) async fn return_all(self: &Arc<Self>) {
+        self.functions.lock().values_mut().for_each(|f| f.leases.close_all());
+        if let Err(error) = self.report().await {
+            tracing::debug!(%error, "leases could not be returned and run out by themselves");
+        }
+    }
+}
