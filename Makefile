@@ -29,7 +29,10 @@ up: setup ## install what is missing, build, start the platform, and show a func
 	@echo "stop       make down"
 
 down: ## stop the platform
-	@test -x $(FN) || { echo "nothing is built, so nothing runs"; exit 0; }; $(FN) down
+	@if [ -x $(FN) ]; then $(FN) down; \
+	elif [ -e "$${FN_RUN:-/run/rekindle}/platform.json" ]; then \
+		echo "a platform may run (see $${FN_RUN:-/run/rekindle}/platform.json), but fn is not built: 'make build', then 'make down'" >&2; exit 1; \
+	else echo "no platform runs"; fi
 
 test: setup test-rust test-functions ## run every test (as root: sandboxes and CRIU are real)
 

@@ -15,6 +15,11 @@ installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/
 
 packages() {
     command -v cargo > /dev/null || fail "cargo is missing: install Rust from https://rustup.rs, then run this again"
+    local wanted_rust have_rust
+    wanted_rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$here/../Cargo.toml")
+    have_rust=$(cargo --version | cut -d ' ' -f 2)
+    [ "$(printf '%s\n' "$wanted_rust" "$have_rust" | sort -V | head -n 1)" = "$wanted_rust" ] ||
+        fail "cargo is $have_rust, and $wanted_rust or newer is needed: run 'rustup update stable', then this again"
     local wanted=() missing=() package
     # bindgen (userfaultfd) reads the kernel's headers; patchelf and mmdebstrap make CRIU's prefix and the runtimes;
     # pip and npm install functions' dependencies at deploy; busybox and the rest are for tests.
@@ -27,6 +32,11 @@ packages() {
     for package in "${wanted[@]}"; do
         installed "$package" || missing+=("$package")
     done
+    # The runtimes' root filesystems are made from them too, whatever is installed here.
+    if [ "$(id -u)" = 0 ] && ! compgen -G '/var/lib/apt/lists/*_Packages*' > /dev/null; then
+        say "reading apt's package lists"
+        apt-get -qq update
+    fi
     [ ${#missing[@]} -gt 0 ] || { say "packages are there"; return; }
     [ "$(id -u)" = 0 ] || fail "run as root, or install: ${missing[*]}"
     say "installing ${missing[*]}"
