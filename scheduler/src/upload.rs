@@ -18,6 +18,8 @@ pub(crate) const UPLOAD_MAX: u64 = 256 << 20;
 const UNPACKED_MAX: u64 = 4 << 30;
 const ENTRIES_MAX: usize = 200_000;
 const MANIFEST_MAX: u64 = 1 << 20;
+/// A long name or the attributes of an entry, which come before it as an entry of their own and are read whole.
+const EXTENSION_MAX: u64 = 64 << 10;
 
 /// Why an upload was refused.
 #[derive(Debug, thiserror::Error)]
@@ -85,15 +87,40 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
         out.write_all(&chunk).await.map_err(spool)?;
     }
     out.flush().await.map_err(spool)?;
-    let archive = file.reopen().map_err(spool)?;
-    let manifest = tokio::task::spawn_blocking(move || look_through(archive))
-        .await
-        .map_err(|e| spool(std::io::Error::other(e)))??;
+    let (archive, again) = (file.reopen().map_err(spool)?, file.reopen().map_err(spool)?);
+    let manifest = tokio::task::spawn_blocking(move || {
+        check_extensions(archive)?;
+        look_through(again)
+    })
+    .await
+    .map_err(|e| spool(std::io::Error::other(e)))??;
     Ok(Upload {
         file,
         digest: hasher.finalize(),
         manifest,
     })
+}
+
+/// Refuses entries that stand for a long name or for attributes and are larger than any name is: reading the archive keeps them in memory.
+/// Blocks.
+fn check_extensions(archive: File) -> Result<(), UploadError> {
+    let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
+    let mut archive = tar::Archive::new(unzipped);
+    for entry in archive.entries().map_err(UploadError::NotAnArchive)?.raw(true) {
+        let entry = entry.map_err(UploadError::NotAnArchive)?;
+        let kind = entry.header().entry_type();
+        let extends = kind.is_gnu_longname()
+            || kind.is_gnu_longlink()
+            || kind.is_pax_local_extensions()
+            || kind.is_pax_global_extensions();
+        if extends && entry.size() > EXTENSION_MAX {
+            return Err(UploadError::Entry(format!(
+                "an entry with a name or attributes of more than {} KiB",
+                EXTENSION_MAX >> 10
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks every entry's path and type, and reads the manifest. Blocks.

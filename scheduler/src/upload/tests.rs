@@ -36,6 +36,33 @@ async fn received(bytes: Vec<u8>) -> Result<Manifest, ApiError> {
 }
 
 #[tokio::test]
+async fn names_and_attributes_larger_than_any_name_are_refused() {
+    let long = "x".repeat(100 << 10);
+    let fits = "x".repeat(200);
+    for kind in [
+        EntryType::GNULongName,
+        EntryType::GNULongLink,
+        EntryType::XHeader,
+        EntryType::XGlobalHeader,
+    ] {
+        let refused = received(archive(&[
+            (EntryType::Regular, "fn.toml", "", MANIFEST),
+            (kind, "long", "", &long),
+            (EntryType::Regular, "a", "", ""),
+        ]));
+        let refused = refused.await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::InvalidManifest);
+        assert!(refused.message.contains("64 KiB"), "{refused}");
+    }
+    let taken = received(archive(&[
+        (EntryType::GNULongName, "long", "", &fits),
+        (EntryType::Regular, "a", "", ""),
+        (EntryType::Regular, "fn.toml", "", MANIFEST),
+    ]));
+    assert!(taken.await.is_ok());
+}
+
+#[tokio::test]
 async fn a_folder_is_taken_with_or_without_a_leading_dot() {
     for name in ["fn.toml", "./fn.toml"] {
         let bytes = archive(&[
