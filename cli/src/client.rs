@@ -1,6 +1,7 @@
 //! The client of the admin API: where the gateway is, with which key, and every call `fn` makes to it. A refusal comes
 //! back as [`ApiError`]; a gateway that is not there says how to start it.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, io};
@@ -34,7 +35,9 @@ impl Client {
     pub(crate) fn new(args: &ClientArgs) -> Result<Self> {
         let key = match &args.key {
             Some(key) => Some(key.clone()),
-            None => key_from_files(&key_files())?,
+            // A file does not say whose key it holds: only the gateway of this machine is sent it.
+            None if is_local(&args.url) => key_from_files(&key_files())?,
+            None => None,
         };
         Self::with_key(&args.url, key)
     }
@@ -86,6 +89,11 @@ impl Client {
         }
     }
 
+    /// A request without it, for what everybody may call.
+    pub(crate) fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, self.address(path))
+    }
+
     /// Sends it; says what to do when nobody answers.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
         request.send().await.map_err(|e| {
@@ -119,11 +127,15 @@ impl Client {
         let mut error = error_of(response).await;
         if error.code == ErrorCode::Unauthorized && self.key.is_none() {
             let places: Vec<String> = key_files().iter().map(|p| p.display().to_string()).collect();
-            error.message = format!(
-                "{}; no key was found: set FN_KEY, or put the key in {}",
-                error.message,
-                places.join(" or ")
-            );
+            let fix = if is_local(&self.base) {
+                format!(
+                    "no key was found: set FN_KEY, or put the key in {}",
+                    places.join(" or ")
+                )
+            } else {
+                "the key of a gateway elsewhere is not taken from a file: set FN_KEY".to_owned()
+            };
+            error.message = format!("{}; {fix}", error.message);
         }
         Err(error.into())
     }
@@ -222,6 +234,16 @@ async fn error_of(mut response: Response) -> ApiError {
     })
 }
 
+/// Whether the gateway at `url` is on this machine.
+fn is_local(url: &str) -> bool {
+    let Ok(url) = reqwest::Url::parse(url) else {
+        return false;
+    };
+    let host = url.host_str().unwrap_or_default();
+    let address: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+    host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|a| a.is_loopback())
+}
+
 /// Where a key may lie, in order.
 fn key_files() -> Vec<PathBuf> {
     let data = env::var_os("FN_DATA").map_or_else(|| PathBuf::from("/var/lib/rekindle"), PathBuf::from);
@@ -257,6 +279,26 @@ mod tests {
         assert_eq!(key_from_files(&[&a, &b]).unwrap().as_deref(), Some("second"));
         fs::write(&a, "first").unwrap();
         assert_eq!(key_from_files(&[&a, &b]).unwrap().as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn a_key_from_a_file_is_for_the_gateway_of_this_machine() {
+        for url in [
+            "http://127.0.0.1:8080",
+            "http://localhost:8080/",
+            "http://[::1]:8080",
+            "http://LOCALHOST",
+        ] {
+            assert!(is_local(url), "{url}");
+        }
+        for url in [
+            "http://10.0.0.1:8080",
+            "http://localhost.example",
+            "http://127.0.0.1.example",
+            "nonsense",
+        ] {
+            assert!(!is_local(url), "{url}");
+        }
     }
 
     #[test]

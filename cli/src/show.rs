@@ -125,9 +125,23 @@ pub(crate) fn print_error(error: &anyhow::Error) {
     eprintln!("{} {error:#}", label("error:"));
 }
 
+/// Text that others wrote, for a terminal: control characters (C0 and C1) but those in `keep` are shown as their escapes.
+pub(crate) fn harmless(text: &str, keep: &[char]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && !keep.contains(&c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 fn api_error(error: &ApiError, label: impl Fn(&str) -> String) -> String {
     let code = error.code.as_str();
-    let mut text = format!("{} {}\n", label(&format!("error[{code}]:")), error.message);
+    let message = harmless(&error.message, &['\t', '\n']);
+    let mut text = format!("{} {message}\n", label(&format!("error[{code}]:")));
     if let Some(id) = &error.request_id {
         text.push_str(&format!("  request {id}\n"));
     }

@@ -31,17 +31,21 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     } else {
         format!("/function/{}/{}", args.name, args.path.trim_start_matches('/'))
     };
-    let mut request = client
-        .request(method, &path)
+    // A function is for everybody; its events and a forced start are not.
+    let request = if args.event || args.start.is_some() {
+        client.request(method, &path)
+    } else {
+        client.anonymous(method, &path)
+    };
+    let mut request = request
         .headers(header_map(args)?)
         .timeout(Duration::from_secs(args.wait));
     if args.event && !args.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
         request = request.header("content-type", "application/json");
     }
-    match body {
-        Some(body) => request = request.body(body),
-        None if args.event => request = request.body("null"),
-        None => {}
+    // Without one an event is `{}` (docs/runtime-contract.md).
+    if let Some(body) = body {
+        request = request.body(body);
     }
     let started = Instant::now();
     let response = client.send(request).await?;

@@ -60,9 +60,10 @@ fn human(line: &LogLine) -> String {
     let id = line.instance.as_str();
     let short = id.get(id.len().saturating_sub(6)..).unwrap_or(id);
     let head = show::tinted(&format!("{time} v{} {short}", line.version), Tone::Faint);
+    let text = show::harmless(&line.text, &['\t']);
     let text = match line.stream.as_str() {
-        "platform" => show::tinted(&format!("-- {}", line.text), Tone::Warning),
-        _ => line.text.clone(),
+        "platform" => show::tinted(&format!("-- {text}"), Tone::Warning),
+        _ => text,
     };
     format!("{head} {text}")
 }
@@ -83,5 +84,14 @@ mod tests {
             text: "hello".to_owned(),
         };
         assert_eq!(human(&line), "2023-11-14T22:13:20.123Z v3 abcdef hello");
+        let hostile = LogLine {
+            text: "\u{1b}]0;title\u{7}\tend\r\u{9b}2J".to_owned(),
+            ..line
+        };
+        assert!(
+            human(&hostile).ends_with(" \\u{1b}]0;title\\u{7}\tend\\r\\u{9b}2J"),
+            "{:?}",
+            human(&hostile)
+        );
     }
 }
