@@ -20,7 +20,7 @@ use crate::exchange::{Answered, Came, Exchange};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::scheduler::Http;
-use crate::slots::{Slot, Slots};
+use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
 
 /// How often an invocation is placed before it is given up.
@@ -100,9 +100,11 @@ impl Dispatch {
         let outgoing = Arc::new(outgoing);
         let place = Arc::new(place);
         let mut last = None;
+        let place_by = tokio::time::Instant::now() + self.slots.limit();
         for _ in 0..ATTEMPTS {
             let placing = Instant::now();
-            let slot = self.place(&call).await?;
+            let slot = tokio::time::timeout_at(place_by, self.place(&call)).await;
+            let slot = slot.unwrap_or_else(|_| Err(throttled(&call.function)))?;
             phases.place += placing.elapsed();
             let exchange = Exchange {
                 workers: self.workers.clone(),

@@ -140,6 +140,11 @@ impl Slots {
         })
     }
 
+    /// What all placements of one invocation may take together.
+    pub(crate) fn limit(&self) -> Duration {
+        self.wait + GRACE
+    }
+
     /// A slot for an invocation of `function`. Bounded by the time a placement may take.
     ///
     /// # Errors
@@ -167,7 +172,7 @@ impl Slots {
             waiting
         };
         let _leaving = Leaving(self, function);
-        match tokio::time::timeout(self.wait + GRACE, waiting).await {
+        match tokio::time::timeout(self.limit(), waiting).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(throttled(function)),
         }
@@ -358,7 +363,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-fn throttled(function: &FunctionName) -> ApiError {
+pub(crate) fn throttled(function: &FunctionName) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
         format!(
