@@ -1,7 +1,7 @@
 //! Which regions the store already has, so that a new snapshot refers to them instead of storing them again.
 //!
 //! Kept in memory for the worker's life, seeded from the page maps of the newest snapshots. An entry is only ever used
-//! after its chunk was seen in the store by this process (`RegionIndex::confirm`).
+//! after its chunk was seen in the store by the same publish (`RegionIndex::confirm`), since others may delete or cut chunks at any time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,7 +36,6 @@ struct State {
     /// Chunks by number, as `Known` names them.
     chunks: Vec<ChunkRef>,
     numbers: HashMap<ChunkRef, u32>,
-    confirmed: HashSet<ChunkRef>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +81,7 @@ impl RegionIndex {
             match result {
                 Ok(maps) => {
                     let payloads = maps.iter().flat_map(|m| m.regions()).filter_map(|r| r.payload);
-                    self.learn(payloads, false);
+                    self.learn(payloads);
                     read += 1;
                 }
                 // One that is being published, or was deleted meanwhile.
@@ -96,8 +95,8 @@ impl RegionIndex {
         Ok(read)
     }
 
-    /// Remember payloads; `stored` if their chunks were just written or seen in the store.
-    pub(crate) fn learn(&self, payloads: impl IntoIterator<Item = Payload>, stored: bool) {
+    /// Remember payloads.
+    pub(crate) fn learn(&self, payloads: impl IntoIterator<Item = Payload>) {
         let mut state = self.state.lock();
         for payload in payloads {
             if state.regions.len() >= REGIONS_MAX {
@@ -107,9 +106,6 @@ impl RegionIndex {
             let chunk = *state.numbers.entry(payload.chunk).or_insert(next);
             if chunk == next {
                 state.chunks.push(payload.chunk);
-            }
-            if stored {
-                state.confirmed.insert(payload.chunk);
             }
             let known = Known {
                 chunk,
@@ -131,40 +127,34 @@ impl RegionIndex {
             .copied()
             .collect();
         for chunk in bad {
-            state.confirmed.remove(&chunk);
             state.forget(chunk);
         }
     }
 
-    /// Where the regions of these digests lie, for those that the store has for certain: a chunk that was not seen yet
-    /// is looked up once; regions of a missing one are forgotten.
+    /// Where the regions of these digests lie, for those that the store has now: each chunk is looked up once, some
+    /// milliseconds for 4 MiB of regions. Regions of a chunk that is missing or cut are forgotten.
     pub(crate) async fn confirm(
         &self,
         store: &Store,
         hashes: impl Iterator<Item = Digest>,
     ) -> Result<HashMap<Digest, Payload>, StoreError> {
-        let mut found: HashMap<Digest, Payload> = HashMap::new();
-        let unseen: HashSet<ChunkRef> = {
+        let mut found: HashMap<Digest, Payload> = {
             let state = self.state.lock();
-            found.extend(hashes.filter_map(|hash| Some((hash, state.payload(hash)?))));
-            let chunks = found.values().map(|p| p.chunk);
-            chunks.filter(|chunk| !state.confirmed.contains(chunk)).collect()
+            hashes.filter_map(|hash| Some((hash, state.payload(hash)?))).collect()
         };
-        let looked_up: Vec<(ChunkRef, bool)> = stream::iter(unseen)
+        let chunks: HashSet<ChunkRef> = found.values().map(|p| p.chunk).collect();
+        let looked_up: Vec<(ChunkRef, bool)> = stream::iter(chunks)
             .map(|chunk| Box::pin(async move { exists(store, chunk).await.map(|is| (chunk, is)) }))
             .buffer_unordered(CALLS_AT_ONCE)
             .try_collect()
             .await?;
-        let mut state = self.state.lock();
-        for (chunk, exists) in looked_up {
-            if exists {
-                state.confirmed.insert(chunk);
-            } else {
-                tracing::warn!(chunk = %chunk.id, "chunk of an existing snapshot is missing, its regions are stored again");
-                state.forget(chunk);
-                found.retain(|_, payload| payload.chunk != chunk);
-            }
+        let gone = looked_up.iter().filter(|(_, is)| !is).map(|(chunk, _)| chunk.id);
+        let gone: HashSet<Digest> = gone.collect();
+        for chunk in &gone {
+            tracing::warn!(%chunk, "chunk of an existing snapshot is missing, its regions are stored again");
         }
+        found.retain(|_, payload| !gone.contains(&payload.chunk.id));
+        self.distrust(&gone);
         Ok(found)
     }
 }

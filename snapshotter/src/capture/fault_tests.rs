@@ -339,6 +339,62 @@ async fn regions_of_a_missing_chunk_are_stored_again_and_a_taken_id_is_left_alon
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_distrusted_chunk_that_is_corrupt_is_healed_by_the_next_publish() {
+    let captured = capture().await;
+    let server = &captured.server;
+    let index = RegionIndex::new();
+    index.seed(&server.store).await.unwrap();
+    let dump = server.dir.path().join("dump");
+    // The index has seen the chunk and refers to it.
+    let twin = publish(&server.store, &index, &dump, meta()).await.unwrap();
+    assert_eq!(twin.summary.shared_bytes, twin.summary.stored_bytes);
+    let [key] = &server.keys("chunks/").await[..] else {
+        panic!("one chunk")
+    };
+    let good = server.store.get(key).await.unwrap();
+    server.flip(key, 1000).await;
+    let cache = ChunkCache::open(&server.scratch("cache"), 64 << 20).unwrap();
+    let reader = RegionReader::new(server.store.clone(), cache);
+    let snapshot = captured.open().await;
+    let error = captured.read_all(&snapshot, &reader).await.unwrap_err();
+    let ReadError::Corrupt { chunk, .. } = error else {
+        panic!("{error}")
+    };
+    index.distrust(&[chunk].into());
+    let again = publish(&server.store, &index, &dump, meta()).await.unwrap();
+    assert_ne!(again.summary.shared_bytes, again.summary.stored_bytes);
+    assert_eq!(server.store.get(key).await.unwrap(), good);
+    assert_eq!(captured.read_all(&snapshot, &reader).await.unwrap(), captured.memory);
+
+    // A worker that knows nothing overwrites what has the name of its chunk and is something else.
+    server.flip(key, 1000).await;
+    publish(&server.store, &RegionIndex::new(), &dump, meta())
+        .await
+        .unwrap();
+    assert_eq!(server.store.get(key).await.unwrap(), good);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_seen_by_an_earlier_publish_is_looked_up_again_by_the_next() {
+    let captured = capture().await;
+    let server = &captured.server;
+    let index = RegionIndex::new();
+    index.seed(&server.store).await.unwrap();
+    let dump = server.dir.path().join("dump");
+    publish(&server.store, &index, &dump, meta()).await.unwrap();
+    let [key] = &server.keys("chunks/").await[..] else {
+        panic!("one chunk")
+    };
+    let good = server.store.get(key).await.unwrap();
+    server.store.delete(key).await.unwrap();
+    publish(&server.store, &index, &dump, meta()).await.unwrap();
+    assert_eq!(server.store.get(key).await.unwrap(), good);
+    server.store.put(key, good.slice(..good.len() / 2)).await.unwrap();
+    publish(&server.store, &index, &dump, meta()).await.unwrap();
+    assert_eq!(server.store.get(key).await.unwrap(), good);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_snapshot_is_gone_and_others_keep_their_chunks() {
     let captured = capture().await;
     let server = &captured.server;

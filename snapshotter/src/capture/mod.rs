@@ -182,7 +182,7 @@ pub async fn publish(
         .await
         .map_err(in_store)?;
     let new = store_new(store, &dump, &pieces, &hashes, &known, &id).await?;
-    index.learn(new.payloads.values().copied(), true);
+    index.learn(new.payloads.values().copied());
 
     let mut payloads = known;
     payloads.extend(new.payloads);

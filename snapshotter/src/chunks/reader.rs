@@ -108,14 +108,17 @@ impl RegionReader {
 
     /// The region's plain bytes, checked. Fetches its chunk if it is not on this host.
     pub async fn read(&self, region: &Region) -> Result<Bytes, ReadError> {
-        if let Some(bytes) = self.read_local(region) {
-            return Ok(bytes);
-        }
         let Some(payload) = &region.payload else {
             return Ok(zeros(region));
         };
-        let chunk = self.fetch(payload.chunk).await?;
-        cut_out(region, payload, &chunk)
+        let (this, wanted) = (self.clone(), *region);
+        let chunk = payload.chunk;
+        if let Some(bytes) = blocking(chunk, move || this.read_local(&wanted)).await? {
+            return Ok(bytes);
+        }
+        let bytes = self.fetch(chunk).await?;
+        let (wanted, payload) = (*region, *payload);
+        blocking(chunk, move || cut_out(&wanted, &payload, &bytes)).await?
     }
 
     /// The region's plain bytes if they can be had without the network; for threads that may block on the disk but
@@ -141,23 +144,31 @@ impl RegionReader {
     }
 
     /// The plain bytes of many regions of one chunk, in their order: for reading ahead. The chunk is fetched at most
-    /// once, and its bytes are touched once.
+    /// once, and its bytes are touched once, on one of the runtime's blocking threads: reading, hashing and decompressing a
+    /// full chunk takes milliseconds.
     pub async fn read_chunk_regions(&self, chunk: ChunkRef, regions: &[Region]) -> Result<Vec<Bytes>, ReadError> {
-        let local: Option<Vec<Bytes>> = self
-            .inner
-            .cache
-            .contains(&chunk.id)
-            .then(|| self.all_local(regions))
-            .flatten();
-        if let Some(all) = local {
-            return Ok(all);
+        let regions: Arc<[Region]> = regions.into();
+        if self.inner.cache.contains(&chunk.id) {
+            let (this, wanted) = (self.clone(), Arc::clone(&regions));
+            if let Some(all) = blocking(chunk, move || this.all_local(&wanted)).await? {
+                return Ok(all);
+            }
         }
         let bytes = self.fetch(chunk).await?;
+        let wanted = Arc::clone(&regions);
+        let cut: Vec<Option<Bytes>> = blocking(chunk, move || {
+            let of_chunk = |region: &Region| region.payload.filter(|p| p.chunk == chunk);
+            let cut = wanted
+                .iter()
+                .map(|r| of_chunk(r).map(|p| cut_out(r, &p, &bytes)).transpose());
+            cut.collect::<Result<_, _>>()
+        })
+        .await??;
         let mut plain = Vec::with_capacity(regions.len());
-        for region in regions {
-            plain.push(match &region.payload {
-                Some(payload) if payload.chunk == chunk => cut_out(region, payload, &bytes)?,
-                _ => self.read(region).await?,
+        for (region, bytes) in regions.iter().zip(cut) {
+            plain.push(match bytes {
+                Some(bytes) => bytes,
+                None => self.read(region).await?,
             });
         }
         Ok(plain)
@@ -177,6 +188,11 @@ impl RegionReader {
 
 impl Inner {
     async fn fetch_and_cache(self: Arc<Self>, chunk: ChunkRef) -> Result<Bytes, ReadError> {
+        // Whoever looked for it before an earlier fetch had ended asks again: it is here now.
+        let this = Arc::clone(&self);
+        if let Some(bytes) = blocking(chunk, move || this.whole_local(chunk)).await? {
+            return Ok(bytes);
+        }
         let result = Box::pin(self.fetch_checked(chunk)).await;
         if let Ok(bytes) = &result {
             let (this, bytes) = (self.clone(), bytes.clone());
@@ -190,6 +206,16 @@ impl Inner {
         result
     }
 
+    /// The whole chunk from the cache, checked.
+    fn whole_local(&self, chunk: ChunkRef) -> Option<Bytes> {
+        if !self.cache.contains(&chunk.id) {
+            return None;
+        }
+        let mut bytes = vec![0; chunk.len as usize];
+        let right = self.cache.read(&chunk.id, 0, &mut bytes) && Digest::of(&bytes) == chunk.id;
+        right.then(|| bytes.into())
+    }
+
     async fn fetch_checked(&self, chunk: ChunkRef) -> Result<Bytes, ReadError> {
         let bytes = self
             .store
@@ -200,9 +226,7 @@ impl Inner {
                 cause: Arc::new(cause),
             })?;
         let hashed = bytes.clone();
-        let found = tokio::task::spawn_blocking(move || Digest::of(&hashed))
-            .await
-            .map_err(|_| ReadError::Shutdown { chunk: chunk.id })?;
+        let found = blocking(chunk, move || Digest::of(&hashed)).await?;
         if found == chunk.id {
             return Ok(bytes);
         }
@@ -212,6 +236,15 @@ impl Inner {
             found_bytes: bytes.len() as u64,
         })
     }
+}
+
+/// Work on a chunk's bytes where blocking is allowed.
+async fn blocking<T: Send + 'static>(
+    chunk: ChunkRef,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ReadError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ReadError::Shutdown { chunk: chunk.id })
 }
 
 fn zeros(region: &Region) -> Bytes {
