@@ -22,8 +22,10 @@ use crate::restore::log_tail;
 use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use crate::worker::Worker;
 
-/// How long a hook may take.
+/// How long a hook may take, its whole answer included.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
+/// The longest answer of a hook that is read, bytes.
+const HOOK_BODY_MAX: usize = 64 * 1024;
 /// How long the function may take to notice that its connections were closed.
 const QUIET_LIMIT: Duration = Duration::from_millis(500);
 /// The image directory's descriptor in CRIU.
@@ -92,15 +94,17 @@ pub async fn call_hook(spec: &VersionSpec, parts: &Parts, hook: Hook) -> Result<
         .header(http::header::CONTENT_LENGTH, 0)
         .body(Body::empty())
         .map_err(|e| format!("hook {path}: {e}"))?;
-    let answer = tokio::time::timeout(HOOK_LIMIT, parts.client.send(request)).await;
-    let answer = answer
-        .map_err(|_| format!("hook {path} did not answer within {} s", HOOK_LIMIT.as_secs()))?
-        .map_err(|e| format!("hook {path}: {e}"))?;
-    let status = answer.status();
-    // Reading the body to its end lets the connection be used again.
-    let body = axum::body::to_bytes(Body::new(answer.into_body()), 64 * 1024)
+    let exchange = async {
+        let answer = parts.client.send(request).await?;
+        let status = answer.status();
+        // Reading the body to its end lets the connection be used again; that of a longer one is closed.
+        let body = axum::body::to_bytes(Body::new(answer.into_body()), HOOK_BODY_MAX).await;
+        Ok((status, body.unwrap_or_default()))
+    };
+    let (status, body) = tokio::time::timeout(HOOK_LIMIT, exchange)
         .await
-        .unwrap_or_default();
+        .map_err(|_| format!("hook {path} did not answer within {} s", HOOK_LIMIT.as_secs()))?
+        .map_err(|e: hyper_util::client::legacy::Error| format!("hook {path}: {e}"))?;
     if status.is_success() {
         Ok(())
     } else {
@@ -214,7 +218,6 @@ async fn dump(
         images_fd: IMAGES_FD,
         pid: FUNCTION_PID,
         leave_running: true,
-        external: Vec::new(),
         log_level: worker.config.criu_log_level,
         limit: worker.config.dump_limit,
     };

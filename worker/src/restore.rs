@@ -56,13 +56,14 @@ pub async fn restore(
         worker.config.run_dir.join("restores").join(instance.id.as_str()),
     )
     .map_err(|e| failed("lay out the images", &e))?;
-    if let Ok(archive) = std::fs::File::open(scratch.0.join(FILES_ARCHIVE)) {
-        enclosure
-            .sandbox
-            .load_files(&OwnedFd::from(archive))
-            .await
-            .map_err(|e| failed("restore /tmp", &e))?;
-    }
+    // Every snapshot has one, though it may be empty.
+    let archive =
+        std::fs::File::open(scratch.0.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
+    enclosure
+        .sandbox
+        .load_files(&OwnedFd::from(archive))
+        .await
+        .map_err(|e| failed("restore /tmp", &e))?;
     let pager = start_pager(instance, &enclosure, &snapshot, &scratch.0)?;
     let pager = Arc::new(pager);
     instance

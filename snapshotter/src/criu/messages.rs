@@ -32,8 +32,6 @@ pub(super) struct Options {
     pub(super) manage_cgroups_mode: Option<i32>,
     #[prost(uint32, optional, tag = "35")]
     pub(super) ghost_limit: Option<u32>,
-    #[prost(string, repeated, tag = "37")]
-    pub(super) external: Vec<String>,
     #[prost(uint32, optional, tag = "45")]
     pub(super) timeout: Option<u32>,
     #[prost(bool, optional, tag = "48")]

@@ -82,8 +82,6 @@ pub struct DumpOrder {
     pub pid: i32,
     /// Whether the processes go on afterwards.
     pub leave_running: bool,
-    /// Things outside the tree, such as `pipe:[1234]`.
-    pub external: Vec<String>,
     /// 0 to 4.
     pub log_level: i32,
     /// How long it may take.
@@ -133,7 +131,6 @@ impl Session {
         let options = Options {
             pid: Some(order.pid),
             leave_running: Some(order.leave_running),
-            external: order.external.clone(),
             ..common(order.images_fd, order.log_level, DUMP_LOG, order.limit)
         };
         self.converse("dump", Kind::Dump, options, order.limit, at).map(drop)

@@ -2,8 +2,8 @@
 //!
 //! The worker starts this program with a control socket and tells it what to do; see [`protocol`]. It builds the sandbox
 //! ([`namespaces`], [`rootfs`]), starts the function with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU
-//! inside the same namespaces ([`criu`]), saves and loads the private files that belong to a snapshot ([`files`]), and
-//! reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a worker
+//! inside the same namespaces ([`criu`]), refuses a checkpoint that would miss a process ([`strays`]), saves and loads the
+//! private files that belong to a snapshot ([`files`]), and reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a worker
 //! that is killed leaves no sandbox behind.
 
 pub mod criu;
@@ -14,3 +14,4 @@ pub mod reactor;
 pub mod rootfs;
 pub mod seccomp;
 pub mod spawn;
+pub mod strays;

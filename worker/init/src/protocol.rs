@@ -1,5 +1,6 @@
 //! What worker and init say to each other: one JSON message a packet on a `SOCK_SEQPACKET` socket, descriptors beside it by
-//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`]; other [`Message`]s come in between.
+//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`] that bears the question's number,
+//! so that one that came too late is not taken for the next one's; other [`Message`]s come in between.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -57,6 +58,15 @@ pub struct Spawn {
     pub open_files: u64,
 }
 
+/// What the worker sends.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Call {
+    /// Which of the worker's requests this is.
+    pub number: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
 /// A request of the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
@@ -84,8 +94,6 @@ pub enum Request {
     ReadProbe,
     /// Store such a result. Beside it: a descriptor to read it from.
     WriteProbe,
-    /// Kill every process of the sandbox but init.
-    KillAll,
 }
 
 /// The answer to a request.
@@ -113,12 +121,13 @@ pub enum ExitCause {
 /// What init says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Message {
-    /// Before the sandbox exists: init's process id on the host.
+    /// Before the sandbox exists: init's process id on the host. The first process says it, pid 1 answers the request: either
+    /// may come first.
     Forked(i32),
-    /// The answer to a request.
-    Answer(Answer),
-    /// A process ended: its id inside the sandbox.
-    Exited(i32, ExitCause),
+    /// The answer to the request of this number.
+    Answer(u64, Answer),
+    /// The function's first process ended.
+    Ended(ExitCause),
 }
 
 /// Why a message did not arrive.
@@ -157,7 +166,12 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd
     Ok(())
 }
 
-/// Receives one message and the descriptors beside it, which are closed on exec.
+/// Room for one message, to be used again for the next.
+pub fn room() -> Vec<u8> {
+    vec![0; MESSAGE_MAX]
+}
+
+/// Receives one message into `room` and the descriptors beside it, which are closed on exec.
 ///
 /// # Errors
 /// See [`ReceiveError`]; `WouldBlock` comes as [`ReceiveError::Socket`].
@@ -165,10 +179,12 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd
     unsafe_code,
     reason = "takes ownership of descriptors the kernel has just made for this process"
 )]
-pub fn receive<T: for<'de> Deserialize<'de>>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>), ReceiveError> {
-    let mut buffer = vec![0_u8; MESSAGE_MAX];
+pub fn receive<T: for<'de> Deserialize<'de>>(
+    socket: BorrowedFd<'_>,
+    room: &mut [u8],
+) -> Result<(T, Vec<OwnedFd>), ReceiveError> {
     let mut space = nix::cmsg_space!([RawFd; FDS_MAX]);
-    let mut parts = [IoSliceMut::new(&mut buffer)];
+    let mut parts = [IoSliceMut::new(room)];
     let received = recvmsg::<UnixAddr>(
         socket.as_raw_fd(),
         &mut parts,
@@ -190,6 +206,6 @@ pub fn receive<T: for<'de> Deserialize<'de>>(socket: BorrowedFd<'_>) -> Result<(
     if flags.contains(MsgFlags::MSG_TRUNC) {
         return Err(ReceiveError::Truncated);
     }
-    let message = serde_json::from_slice(&buffer[..length]).map_err(ReceiveError::Malformed)?;
+    let message = serde_json::from_slice(&room[..length]).map_err(ReceiveError::Malformed)?;
     Ok((message, fds))
 }

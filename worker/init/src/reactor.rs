@@ -12,18 +12,18 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use crate::protocol::{
-    Answer, CONTROL_FD, CRIU_PROBE_CACHE, ExitCause, FUNCTION_PID, Message, RESTORED_LAST_PID, ReceiveError, Request,
-    receive, send,
+    Answer, CONTROL_FD, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, Message, RESTORED_LAST_PID, ReceiveError,
+    Request, receive, room, send,
 };
-use crate::{criu, files, namespaces, rootfs, spawn};
+use crate::{criu, files, namespaces, rootfs, spawn, strays};
 
 /// Where the control socket is moved to, out of the way of descriptors with fixed numbers.
 const CONTROL_FLOOR: i32 = 64;
@@ -46,30 +46,26 @@ pub fn run() -> io::Result<()> {
     // Its number now belongs to /dev/null and stays open.
     std::mem::forget(given);
     let control = control.as_fd();
-    let (request, _) = match receive::<Request>(control) {
+    let mut room = room();
+    let (call, _) = match receive::<Call>(control, &mut room) {
         Ok(first) => first,
         Err(ReceiveError::Closed) => return Ok(()),
         Err(e) => return Err(io::Error::other(e)),
     };
-    let Request::Enter(cgroup_procs) = request else {
+    let number = call.number;
+    let Request::Enter(cgroup_procs) = call.request else {
         return Err(io::Error::other("the first request is not Enter"));
     };
     let entered = namespaces::join_cgroups(&cgroup_procs).and_then(|()| namespaces::enter());
     match entered {
-        Err(e) => answer(control, Answer::Failed(chain(&e))),
+        Err(e) => answer(control, number, Answer::Failed(chain(&e))),
         Ok(Some(pid)) => namespaces::report_pid(control, pid),
         Ok(None) => match namespaces::prepare_network() {
             Ok(()) => {
-                answer(control, Answer::Done)?;
-                serve(
-                    control,
-                    Sandbox {
-                        last_pid: None,
-                        clocks_set: false,
-                    },
-                )
+                answer(control, number, Answer::Done)?;
+                serve(control, &mut room, Sandbox::default())
             }
-            Err(e) => answer(control, Answer::Failed(chain(&e))),
+            Err(e) => answer(control, number, Answer::Failed(chain(&e))),
         },
     }
 }
@@ -85,11 +81,11 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn answer(control: BorrowedFd<'_>, answer: Answer) -> io::Result<()> {
-    send(control, &Message::Answer(answer), &[])
+fn answer(control: BorrowedFd<'_>, number: u64, answer: Answer) -> io::Result<()> {
+    send(control, &Message::Answer(number, answer), &[])
 }
 
-fn serve(control: BorrowedFd<'_>, mut sandbox: Sandbox) -> io::Result<()> {
+fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::Result<()> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     children.thread_block()?;
@@ -107,38 +103,45 @@ fn serve(control: BorrowedFd<'_>, mut sandbox: Sandbox) -> io::Result<()> {
         let (spoken, died) = (happened(0), happened(1));
         if died {
             while deaths.read_signal()?.is_some() {}
-            reap(control)?;
+            reap(control, &mut sandbox)?;
         }
         if spoken {
-            let (request, fds) = match receive::<Request>(control) {
+            let (call, fds) = match receive::<Call>(control, room) {
                 Ok(received) => received,
                 Err(ReceiveError::Closed) => return Ok(()),
                 Err(e) => return Err(io::Error::other(e)),
             };
-            let done = perform(request, fds, &mut sandbox).unwrap_or_else(Answer::Failed);
-            answer(control, done)?;
+            let done = perform(call.request, fds, &mut sandbox).unwrap_or_else(Answer::Failed);
+            answer(control, call.number, done)?;
         }
     }
 }
 
-fn reap(control: BorrowedFd<'_>) -> io::Result<()> {
+/// Reaps who has died. The worker hears of the function's first process only: others may be many.
+fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
     loop {
         let (pid, cause) = match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::Exited(pid, code)) => (pid, ExitCause::Code(code)),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, ExitCause::Signal(signal as i32)),
+            Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), ExitCause::Code(code)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), ExitCause::Signal(signal as i32)),
             Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return Ok(()),
             Ok(_) | Err(nix::Error::EINTR) => continue,
             Err(e) => return Err(e.into()),
         };
-        send(control, &Message::Exited(pid.as_raw(), cause), &[])?;
+        sandbox.criu.retain(|criu| *criu != pid);
+        if pid == FUNCTION_PID {
+            send(control, &Message::Ended(cause), &[])?;
+        }
     }
 }
 
 /// What init keeps between requests.
+#[derive(Default)]
 struct Sandbox {
     /// Set once the sandbox is furnished.
     last_pid: Option<File>,
     clocks_set: bool,
+    /// CRIU's processes that have not ended.
+    criu: Vec<i32>,
 }
 
 impl Sandbox {
@@ -187,6 +190,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             }
             let all: Vec<OwnedFd> = fds.collect();
             let criu = criu::start(&all, real_uid).map_err(plain("start criu"))?;
+            sandbox.criu.push(criu);
             if clock_offsets.is_some() {
                 sandbox
                     .set_last_pid(RESTORED_LAST_PID)
@@ -194,10 +198,15 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             }
             Ok(Answer::Started(criu))
         }
-        Request::SaveFiles => files::save(next("archive")?)
-            .map(|()| Answer::Done)
-            .map_err(plain("save files")),
-        Request::LoadFiles => files::load(next("archive")?)
+        Request::SaveFiles => {
+            let archive = next("archive")?;
+            // Only now is it sure: the processes that CRIU found stand still, so only others could make new ones.
+            strays::refuse(Path::new("/proc"), &sandbox.criu)?;
+            files::save(Path::new("/"), archive)
+                .map(|()| Answer::Done)
+                .map_err(plain("save files"))
+        }
+        Request::LoadFiles => files::load(Path::new("/"), next("archive")?)
             .map(|()| Answer::Done)
             .map_err(plain("load files")),
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)
@@ -212,9 +221,5 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map(|()| Answer::Done)
                 .map_err(plain("write the probe"))
         }
-        Request::KillAll => match kill(Pid::from_raw(-1), Signal::SIGKILL) {
-            Ok(()) | Err(nix::Error::ESRCH) => Ok(Answer::Done),
-            Err(e) => Err(format!("kill all: {e}")),
-        },
     }
 }

@@ -1,8 +1,9 @@
-//! The system call filter of a function: what is neither known nor needed is refused. It follows the default profile of the
-//! common container engines, and is stricter where a snapshot could not be taken of what a call makes.
+//! The system call filter of a function: what is not needed is refused, what is not known does not exist. It follows the
+//! default profile of the common container engines, and is stricter where a snapshot could not be taken of what a call makes.
 //!
-//! Two filters, since one can answer with one errno only: the first refuses with `EPERM`, the second with `ENOSYS` what
-//! programs know how to do without.
+//! Two filters, since one can answer with one errno only: the first refuses with `EPERM`; the second says `ENOSYS` to calls
+//! that are newer than this list, as an older kernel would, and to what programs know how to do without: C libraries try a
+//! new call and fall back to an old one on that answer alone.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-/// Calls above this number are newer than this filter (or of another ABI) and are refused. 462 is `mseal`.
+/// Calls above this number are newer than this filter (or of another ABI) and do not exist for a function. 462 is `mseal`.
 const NEWEST_KNOWN: i64 = 462;
 
 /// Calls that no function needs and that reach the host, other processes or the kernel's less trodden parts.
@@ -103,15 +104,22 @@ const ABSENT: &[i64] = &[
     libc::SYS_io_uring_register,
 ];
 
-const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
-    | libc::CLONE_NEWCGROUP
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUSER
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET) as u32 as u64;
+const NEW_NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
 
-const SOCKET_FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const SOCKET_FAMILIES: [u64; 4] = [
+    libc::AF_UNIX as u64,
+    libc::AF_INET as u64,
+    libc::AF_INET6 as u64,
+    libc::AF_NETLINK as u64,
+];
 /// The usual Linux persona, and the question which one it is.
 const PERSONAS: [u64; 2] = [0, 0xffff_ffff];
 
@@ -124,34 +132,34 @@ impl Filters {
     /// # Errors
     /// When a rule is malformed.
     pub fn compile() -> Result<Self, BackendError> {
-        let allow = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
-        let argument = |index, op, value| SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value);
-        let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = (0..=NEWEST_KNOWN)
-            .filter(|call| !FORBIDDEN.contains(call))
-            .map(|call| (call, vec![]))
-            .collect();
-        let no_namespace = SeccompCmpOp::MaskedEq(NEW_NAMESPACES);
-        allowed.insert(libc::SYS_clone, vec![allow(vec![argument(0, no_namespace, 0)?])?]);
-        let families = SOCKET_FAMILIES
+        let argument = |op, value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, op, value);
+        let mut refusals: BTreeMap<i64, Vec<SeccompRule>> = FORBIDDEN.iter().map(|call| (*call, vec![])).collect();
+        // Rules of a call are alternatives; the conditions of a rule must all hold.
+        let namespaces = NEW_NAMESPACES
             .iter()
-            .map(|family| allow(vec![argument(0, SeccompCmpOp::Eq, *family as u64)?]))
+            .map(|flag| *flag as u32 as u64)
+            .map(|flag| SeccompRule::new(vec![argument(SeccompCmpOp::MaskedEq(flag), flag)?]))
             .collect::<Result<_, _>>()?;
-        allowed.insert(libc::SYS_socket, families);
-        let personas = PERSONAS
-            .iter()
-            .map(|persona| allow(vec![argument(0, SeccompCmpOp::Eq, *persona)?]))
-            .collect::<Result<_, _>>()?;
-        allowed.insert(libc::SYS_personality, personas);
+        refusals.insert(libc::SYS_clone, namespaces);
+        let none_of = |values: &[u64]| {
+            let conditions = values.iter().map(|value| argument(SeccompCmpOp::Ne, *value));
+            Ok::<_, BackendError>(vec![SeccompRule::new(conditions.collect::<Result<_, _>>()?)?])
+        };
+        refusals.insert(libc::SYS_socket, none_of(&SOCKET_FAMILIES)?);
+        refusals.insert(libc::SYS_personality, none_of(&PERSONAS)?);
         let refused = SeccompFilter::new(
-            allowed,
-            SeccompAction::Errno(libc::EPERM as u32),
+            refusals,
             SeccompAction::Allow,
+            SeccompAction::Errno(libc::EPERM as u32),
             TargetArch::x86_64,
         )?;
         let absent = SeccompFilter::new(
-            ABSENT.iter().map(|call| (*call, vec![])).collect(),
-            SeccompAction::Allow,
+            (0..=NEWEST_KNOWN)
+                .filter(|call| !ABSENT.contains(call))
+                .map(|call| (call, vec![]))
+                .collect(),
             SeccompAction::Errno(libc::ENOSYS as u32),
+            SeccompAction::Allow,
             TargetArch::x86_64,
         )?;
         Ok(Self(vec![refused.try_into()?, absent.try_into()?]))
@@ -175,5 +183,48 @@ mod tests {
         let filters = Filters::compile().unwrap();
         assert_eq!(filters.0.len(), 2);
         assert!(filters.0.iter().all(|p| p.len() < 4096));
+    }
+
+    /// Makes a call whose arguments do nothing even where it is allowed; the error number, 0 for none.
+    #[expect(unsafe_code, reason = "calls by number")]
+    fn errno_of(call: i64, first: u64) -> i32 {
+        // SAFETY: each call that the test makes takes no pointer, or is given null ones, which the kernel refuses.
+        match unsafe { libc::syscall(call, first, 0, 0, 0, 0, 0) } {
+            -1 => nix::errno::Errno::last_raw(),
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn forbidden_calls_are_refused_unknown_ones_do_not_exist_and_the_rest_works() {
+        // A filter is of one thread, for good.
+        let answers = std::thread::spawn(|| {
+            nix::sys::prctl::set_no_new_privs().unwrap();
+            Filters::compile().unwrap().apply().unwrap();
+            let calls = [
+                (libc::SYS_mount, 0),
+                (libc::SYS_ptrace, 0),
+                (libc::SYS_clone, libc::CLONE_NEWUSER as u64),
+                (libc::SYS_clone, libc::CLONE_NEWNET as u32 as u64 | libc::SIGCHLD as u64),
+                (libc::SYS_socket, libc::AF_PACKET as u64),
+                (libc::SYS_personality, 0x0040_0000),
+                (libc::SYS_clone3, 0),
+                (libc::SYS_io_uring_setup, 0),
+                (NEWEST_KNOWN + 1, 0),
+                (NEWEST_KNOWN + 500, 0),
+                (0x4000_0000 | libc::SYS_getpid, 0),
+                (libc::SYS_getpid, 0),
+                (libc::SYS_personality, 0xffff_ffff),
+                (libc::SYS_close, u64::MAX),
+            ];
+            calls.map(|(call, first)| errno_of(call, first))
+        });
+        use libc::{EBADF, ENOSYS, EPERM};
+        assert_eq!(
+            answers.join().unwrap(),
+            [
+                EPERM, EPERM, EPERM, EPERM, EPERM, EPERM, ENOSYS, ENOSYS, ENOSYS, ENOSYS, ENOSYS, 0, 0, EBADF
+            ]
+        );
     }
 }

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
-use rekindle_init::protocol::{self, Answer, FUNCTION_PID, Message, ReceiveError, Request};
+use rekindle_init::protocol::{self, Answer, Call, Message, ReceiveError, Request};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, mpsc, watch};
 
@@ -41,8 +41,10 @@ pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 pub(super) struct Control {
     socket: Arc<AsyncFd<OwnedFd>>,
-    answers: Mutex<mpsc::Receiver<Answer>>,
-    init: Arc<AtomicI32>,
+    /// With the numbers of the requests they answer.
+    answers: Mutex<mpsc::Receiver<(u64, Answer)>>,
+    calls: AtomicU64,
+    init: watch::Receiver<Option<Pid>>,
     function: watch::Receiver<FunctionState>,
     reader: tokio::task::JoinHandle<()>,
 }
@@ -55,21 +57,27 @@ impl Control {
         let socket = Arc::new(registered.map_err(io::Error::from)?);
         let (answer, answers) = mpsc::channel(4);
         let (tell, function) = watch::channel(FunctionState::Alive);
-        let init = Arc::new(AtomicI32::new(0));
-        let reader = tokio::spawn(read(Arc::clone(&socket), answer, tell, Arc::clone(&init)));
+        let (told_init, init) = watch::channel(None);
+        let reader = tokio::spawn(read(Arc::clone(&socket), answer, tell, told_init));
         Ok(Self {
             socket,
             answers: Mutex::new(answers),
+            calls: AtomicU64::new(0),
             init,
             function,
             reader,
         })
     }
 
+    /// Init's process id on the host, if it has been told.
     pub(super) fn init_pid(&self) -> Option<Pid> {
-        Some(self.init.load(Ordering::Acquire))
-            .filter(|p| *p > 0)
-            .map(Pid::from_raw)
+        *self.init.borrow()
+    }
+
+    /// The same, once it has been told; `None` if it never will be.
+    pub(super) async fn told_init_pid(&self) -> Option<Pid> {
+        let mut init = self.init.clone();
+        init.wait_for(Option::is_some).await.ok().and_then(|pid| *pid)
     }
 
     pub(super) fn function_state(&self) -> watch::Receiver<FunctionState> {
@@ -79,20 +87,29 @@ impl Control {
     /// Sends a request and waits for its answer. The bytes are those of [`Answer::Bytes`], else none.
     pub(super) async fn request(
         &self,
-        request: &Request,
+        request: Request,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> Result<Vec<u8>, ControlError> {
-        let mut answers = self.answers.lock().await;
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let call = Call { number, request };
         let exchange = async {
+            let mut answers = self.answers.lock().await;
             loop {
                 let mut ready = self.socket.writable().await.map_err(ControlError::Send)?;
-                match ready.try_io(|s| protocol::send(s.get_ref().as_fd(), request, fds)) {
+                match ready.try_io(|s| protocol::send(s.get_ref().as_fd(), &call, fds)) {
                     Ok(sent) => break sent.map_err(ControlError::Send)?,
                     Err(_would_block) => {}
                 }
             }
-            answers.recv().await.ok_or(ControlError::Closed)
+            // Answers to requests that were given up come first, and are nobody's.
+            loop {
+                match answers.recv().await {
+                    Some((answered, answer)) if answered == number => break Ok(answer),
+                    Some(_late) => {}
+                    None => break Err(ControlError::Closed),
+                }
+            }
         };
         match tokio::time::timeout(limit, exchange).await {
             Err(_) => Err(ControlError::Timeout),
@@ -112,13 +129,14 @@ impl Drop for Control {
 
 async fn read(
     socket: Arc<AsyncFd<OwnedFd>>,
-    answer: mpsc::Sender<Answer>,
+    answer: mpsc::Sender<(u64, Answer)>,
     function: watch::Sender<FunctionState>,
-    init: Arc<AtomicI32>,
+    init: watch::Sender<Option<Pid>>,
 ) {
+    let mut room = protocol::room();
     loop {
         let Ok(mut ready) = socket.readable().await else { break };
-        let received = match ready.try_io(|s| match protocol::receive::<Message>(s.get_ref().as_fd()) {
+        let received = match ready.try_io(|s| match protocol::receive::<Message>(s.get_ref().as_fd(), &mut room) {
             Err(ReceiveError::Socket(e)) => Err(e),
             other => Ok(other),
         }) {
@@ -126,16 +144,12 @@ async fn read(
             Err(_would_block) => continue,
         };
         match received {
-            Ok(Ok((Message::Forked(pid), _))) => init.store(pid, Ordering::Release),
-            Ok(Ok((Message::Answer(a), _))) => {
-                // An answer nobody waits for any more came too late.
-                let _ = answer.try_send(a);
+            Ok(Ok((Message::Forked(pid), _))) => drop(init.send_replace(Some(Pid::from_raw(pid)))),
+            Ok(Ok((Message::Answer(number, a), _))) => {
+                // There is one for each request, and each request takes those before its own: it fits, or nobody waits.
+                let _ = answer.try_send((number, a));
             }
-            Ok(Ok((Message::Exited(pid, cause), _))) => {
-                if pid == FUNCTION_PID {
-                    function.send_replace(FunctionState::Ended(cause));
-                }
-            }
+            Ok(Ok((Message::Ended(cause), _))) => drop(function.send_replace(FunctionState::Ended(cause))),
             Ok(Err(ReceiveError::Closed)) | Err(_) => break,
             Ok(Err(e)) => {
                 tracing::warn!(error = %e, "init is not understood");
@@ -150,4 +164,53 @@ async fn read(
         }
         alive
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes the next request as init would.
+    async fn next_call(init: &OwnedFd) -> Call {
+        let init = init.try_clone().unwrap();
+        let received =
+            tokio::task::spawn_blocking(move || protocol::receive::<Call>(init.as_fd(), &mut protocol::room()));
+        received.await.unwrap().unwrap().0
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_came_too_late_is_not_the_next_request_s() {
+        let (ours, init) = socket_pair().unwrap();
+        let control = Control::new(ours).unwrap();
+        let hasty = control
+            .request(Request::ReadProbe, &[], Duration::from_millis(20))
+            .await;
+        assert!(matches!(hasty, Err(ControlError::Timeout)));
+        let late = next_call(&init).await;
+        let say = |message: Message| protocol::send(init.as_fd(), &message, &[]).unwrap();
+        let (answer, ()) = tokio::join!(
+            control.request(Request::ReadProbe, &[], Duration::from_secs(20)),
+            async {
+                let call = next_call(&init).await;
+                say(Message::Answer(late.number, Answer::Bytes(b"old".to_vec())));
+                say(Message::Answer(call.number, Answer::Bytes(b"new".to_vec())));
+            }
+        );
+        assert_eq!(answer.unwrap(), b"new");
+    }
+
+    #[tokio::test]
+    async fn init_s_process_id_is_waited_for_when_it_comes_after_the_answer() {
+        let (ours, init) = socket_pair().unwrap();
+        let control = Control::new(ours).unwrap();
+        assert_eq!(control.init_pid(), None);
+        let (pid, ()) = tokio::join!(control.told_init_pid(), async {
+            protocol::send(init.as_fd(), &Message::Forked(77), &[]).unwrap();
+        });
+        assert_eq!(pid, Some(Pid::from_raw(77)));
+        drop(init);
+        let (ours, gone) = socket_pair().unwrap();
+        drop(gone);
+        assert_eq!(Control::new(ours).unwrap().told_init_pid().await, None);
+    }
 }

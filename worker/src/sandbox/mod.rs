@@ -71,24 +71,19 @@ impl Sandbox {
         let mut first = spawn_init(init_binary, theirs).map_err(named)?;
         let control = Control::new(ours).map_err(named)?;
         let made = tokio::time::timeout(SETUP_LIMIT, async {
-            let done = control.request(&Request::Enter(cgroup_procs), &[], SETUP_LIMIT).await;
-            // The first process only forks pid 1, which is our child too.
+            control.request(Request::Enter(cgroup_procs), &[], SETUP_LIMIT).await?;
+            // The first process only forks pid 1, which is our child too, and says its id.
             let _ = first.wait().await;
-            done
+            control.told_init_pid().await.ok_or(ControlError::Closed)
         })
         .await;
-        let refused = |e| SandboxError::Control("make the sandbox", e);
-        let init = match (made, control.init_pid()) {
-            (Ok(Ok(_)), Some(init)) => init,
-            (failed, init) => {
-                if let Some(init) = init {
+        let init = match made.unwrap_or(Err(ControlError::Timeout)) {
+            Ok(init) => init,
+            Err(e) => {
+                if let Some(init) = control.init_pid() {
                     end(init);
                 }
-                return Err(refused(match failed {
-                    Ok(Err(e)) => e,
-                    Ok(Ok(_)) => ControlError::Closed,
-                    Err(_) => ControlError::Timeout,
-                }));
+                return Err(SandboxError::Control("make the sandbox", e));
             }
         };
         match NetworkNamespace::of(init) {
@@ -110,7 +105,7 @@ impl Sandbox {
     /// # Errors
     /// When a mount is refused.
     pub async fn furnish(&self, setup: Setup) -> Result<(), SandboxError> {
-        self.ask("furnish the sandbox", &Request::Furnish(setup), &[])
+        self.ask("furnish the sandbox", Request::Furnish(setup), &[])
             .await
             .map(drop)
     }
@@ -126,7 +121,7 @@ impl Sandbox {
     /// When the program is missing or the kernel refuses.
     pub async fn spawn(&self, order: Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SandboxError> {
         let fds = [stdout.as_fd(), stderr.as_fd()];
-        self.ask("start the function", &Request::Spawn(order), &fds)
+        self.ask("start the function", Request::Spawn(order), &fds)
             .await
             .map(drop)
     }
@@ -144,7 +139,7 @@ impl Sandbox {
         let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
         self.ask(
             "start criu",
-            &Request::Criu {
+            Request::Criu {
                 clock_offsets,
                 real_uid,
             },
@@ -159,7 +154,7 @@ impl Sandbox {
     /// # Errors
     /// When a file cannot be read or the archive written.
     pub async fn save_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("save private files", &Request::SaveFiles, &[archive.as_fd()])
+        self.ask("save private files", Request::SaveFiles, &[archive.as_fd()])
             .await
             .map(drop)
     }
@@ -169,7 +164,7 @@ impl Sandbox {
     /// # Errors
     /// When it is malformed or does not fit.
     pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("load private files", &Request::LoadFiles, &[archive.as_fd()])
+        self.ask("load private files", Request::LoadFiles, &[archive.as_fd()])
             .await
             .map(drop)
     }
@@ -179,7 +174,7 @@ impl Sandbox {
     /// # Errors
     /// When it is not there.
     pub async fn read_probe(&self) -> Result<Vec<u8>, SandboxError> {
-        self.ask("read criu's probe", &Request::ReadProbe, &[]).await
+        self.ask("read criu's probe", Request::ReadProbe, &[]).await
     }
 
     /// Gives CRIU the result of an earlier kernel probe, which saves it some 15 ms.
@@ -187,7 +182,7 @@ impl Sandbox {
     /// # Errors
     /// When it cannot be stored.
     pub async fn write_probe(&self, probe: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("store criu's probe", &Request::WriteProbe, &[probe.as_fd()])
+        self.ask("store criu's probe", Request::WriteProbe, &[probe.as_fd()])
             .await
             .map(drop)
     }
@@ -195,7 +190,7 @@ impl Sandbox {
     async fn ask(
         &self,
         what: &'static str,
-        request: &Request,
+        request: Request,
         fds: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<Vec<u8>, SandboxError> {
         self.control
@@ -260,7 +255,7 @@ fn reap(init: Pid) {
     while nix::sys::wait::waitpid(init, None) == Err(nix::Error::EINTR) {}
 }
 
-/// Starts the init program with its end of the control socket as descriptor 3.
+/// Starts the init program with its end of the control socket as its standard input.
 fn spawn_init(binary: &Path, control: OwnedFd) -> io::Result<tokio::process::Child> {
     // Standard input carries the socket: the standard library places that one without code between fork and exec, which
     // lets it use the cheap vfork; init is told where to look.
