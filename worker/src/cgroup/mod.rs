@@ -320,10 +320,22 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         if !self.removed {
-            // Nobody is left to tell; the next start of the worker sweeps.
-            let _ = self.layout.kill(&self.name, DROP_LIMIT);
-            let _ = self.layout.remove(DROP_LIMIT);
+            may_block(|| {
+                // Nobody is left to tell; the next start of the worker sweeps.
+                let _ = self.layout.kill(&self.name, DROP_LIMIT);
+                let _ = self.layout.remove(DROP_LIMIT);
+            });
         }
+    }
+}
+
+/// Does what may block, on this thread since its name must be free afterwards; on a thread of a runtime, other tasks go
+/// elsewhere meanwhile.
+fn may_block(work: impl FnOnce()) {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 

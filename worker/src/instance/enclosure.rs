@@ -50,14 +50,15 @@ impl Output {
     }
 }
 
-/// An empty sandbox, ready for a function.
+/// An empty sandbox, ready for a function. Fields drop in order: the sandbox (which kills) before the control group (which
+/// must be empty to be removed).
 pub struct Enclosure {
-    /// Its limits.
-    pub cgroup: Arc<Cgroup>,
     /// Its walls.
     pub sandbox: Arc<Sandbox>,
     /// Where the function writes: standard output, standard error.
     pub outputs: [Output; 2],
+    /// Its limits.
+    pub cgroup: Arc<Cgroup>,
 }
 
 /// Makes one for `instance`.
@@ -81,7 +82,15 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         .cgroups
         .assign(&mut cgroup, instance.id.as_str(), limits)
         .map_err(|e| unavailable("limit the sandbox", &e))?;
-    let cgroup = Arc::new(cgroup);
+    // Where the kernel renames no groups (v2) this is the only place that tells whose a group is.
+    tracing::info!(instance = %instance.id, group = cgroup.name(), "took a sandbox");
+    instance.starts_in(&sandbox)?;
+    let outputs = [output(instance, "stdout")?, output(instance, "stderr")?];
+    let enclosure = Enclosure {
+        sandbox,
+        outputs,
+        cgroup: Arc::new(cgroup),
+    };
     let setup = Setup {
         hostname: spec.function.to_string(),
         rootfs,
@@ -90,17 +99,13 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: (spec.manifest.memory.0 / 4).max(1 << 20),
     };
-    sandbox
+    enclosure
+        .sandbox
         .furnish(setup)
         .await
         .map_err(|e| unavailable("furnish the sandbox", &e))?;
-    provide_probe(worker, instance, &sandbox).await?;
-    let outputs = [output(instance, "stdout")?, output(instance, "stderr")?];
-    Ok(Enclosure {
-        cgroup,
-        sandbox,
-        outputs,
-    })
+    provide_probe(worker, instance, &enclosure.sandbox).await?;
+    Ok(enclosure)
 }
 
 /// Gives the sandbox the result of CRIU's kernel probe; the first sandbox of a worker's life makes it, before anything of a

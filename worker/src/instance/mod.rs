@@ -3,25 +3,26 @@
 //! ```text
 //! Starting ──ready──> Ready <──> Capturing
 //!    │                  │            │
-//!    └──failed──┐       ├──idle, asked to stop, crashed, an invocation long overdue
-//!               v       v
-//!             Stopping ──> gone (out of the worker's books)
+//!    └──failed, ──┐     ├──idle, asked to stop, crashed, an invocation long overdue
+//!       asked     v     v
+//!       to stop Stopping ──> gone (out of the worker's books)
 //! ```
 //!
 //! Requests that arrive while it is `Starting` or `Capturing` wait, within their deadline.
 
 mod client;
 pub mod enclosure;
+mod end;
 pub mod overdue;
 pub mod start;
 mod usage;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rekindle_init::protocol::ExitCause;
 use rekindle_pager::Pager;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
@@ -31,9 +32,13 @@ use tracing::Instrument;
 
 use crate::cgroup::Cgroup;
 use crate::logs::Sink;
-use crate::sandbox::{FunctionState, Sandbox};
+use crate::sandbox::Sandbox;
 pub use client::{FunctionClient, PORT};
+use end::{tear_down, watch_end};
 pub use usage::{Entry, InFlight, Usage};
+
+/// How long the end of a start that was told to stop is waited for. Killed, it takes milliseconds; a download goes on to its end.
+const START_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// What an instance is made of once it runs. Fields drop in order: the sandbox (which kills) before the pager (whose end
 /// would let faults pass) before the control group (which must be empty).
@@ -83,6 +88,12 @@ pub struct Instance {
     pub sink: Sink,
     stand: watch::Sender<Stand>,
     parts: Mutex<Option<Arc<Parts>>>,
+    /// The sandbox it is being started in, to be killed when it is to stop before it has parts.
+    starting_in: Mutex<Weak<Sandbox>>,
+    /// Whether its start has come to an end, well or not.
+    settled: watch::Sender<bool>,
+    /// Processes that the kernel had killed at the memory limit when it became ready.
+    oom_kills_before: AtomicU64,
     created: Instant,
     /// Why it is being killed, when the platform does it.
     verdict: Mutex<Option<ApiError>>,
@@ -101,6 +112,9 @@ impl Instance {
             sink,
             stand: watch::Sender::new(Stand::Starting),
             parts: Mutex::new(None),
+            starting_in: Mutex::default(),
+            settled: watch::Sender::new(false),
+            oom_kills_before: AtomicU64::new(0),
             created: Instant::now(),
             verdict: Mutex::new(None),
         })
@@ -120,21 +134,69 @@ impl Instance {
         self.parts.lock().clone()
     }
 
-    /// Its parts are there and it takes requests. Watches for its end from now on.
-    pub fn ready(self: &Arc<Self>, parts: Arc<Parts>, worker: &Arc<crate::worker::Worker>) {
-        let ended = parts.sandbox.function_state();
-        *self.parts.lock() = Some(parts);
-        *self.start_took.lock() = Some(self.created.elapsed());
-        self.usage.touch();
-        self.stand.send_replace(Stand::Ready);
-        worker.changed.notify_one();
-        tokio::spawn(watch_end(Arc::clone(self), ended, Arc::clone(worker)));
+    /// It is being started in this sandbox, which goes when it is to stop meanwhile.
+    ///
+    /// # Errors
+    /// When it is to stop already.
+    pub fn starts_in(&self, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+        *self.starting_in.lock() = Arc::downgrade(sandbox);
+        // Looked at after the line above: whoever ends it does these two the other way round.
+        if self.is_starting() { Ok(()) } else { Err(gone()) }
     }
 
-    /// Its start failed.
+    /// Whether its start goes on: nobody has asked it to stop.
+    pub fn is_starting(&self) -> bool {
+        matches!(&*self.stand.borrow(), Stand::Starting)
+    }
+
+    /// Its parts are there and it takes requests. Watches for its end from now on. If it was to stop meanwhile, the parts are
+    /// torn down.
+    pub async fn ready(self: &Arc<Self>, parts: Arc<Parts>, worker: &Arc<crate::worker::Worker>) {
+        let ended = parts.sandbox.function_state();
+        let oom_kills = parts.cgroup.oom_kills().unwrap_or(0);
+        self.oom_kills_before.store(oom_kills, Ordering::Relaxed);
+        self.usage.touch();
+        let mut parts = Some(parts);
+        self.stand.send_if_modified(|stand| {
+            let starting = matches!(stand, Stand::Starting);
+            if starting {
+                *self.parts.lock() = parts.take();
+                *self.start_took.lock() = Some(self.created.elapsed());
+                *stand = Stand::Ready;
+            }
+            starting
+        });
+        match parts {
+            None => {
+                worker.changed.notify_one();
+                tokio::spawn(watch_end(Arc::clone(self), ended, Arc::clone(worker)));
+            }
+            Some(unwanted) => tear_down(unwanted).await,
+        }
+    }
+
+    /// Its start failed. Nothing is changed if it was ended already.
     pub fn failed(&self, error: ApiError) {
-        self.sink.platform(format!("not started: {}", error.message));
-        self.stand.send_replace(Stand::Ended(Some(error)));
+        let failed = self.stand.send_if_modified(|stand| {
+            let starting = matches!(stand, Stand::Starting);
+            if starting {
+                *stand = Stand::Ended(Some(error.clone()));
+            }
+            starting
+        });
+        if failed {
+            self.sink.platform(format!("not started: {}", error.message));
+        }
+    }
+
+    /// Its start has come to an end; without a word of how, it failed. Whether it runs now.
+    pub fn settle(&self) -> bool {
+        self.failed(ApiError::new(
+            ErrorCode::Internal,
+            "the start of the instance broke off; look at the worker's log",
+        ));
+        self.settled.send_replace(true);
+        !matches!(&*self.stand.borrow(), Stand::Ended(_))
     }
 
     /// From `Ready` to `Capturing` and back; requests wait meanwhile.
@@ -193,10 +255,10 @@ impl Instance {
         self.verdict.lock().take()
     }
 
-    /// Ends it and waits until its processes are gone.
+    /// Ends it, also while it is being started, and waits until its processes are gone.
     pub async fn stop(&self, why: &str) {
         self.usage.close();
-        let parts = self.parts.lock().take();
+        // Before anything is taken: from now on its start cannot make it ready.
         self.stand.send_if_modified(|stand| {
             let running = !matches!(stand, Stand::Ended(_));
             if running {
@@ -204,9 +266,20 @@ impl Instance {
             }
             running
         });
-        let Some(parts) = parts else { return };
-        self.sink.platform(format!("stopped: {why}"));
-        tear_down(parts).await;
+        let parts = self.parts.lock().take();
+        if let Some(parts) = parts {
+            self.sink.platform(format!("stopped: {why}"));
+            return tear_down(parts).await;
+        }
+        let starting_in = self.starting_in.lock().upgrade();
+        if let Some(sandbox) = starting_in {
+            sandbox.kill();
+        }
+        let mut settled = self.settled.subscribe();
+        let ended = settled.wait_for(|settled| *settled);
+        if tokio::time::timeout(START_END_LIMIT, ended).await.is_err() {
+            tracing::warn!(instance = %self.id, "stopped, but its start has not ended yet");
+        }
     }
 
     /// Why its process ended, waiting a moment for the news; for a request that lost its connection.
@@ -252,70 +325,4 @@ impl Instance {
 /// The answer to a request for an instance that is no more: the gateway places it again.
 pub fn gone() -> ApiError {
     ApiError::new(ErrorCode::InstanceGone, "the instance is gone")
-}
-
-/// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
-async fn tear_down(parts: Arc<Parts>) {
-    let ended = tokio::task::spawn_blocking(move || {
-        parts.sandbox.end();
-        drop(parts);
-    });
-    // It does not panic; the runtime going down is the only other way to fail.
-    let _ = ended.await;
-}
-
-async fn watch_end(
-    instance: Arc<Instance>,
-    mut ended: watch::Receiver<FunctionState>,
-    worker: Arc<crate::worker::Worker>,
-) {
-    let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
-        Ok(state) => *state,
-        Err(_) => FunctionState::SandboxGone,
-    };
-    instance.usage.close();
-    let parts = instance.parts.lock().take();
-    if let Some(parts) = parts {
-        let error = instance
-            .verdict
-            .lock()
-            .clone()
-            .unwrap_or_else(|| cause(&instance, &parts, state));
-        instance.sink.platform(&error.message);
-        if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
-            worker.snapshots.forget(snapshot);
-            crate::damage::examine(&worker, &instance, snapshot);
-        }
-        instance.stand.send_replace(Stand::Ended(Some(error)));
-        tear_down(parts).await;
-    }
-    worker.remove(&instance.id);
-}
-
-fn cause(instance: &Instance, parts: &Parts, state: FunctionState) -> ApiError {
-    if parts.cgroup.oom_kills().unwrap_or(0) > 0 {
-        let limit = instance.spec.manifest.memory;
-        return ApiError::new(
-            ErrorCode::FunctionOutOfMemory,
-            format!("the function used more than its memory limit of {limit} and was killed; raise memory in fn.toml"),
-        );
-    }
-    let how = match state {
-        FunctionState::Ended(ExitCause::Code(code)) => format!("exited with code {code}"),
-        FunctionState::Ended(ExitCause::Signal(signal)) => {
-            let name = nix::sys::signal::Signal::try_from(signal).map_or("?", |s| s.as_str());
-            format!("was killed by signal {signal} ({name})")
-        }
-        FunctionState::Alive | FunctionState::SandboxGone => "lost its sandbox".to_owned(),
-    };
-    let tail = instance
-        .sink
-        .tail(1)
-        .pop()
-        .map(|l| format!("; its last line: {}", l.text))
-        .unwrap_or_default();
-    ApiError::new(
-        ErrorCode::FunctionCrashed,
-        format!("the function's process {how}{tail}"),
-    )
 }

@@ -52,12 +52,26 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
 }
 
 async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>) {
+    let _settled = Settled { worker, instance };
     match start(worker, instance).await {
-        Ok(parts) => instance.ready(parts, worker),
+        Ok(parts) => instance.ready(parts, worker).await,
         Err(error) => {
             tracing::warn!(instance = %instance.id, %error, "not started");
             instance.failed(error);
-            worker.remove(&instance.id);
+        }
+    }
+}
+
+/// The end of a start, told to those who wait for it: even when the start panics.
+struct Settled<'a> {
+    worker: &'a Worker,
+    instance: &'a Instance,
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        if !self.instance.settle() {
+            self.worker.remove(&self.instance.id);
         }
     }
 }
@@ -73,6 +87,9 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Par
         Err(why) => {
             // Where a lost page ended it, the restore itself has only seen a connection break.
             let why = instance.take_verdict().unwrap_or(why);
+            if !instance.is_starting() {
+                return Err(why);
+            }
             tracing::error!(instance = %instance.id, %snapshot, error = %why, "restore failed; booting instead");
             instance
                 .sink

@@ -57,6 +57,42 @@ impl LineSplitter {
     }
 }
 
+/// A part of a stream, cut so that only lines that are wanted need be made.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Cut<'a> {
+    /// The first lines.
+    pub(super) head: &'a [u8],
+    /// Whole lines after them that nobody wants.
+    pub(super) skipped: u64,
+    /// The last lines, and what follows the last line's end.
+    pub(super) tail: &'a [u8],
+}
+
+/// Cuts out the lines between the first `first` and the last `last` of the line ends in `bytes`.
+pub(super) fn cut(bytes: &[u8], first: usize, last: usize) -> Cut<'_> {
+    let ends = bytes.iter().filter(|b| **b == b'\n').count();
+    let skipped = ends.saturating_sub(first.saturating_add(last));
+    if skipped == 0 {
+        return Cut {
+            head: bytes,
+            skipped: 0,
+            tail: &[],
+        };
+    }
+    let after = |lines: usize| {
+        let mut ends = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n');
+        lines
+            .checked_sub(1)
+            .and_then(|n| ends.nth(n))
+            .map_or(0, |(at, _)| at + 1)
+    };
+    Cut {
+        head: &bytes[..after(first)],
+        skipped: skipped as u64,
+        tail: &bytes[after(first + skipped)..],
+    }
+}
+
 /// The last place at or before `at` where a character begins, as far as that can be said of bytes that may not be UTF-8.
 fn character_boundary(bytes: &[u8], at: usize) -> usize {
     let continues = |i: &usize| bytes[*i] & 0b1100_0000 == 0b1000_0000;
@@ -77,6 +113,21 @@ mod tests {
         }
         splitter.finish(|l| lines.push(l));
         lines
+    }
+
+    #[test]
+    fn what_lies_between_the_first_and_the_last_lines_is_only_counted() {
+        let cut = |first, last| super::cut(b"a\nb\nc\nd\ne", first, last);
+        let parts = |head: &'static str, skipped, tail: &'static str| Cut {
+            head: head.as_bytes(),
+            skipped,
+            tail: tail.as_bytes(),
+        };
+        assert_eq!(cut(1, 1), parts("a\n", 2, "d\ne"));
+        assert_eq!(cut(0, 2), parts("", 2, "c\nd\ne"));
+        assert_eq!(cut(2, 0), parts("a\nb\n", 2, "e"));
+        assert_eq!(cut(2, 2), parts("a\nb\nc\nd\ne", 0, ""));
+        assert_eq!(cut(usize::MAX, 1), parts("a\nb\nc\nd\ne", 0, ""));
     }
 
     #[test]

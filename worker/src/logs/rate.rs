@@ -22,11 +22,18 @@ impl TokenBucket {
         }
     }
 
-    /// Takes one token when there is one.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    /// How many tokens there are.
+    pub(super) fn available(&mut self, now: Instant) -> usize {
         let passed: Duration = now.saturating_duration_since(self.since);
         self.since = self.since.max(now);
         self.tokens = (self.tokens + passed.as_secs_f64() * self.per_second).min(self.burst);
+        // Never negative, and a burst fits.
+        self.tokens as usize
+    }
+
+    /// Takes one token when there is one.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        self.available(now);
         if self.tokens < 1.0 {
             return false;
         }
@@ -43,7 +50,9 @@ mod tests {
     fn a_burst_passes_then_only_the_rate() {
         let start = Instant::now();
         let mut bucket = TokenBucket::new(10, 20, start);
+        assert_eq!(bucket.available(start), 20);
         assert_eq!((0..100).filter(|_| bucket.take(start)).count(), 20);
+        assert_eq!(bucket.available(start), 0);
         let later = start + Duration::from_millis(500);
         assert_eq!((0..100).filter(|_| bucket.take(later)).count(), 5);
         let much_later = start + Duration::from_secs(3_600);

@@ -14,7 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
 use super::LogLimits;
-use super::lines::LineSplitter;
+use super::lines::{LineSplitter, cut};
 use super::rate::TokenBucket;
 use super::writer::{FunctionLog, Writer};
 
@@ -151,19 +151,32 @@ impl Inner {
             } else {
                 pipe.read(&mut buffer).await
             };
-            let mut lines = Vec::new();
             match read {
                 Ok(length) if length > 0 => {
-                    splitter.push(&buffer[..length], |text| lines.push(self.line(stream, text)));
-                    self.accept(lines, false);
+                    self.take_in(stream, &mut splitter, &buffer[..length]);
+                    // A function that never stops writing must leave this thread to others.
+                    tokio::task::yield_now().await;
                 }
                 // The end, or (never seen of a pipe) a failure: nothing more will come.
                 _ => {
+                    let mut lines = Vec::new();
                     splitter.finish(|text| lines.push(self.line(stream, text)));
                     self.accept(lines, true);
                     return;
                 }
             }
+        }
+    }
+
+    /// Takes a part of a stream. Of what the rate does not allow, only the newest lines are made: the rest is counted.
+    fn take_in(&self, stream: &'static str, splitter: &mut LineSplitter, bytes: &[u8]) {
+        let allowed = self.state.lock().bucket.available(Instant::now());
+        let parts = cut(bytes, allowed, self.limits.kept_lines);
+        for (part, dropped_before) in [(parts.head, 0), (parts.tail, parts.skipped)] {
+            self.state.lock().dropped += dropped_before;
+            let mut lines = Vec::new();
+            splitter.push(part, |text| lines.push(self.line(stream, text)));
+            self.accept(lines, false);
         }
     }
 

@@ -142,6 +142,34 @@ async fn too_many_lines_are_dropped_and_counted_but_the_newest_stay_in_memory() 
 }
 
 #[tokio::test]
+async fn of_a_flood_of_empty_lines_few_are_made_and_all_are_counted() {
+    let f = fixture(LogLimits {
+        lines_per_second: 1,
+        burst_lines: 10,
+        ..LogLimits::default()
+    });
+    let sink = f.sink();
+    let mut writer = piped(&sink, "stdout");
+    let flood = std::thread::spawn(move || {
+        for _ in 0..64 {
+            writer.write_all(&[b'\n'; 64 << 10]).unwrap();
+        }
+        writer.write_all(b"the end\n").unwrap();
+    });
+    assert!(sink.drained(LIMIT).await);
+    flood.join().unwrap();
+    let lines = f.logs.read(&f.function, 1_000_000).await.unwrap();
+    let told: u64 = lines
+        .iter()
+        .filter(|l| l.stream == PLATFORM)
+        .map(|l| l.text.split(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum();
+    let passed = lines.iter().filter(|l| l.stream == "stdout").count() as u64;
+    assert_eq!(passed + told, (64 * (64 << 10)) + 1);
+    assert_eq!(sink.tail(1)[0].text, "the end");
+}
+
+#[tokio::test]
 async fn drops_are_told_of_while_the_function_is_silent() {
     let f = fixture(LogLimits {
         lines_per_second: 1,

@@ -1,0 +1,90 @@
+//! The end of an instance that was ready: noticed, explained, and its parts taken down in order.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rekindle_init::protocol::ExitCause;
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::sync::watch;
+
+use super::{Instance, Parts, Stand};
+use crate::sandbox::FunctionState;
+use crate::worker::Worker;
+
+/// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
+pub(super) async fn tear_down(parts: Arc<Parts>) {
+    let ended = tokio::task::spawn_blocking(move || {
+        parts.sandbox.end();
+        drop(parts);
+    });
+    // It does not panic; the runtime going down is the only other way to fail.
+    let _ = ended.await;
+}
+
+/// Waits until its first process ends, tells why, and takes it out of the books.
+pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receiver<FunctionState>, worker: Arc<Worker>) {
+    let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
+        Ok(state) => *state,
+        Err(_) => FunctionState::SandboxGone,
+    };
+    instance.usage.close();
+    let parts = instance.parts.lock().take();
+    if let Some(parts) = parts {
+        let error = instance
+            .verdict
+            .lock()
+            .clone()
+            .unwrap_or_else(|| cause(&instance, &parts, state));
+        instance.sink.platform(&error.message);
+        if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
+            worker.snapshots.forget(snapshot);
+            crate::damage::examine(&worker, &instance, snapshot);
+        }
+        instance.stand.send_replace(Stand::Ended(Some(error)));
+        tear_down(parts).await;
+    }
+    worker.remove(&instance.id);
+}
+
+fn cause(instance: &Instance, parts: &Parts, state: FunctionState) -> ApiError {
+    let before = instance.oom_kills_before.load(Ordering::Relaxed);
+    let oom_kills = parts.cgroup.oom_kills().unwrap_or(0).saturating_sub(before);
+    if oom_kills > 0 && may_be_an_oom_kill(state) {
+        let limit = instance.spec.manifest.memory;
+        return ApiError::new(
+            ErrorCode::FunctionOutOfMemory,
+            format!("the function used more than its memory limit of {limit} and was killed; raise memory in fn.toml"),
+        );
+    }
+    let how = match state {
+        FunctionState::Ended(ExitCause::Code(code)) => format!("exited with code {code}"),
+        FunctionState::Ended(ExitCause::Signal(signal)) => {
+            let name = nix::sys::signal::Signal::try_from(signal).map_or("?", |s| s.as_str());
+            format!("was killed by signal {signal} ({name})")
+        }
+        FunctionState::Alive | FunctionState::SandboxGone => "lost its sandbox".to_owned(),
+    };
+    let memory = match oom_kills {
+        0 => "",
+        _ => ", after another of its processes was killed at the memory limit",
+    };
+    let tail = instance
+        .sink
+        .tail(1)
+        .pop()
+        .map(|l| format!("; its last line: {}", l.text))
+        .unwrap_or_default();
+    ApiError::new(
+        ErrorCode::FunctionCrashed,
+        format!("the function's process {how}{memory}{tail}"),
+    )
+}
+
+/// Whether the kernel may have ended it for its memory: one that exits by itself was at most told so by a child's death.
+fn may_be_an_oom_kill(state: FunctionState) -> bool {
+    match state {
+        FunctionState::Ended(ExitCause::Signal(signal)) => signal == nix::sys::signal::Signal::SIGKILL as i32,
+        FunctionState::Ended(ExitCause::Code(_)) => false,
+        FunctionState::Alive | FunctionState::SandboxGone => true,
+    }
+}
