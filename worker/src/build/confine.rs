@@ -1,6 +1,7 @@
-//! What an installer may do: it runs as `nobody`, sees the build's directory as its `/tmp`, and cannot start another
-//! program or process. So no code of a package or of the user runs here even if the installer tries to: a build script, a
-//! git client or a lifecycle hook all need a process of their own.
+//! What an installer may do: it runs as `nobody`, sees the build's directory as its `/tmp`, cannot start another process and
+//! cannot reach into one. So a build script, a git client or a lifecycle hook, which all need a process of their own, do not
+//! run here even if the installer tries. It may turn itself into another program (execve), which is confined alike: the walls
+//! are the user, the mounts and the filter, not the program.
 #![expect(unsafe_code, reason = "what a child does between fork and exec has no safe wrapper")]
 
 use std::ffi::CString;
@@ -108,6 +109,15 @@ fn filters() -> Result<(BpfProgram, BpfProgram), seccompiler::BackendError> {
     let mut forbidden = vec![(libc::SYS_clone, vec![SeccompRule::new(vec![no_thread])?])];
     #[cfg(target_arch = "x86_64")]
     forbidden.extend([(libc::SYS_fork, Vec::new()), (libc::SYS_vfork, Vec::new())]);
+    // Other builds run as the same user.
+    forbidden.extend(
+        [
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev,
+        ]
+        .map(|call| (call, Vec::new())),
+    );
     let filter = |calls: Vec<(i64, Vec<SeccompRule>)>, errno: i32| -> Result<BpfProgram, seccompiler::BackendError> {
         let action = SeccompAction::Errno(errno.unsigned_abs());
         SeccompFilter::new(calls.into_iter().collect(), SeccompAction::Allow, action, arch)?.try_into()
