@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::IoSliceMut;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-use crate::Platform;
 use crate::leftovers::group_name;
+use crate::{Client, Platform, until};
 
+/// For a sandbox to be taken from the pool or made.
+const GROUP_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
@@ -29,23 +32,35 @@ pub struct Mapping {
 
 /// The processes of an instance by their pids inside; without the sandbox's init.
 pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
-    processes_below(&platform.directory("run"), instance)
+    processes_below(platform, &platform.directory("run"), instance)
 }
 
 /// The same for the worker with this run directory.
-pub fn processes_below(run: &Path, instance: &str) -> BTreeMap<i32, i32> {
+pub fn processes_below(client: &Client, run: &Path, instance: &str) -> BTreeMap<i32, i32> {
     let group = group_name(run);
+    // One that was only just placed has none yet.
+    let own = until(&format!("a control group for {instance}"), GROUP_LIMIT, || {
+        group_of(&client.log(), instance)
+    });
     let root = Path::new("/sys/fs/cgroup");
     let mut parents = vec![root.to_owned()];
     parents.extend(fs::read_dir(root).unwrap().flatten().map(|e| e.path()));
-    let files = parents
-        .iter()
-        .map(|p| p.join(&group).join(instance).join("cgroup.procs"));
+    let files = parents.iter().map(|p| p.join(&group).join(&own).join("cgroup.procs"));
     let text = files.filter_map(|f| fs::read_to_string(f).ok()).next();
-    let text = text.unwrap_or_else(|| panic!("{instance} has no control group below {group}"));
+    let text = text.unwrap_or_else(|| panic!("{instance} has no control group {own} below {group}"));
     by_inner_pid(text.lines().map(|l| l.parse::<i32>().unwrap()))
         .filter(|(inner, _)| *inner != 1)
         .collect()
+}
+
+/// The name of an instance's control group, as the worker logged it last: a kernel with cgroup v2 does not rename groups, so
+/// it may be the one its sandbox was made with.
+fn group_of(log: &str, instance: &str) -> Option<String> {
+    let taken = log
+        .lines()
+        .rfind(|l| l.contains("took a sandbox") && l.contains(instance))?;
+    let (_, group) = taken.split_once("group=\"")?;
+    group.split('"').next().map(str::to_owned)
 }
 
 /// The processes of the sandbox with this init, the same way.
@@ -56,6 +71,17 @@ pub fn descendants(init: i32) -> BTreeMap<i32, i32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     by_inner_pid(pids.filter(|pid| *pid != init && namespace(*pid) == own)).collect()
+}
+
+/// The processes of this host that have `NAME=value` in the environment they were started with.
+pub fn with_variable(variable: &str) -> Vec<i32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|b| *b == 0).any(|v| v == variable.as_bytes())
+    };
+    pids.filter(has).collect()
 }
 
 /// Whether every thread of a process is stopped by a signal, and nobody traces it.

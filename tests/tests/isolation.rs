@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use rekindle_e2e::{Folder, host, shared};
@@ -60,6 +61,7 @@ def handler(event, context):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             commands[pid] = open(f"/proc/{pid}/cmdline").read().replace("\0", " ").strip()
+            commands[pid] += open(f"/proc/{pid}/environ", errors="replace").read()
         except OSError as error:
             commands[pid] = str(error)
     kills = []
@@ -79,7 +81,7 @@ def handler(event, context):
 #[test]
 fn a_function_sees_nothing_of_another_or_of_the_host() {
     let marker = "a-process-of-the-host";
-    let mut stranger = Command::new("sleep").arg("600").env("MARKER", marker).spawn().unwrap();
+    let mut stranger = Command::new("sleep").arg0(marker).arg("600").spawn().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let outside = listener.local_addr().unwrap().port();
     let host_file = tempfile::Builder::new().prefix("host-secret").tempfile().unwrap();

@@ -190,6 +190,32 @@ def handler(event, context):
 }
 
 #[test]
+fn a_named_pipe_that_is_open_is_in_the_snapshot() {
+    let code = r"
+import os, stat
+for folder in ('/tmp', '/dev/shm'):
+    os.mkfifo(folder + '/pipe', 0o600)
+held = os.open('/tmp/pipe', os.O_RDWR)
+
+def handler(event, context):
+    os.write(held, b'through')
+    read = os.read(held, 100).decode()
+    other = os.open('/tmp/pipe', os.O_RDWR | os.O_NONBLOCK)
+    os.write(other, b' and by name')
+    return {'read': read + os.read(held, 100).decode(), 'fifo': stat.S_ISFIFO(os.stat('/dev/shm/pipe').st_mode),
+            'mode': stat.S_IMODE(os.stat('/tmp/pipe').st_mode)}
+";
+    shared().deploy(&Folder::python("named-pipe", "", code));
+    for _ in 0..2 {
+        let answer = shared().fresh("restored", "named-pipe", "/").ok();
+        assert_eq!(answer.start(), "restored");
+        let body = answer.json();
+        assert_eq!(body["read"], "through and by name", "{body}");
+        assert_eq!((&body["fifo"], body["mode"].as_u64()), (&true.into(), Some(0o600)));
+    }
+}
+
+#[test]
 fn child_processes_and_threads_are_in_the_snapshot() {
     let code = r"
 import os, threading, queue
@@ -332,7 +358,11 @@ fn stored_pages(
 #[test]
 fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     let store = ObjectStore::start();
-    let mut platform = Platform::start_with(store.options());
+    let mut options = store.options();
+    options
+        .env
+        .push(("RUST_LOG".to_owned(), "warn,rekindle=debug".to_owned()));
+    let mut platform = Platform::start_with(options);
     let folder = Folder::sample("touch-python", |t| t.replace("\"touch\"", "\"recorded\""));
     let snapshot = platform.deploy(&folder).snapshot.unwrap().id;
     let client = store.client();
@@ -340,6 +370,10 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     let stored = || RUNTIME.block_on(client.get(&key)).ok();
     assert!(stored().is_none(), "nothing was restored yet");
     platform.fresh("restored", "recorded", "/").ok();
+    let [first] = mapped_pages(&platform)[..] else {
+        panic!("one restore")
+    };
+    assert_eq!(first, 0, "nothing was known to be mapped ahead");
     let pack = until("the working set's pack", Duration::from_secs(15), stored);
     assert!(!pack.is_empty());
     // On a host that knows nothing of it, from the pack.
@@ -348,6 +382,24 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     platform.restart();
     let cold = platform.fresh("restored", "recorded", "/sum").ok();
     assert_eq!(cold.start(), "restored");
+    let [_, ahead] = mapped_pages(&platform)[..] else {
+        panic!("two restores")
+    };
+    assert!(
+        ahead > 100,
+        "{ahead} pages were mapped ahead on a host that has the pack"
+    );
     let booted = platform.fresh("booted", "recorded", "/sum").ok();
     assert_eq!(cold.json(), booted.json());
+}
+
+/// How many pages each restore mapped before the first instruction, as the worker logged it.
+fn mapped_pages(platform: &Platform) -> Vec<u64> {
+    let log = platform.log();
+    let lines = log.lines().filter(|l| l.contains("working set mapped"));
+    let number = |line: &str| {
+        let (_, rest) = line.split_once("mapped=").unwrap();
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    lines.map(number).collect()
 }

@@ -64,7 +64,7 @@ fn the_life_of_a_cluster(mut cluster: Cluster) {
     let ids: Vec<String> = cluster.instances().iter().map(|i| i.id.to_string()).collect();
     let processes: Vec<i32> = ids
         .iter()
-        .flat_map(|id| host::processes_below(&run, id).into_values())
+        .flat_map(|id| host::processes_below(&cluster, &run, id).into_values())
         .collect();
     assert!(!processes.is_empty());
     cluster.kill9(Role::Worker);

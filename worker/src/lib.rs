@@ -31,6 +31,8 @@ pub mod prepare;
 pub mod restore;
 pub mod sandbox;
 pub mod snapshots;
+#[cfg(test)]
+mod testing;
 pub mod worker;
 
 pub use config::WorkerConfig;

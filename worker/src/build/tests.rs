@@ -10,6 +10,7 @@ use tar::EntryType;
 use super::installer::Installer;
 use super::unpack_tests::Tar;
 use super::*;
+use crate::testing::skipped;
 
 struct Workshop {
     directory: tempfile::TempDir,
@@ -20,7 +21,7 @@ impl Workshop {
     /// Builds need root, to become `nobody` and to lay out what that sees.
     fn open() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            println!("skipped: needs root");
+            skipped("needs root");
             return None;
         }
         Some(Self {
@@ -109,7 +110,7 @@ fn unreachable_registry(error: &BuildError) -> bool {
     ];
     let unreachable = signs.iter().any(|s| text.contains(s));
     if unreachable {
-        println!("skipped: {text}");
+        skipped(&text);
     }
     unreachable
 }
@@ -286,7 +287,7 @@ async fn a_wheel_in_the_folder_is_installed_and_compiled_and_the_second_time_cac
             "{names:?}"
         );
     } else {
-        println!("skipped: the host's python3 is not 3.11, so nothing is compiled");
+        skipped("the host's python3 is not 3.11, so nothing is compiled");
     }
     assert!(!shop.told().contains("cache"));
     let second = shop.build(PYTHON, folder()).await.unwrap();
@@ -526,7 +527,7 @@ async fn an_installer_is_in_the_group_it_was_given() {
     };
     let groups = match crate::cgroup::Cgroups::detect_below(Path::new(crate::cgroup::CGROUP_ROOT), &parent) {
         Ok(groups) => groups,
-        Err(e) => return println!("skipped: {e}"),
+        Err(e) => return skipped(&e.to_string()),
     };
     let group = groups.create("build", limits).unwrap();
     let room = Room::make(&shop.work_dir()).unwrap();
