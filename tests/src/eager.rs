@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use rekindle_init::protocol::{FUNCTION_PID, Setup};
+use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
 use rekindle_worker::sandbox::Sandbox;
+use rekindle_worker::sandbox::pool::OUTPUT_FDS;
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
@@ -26,9 +27,6 @@ use crate::{Platform, RUNTIME, binaries, host};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
-/// CRIU's descriptors, in the order in which they are handed over: its socket is 3.
-const IMAGES_FD: i32 = 4;
-const FIRST_PIPE_FD: i32 = 5;
 const TMPFS_BYTES: u64 = 64 << 20;
 
 /// The one image directory that a deploy under way has dumped into, copied; it lies where only the platform's mount namespace sees it.
@@ -86,20 +84,21 @@ impl Eager {
             sandbox.furnish(setup).await.unwrap();
             let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
             sandbox.load_files(&archive).await.unwrap();
-            let fds = [&theirs, &directory, &outputs[0].1, &outputs[1].1];
-            let clocks = notes.clock_offsets().unwrap();
-            sandbox.start_criu(&fds, Some(clocks), None).await.unwrap();
+            let fds = [&theirs, &outputs[0].1, &outputs[1].1];
+            sandbox.start_criu(Path::new(CRIU_DIR), &fds, None).await.unwrap();
+            sandbox.hold(&[&directory]).await.unwrap();
             sandbox
         });
         drop(theirs);
-        let inherit = (FIRST_PIPE_FD..)
+        let inherit = OUTPUT_FDS
+            .into_iter()
             .zip(["stdout", "stderr"])
             .map(|(fd, stream)| InheritFd {
                 key: notes.pipes.iter().find(|n| n.stream == stream).unwrap().key.clone(),
                 fd,
             });
         let order = RestoreOrder {
-            images_fd: IMAGES_FD,
+            images_dir: held_path(0),
             inherit: inherit.collect(),
             lazy_pages: false,
             log_level: 2,

@@ -29,6 +29,8 @@ const TAIL: usize = 12;
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
     let spec = &instance.spec;
     let enclosure = instance.phase("sandbox", enclose(worker, instance)).await?;
+    // Nothing is to be restored.
+    drop(enclosure.criu);
     let sandbox = &enclosure.sandbox;
     let [stdout, stderr] = &enclosure.outputs;
     let order = Spawn {

@@ -4,13 +4,13 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use rekindle_init::protocol::FUNCTION_PID;
-use rekindle_snapshotter::criu::{DUMP_LOG, DumpOrder, Session, Stage};
+use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
+use rekindle_snapshotter::criu::{DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
 use rekindle_snapshotter::{CaptureMeta, ExtraFile, Published, publish};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
@@ -208,14 +208,14 @@ async fn dump(
     let uid = Some(instance.spec.uid);
     parts
         .sandbox
-        .start_criu(&[&theirs, &images], None, uid)
+        .start_criu(Path::new(CRIU_DIR), &[&theirs, &images], uid)
         .await
         .map_err(FreezeError::Start)?;
     drop(theirs);
     let archive_path = dir.0.join(FILES_ARCHIVE);
     let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
     let order = DumpOrder {
-        images_fd: IMAGES_FD,
+        images_dir: own_descriptor(IMAGES_FD),
         pid: FUNCTION_PID,
         leave_running: true,
         log_level: worker.config.criu_log_level,
@@ -228,7 +228,8 @@ async fn dump(
         let archive = OwnedFd::from(archive);
         session.dump(&order, |stage| {
             if *stage == Stage::PostDump {
-                CaptureNotes::now(pipes.clone())?.write(&path)?;
+                let notes = CaptureNotes { pipes: pipes.clone() };
+                notes.write(&path)?;
                 runtime.block_on(sandbox.save_files(&archive))?;
             }
             Ok(())

@@ -13,23 +13,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_init::protocol::FUNCTION_PID;
+use rekindle_init::protocol::{FUNCTION_PID, held_path};
 use rekindle_pager::{LostPage, PageRef, PageSource, Pager, PagerConfig};
 use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
 use crate::freeze::{Hook, call_hook};
-use crate::instance::enclosure::{Enclosure, enclose, unavailable};
+use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot, template_name};
+use crate::sandbox::Sandbox;
+use crate::sandbox::pool::OUTPUT_FDS;
+use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
 use crate::worker::Worker;
 
 /// How long the pager may take to watch the memory and map the working set.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
-/// The descriptors of a restoring CRIU, in the order they are handed over.
-const IMAGES_FD: i32 = 4;
-const FIRST_PIPE_FD: i32 = 5;
-const FIRST_TEMPLATE_FD: i32 = 7;
 /// From this log level on CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
 
@@ -50,7 +48,12 @@ pub async fn restore(
     let enclosing = instance.phase("sandbox", enclose(worker, instance));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
     let snapshot = snapshot.map_err(|e| failed("open the snapshot", &e))?;
-    let enclosure = enclosure?;
+    let Enclosure {
+        cgroup,
+        sandbox,
+        outputs,
+        criu,
+    } = enclosure?;
     let scratch = Scratch::link(
         &snapshot.images_dir,
         worker.config.run_dir.join("restores").join(instance.id.as_str()),
@@ -59,24 +62,26 @@ pub async fn restore(
     // Every snapshot has one, though it may be empty.
     let archive =
         std::fs::File::open(scratch.0.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
-    enclosure
-        .sandbox
+    sandbox
         .load_files(&OwnedFd::from(archive))
         .await
         .map_err(|e| failed("restore /tmp", &e))?;
-    let pager = start_pager(instance, &enclosure, &snapshot, &scratch.0)?;
+    let pager = start_pager(instance, &sandbox, &snapshot, &scratch.0)?;
     let pager = Arc::new(pager);
     instance
-        .phase("criu", run_criu(worker, &enclosure, &snapshot, &scratch.0, &pager))
+        .phase(
+            "criu",
+            run_criu(worker, criu, &sandbox, &outputs, &snapshot, &scratch.0, &pager),
+        )
         .await?;
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
     };
     let parts = Arc::new(Parts {
-        client: FunctionClient::new(&enclosure.sandbox),
-        sandbox: enclosure.sandbox,
+        client: FunctionClient::new(&sandbox),
+        sandbox,
         pager: Some(pager),
-        cgroup: enclosure.cgroup,
+        cgroup,
         pipes: snapshot.notes.pipes.clone(),
         snapshot: Some(snapshot),
     });
@@ -84,6 +89,9 @@ pub async fn restore(
         .phase("after-restore", call_hook(&instance.spec, &parts, Hook::AfterRestore))
         .await
         .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
+    if let Some(pager) = &parts.pager {
+        tracing::debug!(instance = %instance.id, pager = ?pager.stats(), "restored");
+    }
     Ok(parts)
 }
 
@@ -112,16 +120,12 @@ impl Drop for Scratch {
 
 fn start_pager(
     instance: &Arc<Instance>,
-    enclosure: &Enclosure,
+    sandbox: &Arc<Sandbox>,
     snapshot: &Arc<OpenSnapshot>,
     dir: &Path,
 ) -> Result<Pager, ApiError> {
     let listener = UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).map_err(|e| failed("listen for criu", &e))?;
-    let (judged, sandbox, name) = (
-        Arc::downgrade(instance),
-        Arc::downgrade(&enclosure.sandbox),
-        snapshot.id.clone(),
-    );
+    let (judged, sandbox, name) = (Arc::downgrade(instance), Arc::downgrade(sandbox), snapshot.id.clone());
     let on_lost = move |lost: LostPage| {
         tracing::error!(snapshot = %name, error = %lost, "a page is lost; the instance is killed");
         let message = format!("memory of snapshot {name} cannot be had, so the instance was killed: {lost}");
@@ -145,51 +149,33 @@ fn start_pager(
 
 async fn run_criu(
     worker: &Arc<Worker>,
-    enclosure: &Enclosure,
+    session: Session,
+    sandbox: &Arc<Sandbox>,
+    outputs: &[Output; 2],
     snapshot: &Arc<OpenSnapshot>,
     dir: &Path,
     pager: &Arc<Pager>,
 ) -> Result<(), ApiError> {
-    let (session, theirs) = Session::pair().map_err(|e| failed("talk to criu", &e))?;
     let images = OwnedFd::from(std::fs::File::open(dir).map_err(|e| failed("open the images", &e))?);
-    let [stdout, stderr] = &enclosure.outputs;
-    let mut fds = vec![&theirs, &images, &stdout.write_end, &stderr.write_end];
-    fds.extend(snapshot.template.files().map(|(_, file)| file));
-    let clocks = snapshot
-        .notes
-        .clock_offsets()
-        .map_err(|e| failed("set the clocks", &e))?;
-    enclosure
-        .sandbox
-        .start_criu(&fds, Some(clocks), None)
-        .await
-        .map_err(|e| failed("start criu", &e))?;
-    drop(theirs);
-    let pipes = (FIRST_PIPE_FD..)
-        .zip(enclosure.outputs.iter())
-        .filter_map(|(fd, output)| {
-            let note = snapshot.notes.pipes.iter().find(|n| n.stream == output.stream)?;
-            Some(InheritFd {
-                key: note.key.clone(),
-                fd,
-            })
-        });
-    let templates = (FIRST_TEMPLATE_FD..)
-        .zip(snapshot.template.files())
-        .map(|(fd, (pid, _))| InheritFd {
-            key: template_name(pid),
-            fd,
-        });
-    let inherit = pipes.chain(templates).collect();
+    // As `use_templates` counts on: the images first, then the templates.
+    let held: Vec<_> = std::iter::once(&images).chain(snapshot.template.files()).collect();
+    let holding = sandbox.hold(&held).await;
+    holding.map_err(|e| failed("give criu the images", &e))?;
+    let pipes = OUTPUT_FDS.into_iter().zip(outputs.iter());
+    let inherit = pipes.filter_map(|(fd, output)| {
+        let note = snapshot.notes.pipes.iter().find(|n| n.stream == output.stream)?;
+        let key = note.key.clone();
+        Some(InheritFd { key, fd })
+    });
     let order = RestoreOrder {
-        images_fd: IMAGES_FD,
-        inherit,
+        images_dir: held_path(0),
+        inherit: inherit.collect(),
         lazy_pages: true,
         log_level: worker.config.criu_log_level,
         limit: worker.config.restore_limit,
     };
     let (pager, working_set) = (Arc::clone(pager), snapshot.working_set());
-    let sandbox = Arc::clone(&enclosure.sandbox);
+    let sandbox = Arc::clone(sandbox);
     let span = tracing::Span::current();
     let restored = tokio::task::spawn_blocking(move || {
         let _in = span.enter();

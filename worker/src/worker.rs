@@ -130,6 +130,7 @@ impl Worker {
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
                 config.init_binary.clone(),
+                config.criu_dir.clone(),
                 config.empty_sandboxes,
             )),
             cgroups,

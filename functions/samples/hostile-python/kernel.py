@@ -7,7 +7,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 NUMBERS = {
-    "ptrace": 101, "syslog": 103, "setuid": 105, "setgid": 106, "setgroups": 116, "capset": 126, "mknod": 133, "personality": 135,
+    "socket": 41, "clone": 56, "ptrace": 101, "syslog": 103, "setuid": 105, "setgid": 106, "setgroups": 116, "capset": 126, "mknod": 133, "personality": 135,
     "pivot_root": 155, "chroot": 161, "mount": 165, "umount2": 166, "swapon": 167, "reboot": 169, "sethostname": 170, "iopl": 172,
     "init_module": 175, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298,
     "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "bpf": 321, "userfaultfd": 323, "io_uring_setup": 425,

@@ -4,7 +4,7 @@
 mod messages;
 mod session;
 
-pub use session::{CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage};
+pub use session::{CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, own_descriptor};
 
 /// The name of the socket, in its working directory, at which `criu restore --lazy-pages` looks for a pager.
 pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";

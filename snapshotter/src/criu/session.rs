@@ -76,8 +76,8 @@ pub struct InheritFd {
 /// A checkpoint to take.
 #[derive(Debug, Clone)]
 pub struct DumpOrder {
-    /// The descriptor of the image directory in the CRIU process.
-    pub images_fd: i32,
+    /// The image directory, as CRIU sees it.
+    pub images_dir: String,
     /// The root of the process tree, in CRIU's pid namespace.
     pub pid: i32,
     /// Whether the processes go on afterwards.
@@ -91,8 +91,8 @@ pub struct DumpOrder {
 /// A checkpoint to restore.
 #[derive(Debug, Clone)]
 pub struct RestoreOrder {
-    /// The descriptor of the image directory in the CRIU process. It is also where the pager's socket is looked for.
-    pub images_fd: i32,
+    /// The image directory, as CRIU sees it. It is also where the pager's socket is looked for.
+    pub images_dir: String,
     /// What takes the place of what was outside the tree.
     pub inherit: Vec<InheritFd>,
     /// Whether a pager serves the memory.
@@ -131,7 +131,7 @@ impl Session {
         let options = Options {
             pid: Some(order.pid),
             leave_running: Some(order.leave_running),
-            ..common(order.images_fd, order.log_level, DUMP_LOG, order.limit)
+            ..common(order.images_dir.clone(), order.log_level, DUMP_LOG, order.limit)
         };
         self.converse("dump", Kind::Dump, options, order.limit, at).map(drop)
     }
@@ -140,7 +140,7 @@ impl Session {
     /// root's process id in CRIU's pid namespace.
     ///
     /// # Errors
-    /// See [`CriuError`]. What was restored is gone then.
+    /// See [`CriuError`]. What was restored may run on: whoever has the sandbox must kill it.
     pub fn restore(
         &self,
         order: &RestoreOrder,
@@ -157,7 +157,7 @@ impl Session {
         let options = Options {
             inherit_fd,
             lazy_pages: Some(order.lazy_pages),
-            ..common(order.images_fd, order.log_level, RESTORE_LOG, order.limit)
+            ..common(order.images_dir.clone(), order.log_level, RESTORE_LOG, order.limit)
         };
         let response = self.converse("restore", Kind::Restore, options, order.limit, at)?;
         Ok(response.restore.map_or(0, |r| r.pid))
@@ -168,8 +168,8 @@ impl Session {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn probe(&self, images_fd: i32, limit: Duration) -> Result<(), CriuError> {
-        let options = common(images_fd, 1, PROBE_LOG, limit);
+    pub fn probe(&self, images_dir: String, limit: Duration) -> Result<(), CriuError> {
+        let options = common(images_dir, 1, PROBE_LOG, limit);
         match self.converse("probe", Kind::Check, options, limit, |_| Ok(())) {
             Ok(_) | Err(CriuError::Failed { .. }) => Ok(()),
             Err(e) => Err(e),
@@ -272,11 +272,15 @@ impl Session {
     }
 }
 
-fn common(images_fd: i32, log_level: i32, log: &str, limit: Duration) -> Options {
+/// The path of a descriptor of the CRIU process itself: of a directory that lies outside the sandbox's mount namespace.
+pub fn own_descriptor(fd: i32) -> String {
+    format!("/proc/self/fd/{fd}")
+}
+
+fn common(images_dir: String, log_level: i32, log: &str, limit: Duration) -> Options {
     Options {
         images_dir_fd: -1,
-        // By way of CRIU's own descriptor: the directory lies outside the sandbox's mount namespace.
-        images_dir: Some(format!("/proc/self/fd/{images_fd}")),
+        images_dir: Some(images_dir),
         log_level: Some(log_level),
         log_file: Some(log.to_owned()),
         notify_scripts: Some(true),

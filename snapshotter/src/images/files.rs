@@ -75,15 +75,13 @@ impl<'a> FilesImage<'a> {
         })
     }
 
-    /// Adds a regular file that CRIU is given as an inherited descriptor under `name`. Answers its id, unless there are no
-    /// more.
-    pub(super) fn add_inherited(&mut self, name: &str) -> Option<u32> {
+    /// Adds the regular file at `path`. Answers its id, unless there are no more.
+    pub(super) fn add(&mut self, path: &str) -> Option<u32> {
         let id = self.last_id.checked_add(1)?;
         self.last_id = id;
         let regular = RegularFile {
             id,
-            // CRIU knows a file by its path without the first slash.
-            name: format!("/{name}"),
+            name: path.to_owned(),
             ..RegularFile::default()
         };
         let entry = FileEntry {

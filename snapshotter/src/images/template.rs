@@ -61,8 +61,8 @@ pub struct TemplateProcess<'a> {
     pub mm: &'a [u8],
     /// Where its pages are to be had.
     pub page_map: &'a PageMap,
-    /// The name under which CRIU is given the template as an inherited descriptor.
-    pub name: &'a str,
+    /// The absolute path by which CRIU opens the template.
+    pub path: &'a str,
 }
 
 /// What the images become.
@@ -127,7 +127,7 @@ fn map_template(
     if mapped.is_empty() || layout.pages() > TEMPLATE_BYTES_MAX / page {
         return Ok(None);
     }
-    let Some(id) = files.add_inherited(process.name) else {
+    let Some(id) = files.add(process.path) else {
         return Ok(None);
     };
     for (at, offset) in mapped {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::encoding::{decode, encode};
 use super::*;
 use crate::digest::Digest;
+use crate::pagemap::PAGE_INDEX_END;
 
 fn pages() -> impl Strategy<Value = Vec<WorkingSetPage>> {
     let content = prop_oneof![
@@ -19,7 +20,7 @@ fn pages() -> impl Strategy<Value = Vec<WorkingSetPage>> {
             Some(Bytes::from(bytes))
         }),
     ];
-    let page = (any::<u32>(), any::<u64>(), content).prop_map(|(pid, page, content)| WorkingSetPage {
+    let page = (any::<u32>(), 0..PAGE_INDEX_END, content).prop_map(|(pid, page, content)| WorkingSetPage {
         pid,
         page: PageIndex(page),
         content,

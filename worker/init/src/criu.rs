@@ -4,30 +4,30 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 
-use nix::unistd::{Gid, Uid, execve, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, chdir, execve, setresgid, setresuid};
 
-use crate::protocol::CRIU_DIR;
 use crate::spawn::{fork_as, place_fds};
 
-/// Starts `criu swrk 3`, with `real_uid` as its real user when one is given; `fds` become its descriptors 3, 4, …: the RPC socket, the image directory, pipes to inherit.
-/// The bundle brings its own loader and libraries, so nothing of the function's filesystem is run. Returns its process id.
+/// Starts `criu swrk 3` from the bundle, with `real_uid` as its real user when one is given; `fds` become its descriptors 3,
+/// 4, …: the RPC socket, then pipes to inherit. The bundle brings its own loader and libraries, so nothing of the function's
+/// filesystem is run. Returns its process id.
 ///
 /// # Errors
 /// When the fork fails. What fails in the child shows as exit code 127.
-pub fn start(fds: &[OwnedFd], real_uid: Option<u32>) -> io::Result<i32> {
-    let loader = CString::new(format!("{CRIU_DIR}/lib/ld.so"))?;
-    let libraries = format!("{CRIU_DIR}/lib");
-    let program = format!("{CRIU_DIR}/criu");
-    let argv = ["ld.so", "--library-path", &libraries, &program, "swrk", "3"]
-        .into_iter()
-        .map(CString::new)
-        .collect::<Result<Vec<_>, _>>()?;
+pub fn start(bundle: &Path, fds: &[OwnedFd], real_uid: Option<u32>) -> io::Result<i32> {
+    let path = |name: &str| CString::new(bundle.join(name).into_os_string().into_vec());
+    let (loader, libraries, program) = (path("lib/ld.so")?, path("lib")?, path("criu")?);
+    let argv = [c"ld.so", c"--library-path", &libraries, &program, c"swrk", c"3"];
     let env = [CString::new("PATH=/usr/bin:/bin")?];
     match fork_as(None)? {
         0 => {
             let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            let failed = match place_fds(&borrowed).and_then(|()| take_real_user(real_uid)) {
+            // Not the directory the worker was started in: one that is replaced when the files are laid out.
+            let placed = chdir("/").map_err(io::Error::from).and_then(|()| place_fds(&borrowed));
+            let failed = match placed.and_then(|()| take_real_user(real_uid)) {
                 Ok(()) => match execve(&loader, &argv, &env) {
                     Ok(never) => match never {},
                     Err(e) => e.into(),

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Pid, sethostname};
@@ -92,25 +92,6 @@ fn loopback_up() -> std::io::Result<()> {
     } else {
         Err(std::io::Error::last_os_error())
     }
-}
-
-/// Gives the children of this process a time namespace whose clocks are ahead of the host's by these nanoseconds. Once only.
-///
-/// # Errors
-/// When the kernel has no time namespaces or refuses the offsets.
-pub fn set_clocks(monotonic_ns: i64, boottime_ns: i64) -> Result<(), std::io::Error> {
-    unshare(CloneFlags::from_bits_retain(libc::CLONE_NEWTIME))?;
-    let line = |name: &str, ns: i64| {
-        format!(
-            "{name} {} {}\n",
-            ns.div_euclid(1_000_000_000),
-            ns.rem_euclid(1_000_000_000)
-        )
-    };
-    fs::write(
-        Path::new("/proc/self/timens_offsets"),
-        line("monotonic", monotonic_ns) + &line("boottime", boottime_ns),
-    )
 }
 
 /// Sends init's host pid to the worker.

@@ -21,10 +21,17 @@ pub const FUNCTION_PID: i32 = 501;
 /// The last process id before those that processes of a restored function get: above what a checkpoint may hold, so that
 /// CRIU's own processes and a later checkpoint do not meet.
 pub const RESTORED_LAST_PID: i32 = 2000;
+/// The first of the descriptors that init keeps for CRIU.
+pub const HELD_FD: RawFd = 200;
 /// Where CRIU's bundle is mounted inside the sandbox, below a directory only root may enter.
 pub const CRIU_DIR: &str = "/run/criu";
 /// Where CRIU keeps the result of its kernel probe.
 pub const CRIU_PROBE_CACHE: &str = "/run/criu.kdat";
+
+/// The path by which CRIU opens descriptor `index` of those that init holds.
+pub fn held_path(index: usize) -> String {
+    format!("/proc/1/fd/{}", HELD_FD as usize + index)
+}
 
 /// What a sandbox is furnished with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -77,15 +84,19 @@ pub enum Request {
     Furnish(Setup),
     /// Start the function as process [`FUNCTION_PID`].
     Spawn(Spawn),
-    /// Start `criu swrk`. Beside it: its end of the RPC socket, then the image directory, then (at restore) the pipes to
-    /// give to the restored processes. They arrive in CRIU as descriptors 3, 4, 5, 6.
+    /// Start `criu swrk`, which waits for its order; it may be started before the files are laid out, and finds them laid out
+    /// then. Beside it: its end of the RPC socket, then descriptors to give to restored processes. They arrive in CRIU as
+    /// descriptors 3, 4, ….
     Criu {
-        /// How far the time namespace's clocks are ahead of the host's, nanoseconds: monotonic and boot time.
-        clock_offsets: Option<(i64, i64)>,
+        /// CRIU's bundle as this process sees it: on the host before the files are laid out, [`CRIU_DIR`] after.
+        bundle: PathBuf,
         /// The user id of the processes to dump. The kernel lets only their own real user (or CAP_SYS_RESOURCE, which a
         /// confined root lacks) read their limits, so CRIU gets it as its real, not its effective, user.
         real_uid: Option<u32>,
     },
+    /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]; those of an
+    /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`].
+    Hold,
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it.
     SaveFiles,
     /// Unpack such an archive from the descriptor beside it.

@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -20,8 +20,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use crate::protocol::{
-    Answer, CONTROL_FD, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, Message, RESTORED_LAST_PID, ReceiveError,
-    Request, receive, room, send,
+    Answer, CONTROL_FD, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID,
+    ReceiveError, Request, receive, room, send,
 };
 use crate::{criu, files, namespaces, rootfs, spawn, strays};
 
@@ -139,12 +139,29 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
 struct Sandbox {
     /// Set once the sandbox is furnished.
     last_pid: Option<File>,
-    clocks_set: bool,
     /// CRIU's processes that have not ended.
     criu: Vec<i32>,
+    /// What CRIU opens by its number.
+    held: Vec<OwnedFd>,
 }
 
 impl Sandbox {
+    /// Keeps `fds` at [`HELD_FD`] and following.
+    #[expect(unsafe_code, reason = "takes ownership of descriptors with chosen numbers")]
+    fn hold(&mut self, fds: impl Iterator<Item = OwnedFd>) -> io::Result<()> {
+        self.held.clear();
+        for (number, fd) in (HELD_FD..).zip(fds) {
+            let placed = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(number))?;
+            // SAFETY: the call above made this descriptor for this function alone.
+            let placed = unsafe { OwnedFd::from_raw_fd(placed) };
+            if placed.as_raw_fd() != number {
+                return Err(io::Error::other(format!("descriptor {number} is in use")));
+            }
+            self.held.push(placed);
+        }
+        Ok(())
+    }
+
     /// The next process gets the first free id after `pid`.
     fn set_last_pid(&mut self, pid: i32) -> io::Result<()> {
         let file = self
@@ -180,23 +197,18 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map(Answer::Started)
                 .map_err(|e| chain(&e))
         }
-        Request::Criu {
-            clock_offsets,
-            real_uid,
-        } => {
-            if let (Some((monotonic, boottime)), false) = (clock_offsets, sandbox.clocks_set) {
-                namespaces::set_clocks(monotonic, boottime).map_err(plain("set the clocks"))?;
-                sandbox.clocks_set = true;
-            }
+        Request::Criu { bundle, real_uid } => {
             let all: Vec<OwnedFd> = fds.collect();
-            let criu = criu::start(&all, real_uid).map_err(plain("start criu"))?;
+            let criu = criu::start(&bundle, &all, real_uid).map_err(plain("start criu"))?;
             sandbox.criu.push(criu);
-            if clock_offsets.is_some() {
-                sandbox
-                    .set_last_pid(RESTORED_LAST_PID)
-                    .map_err(plain("set the last process id"))?;
-            }
             Ok(Answer::Started(criu))
+        }
+        Request::Hold => {
+            sandbox.hold(fds).map_err(plain("hold descriptors"))?;
+            sandbox
+                .set_last_pid(RESTORED_LAST_PID)
+                .map_err(plain("set the last process id"))?;
+            Ok(Answer::Done)
         }
         Request::SaveFiles => {
             let archive = next("archive")?;

@@ -12,6 +12,8 @@ use crate::thread::{Pending, Thread};
 
 /// Pages recorded as working set at most: 1 GiB.
 const RECORD_MAX: usize = 262_144;
+/// A page of zeros.
+static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 /// How often a fault is tried again, about a millisecond apart, while the kernel has no memory for its page.
 const NO_MEMORY_RETRIES: u32 = 2_000;
 /// How often a page that the source has is brought again because the mapped file lacks it.
@@ -25,7 +27,7 @@ impl Thread {
         }
         let memory = &self.memories[index];
         let filled = match memory.map.origin(fault.page) {
-            Origin::Zero => self.give_zero(index, fault.page),
+            Origin::Zero => self.give_zero(index, fault),
             Origin::Snapshot(source) => {
                 let wanted = PageRef {
                     pid: memory.pid,
@@ -70,8 +72,13 @@ impl Thread {
         });
     }
 
-    fn give_zero(&self, index: usize, page: u64) -> Filled {
-        let filled = self.memories[index].zero(page, 1);
+    fn give_zero(&self, index: usize, fault: Fault) -> Filled {
+        let memory = &self.memories[index];
+        // As with the pages that hold something: no second fault for what is written at once.
+        let filled = match fault.write {
+            true => memory.copy(fault.page, &ZEROS),
+            false => memory.zero(fault.page, 1),
+        };
         if let Filled::Pages(n) = filled {
             self.reach.stats.zeroed.fetch_add(n, Ordering::Relaxed);
         }
@@ -86,7 +93,13 @@ impl Thread {
         }
         let (memory, stats) = (&self.memories[index], &self.reach.stats);
         let (filled, counter) = match self.source.held(wanted) {
-            Held::Zero => return Ok(self.give_zero(index, fault.page)),
+            Held::Zero => {
+                let filled = self.give_zero(index, fault);
+                if matches!(filled, Filled::Pages(_)) {
+                    self.record(wanted);
+                }
+                return Ok(filled);
+            }
             // A page that is about to be written becomes the process's own at once, instead of in a second fault.
             Held::Mapped(bytes) if !fault.write => {
                 debug_assert!(!bytes.is_empty());
@@ -173,6 +186,8 @@ impl Thread {
                     let length = bytes.len().min(((count - done) * PAGE) as usize);
                     memory.copy(page, &bytes[..length])
                 }
+                // Fresh memory is touched to be written.
+                Held::Zero if untouched => memory.copy(page, &ZEROS),
                 _ => Filled::Unmapped,
             };
             done += match outcome {

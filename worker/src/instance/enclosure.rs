@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
-use rekindle_init::protocol::Setup;
-use rekindle_snapshotter::criu::{CriuError, Session};
+use rekindle_init::protocol::{CRIU_DIR, Setup};
+use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
@@ -25,7 +25,7 @@ const OVERHEAD: u64 = 16 << 20;
 
 /// How long CRIU may take to probe the kernel. It takes about 60 ms.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
-/// The directory's descriptor in CRIU.
+/// The directory's descriptor in the CRIU that probes.
 const IMAGES_FD: i32 = 4;
 
 /// A pipe's end for the function, and its stream's name.
@@ -57,6 +57,9 @@ pub struct Enclosure {
     pub sandbox: Arc<Sandbox>,
     /// Where the function writes: standard output, standard error.
     pub outputs: [Output; 2],
+    /// A CRIU that waits inside for its order, with the write ends of `outputs` at
+    /// [`OUTPUT_FDS`](crate::sandbox::pool::OUTPUT_FDS).
+    pub criu: Session,
     /// Its limits.
     pub cgroup: Arc<Cgroup>,
 }
@@ -77,7 +80,13 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         cpu_cores: spec.manifest.cpu,
         pids: PIDS_MAX,
     };
-    let Empty { mut cgroup, sandbox } = worker.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    let empty = worker.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    let Empty {
+        mut cgroup,
+        sandbox,
+        criu,
+        outputs: [stdout, stderr],
+    } = empty;
     worker
         .cgroups
         .assign(&mut cgroup, instance.id.as_str(), limits)
@@ -85,10 +94,11 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
     // Where the kernel renames no groups (v2) this is the only place that tells whose a group is.
     tracing::info!(instance = %instance.id, group = cgroup.name(), "took a sandbox");
     instance.starts_in(&sandbox)?;
-    let outputs = [output(instance, "stdout")?, output(instance, "stderr")?];
+    let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
     let enclosure = Enclosure {
         sandbox,
         outputs,
+        criu,
         cgroup: Arc::new(cgroup),
     };
     let setup = Setup {
@@ -124,13 +134,13 @@ async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) 
     let opened = std::fs::File::open(&dir).map_err(|e| failed(&e))?;
     let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
     sandbox
-        .start_criu(&[&theirs, &OwnedFd::from(opened)], None, None)
+        .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], None)
         .await
         .map_err(|e| failed(&e))?;
     drop(theirs);
     let probed = tokio::task::spawn_blocking(move || {
         let version = session.version(PROBE_LIMIT)?;
-        session.probe(IMAGES_FD, PROBE_LIMIT)?;
+        session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
         Ok::<_, CriuError>(version)
     })
     .await;
@@ -142,9 +152,11 @@ async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) 
     Ok(())
 }
 
-fn output(instance: &Instance, stream: &'static str) -> Result<Output, ApiError> {
-    let pipe = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| unavailable("make a pipe", &e))?;
-    let (read_end, write_end) = pipe;
+fn output(
+    instance: &Instance,
+    stream: &'static str,
+    (read_end, write_end): (OwnedFd, OwnedFd),
+) -> Result<Output, ApiError> {
     instance
         .sink
         .attach(stream, read_end)

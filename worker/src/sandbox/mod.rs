@@ -126,27 +126,27 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Starts `criu swrk` inside with these descriptors as its 3, 4, ….
+    /// Starts `criu swrk` inside with these descriptors as its 3, 4, …. `bundle` is its directory on the host when the
+    /// sandbox is not furnished yet, else [`CRIU_DIR`](rekindle_init::protocol::CRIU_DIR).
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn start_criu(
-        &self,
-        fds: &[&OwnedFd],
-        clock_offsets: Option<(i64, i64)>,
-        real_uid: Option<u32>,
-    ) -> Result<(), SandboxError> {
+    pub async fn start_criu(&self, bundle: &Path, fds: &[&OwnedFd], real_uid: Option<u32>) -> Result<(), SandboxError> {
         let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
-        self.ask(
-            "start criu",
-            Request::Criu {
-                clock_offsets,
-                real_uid,
-            },
-            &fds,
-        )
-        .await
-        .map(drop)
+        let bundle = bundle.to_owned();
+        self.ask("start criu", Request::Criu { bundle, real_uid }, &fds)
+            .await
+            .map(drop)
+    }
+
+    /// Has init hold descriptors for CRIU to open by [`held_path`](rekindle_init::protocol::held_path), in place of any it
+    /// holds; for a restore.
+    ///
+    /// # Errors
+    /// When there are too many, or the sandbox is not furnished.
+    pub async fn hold(&self, fds: &[&OwnedFd]) -> Result<(), SandboxError> {
+        let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
+        self.ask("hold what criu opens", Request::Hold, &fds).await.map(drop)
     }
 
     /// Writes the private files to `archive`.

@@ -1,16 +1,23 @@
 //! Empty sandboxes made ahead: namespaces and control groups, which cost the kernel milliseconds (it waits for a grace period
-//! when a process changes its control group), but nothing of a function yet. None is used twice.
+//! when a process changes its control group), and a CRIU that waits for its order, which costs as much to start; but nothing
+//! of a function yet. None is used twice.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
 use parking_lot::Mutex;
+use rekindle_snapshotter::criu::{CriuError, Session};
 use tokio::sync::Notify;
 
 use super::{Sandbox, SandboxError};
 use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits};
+
+/// The descriptors at which CRIU has the write ends of the output pipes.
+pub const OUTPUT_FDS: [i32; 2] = [4, 5];
 
 /// What an empty sandbox may use. More memory than any function, since v1 refuses to raise a limit above that of memory and
 /// swap together.
@@ -21,6 +28,8 @@ const EMPTY: Limits = Limits {
 };
 /// How long after a sandbox was taken the next one is made: what it was taken for comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
+/// How long CRIU may take to start. It takes about 4 ms.
+const CRIU_LIMIT: Duration = Duration::from_secs(10);
 /// How long is waited after one could not be made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -33,6 +42,15 @@ pub enum PoolError {
     /// No sandbox.
     #[error("make the sandbox")]
     Sandbox(#[source] SandboxError),
+    /// No pipes for what the function will write.
+    #[error("make the output pipes")]
+    Pipes(#[source] std::io::Error),
+    /// No CRIU.
+    #[error("start criu")]
+    Criu(#[source] SandboxError),
+    /// It does not answer.
+    #[error("hear from criu")]
+    Silent(#[source] CriuError),
 }
 
 /// An empty sandbox and its control group, which can be removed only after it.
@@ -41,12 +59,17 @@ pub struct Empty {
     pub sandbox: Arc<Sandbox>,
     /// Its limits, still those of an empty one.
     pub cgroup: Cgroup,
+    /// A CRIU inside, waiting; it has the write ends of `outputs` at [`OUTPUT_FDS`]. Ends when this is dropped.
+    pub criu: Session,
+    /// Pipes for what the function writes: standard output, standard error; their read and write ends.
+    pub outputs: [(OwnedFd, OwnedFd); 2],
 }
 
 /// Empty sandboxes of a host.
 pub struct SandboxPool {
     cgroups: Cgroups,
     init_binary: PathBuf,
+    criu_dir: PathBuf,
     size: usize,
     ready: Mutex<Vec<Empty>>,
     taken: Notify,
@@ -56,10 +79,11 @@ pub struct SandboxPool {
 
 impl SandboxPool {
     /// An empty pool that keeps `size` sandboxes once [`Self::keep_filled`] runs.
-    pub fn new(cgroups: Cgroups, init_binary: PathBuf, size: usize) -> Self {
+    pub fn new(cgroups: Cgroups, init_binary: PathBuf, criu_dir: PathBuf, size: usize) -> Self {
         Self {
             cgroups,
             init_binary,
+            criu_dir,
             size,
             ready: Mutex::default(),
             taken: Notify::new(),
@@ -87,7 +111,25 @@ impl SandboxPool {
         let sandbox = Sandbox::create(&self.init_binary, cgroup.procs_files())
             .await
             .map_err(PoolError::Sandbox)?;
-        Ok(Empty { cgroup, sandbox })
+        let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()));
+        let outputs = [pipe()?, pipe()?];
+        let (criu, theirs) = Session::pair().map_err(PoolError::Pipes)?;
+        sandbox
+            .start_criu(&self.criu_dir, &[&theirs, &outputs[0].1, &outputs[1].1], None)
+            .await
+            .map_err(PoolError::Criu)?;
+        drop(theirs);
+        // Only when it answers has it found all its libraries, whose paths end when the sandbox is furnished.
+        let answered = tokio::task::spawn_blocking(move || criu.version(CRIU_LIMIT).map(|_| criu)).await;
+        let criu = answered
+            .map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?
+            .map_err(PoolError::Silent)?;
+        Ok(Empty {
+            cgroup,
+            sandbox,
+            criu,
+            outputs,
+        })
     }
 
     /// Fills the pool, and again after each that is taken. Runs until dropped.

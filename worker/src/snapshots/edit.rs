@@ -4,11 +4,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rekindle_init::protocol::held_path;
 use rekindle_snapshotter::Process;
 use rekindle_snapshotter::images::{ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area};
 
-/// Processes that are restored from templates at most: as many descriptors go to CRIU. More are restored the plain way.
-const MAPPED_MAX: usize = 16;
+/// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
+pub(super) const MAPPED_MAX: usize = 16;
+
+/// Where the templates begin among the descriptors that init holds for CRIU: in the order of the processes, after the image
+/// directory.
+const FIRST_TEMPLATE: usize = 1;
 
 /// Why images cannot be edited.
 #[derive(Debug, thiserror::Error)]
@@ -27,11 +32,6 @@ pub enum EditError {
     },
 }
 
-/// The name under which CRIU is given the template of process `pid`.
-pub fn template_name(pid: i32) -> String {
-    format!("rekindle-template-{pid}")
-}
-
 fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
     fs::read(&path).map_err(|e| EditError::File(path, e))
 }
@@ -43,17 +43,17 @@ fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
 /// When an image is missing or malformed; none is replaced then, or the directory cannot be used any more.
 pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<TemplateLayout>, EditError> {
     let mm_path = |pid: u32| dir.join(format!("mm-{pid}.img"));
-    let names: Vec<_> = processes.iter().map(|p| template_name(p.pid.cast_signed())).collect();
+    let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
     let images = processes.iter().map(|p| read(mm_path(p.pid)));
     let images = images.collect::<Result<Vec<_>, _>>()?;
     let files_path = dir.join("files.img");
     let files = read(files_path.clone())?;
-    let asked: Vec<_> = std::iter::zip(processes, std::iter::zip(&images, &names))
+    let asked: Vec<_> = std::iter::zip(processes, std::iter::zip(&images, &paths))
         .take(MAPPED_MAX)
-        .map(|(process, (mm, name))| TemplateProcess {
+        .map(|(process, (mm, path))| TemplateProcess {
             mm,
             page_map: &process.page_map,
-            name,
+            path,
         })
         .collect();
     let edited = map_templates(&files, &asked).map_err(|cause| EditError::Image {

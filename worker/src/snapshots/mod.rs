@@ -18,7 +18,7 @@ use rekindle_snapshotter::{OpenError, PageIndex, RegionReader, Snapshot, Store, 
 use rekindle_wire::SnapshotId;
 use tokio::sync::OnceCell;
 
-pub use edit::{EditError, template_name};
+pub use edit::EditError;
 pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use template::{ProcessMemory, Template, TemplateError};

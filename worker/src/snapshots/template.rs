@@ -22,6 +22,7 @@ use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::{PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;
 
+use super::edit::MAPPED_MAX;
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use crate::causes::chain;
 
@@ -117,10 +118,9 @@ impl Template {
         })
     }
 
-    /// What processes map: pid and a descriptor to read and map privately, of those that map anything.
-    pub fn files(&self) -> impl Iterator<Item = (i32, &OwnedFd)> {
-        let mapping = self.processes.iter().filter(|p| !p.layout.mappings.is_empty());
-        mapping.map(|p| (p.pid, &p.read_only))
+    /// What the processes map, in their order, of those that may map anything: descriptors to read and map privately.
+    pub fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.processes.iter().take(MAPPED_MAX).map(|p| &p.read_only)
     }
 
     /// How the memory of all processes is laid out, for the pager.

@@ -1,0 +1,347 @@
+//! Memory served by the pager, under operations at random, beside a naive model: every byte is compared. The test plays CRIU
+//! (it makes the mappings and sends their userfaultfd) and the restored process (it operates on them); the pager is the real one.
+#![allow(unsafe_code, reason = "works on memory by its addresses")]
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{IoSlice, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use parking_lot::Mutex;
+use rekindle_pager::handshake::FINISHED;
+use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, SourceError};
+use userfaultfd::{FeatureFlags, Uffd, UffdBuilder};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const PID: i32 = 501;
+/// Pages of each of the two mappings, and of the room where pages are moved to.
+const PAGES: u64 = 96;
+const OPERATIONS: usize = 400;
+/// Where the memory under test lies.
+const ROOM: u64 = 0x2000_0000_0000;
+const SEEDS: u64 = 24;
+
+/// What page `n` of the snapshot holds: a third of them nothing.
+fn content(page: u64) -> [u8; PAGE as usize] {
+    let mut bytes = [0; PAGE as usize];
+    if !page.is_multiple_of(3) {
+        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at as u64).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// A snapshot of two mappings: one that is mapped from a file, filled page by page as they are asked for, and one that is
+/// copied.
+struct Snapshot {
+    file: File,
+    template: MmapRaw,
+    /// First pages of the mapping of the file and of the other.
+    mapped: u64,
+    copied: u64,
+    copies: Vec<u8>,
+    ready: Mutex<Vec<bool>>,
+}
+
+impl PageSource for Snapshot {
+    fn held(&self, page: PageRef) -> Held<'_> {
+        let size = PAGE as usize;
+        let (index, is_mapped) = match page.page {
+            p if (self.mapped..self.mapped + PAGES).contains(&p) => (p - self.mapped, true),
+            p if (self.copied..self.copied + PAGES).contains(&p) => (p - self.copied, false),
+            _ => return Held::Zero,
+        };
+        if index.is_multiple_of(3) {
+            return Held::Zero;
+        }
+        let index = index as usize;
+        if !is_mapped {
+            return Held::Bytes(&self.copies[index * size..(index + 1) * size]);
+        }
+        if !self.ready.lock()[index] {
+            return Held::Absent;
+        }
+        // SAFETY: inside the mapping, and written before its mark was set.
+        Held::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(index * size), size) })
+    }
+
+    fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
+        let index = page.page - self.mapped;
+        self.file.write_all_at(&content(index), index * PAGE).unwrap();
+        self.ready.lock()[index as usize] = true;
+        Ok(())
+    }
+}
+
+fn map(at: u64, pages: u64, flags: i32, fd: i32) -> u64 {
+    let (address, length) = ((at * PAGE) as *mut _, (pages * PAGE) as usize);
+    // SAFETY: a new mapping, in nobody's way: at an address of the kernel's choice, or within a range this test has made.
+    let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    mapped as u64 / PAGE
+}
+
+/// The process and the model of it: what each mapped page must hold.
+struct Process {
+    pages: BTreeMap<u64, Vec<u8>>,
+    /// Every page that is, or was, or may come to be mapped.
+    room: std::ops::Range<u64>,
+    pager: Option<Pager>,
+    random: u64,
+}
+
+impl Process {
+    fn start(seed: u64) -> Self {
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // Far from where the kernel puts what it may put anywhere, so that nothing else gets mapped there.
+        let first = ROOM / PAGE + seed * PAGES * 16;
+        let (mapped, copied) = (first + PAGES, first + 3 * PAGES);
+        // SAFETY: a new descriptor, owned by nobody else.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"template".as_ptr(), 0)) });
+        file.set_len(1 << 40).unwrap();
+        let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
+        map(mapped, PAGES, libc::MAP_PRIVATE | libc::MAP_FIXED, file.as_raw_fd());
+        map(copied, PAGES, anonymous | libc::MAP_FIXED, -1);
+        let snapshot = Snapshot {
+            file,
+            template,
+            mapped,
+            copied,
+            copies: (0..PAGES).flat_map(content).collect(),
+            ready: Mutex::new(vec![false; PAGES as usize]),
+        };
+        let features = FeatureFlags::EVENT_FORK
+            | FeatureFlags::EVENT_REMAP
+            | FeatureFlags::EVENT_REMOVE
+            | FeatureFlags::EVENT_UNMAP;
+        let uffd = UffdBuilder::new()
+            .close_on_exec(true)
+            .non_blocking(true)
+            .require_features(features)
+            .create()
+            .unwrap();
+        uffd.register((copied * PAGE) as *mut _, (PAGES * PAGE) as usize)
+            .unwrap();
+        let pager = serve(snapshot, uffd, mapped);
+        let pages = [mapped, copied]
+            .into_iter()
+            .flat_map(|start| (0..PAGES).map(move |n| (start + n, content(n).to_vec())));
+        Self {
+            pages: pages.collect(),
+            room: first..first + PAGES * 8,
+            pager: Some(pager),
+            random: seed.wrapping_mul(2).wrapping_add(1),
+        }
+    }
+
+    /// A number below `end`.
+    fn number(&mut self, end: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % end
+    }
+
+    /// A run of mapped pages.
+    fn run(&mut self) -> (u64, u64) {
+        let at = self.number(self.pages.len() as u64) as usize;
+        let start = *self.pages.keys().nth(at).unwrap();
+        let most = 1 + self.number(12);
+        let mut length = 1;
+        while length < most && self.pages.contains_key(&(start + length)) {
+            length += 1;
+        }
+        (start, length)
+    }
+
+    fn step(&mut self) {
+        match self.number(10) {
+            0..=2 => {
+                let (page, _) = self.run();
+                self.check(page);
+            }
+            3..=4 => {
+                let (page, _) = self.run();
+                let (at, value) = (self.number(PAGE), self.number(256) as u8);
+                // SAFETY: a mapped, writable page.
+                unsafe { ((page * PAGE + at) as *mut u8).write_volatile(value) };
+                self.pages.get_mut(&page).unwrap()[at as usize] = value;
+            }
+            5 => {
+                let (start, length) = self.run();
+                // SAFETY: mapped pages of which nothing else holds a reference.
+                let rc =
+                    unsafe { libc::madvise((start * PAGE) as *mut _, (length * PAGE) as usize, libc::MADV_DONTNEED) };
+                assert_eq!(rc, 0);
+                for page in start..start + length {
+                    self.pages.get_mut(&page).unwrap().fill(0);
+                }
+            }
+            6 if self.pages.len() as u64 > PAGES => {
+                let (start, length) = self.run();
+                // SAFETY: as above.
+                let rc = unsafe { libc::munmap((start * PAGE) as *mut _, (length * PAGE) as usize) };
+                assert_eq!(rc, 0);
+                for page in start..start + length {
+                    self.pages.remove(&page);
+                }
+            }
+            7 => self.move_pages(),
+            8 => {
+                // Fresh memory where there is none.
+                let start = self.room.start + self.number(PAGES * 8 - 4);
+                if (start..start + 4).all(|page| !self.pages.contains_key(&page)) {
+                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+                    assert_eq!(map(start, 4, flags, -1), start);
+                    self.pages
+                        .extend((start..start + 4).map(|page| (page, vec![0; PAGE as usize])));
+                }
+            }
+            _ if self.number(4) == 0 => self.fork(),
+            _ => {}
+        }
+    }
+
+    /// Moves pages, sometimes growing: what is added is zero.
+    fn move_pages(&mut self) {
+        let (start, length) = self.run();
+        let grown = length + self.number(4);
+        let to = self.room.start + self.number(PAGES * 8 - grown);
+        if (to..to + grown).any(|page| self.pages.contains_key(&page)) {
+            return;
+        }
+        let (from, flags) = ((start * PAGE) as *mut _, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        let new = (to * PAGE) as *mut libc::c_void;
+        // SAFETY: from mapped pages to a range where nothing is.
+        let moved = unsafe { libc::mremap(from, (length * PAGE) as usize, (grown * PAGE) as usize, flags, new) };
+        if moved == libc::MAP_FAILED {
+            // Pages of several mappings cannot be moved at once.
+            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+            return;
+        }
+        for n in 0..grown {
+            let page = if n < length {
+                self.pages.remove(&(start + n)).unwrap()
+            } else {
+                vec![0; PAGE as usize]
+            };
+            self.pages.insert(to + n, page);
+        }
+    }
+
+    /// A child has the same memory, and what it writes is its own.
+    fn fork(&mut self) {
+        let (page, _) = self.run();
+        // Not the C library's fork: that holds the allocator's locks while the kernel waits for the pager, which is in this
+        // process here.
+        // SAFETY: the child only looks at memory and ends.
+        match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
+            0 => {
+                // SAFETY: mapped pages.
+                let same = self.pages.iter().all(|(page, expected)| unsafe { is(*page, expected) });
+                // SAFETY: a mapped, writable page; then the end.
+                unsafe {
+                    ((page * PAGE) as *mut u8).write_volatile(77);
+                    libc::_exit(i32::from(!same))
+                }
+            }
+            child => {
+                assert!(child > 0);
+                let mut status = 0;
+                // SAFETY: our own child.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!(status, 0, "the child has other memory");
+            }
+        }
+    }
+
+    fn check(&self, page: u64) {
+        // SAFETY: a mapped page.
+        assert!(unsafe { is(page, &self.pages[&page]) }, "page {page:#x} differs");
+    }
+
+    fn end(mut self) {
+        for page in self.pages.keys() {
+            self.check(*page);
+        }
+        for page in self.pages.keys() {
+            // SAFETY: mapped pages of which nothing holds a reference; the kernel refuses nothing here.
+            unsafe { libc::munmap((page * PAGE) as *mut _, PAGE as usize) };
+        }
+        drop(self.pager.take());
+    }
+}
+
+/// Whether the page holds `expected`. Looks at memory without the compiler's knowledge of it.
+unsafe fn is(page: u64, expected: &[u8]) -> bool {
+    // SAFETY: the caller says that it is mapped.
+    (0..expected.len()).all(|at| unsafe { ((page * PAGE + at as u64) as *const u8).read_volatile() } == expected[at])
+}
+
+fn serve(snapshot: Snapshot, uffd: Uffd, mapped: u64) -> Pager {
+    let dir = std::env::temp_dir().join(format!("rekindle-pager-{}-{mapped:x}", std::process::id()));
+    let listener = UnixListener::bind(&dir).unwrap();
+    let first = PageRef { pid: PID, page: mapped };
+    let pager = Pager::start(PagerConfig {
+        name: "test".to_owned(),
+        listener,
+        source: Arc::new(snapshot),
+        layout: Layout {
+            mapped: vec![PageRange { first, pages: PAGES }],
+            empty: Vec::new(),
+        },
+        handshake_limit: LIMIT,
+        on_lost: Box::new(|lost| {
+            eprintln!("lost: {lost}");
+            std::process::abort();
+        }),
+    })
+    .unwrap();
+    let mut criu = UnixStream::connect(&dir).unwrap();
+    std::fs::remove_file(&dir).unwrap();
+    criu.write_all(&PID.to_ne_bytes()).unwrap();
+    let fds = [uffd.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    sendmsg::<UnixAddr>(
+        criu.as_raw_fd(),
+        &[IoSlice::new(b"x")],
+        &rights,
+        MsgFlags::empty(),
+        None,
+    )
+    .unwrap();
+    // Some ahead: one of each kind.
+    let ahead: Vec<PageRef> = (mapped..mapped + 7).map(|page| PageRef { pid: PID, page }).collect();
+    pager.prepare(ahead.into(), LIMIT).unwrap();
+    criu.write_all(&FINISHED.to_ne_bytes()).unwrap();
+    pager
+}
+
+#[test]
+fn memory_is_as_a_plain_process_would_have_it() {
+    if UffdBuilder::new().create().is_err() {
+        assert!(
+            std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(),
+            "userfaultfd is needed"
+        );
+        println!("skipped: no userfaultfd without root");
+        return;
+    }
+    for seed in 0..SEEDS {
+        println!("seed {seed}");
+        let mut process = Process::start(seed);
+        for _ in 0..OPERATIONS {
+            process.step();
+        }
+        process.end();
+    }
+}
