@@ -246,6 +246,18 @@ def handler(event, context):
     );
 }
 
+/// The images of a checkpoint lie in memory too, beside all that the function has.
+#[test]
+fn a_function_that_fills_most_of_its_memory_is_checkpointed_and_restored() {
+    let code = "import os\nblob = os.urandom(96 << 20)\n\ndef handler(event, context):\n    return {'sum': sum(blob[::4096])}\n";
+    let version = shared().deploy(&Folder::python("full", "memory = \"128MiB\"", code));
+    assert!(version.snapshot.is_some(), "no snapshot: {version:?}");
+    let warm = shared().get("full", "/").ok();
+    let restored = shared().fresh("restored", "full", "/").ok();
+    assert_eq!(restored.start(), "restored");
+    assert_eq!(restored.json(), warm.json());
+}
+
 /// A server whose child process does nothing from its start on: nobody but the restore could change its memory.
 const QUIET: &str = r#"
 import os, random, signal

@@ -17,6 +17,7 @@ use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
 
+use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::restore::log_tail;
 use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
@@ -129,6 +130,8 @@ pub async fn freeze(
         .map_err(FreezeError::Hook)?;
     parts.client.close_idle();
     quiet(parts).await;
+    // Dropped after the directory, whose files count as the sandbox's memory.
+    let _room = RoomForImages::give(instance, parts);
     let dir = ImageDirectory::make(
         worker
             .config
@@ -175,6 +178,37 @@ async fn quiet(parts: &Parts) {
     let until = Instant::now() + QUIET_LIMIT;
     while open() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// More memory for the sandbox while its images exist: they lie on a tmpfs, and what CRIU and init write there is charged to
+/// their own control group. Without it, a function that uses more than half of its memory would be killed by its checkpoint.
+struct RoomForImages {
+    parts: Arc<Parts>,
+    limit: u64,
+}
+
+impl RoomForImages {
+    fn give(instance: &Instance, parts: &Arc<Parts>) -> Self {
+        let limit = memory_limit(&instance.spec);
+        let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
+        let raised = limit.saturating_mul(2).saturating_add(files);
+        // The checkpoint of a small function succeeds without.
+        if let Err(e) = parts.cgroup.raise_memory(raised) {
+            tracing::warn!(instance = %instance.id, error = %e, "no more memory for the checkpoint");
+        }
+        Self {
+            parts: Arc::clone(parts),
+            limit,
+        }
+    }
+}
+
+impl Drop for RoomForImages {
+    fn drop(&mut self) {
+        if let Err(e) = self.parts.cgroup.lower_memory(self.limit) {
+            tracing::warn!(error = %e, "an instance keeps the memory it was given for its checkpoint");
+        }
     }
 }
 

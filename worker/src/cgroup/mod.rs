@@ -262,6 +262,28 @@ impl Cgroup {
         }
     }
 
+    /// Gives it more memory for a while: `bytes` in all, not less than it has.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn raise_memory(&self, bytes: u64) -> Result<(), FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.raise_memory(bytes),
+            Layout::V2(d) => d.limit_memory(bytes),
+        }
+    }
+
+    /// Takes it back: `bytes` in all, not more than it has.
+    ///
+    /// # Errors
+    /// When the kernel refuses: on v1 when more than that is in use.
+    pub fn lower_memory(&self, bytes: u64) -> Result<(), FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.lower_memory(bytes),
+            Layout::V2(d) => d.limit_memory(bytes),
+        }
+    }
+
     /// The most memory that was ever charged to it, bytes.
     ///
     /// # Errors

@@ -74,11 +74,19 @@ impl Directories {
         all
     }
 
+    pub(super) fn raise_memory(&self, bytes: u64) -> Result<(), FileError> {
+        // The other order than in `lower_memory`: memory alone may not be above memory and swap together.
+        files::write_if_present(&self.memory.join("memory.memsw.limit_in_bytes"), &bytes.to_string())?;
+        files::write(&self.memory.join("memory.limit_in_bytes"), &bytes.to_string())
+    }
+
+    pub(super) fn lower_memory(&self, bytes: u64) -> Result<(), FileError> {
+        files::write(&self.memory.join("memory.limit_in_bytes"), &bytes.to_string())?;
+        files::write_if_present(&self.memory.join("memory.memsw.limit_in_bytes"), &bytes.to_string())
+    }
+
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
-        let memory = limits.memory_bytes.to_string();
-        files::write(&self.memory.join("memory.limit_in_bytes"), &memory)?;
-        // Memory and swap together; after the limit above, since it may not be below it.
-        files::write_if_present(&self.memory.join("memory.memsw.limit_in_bytes"), &memory)?;
+        self.lower_memory(limits.memory_bytes)?;
         files::write_if_present(&self.memory.join("memory.swappiness"), "0")?;
         let quota = limits.cpu_quota_us().max(QUOTA_MIN_US);
         files::write(&self.cpu.join("cpu.cfs_period_us"), &CPU_PERIOD_US.to_string())?;

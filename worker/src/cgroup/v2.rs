@@ -67,8 +67,12 @@ impl Directory {
         self.0.join(name)
     }
 
+    pub(super) fn limit_memory(&self, bytes: u64) -> Result<(), FileError> {
+        files::write(&self.file("memory.max"), &bytes.to_string())
+    }
+
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
-        files::write(&self.file("memory.max"), &limits.memory_bytes.to_string())?;
+        self.limit_memory(limits.memory_bytes)?;
         // Absent where the kernel has no swap accounting.
         files::write_if_present(&self.file("memory.swap.max"), "0")?;
         files::write(&self.file("memory.oom.group"), "1")?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rekindle_init::protocol::{CRIU_DIR, Setup};
 use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
+use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
@@ -64,6 +65,16 @@ pub struct Enclosure {
     pub cgroup: Arc<Cgroup>,
 }
 
+/// What a sandbox of this version may use, bytes.
+pub fn memory_limit(spec: &VersionSpec) -> u64 {
+    spec.manifest.memory.0 + OVERHEAD
+}
+
+/// Size limit of its `/dev/shm`, bytes.
+pub fn shm_limit(spec: &VersionSpec) -> u64 {
+    (spec.manifest.memory.0 / 4).max(1 << 20)
+}
+
 /// Makes one for `instance`.
 ///
 /// # Errors
@@ -76,7 +87,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
     )
     .map_err(|e| unavailable("fetch the function's files", &e))?;
     let limits = Limits {
-        memory_bytes: spec.manifest.memory.0 + OVERHEAD,
+        memory_bytes: memory_limit(spec),
         cpu_cores: spec.manifest.cpu,
         pids: PIDS_MAX,
     };
@@ -107,7 +118,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         app,
         criu: worker.config.criu_dir.clone(),
         tmp_bytes: spec.manifest.tmp.0,
-        shm_bytes: (spec.manifest.memory.0 / 4).max(1 << 20),
+        shm_bytes: shm_limit(spec),
     };
     enclosure
         .sandbox
