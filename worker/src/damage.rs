@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rekindle_init::causes::chain;
 use rekindle_snapshotter::{Digest, RegionReader, Snapshot, Store};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::DamagedSnapshot;
 
-use crate::causes::chain;
 use crate::instance::Instance;
 use crate::worker::Worker;
 

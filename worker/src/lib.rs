@@ -16,7 +16,6 @@
 
 pub mod boot;
 pub mod build;
-pub mod causes;
 pub mod cgroup;
 pub mod config;
 pub mod damage;

@@ -33,25 +33,23 @@ impl TemplateArea {
 /// How a process's memory is laid out for a restore from a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TemplateLayout {
-    /// What maps the template, by address; touching mappings are one area.
-    pub areas: Vec<TemplateArea>,
-    /// Mappings that map the template, by address.
+    /// Mappings that map the template, by address. They lie in it one after the other, without gaps.
     pub mappings: Vec<TemplateArea>,
     /// Anonymous mappings of which the snapshot holds nothing: the kernel itself can serve them.
     pub empty: Vec<TemplateArea>,
 }
 
 impl TemplateLayout {
-    /// Pages of the template: those of all areas.
+    /// Pages of the template: those of all mappings.
     pub fn pages(&self) -> u64 {
-        self.areas.last().map_or(0, |a| a.at + a.pages)
+        self.mappings.last().map_or(0, |m| m.at + m.pages)
     }
 
-    /// The area `page` is in.
-    pub fn area(&self, page: PageIndex) -> Option<&TemplateArea> {
-        let after = self.areas.partition_point(|a| a.first <= page);
-        let area = self.areas.get(after.checked_sub(1)?)?;
-        (page < area.end()).then_some(area)
+    /// The mapping `page` is in.
+    pub fn mapping(&self, page: PageIndex) -> Option<&TemplateArea> {
+        let after = self.mappings.partition_point(|m| m.first <= page);
+        let mapping = self.mappings.get(after.checked_sub(1)?)?;
+        (page < mapping.end()).then_some(mapping)
     }
 }
 
@@ -116,10 +114,8 @@ fn map_template(
             layout.empty.push(area);
             continue;
         }
-        match layout.areas.last_mut() {
-            Some(last) if last.end() == area.first => last.pages += area.pages,
-            Some(last) if last.end() > area.first => return Ok(None),
-            _ => layout.areas.push(area),
+        if layout.mappings.last().is_some_and(|last| last.end() > area.first) {
+            return Ok(None);
         }
         layout.mappings.push(area);
         mapped.push((at, area.at * page));

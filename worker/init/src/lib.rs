@@ -6,6 +6,7 @@
 //! private files that belong to a snapshot ([`files`]), and reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a worker
 //! that is killed leaves no sandbox behind.
 
+pub mod causes;
 pub mod criu;
 pub mod files;
 pub mod namespaces;

@@ -19,6 +19,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
+use crate::causes::chain;
 use crate::protocol::{
     Answer, CONTROL_FD, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID,
     ReceiveError, Request, receive, room, send,
@@ -68,17 +69,6 @@ pub fn run() -> io::Result<()> {
             Err(e) => answer(control, number, Answer::Failed(chain(&e))),
         },
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        cause = e.source();
-    }
-    text
 }
 
 fn answer(control: BorrowedFd<'_>, number: u64, answer: Answer) -> io::Result<()> {

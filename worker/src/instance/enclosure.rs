@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_init::causes::chain;
 use rekindle_init::protocol::{CRIU_DIR, Setup};
 use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
-use crate::causes::chain;
 use crate::cgroup::{Cgroup, Limits};
 use crate::sandbox::Sandbox;
 use crate::sandbox::pool::Empty;

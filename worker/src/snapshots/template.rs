@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
+use rekindle_init::causes::chain;
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, SourceError};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::{PageIndex, PageMap, Region, RegionReader};
@@ -24,7 +25,6 @@ use tokio::runtime::Handle;
 
 use super::edit::MAPPED_MAX;
 use super::memory_fs::{MemoryFs, MemoryFsError};
-use crate::causes::chain;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
@@ -216,9 +216,9 @@ impl Template {
 impl ProcessTemplate {
     fn new(snapshot: &str, process: ProcessMemory, fs: &MemoryFs) -> Result<Self, TemplateError> {
         let ProcessMemory { pid, map, layout } = process;
-        // Regions end where a mapping ends, so each is inside one area or outside all.
+        // Regions end where a mapping ends, so each is inside one or outside all.
         let mut length = (layout.pages() * PAGE) as usize;
-        let starts = map.regions().iter().map(|region| match layout.area(region.first) {
+        let starts = map.regions().iter().map(|region| match layout.mapping(region.first) {
             Some(area) if region.end() <= area.end() => Ok(((area.at + region.first.0 - area.first.0) * PAGE) as usize),
             Some(_) => Err(TemplateError::Straddles {
                 snapshot: snapshot.to_owned(),
@@ -318,7 +318,7 @@ impl PageSource for Template {
         // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written
         // and will not be written again.
         let bytes = unsafe { std::slice::from_raw_parts(process.memory.as_ptr().add(start), run * PAGE as usize) };
-        if process.layout.area(region.first).is_some() {
+        if process.layout.mapping(region.first).is_some() {
             Held::Mapped(bytes)
         } else {
             Held::Bytes(bytes)
