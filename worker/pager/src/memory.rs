@@ -48,11 +48,9 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// Something the process did.
+/// Something the process did to its mappings.
 #[derive(Debug)]
 pub enum Happened {
-    /// It touched a missing page.
-    Fault(Fault),
     /// It freed or unmapped these pages.
     Removed {
         /// First page number.
@@ -97,18 +95,26 @@ impl Memory {
         unsafe { BorrowedFd::borrow_raw(self.uffd.as_raw_fd()) }
     }
 
-    /// Reads what happened, without waiting. Faults come before other events, as the kernel orders them.
+    /// Reads what happened, without waiting: faults apart from other events.
     ///
     /// # Errors
     /// When the descriptor cannot be read any more.
-    pub fn read(&self, buffer: &mut EventBuffer, out: &mut Vec<Happened>) -> Result<(), UffdError> {
+    pub fn read(
+        &self,
+        buffer: &mut EventBuffer,
+        happened: &mut Vec<Happened>,
+        faults: &mut Vec<Fault>,
+    ) -> Result<(), UffdError> {
         let page = |address: *mut c_void| address as u64 / PAGE;
         for event in self.uffd.read_events(buffer)? {
-            out.push(match event? {
-                Event::Pagefault { addr, rw, .. } => Happened::Fault(Fault {
-                    page: page(addr),
-                    write: rw == ReadWrite::Write,
-                }),
+            happened.push(match event? {
+                Event::Pagefault { addr, rw, .. } => {
+                    faults.push(Fault {
+                        page: page(addr),
+                        write: rw == ReadWrite::Write,
+                    });
+                    continue;
+                }
                 Event::Remove { start, end } | Event::Unmap { start, end } => Happened::Removed {
                     start: page(start),
                     end: page(end),

@@ -143,7 +143,7 @@ impl Thread {
 
     fn serve(&mut self, stream: UnixStream) -> io::Result<()> {
         let mut buffer = EventBuffer::new(EVENTS);
-        let mut happened = Vec::with_capacity(EVENTS);
+        let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         // Closed with the last word: our end belongs to the sandbox's network namespace, where the function would see its path.
         let mut greeting = Some(stream);
         loop {
@@ -152,13 +152,13 @@ impl Thread {
                 self.listen(&mut greeting)?;
             }
             for index in ready.memories {
-                if let Err(e) = self.memories[index].read(&mut buffer, &mut happened) {
+                if let Err(e) = self.memories[index].read(&mut buffer, &mut happened, &mut faults) {
                     if self.memories[index].is_alive() {
                         return Err(io::Error::other(e));
                     }
                     continue;
                 }
-                self.take(index, &mut happened);
+                self.take(index, &mut happened, &mut faults);
             }
             for _ in 0..self.pending.len() {
                 if let Some(again) = self.pending.pop_front() {
@@ -225,15 +225,10 @@ impl Thread {
 
     /// Takes what was read at once. The kernel gives faults before other events, whatever came first; and once an event is
     /// read its process goes on. So the map must know of all events before a fault is answered by it.
-    fn take(&mut self, index: usize, happened: &mut Vec<Happened>) {
-        let mut faults = Vec::new();
+    fn take(&mut self, index: usize, happened: &mut Vec<Happened>, faults: &mut Vec<Fault>) {
         for event in happened.drain(..) {
             let memory = &mut self.memories[index];
             match event {
-                Happened::Fault(fault) => {
-                    faults.push(fault);
-                    continue;
-                }
                 Happened::Removed { start, end } => Arc::make_mut(&mut memory.map).remove(start, end),
                 Happened::Moved { from, to, count } => Arc::make_mut(&mut memory.map).remap(from, to, count),
                 Happened::Forked(fd) => {
@@ -244,7 +239,7 @@ impl Thread {
             self.reach.stats.events.fetch_add(1, Ordering::Relaxed);
             self.check_bounds(index);
         }
-        for fault in faults {
+        for fault in faults.drain(..) {
             self.reach.stats.faults.fetch_add(1, Ordering::Relaxed);
             self.answer(index, fault, 0);
         }
