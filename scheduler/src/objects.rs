@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use futures::future::BoxFuture;
-use rekindle_snapshotter::Store;
-use rekindle_wire::SnapshotId;
+use rekindle_snapshotter::collect::forget;
+use rekindle_snapshotter::{Owner, Store, keys};
+use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
 /// The object store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,13 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Removes a snapshot, its manifest first: from then on it does not exist, whatever becomes of the rest. Its chunks stay, which other
     /// snapshots may share. After an error the call may be repeated.
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>>;
+
+    /// The deploy of this version is over and its outcome written down: what it relied on is protected by that alone.
+    fn end_deploy<'a>(
+        &'a self,
+        function: &'a FunctionName,
+        version: VersionNumber,
+    ) -> BoxFuture<'a, Result<(), ObjectError>>;
 }
 
 // Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
@@ -47,6 +55,18 @@ impl ObjectStore for Store {
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>> {
         let delete = Box::pin(rekindle_snapshotter::delete(self, id));
         Box::pin(async move { delete.await.map_err(failed("delete snapshot", id.as_str())) })
+    }
+
+    fn end_deploy<'a>(
+        &'a self,
+        function: &'a FunctionName,
+        version: VersionNumber,
+    ) -> BoxFuture<'a, Result<(), ObjectError>> {
+        Box::pin(async move {
+            let owner = Owner::deploy(function, version);
+            let ended = Box::pin(forget(self, &owner)).await;
+            ended.map_err(failed("end the deploy noted in", &keys::publishing(owner.as_str())))
+        })
     }
 }
 

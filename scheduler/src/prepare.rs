@@ -82,6 +82,10 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
                 abandon(&here, instance);
             }
         }
+        // If this fails the next collection ends it.
+        if let Err(error) = here.objects.end_deploy(&function, number).await {
+            tracing::warn!(%function, version = %number, error = &error as &dyn std::error::Error, "notes of a deploy that is over stay in the store");
+        }
     });
 }
 

@@ -7,6 +7,21 @@ use crate::digest::Digest;
 /// Everything about snapshots, one folder each.
 pub const SNAPSHOTS: &str = "snapshots/";
 
+/// All chunks.
+pub const CHUNKS: &str = "chunks/";
+
+/// All layers.
+pub const LAYERS: &str = "layers/";
+
+/// What the runtimes' root filesystems are, one object each.
+pub const RUNTIMES: &str = "runtimes/";
+
+/// What publishers rely on, one folder each.
+pub const PUBLISHING: &str = "publishing/";
+
+/// What collections may be deleting, one object each.
+pub const CONDEMNED: &str = "collecting/";
+
 /// Everything of one snapshot but its chunks.
 pub fn snapshot_prefix(id: &SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}/")
@@ -40,4 +55,31 @@ pub fn chunk(id: &Digest) -> String {
 /// A layer, named by the digest of its uncompressed tar.
 pub fn layer(digest: &Digest) -> String {
     format!("layers/{digest}.tar.zst")
+}
+
+/// The snapshot that an object below [`SNAPSHOTS`] belongs to, and the rest of its key.
+pub fn in_snapshot(key: &str) -> Option<(SnapshotId, &str)> {
+    let (id, rest) = key.strip_prefix(SNAPSHOTS)?.split_once('/')?;
+    Some((id.parse().ok()?, rest))
+}
+
+/// Everything a publisher relies on.
+pub fn publishing(owner: &str) -> String {
+    format!("{PUBLISHING}{owner}/")
+}
+
+/// One of the lists of what a publisher relies on.
+pub fn intent(owner: &str, number: u32) -> String {
+    format!("{PUBLISHING}{owner}/{number}")
+}
+
+/// The publisher that an object below [`PUBLISHING`] belongs to.
+pub fn in_publishing(key: &str) -> Option<&str> {
+    let (owner, _) = key.strip_prefix(PUBLISHING)?.split_once('/')?;
+    Some(owner)
+}
+
+/// What one collection may be deleting.
+pub fn condemned(run: &str) -> String {
+    format!("{CONDEMNED}{run}")
 }

@@ -1,7 +1,8 @@
 //! Which regions the store already has, so that a new snapshot refers to them instead of storing them again.
 //!
 //! Kept in memory for the worker's life, seeded from the page maps of the newest snapshots. An entry is only ever used
-//! after its chunk was seen in the store by the same publish (`RegionIndex::confirm`), since others may delete or cut chunks at any time.
+//! after the same publish has protected its chunk from collection and then seen it in the store (`RegionIndex::confirm`), so what
+//! is remembered here never brings a collected chunk back.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use rekindle_wire::SnapshotId;
 
 use crate::codec::Encoding;
+use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{ChunkRef, Payload};
@@ -131,18 +133,31 @@ impl RegionIndex {
         }
     }
 
-    /// Where the regions of these digests lie, for those that the store has now: each chunk is looked up once, some
-    /// milliseconds for 4 MiB of regions. Regions of a chunk that is missing or cut are forgotten.
+    /// Where the regions of these digests lie, for those that the store has now and keeps for this publication: each chunk is
+    /// protected, then looked up once, some milliseconds for 4 MiB of regions. Regions of a chunk that is missing, cut or
+    /// about to be collected are forgotten.
     pub(crate) async fn confirm(
         &self,
         store: &Store,
+        publication: &Publication,
         hashes: impl Iterator<Item = Digest>,
-    ) -> Result<HashMap<Digest, Payload>, StoreError> {
+    ) -> Result<HashMap<Digest, Payload>, PublicationError> {
         let mut found: HashMap<Digest, Payload> = {
             let state = self.state.lock();
             hashes.filter_map(|hash| Some((hash, state.payload(hash)?))).collect()
         };
-        let chunks: HashSet<ChunkRef> = found.values().map(|p| p.chunk).collect();
+        let mut chunks: HashSet<ChunkRef> = found.values().map(|p| p.chunk).collect();
+        if chunks.is_empty() {
+            return Ok(found);
+        }
+        let names: Vec<String> = chunks.iter().map(|chunk| keys::chunk(&chunk.id)).collect();
+        let usable = publication.protect(&names).await?;
+        let is_usable = |chunk: &ChunkRef| usable.contains(&keys::chunk(&chunk.id));
+        let condemned: HashSet<Digest> = chunks.iter().filter(|c| !is_usable(c)).map(|c| c.id).collect();
+        self.distrust(&condemned);
+        found.retain(|_, payload| !condemned.contains(&payload.chunk.id));
+        chunks.retain(|chunk| !condemned.contains(&chunk.id));
+        // Only now: what is there after it was protected stays there.
         let looked_up: Vec<(ChunkRef, bool)> = stream::iter(chunks)
             .map(|chunk| Box::pin(async move { exists(store, chunk).await.map(|is| (chunk, is)) }))
             .buffer_unordered(CALLS_AT_ONCE)

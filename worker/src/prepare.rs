@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use rekindle_snapshotter::layer::publish_layer;
+use rekindle_snapshotter::{Owner, Publication, keys};
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec};
 use rekindle_wire::manifest::Base;
@@ -27,6 +28,9 @@ const BUILD_LIMITS: Limits = Limits {
     cpu_cores: 1.0,
     pids: 256,
 };
+/// Times a runtime that is being replaced is looked for, and the pause between.
+const RUNTIME_ATTEMPTS: u32 = 5;
+const RUNTIME_PAUSE: Duration = Duration::from_secs(1);
 /// A warm-up answer larger than this is cut, bytes.
 const WARMUP_BODY_MAX: usize = 16 << 20;
 
@@ -57,7 +61,13 @@ async fn run(
     events: &mpsc::Sender<PrepareEvent>,
 ) -> Result<PrepareEvent, ApiError> {
     phase(events, VersionState::Building).await?;
-    let (rootfs, layer) = tokio::try_join!(runtime(worker, request.manifest.base), layer(worker, request))?;
+    // Not finished here: the scheduler ends it, when the version is written down with its layers.
+    let owner = Owner::deploy(&request.function, request.version);
+    let publication = Publication::new(worker.config.store.clone(), owner);
+    let (rootfs, layer) = tokio::try_join!(
+        runtime(worker, &publication, request.manifest.base),
+        layer(worker, &publication, request)
+    )?;
     let mut spec = VersionSpec {
         function: request.function.clone(),
         version: request.version,
@@ -103,8 +113,24 @@ async fn run(
     })
 }
 
-/// The root filesystem of a runtime, as the store has it now.
-async fn runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
+/// The root filesystem of a runtime, as the store has it now and keeps it for this deploy.
+async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Result<LayerRef, ApiError> {
+    for _ in 0..RUNTIME_ATTEMPTS {
+        let layer = current_runtime(worker, base).await?;
+        let digest = layer.digest.parse();
+        let digest = digest.map_err(|e| unavailable("read the runtime's digest", &e))?;
+        let usable = publication.protect_one(keys::layer(&digest)).await;
+        if usable.map_err(|e| unavailable("keep the runtime's root filesystem", &e))? {
+            return Ok(layer);
+        }
+        // Another runtime was imported this moment, and the old one is being collected.
+        tokio::time::sleep(RUNTIME_PAUSE).await;
+    }
+    let what = format!("the {} runtime is being replaced: deploy again", base.as_str());
+    Err(ApiError::new(ErrorCode::Unavailable, what))
+}
+
+async fn current_runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
     let key = format!("runtimes/{}.json", base.as_str());
     let bytes = worker.config.store.get(&key).await.map_err(|e| {
         ApiError::new(
@@ -120,7 +146,7 @@ async fn runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
 }
 
 /// Builds the function's own layer from its uploaded folder and publishes it.
-async fn layer(worker: &Worker, request: &PrepareRequest) -> Result<LayerRef, ApiError> {
+async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequest) -> Result<LayerRef, ApiError> {
     let work_dir = worker.config.cache_dir.join("build");
     let source = Temporary(work_dir.join(format!("{}.source.tar.gz", request.instance)));
     let bytes = worker
@@ -146,7 +172,7 @@ async fn layer(worker: &Worker, request: &PrepareRequest) -> Result<LayerRef, Ap
     };
     let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;
     let tar = Temporary(built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?);
-    publish_layer(&worker.config.store, &tar.0)
+    publish_layer(&worker.config.store, publication, &tar.0)
         .await
         .map_err(|e| unavailable("publish the function's files", &e))
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::layer::publish_layer;
-use rekindle_snapshotter::{Digest, Store, keys};
+use rekindle_snapshotter::{Digest, Owner, Publication, Store, keys};
 use rekindle_wire::internal::{LayerRef, RuntimeAlias};
 use rekindle_wire::manifest::Base;
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,9 @@ async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlia
     {
         return Ok(alias);
     }
-    let layer = Box::pin(publish_layer(store, tar))
+    // Until the alias names it, nothing else does.
+    let publication = Publication::new(store.clone(), Owner::other());
+    let layer = Box::pin(publish_layer(store, &publication, tar))
         .await
         .with_context(|| format!("{}: the runtime cannot be stored", tar.display()))?;
     let listed = tar.to_owned();
@@ -91,6 +93,7 @@ async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlia
         .put(&key, json.into())
         .await
         .with_context(|| format!("{key}: cannot be stored"))?;
+    publication.finish().await;
     note.write(identity, &alias)?;
     let LayerRef { digest, tar_bytes } = &alias.layer;
     tracing::info!(target: super::LOG, runtime = base.as_str(), digest, tar_bytes, "runtime imported");

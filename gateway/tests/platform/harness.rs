@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
 use rekindle_scheduler::{ObjectError, ObjectStore};
 use rekindle_wire::api::{FunctionDetail, Status, VersionInfo, VersionState};
-use rekindle_wire::{ApiError, SnapshotId};
+use rekindle_wire::{ApiError, FunctionName, SnapshotId, VersionNumber};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -57,6 +57,10 @@ impl ObjectStore for Objects {
             self.0.lock().retain(|key, _| !key.starts_with(&prefix));
             Ok(())
         })
+    }
+
+    fn end_deploy<'a>(&'a self, _: &'a FunctionName, _: VersionNumber) -> BoxFuture<'a, Result<(), ObjectError>> {
+        Box::pin(async { Ok(()) })
     }
 }
 

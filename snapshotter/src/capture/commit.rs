@@ -7,13 +7,12 @@ use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest};
 use crate::store::{Outcome, Store, StoreError};
 
-/// Put everything but the chunks, the manifest last.
-pub(super) async fn put_all(
+/// Put everything but the chunks and the manifest. [`Outcome::AlreadyPresent`] if another snapshot has the id.
+pub(super) async fn put_parts(
     store: &Store,
     files: &[ExtraFile],
     manifest: &Manifest,
     bundle: Bytes,
-    encoded: &[u8],
 ) -> Result<Outcome, StoreError> {
     let id = &manifest.id;
     // An id is used once; whoever finds its bundle there must leave it alone.
@@ -28,7 +27,12 @@ pub(super) async fn put_all(
             store.put_file(&keys::extra(id, &entry.name), &file.path).await?;
         }
     }
-    let key = keys::manifest(id);
+    Ok(Outcome::Created)
+}
+
+/// Put the manifest: the snapshot exists.
+pub(super) async fn put_manifest(store: &Store, manifest: &Manifest, encoded: &[u8]) -> Result<Outcome, StoreError> {
+    let key = keys::manifest(&manifest.id);
     match store.put_if_absent(&key, Bytes::copy_from_slice(encoded)).await? {
         // Ours, if the answer to the first attempt got lost.
         Outcome::AlreadyPresent if store.get(&key).await? == encoded => Ok(Outcome::Created),

@@ -30,6 +30,7 @@ use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
 use crate::bundle::BundleTooLarge;
 use crate::codec::{PAGE_BYTES, REGION_BYTES};
+use crate::collect::{Owner, Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest, ManifestError, Totals, is_file_name};
@@ -37,7 +38,7 @@ use crate::pagemap::{PageMap, PageMapError, Payload, Region};
 use crate::region_index::RegionIndex;
 use crate::store::{Outcome, Store, StoreError};
 
-use commit::{clear, put_all};
+use commit::{clear, put_manifest, put_parts};
 pub use dump_dir::DumpError;
 use dump_dir::{Dump, read_dump};
 use pack::{Piece, hash_all, store_new};
@@ -110,6 +111,15 @@ pub enum PublishError {
         #[source]
         cause: StoreError,
     },
+    /// A collection may be deleting what it needs.
+    #[error("could not protect the chunks of snapshot {id}")]
+    Protect {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Why.
+        #[source]
+        cause: PublicationError,
+    },
     /// Another snapshot has the id.
     #[error("snapshot {0} exists already: publish with a fresh id")]
     IdTaken(SnapshotId),
@@ -168,6 +178,25 @@ pub async fn publish(
     if let Some(bad) = meta.extra.iter().find(|e| !is_file_name(&e.name)) {
         return Err(PublishError::ExtraName(bad.name.clone()));
     }
+    let publication = Publication::new(store.clone(), Owner::snapshot(&meta.id));
+    let mut settled = true;
+    let published = Box::pin(publish_as(&publication, &mut settled, store, index, dir, meta)).await;
+    if settled {
+        publication.finish().await;
+    }
+    published
+}
+
+/// Publish under `publication`. `settled` is false at the end only if the manifest may arrive in the store yet: what it refers to
+/// must then stay protected until nobody believes that any more.
+async fn publish_as(
+    publication: &Publication,
+    settled: &mut bool,
+    store: &Store,
+    index: &RegionIndex,
+    dir: &Path,
+    meta: CaptureMeta,
+) -> Result<Published, PublishError> {
     let id = meta.id.clone();
     let in_store = |cause| PublishError::Store { id: id.clone(), cause };
 
@@ -177,11 +206,12 @@ pub async fn publish(
 
     let pieces: Arc<[Piece]> = dump.pieces().collect();
     let hashes = hash_all(&dump, &pieces).await?;
+    let protected = |cause| PublishError::Protect { id: id.clone(), cause };
     let known = index
-        .confirm(store, hashes.iter().flatten().copied())
+        .confirm(store, publication, hashes.iter().flatten().copied())
         .await
-        .map_err(in_store)?;
-    let new = store_new(store, &dump, &pieces, &hashes, &known, &id).await?;
+        .map_err(protected)?;
+    let new = store_new(store, publication, &dump, &pieces, &hashes, &known, &id).await?;
     index.learn(new.payloads.values().copied());
 
     let mut payloads = known;
@@ -221,14 +251,31 @@ pub async fn publish(
     };
     let encoded = encode_checked(&manifest).map_err(|cause| PublishError::Manifest { id: id.clone(), cause })?;
 
-    let written = put_all(store, &meta.extra, &manifest, parts.bytes, &encoded).await;
-    if !matches!(written, Ok(Outcome::Created) | Err(_)) {
+    // From here on the snapshot has objects of its own.
+    publication.protect(&[]).await.map_err(protected)?;
+    let parts_put = put_parts(store, &meta.extra, &manifest, parts.bytes)
+        .await
+        .map_err(in_store);
+    let ready = match parts_put {
+        Ok(Outcome::Created) => publication.confirm().await.map_err(protected),
         // The folder is that snapshot's, not ours to clear; its bundle was not touched.
-        return Err(PublishError::IdTaken(id));
-    }
-    if let Err(cause) = written {
+        Ok(Outcome::AlreadyPresent) => return Err(PublishError::IdTaken(id)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = ready {
         clear(store, &manifest).await;
-        return Err(in_store(cause));
+        return Err(error);
+    }
+    *settled = false;
+    let written = put_manifest(store, &manifest, &encoded).await;
+    *settled = written.is_ok();
+    match written {
+        Ok(Outcome::Created) => {}
+        Ok(Outcome::AlreadyPresent) => return Err(PublishError::IdTaken(id)),
+        Err(cause) => {
+            clear(store, &manifest).await;
+            return Err(in_store(cause));
+        }
     }
     let objects = manifest.extra.iter().filter_map(|e| match e.place {
         ExtraPlace::Object { bytes, .. } => Some(bytes),

@@ -11,13 +11,16 @@ use super::dump_dir::Dump;
 use super::split::Cut;
 use super::{PublishError, UPLOADS_AT_ONCE, on_blocking_thread};
 use crate::codec::{self, Encoded, Encoding};
+use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{ChunkRef, Payload};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// A chunk is closed when it has this much: one GET of it is short, and few are needed.
 const CHUNK_BYTES: usize = 4 << 20;
+/// Names tried for a chunk while collections may be deleting objects of those names.
+const NAMES_MAX: usize = 16;
 /// Pieces a thread takes at once: 4 MiB.
 const BATCH: usize = 64;
 
@@ -66,6 +69,7 @@ pub(super) async fn hash_all(dump: &Arc<Dump>, pieces: &Arc<[Piece]>) -> Result<
 /// Compress and store every piece whose digest is not `known`, once each.
 pub(super) async fn store_new(
     store: &Store,
+    publication: &Publication,
     dump: &Arc<Dump>,
     pieces: &[Piece],
     hashes: &[Option<Digest>],
@@ -88,7 +92,7 @@ pub(super) async fn store_new(
         })
     });
     let mut batches = batches.buffered(threads());
-    let failed = |cause| PublishError::Store { id: id.clone(), cause };
+    let failed = |cause| PublishError::Protect { id: id.clone(), cause };
     let mut uploads = FuturesUnordered::new();
     let mut stored = Stored {
         payloads: HashMap::with_capacity(new.len()),
@@ -101,12 +105,12 @@ pub(super) async fn store_new(
                 while uploads.len() >= UPLOADS_AT_ONCE {
                     stored.note(uploads.next().await.transpose().map_err(failed)?);
                 }
-                uploads.push(Box::pin(upload(store, full)));
+                uploads.push(Box::pin(upload(store, publication, full)));
             }
         }
     }
     if !open.bytes.is_empty() {
-        uploads.push(Box::pin(upload(store, open)));
+        uploads.push(Box::pin(upload(store, publication, open)));
     }
     while let Some(done) = uploads.next().await {
         stored.note(Some(done.map_err(failed)?));
@@ -160,10 +164,22 @@ impl OpenChunk {
     }
 }
 
-async fn upload(store: &Store, chunk: OpenChunk) -> Result<Vec<Payload>, StoreError> {
-    let bytes = Bytes::from(chunk.bytes);
+async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> Result<Vec<Payload>, PublicationError> {
+    let mut bytes = chunk.bytes;
+    let mut id = Digest::of(&bytes);
+    let mut names = 1;
+    while !publication.protect_one(keys::chunk(&id)).await? {
+        if names == NAMES_MAX {
+            return Err(PublicationError::NoName);
+        }
+        // An object of this name may be deleted at any moment. A zero byte at the end, which no region refers to, gives another.
+        bytes.push(0);
+        id = Digest::of(&bytes);
+        names += 1;
+    }
+    let bytes = Bytes::from(bytes);
     let reference = ChunkRef {
-        id: Digest::of(&bytes),
+        id,
         len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
     };
     // Over what may be there: the name is the digest of the bytes, so it is the same, or it is corrupt and is mended.

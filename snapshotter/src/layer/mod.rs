@@ -7,13 +7,14 @@ mod tests;
 mod unpack;
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use rekindle_wire::internal::LayerRef;
 use uuid::Uuid;
 
+use crate::collect::{Publication, PublicationError};
 use crate::digest::{Digest, ParseDigestError};
 use crate::flights::Flights;
 use crate::keys;
@@ -25,6 +26,10 @@ pub use unpack::UnpackError;
 const ZSTD_LEVEL: i32 = 3;
 /// Times a download that broke off is begun again.
 const ATTEMPTS: u32 = 3;
+/// Names tried for a layer while collections may be deleting objects of those names.
+const NAMES_MAX: usize = 16;
+/// What a tar is made of.
+const TAR_BLOCK_BYTES: usize = 512;
 /// Marks directories and files that are being written.
 const UNFINISHED: &str = ".tmp-";
 
@@ -49,6 +54,9 @@ pub enum PublishLayerError {
         #[source]
         cause: StoreError,
     },
+    /// A collection may be deleting it.
+    #[error("could not protect the layer from collection")]
+    Protect(#[from] PublicationError),
 }
 
 /// Why a layer is not on this host.
@@ -89,13 +97,25 @@ pub enum FetchLayerError {
     Shutdown(Digest),
 }
 
-/// Store a tar as a layer, if the store does not have it yet.
+/// Store a tar as a layer, if the store does not have it yet. No collection deletes it before `publication` is over.
 ///
 /// Writes a compressed copy beside the tar meanwhile. Only regular files, directories, symbolic and hard links can be
 /// unpacked again ([`fetch_layer`]).
-pub async fn publish_layer(store: &Store, tar_path: &Path) -> Result<LayerRef, PublishLayerError> {
+pub async fn publish_layer(
+    store: &Store,
+    publication: &Publication,
+    tar_path: &Path,
+) -> Result<LayerRef, PublishLayerError> {
     let tar = tar_path.to_owned();
-    let (digest, tar_bytes) = blocking_pack(tar_path, move || hash_file(&tar)).await?;
+    let names = blocking_pack(tar_path, move || hash_file(&tar)).await?;
+    let mut usable = None;
+    for name in names {
+        if publication.protect_one(keys::layer(&name.digest)).await? {
+            usable = Some(name);
+            break;
+        }
+    }
+    let Name { digest, tar_bytes } = usable.ok_or(PublicationError::NoName)?;
     let layer = LayerRef {
         digest: digest.to_string(),
         tar_bytes,
@@ -109,7 +129,7 @@ pub async fn publish_layer(store: &Store, tar_path: &Path) -> Result<LayerRef, P
     }
     let packed = Unfinished::beside(tar_path);
     let (tar, zst) = (tar_path.to_owned(), packed.0.clone());
-    blocking_pack(tar_path, move || compress(&tar, &zst)).await?;
+    blocking_pack(tar_path, move || compress(&tar, tar_bytes, &zst)).await?;
     // Whoever else puts it puts the same bytes: no condition is needed.
     store.put_file(&key, &packed.0).await.map_err(failed)?;
     Ok(layer)
@@ -230,16 +250,33 @@ impl Drop for Unfinished {
     }
 }
 
-fn hash_file(path: &Path) -> io::Result<(Digest, u64)> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(fs::File::open(path)?)?;
-    Ok((Digest(*hasher.finalize().as_bytes()), hasher.count()))
+/// A name that a layer can have.
+struct Name {
+    digest: Digest,
+    tar_bytes: u64,
 }
 
-fn compress(tar: &Path, zst: &Path) -> io::Result<()> {
+/// The names that a layer of this archive can have, the plain one first: an archive may end in any number of blocks of zeros.
+fn hash_file(path: &Path) -> io::Result<Vec<Name>> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(fs::File::open(path)?)?;
+    let mut names = Vec::with_capacity(NAMES_MAX);
+    for _ in 0..NAMES_MAX {
+        names.push(Name {
+            digest: Digest(*hasher.finalize().as_bytes()),
+            tar_bytes: hasher.count(),
+        });
+        hasher.update(&[0; TAR_BLOCK_BYTES]);
+    }
+    Ok(names)
+}
+
+/// The archive, with zeros after it up to `tar_bytes`.
+fn compress(tar: &Path, tar_bytes: u64, zst: &Path) -> io::Result<()> {
     let out = fs::File::create_new(zst)?;
     let mut encoder = zstd::Encoder::new(out, ZSTD_LEVEL)?;
-    io::copy(&mut fs::File::open(tar)?, &mut encoder)?;
+    let zeros = io::repeat(0);
+    io::copy(&mut fs::File::open(tar)?.chain(zeros).take(tar_bytes), &mut encoder)?;
     encoder.finish()?.flush()
 }
 

@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use super::*;
+use crate::collect::Owner;
 use crate::testing::TestStore;
 
 /// A tar entry: path, kind, link target, content.
@@ -31,7 +32,9 @@ fn tar_of(entries: &[Raw<'_>]) -> Vec<u8> {
 async fn publish(server: &TestStore, tar: &[u8]) -> LayerRef {
     let path = server.scratch("tars").join("layer.tar");
     fs::write(&path, tar).unwrap();
-    let layer = publish_layer(&server.store, &path).await.unwrap();
+    let publication = Publication::new(server.store.clone(), Owner::other());
+    let layer = publish_layer(&server.store, &publication, &path).await.unwrap();
+    publication.finish().await;
     let left: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing is left beside the tar: {left:?}");
     layer

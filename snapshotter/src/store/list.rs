@@ -12,6 +12,8 @@ pub struct ObjectInfo {
     pub key: String,
     /// Its size, bytes.
     pub len: u64,
+    /// When it was last written by the store's own clock, milliseconds since the Unix epoch; `None` if the store does not say.
+    pub modified_unix_ms: Option<i64>,
 }
 
 impl Store {
@@ -29,6 +31,7 @@ impl Store {
                 found.push(ObjectInfo {
                     key: key.to_owned(),
                     len,
+                    modified_unix_ms: milliseconds(object.last_modified()),
                 });
             }
             token = self.next_page(prefix, found.len(), &page)?;
@@ -84,6 +87,11 @@ impl Store {
         }
         Ok(next.map(str::to_owned))
     }
+}
+
+/// A time as the store tells it.
+pub(super) fn milliseconds(time: Option<&aws_sdk_s3::primitives::DateTime>) -> Option<i64> {
+    time.and_then(|t| t.to_millis().ok())
 }
 
 type Page = aws_sdk_s3::operation::list_objects_v2::ListObjectsV2Output;

@@ -9,7 +9,7 @@ use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt;
 
-use super::list::ObjectInfo;
+use super::list::{ObjectInfo, milliseconds};
 use super::{Store, StoreError, http_range};
 
 /// Times a body is asked for again after it broke off.
@@ -57,6 +57,7 @@ impl Store {
         Ok(ObjectInfo {
             key: key.to_owned(),
             len: u64::try_from(head.content_length().unwrap_or(0)).unwrap_or(0),
+            modified_unix_ms: milliseconds(head.last_modified()),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::error::ProvideErrorMetadata;
 use aws_sdk_s3::operation::put_object::PutObjectOutput;
 use aws_sdk_s3::primitives::ByteStream;
@@ -112,6 +113,21 @@ impl Store {
             .delete_object()
             .bucket(&self.inner.bucket)
             .key(self.full_key(key));
+        let done = self.bounded("delete", key, 0, Box::pin(call.send())).await?;
+        done.map(drop).map_err(|e| self.failed("delete", key, e))
+    }
+
+    /// Remove an object with one request and no other: once this has answered, no second one is on its way that the store
+    /// might obey later. It is no error if there is no object.
+    pub async fn delete_once(&self, key: &str) -> Result<(), StoreError> {
+        let call = self
+            .inner
+            .client
+            .delete_object()
+            .bucket(&self.inner.bucket)
+            .key(self.full_key(key))
+            .customize()
+            .config_override(aws_sdk_s3::config::Builder::new().retry_config(RetryConfig::disabled()));
         let done = self.bounded("delete", key, 0, Box::pin(call.send())).await?;
         done.map(drop).map_err(|e| self.failed("delete", key, e))
     }

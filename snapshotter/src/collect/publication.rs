@@ -1,0 +1,232 @@
+//! The publisher's half of the protocol (decision 7): say what you rely on, then look whether it is condemned.
+//!
+//! ```text
+//! protect(names) ─► put publishing/OWNER/N ─► list collecting/, get what is new there ─► which names may be used
+//! …                                          (chunks are looked up or put only now)
+//! confirm() ─► all of publishing/OWNER/ still stands ─► the manifest is put ─► finish(): publishing/OWNER/ goes
+//! ```
+//!
+//! Nobody waits for anybody: a condemned name is not used. A chunk to be shared is then stored anew, and one to be put gets
+//! another name, by a zero byte at its end.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::stream::{self, StreamExt};
+use parking_lot::Mutex;
+use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+use uuid::Uuid;
+
+use super::names::{self, NamesError};
+use super::objects::Objects;
+use crate::keys;
+use crate::store::{Store, StoreError};
+
+/// The longest a publication may take. What it relies on is safe for [`super::INTENT_LIFE`], which is far longer.
+pub const PUBLICATION_LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// Notes removed at once.
+const CALLS_AT_ONCE: usize = 8;
+
+/// Why a publisher may not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PublicationError {
+    /// The store failed.
+    #[error("could not note in the store what is relied on")]
+    Store(#[from] StoreError),
+    /// A list in the store cannot be read.
+    #[error("{key} cannot be read, so it is not known what a collection deletes")]
+    Names {
+        /// The list.
+        key: String,
+        /// Why.
+        #[source]
+        cause: NamesError,
+    },
+    /// It took too long, or a collection took it for dead.
+    #[error("{0} took too long: publish again")]
+    Expired(String),
+    /// One content has no name that may be used.
+    #[error("every name tried for a new object is being deleted by a collection: publish again")]
+    NoName,
+}
+
+/// Who publishes; the name of its folder in the store. Each is used by one publisher at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owner(String);
+
+impl Owner {
+    /// A snapshot being published.
+    pub fn snapshot(id: &SnapshotId) -> Self {
+        Self(id.as_str().to_owned())
+    }
+
+    /// A deploy: it relies on layers until its version is written down.
+    pub fn deploy(function: &FunctionName, version: VersionNumber) -> Self {
+        Self(format!("v-{function}-{version}"))
+    }
+
+    /// Anybody else, for as long as it takes.
+    pub fn other() -> Self {
+        Self(format!("o-{}", Uuid::now_v7().simple()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A publish under way. Clones are the same one. Dropped without [`Publication::finish`], what it relied on stays safe until
+/// its notes expire: right for whoever cannot say what became of its last put.
+#[derive(Debug, Clone)]
+pub struct Publication<O: Objects = Store> {
+    inner: Arc<Inner<O>>,
+}
+
+#[derive(Debug)]
+struct Inner<O> {
+    objects: O,
+    owner: Owner,
+    begun: (Instant, SystemTime),
+    /// Names that wait for the round under way to end; the next round takes them all.
+    waiting: Mutex<Vec<String>>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Notes begun: numbers below it may exist.
+    begun: u32,
+    /// Notes that were answered, so they exist.
+    written: Vec<u32>,
+    /// Names asked for, and whether they may be used.
+    verdicts: HashMap<String, bool>,
+    /// Lists of condemned names read so far. A list never changes.
+    lists: HashMap<String, HashSet<String>>,
+}
+
+impl<O: Objects> Publication<O> {
+    /// A publication that relies on nothing yet. Sends nothing.
+    pub fn new(objects: O, owner: Owner) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                objects,
+                owner,
+                begun: (Instant::now(), SystemTime::now()),
+                waiting: Mutex::default(),
+                state: tokio::sync::Mutex::default(),
+            }),
+        }
+    }
+
+    /// Of the objects with these keys, those that may be relied on from now until [`Publication::finish`], there already or to be put
+    /// now; no collection deletes them. The others may vanish at any moment, even when they are put again. Calls at the same time
+    /// share their requests: a put, a listing. With no names it still says that there is a publisher, so that a snapshot's
+    /// folder is not taken for the remains of one.
+    pub async fn protect(&self, names: &[String]) -> Result<HashSet<String>, PublicationError> {
+        self.inner.waiting.lock().extend_from_slice(names);
+        let mut state = self.inner.state.lock().await;
+        let mut round: HashSet<String> = std::mem::take(&mut *self.inner.waiting.lock()).into_iter().collect();
+        // Another call's round may have taken our names and failed.
+        round.extend(names.iter().cloned());
+        round.retain(|name| !state.verdicts.contains_key(name));
+        if !round.is_empty() || state.written.is_empty() {
+            self.in_time()?;
+            self.round(&mut state, round).await?;
+        }
+        let usable = |name: &&String| state.verdicts.get(*name) == Some(&true);
+        Ok(names.iter().filter(usable).cloned().collect())
+    }
+
+    /// Whether an object of this name may be put and relied on.
+    pub async fn protect_one(&self, name: String) -> Result<bool, PublicationError> {
+        Ok(self.protect(&[name]).await?.len() == 1)
+    }
+
+    async fn round(&self, state: &mut State, names: HashSet<String>) -> Result<(), PublicationError> {
+        let Inner { objects, owner, .. } = &*self.inner;
+        let number = state.begun;
+        let key = keys::intent(owner.as_str(), number);
+        let note = names::encode(&names).map_err(unreadable(&key))?;
+        // Counted first: a put without an answer may have been obeyed, or may be later.
+        state.begun += 1;
+        objects.put(&key, note).await?;
+        state.written.push(number);
+        // Only now: a collection that has not seen the note has put its list before, and we see it.
+        for list in objects.list(keys::CONDEMNED).await? {
+            if state.lists.contains_key(&list.key) {
+                continue;
+            }
+            match objects.get(&list.key).await {
+                Ok(bytes) => {
+                    let names = names::parse(&bytes).map_err(unreadable(&list.key))?;
+                    state.lists.insert(list.key, names.into_iter().collect());
+                }
+                // That collection has ended, and nothing of it is under way.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for name in names {
+            let condemned = state.lists.values().any(|list| list.contains(&name));
+            state.verdicts.insert(name, !condemned);
+        }
+        Ok(())
+    }
+
+    /// Whether everything relied on is still protected; to be asked right before the object that refers to it is put.
+    pub async fn confirm(&self) -> Result<(), PublicationError> {
+        self.protect(&[]).await?;
+        let state = self.inner.state.lock().await;
+        let owner = self.inner.owner.as_str();
+        let there = self.inner.objects.list(&keys::publishing(owner)).await?;
+        let there: HashSet<&str> = there.iter().map(|o| o.key.as_str()).collect();
+        let stands = |number: &u32| there.contains(keys::intent(owner, *number).as_str());
+        if !state.written.iter().all(stands) {
+            return Err(PublicationError::Expired(owner.to_owned()));
+        }
+        self.in_time()
+    }
+
+    /// Nothing is relied on any more, or what refers to it is there. Not to be called while a put of what refers to it may still be
+    /// on its way. Notes that cannot be removed expire.
+    pub async fn finish(self) {
+        let begun = self.inner.state.lock().await.begun;
+        let remove = |number| {
+            let Inner { objects, owner, .. } = &*self.inner;
+            let key = keys::intent(owner.as_str(), number);
+            async move {
+                if let Err(error) = objects.delete_once(&key).await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(key, error, "note of a publish that is over stays until it expires");
+                }
+            }
+        };
+        stream::iter(0..begun).for_each_concurrent(CALLS_AT_ONCE, remove).await;
+    }
+
+    fn in_time(&self) -> Result<(), PublicationError> {
+        let (instant, time) = self.inner.begun;
+        // The one does not count while the machine sleeps, the other may be set back.
+        let taken = instant.elapsed().max(time.elapsed().unwrap_or_default());
+        if taken < PUBLICATION_LIMIT {
+            return Ok(());
+        }
+        Err(PublicationError::Expired(self.inner.owner.as_str().to_owned()))
+    }
+}
+
+fn unreadable(key: &str) -> impl FnOnce(NamesError) -> PublicationError {
+    let key = key.to_owned();
+    move |cause| PublicationError::Names { key, cause }
+}
+
+/// Remove the notes of a publisher that is known to be over.
+pub async fn forget<O: Objects>(objects: &O, owner: &Owner) -> Result<(), StoreError> {
+    for object in objects.list(&keys::publishing(owner.as_str())).await? {
+        objects.delete_once(&object.key).await?;
+    }
+    Ok(())
+}
