@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+use crate::pager::PagerArgs;
+use crate::pager::process::ProcessArgs;
 use crate::subject::Subject;
 
 /// Measures the platform beside a plain process start and stock CRIU.
@@ -16,6 +18,7 @@ Examples:
   rekindle-bench                                everything, 40 runs each
   rekindle-bench --runs 100 --only restored,lazy-pages
   rekindle-bench --json /tmp/result.json
+  rekindle-bench pager --rounds 3               page faults alone
 
 It needs root. It starts a platform of its own and stops it; one that runs already is left alone."
 )]
@@ -50,12 +53,17 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 }
 
-/// What this program starts itself as.
+/// A part measured alone, or what this program starts itself as.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
     /// The process that starts the peers, pid 1 of namespaces of its own.
     #[command(hide = true)]
     PeerHost(PeerHostArgs),
+    /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
+    Pager(PagerArgs),
+    /// A process whose memory the pager serves.
+    #[command(hide = true)]
+    PagerProcess(ProcessArgs),
 }
 
 /// `rekindle-bench peer-host`.

@@ -6,11 +6,14 @@
 //!                  └─ peers       a child in namespaces of its own (peers/host.rs): plain start, CRIU, lazy-pages, direct
 //!           └─ record (JSON) ─ report (tables)
 //! ```
+//!
+//! `pager` measures one part alone: page faults.
 
 mod args;
 mod client;
 mod machine;
 mod ours;
+mod pager;
 mod peers;
 mod platform;
 mod record;
@@ -43,6 +46,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        Some(Command::Pager(pager)) => return pager::run(pager).map(|()| ExitCode::SUCCESS),
+        Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
+        Some(Command::PeerHost(_)) | None => {}
+    }
     // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

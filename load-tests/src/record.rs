@@ -139,17 +139,23 @@ impl Record {
                     .join(format!("{stamp}-{}.json", self.revision))
             }
         };
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
-        }
-        let mut text = serde_json::to_string_pretty(self).context("the record is not JSON")?;
-        text.push('\n');
-        fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+        write_json(self, &path)?;
         Ok(path)
     }
 }
 
-fn revision() -> String {
+/// Writes a record.
+pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> Result<()> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
+    }
+    let mut text = serde_json::to_string_pretty(record).context("the record is not JSON")?;
+    text.push('\n');
+    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// The commit of the checkout, with `-dirty` if something in it is not committed.
+pub(crate) fn revision() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").arg("-C").arg(checkout()).args(args).output().ok()?;
         output

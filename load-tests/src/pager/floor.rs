@@ -1,0 +1,32 @@
+//! What it takes at least: a word to another thread that sleeps, and its answer, by pipes. A fault that a thread serves is that,
+//! and the filling.
+
+use std::io::{Read as _, Write as _, pipe};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
+
+/// Exchanges a measurement.
+const EXCHANGES: u32 = 2_000;
+
+/// Records nanoseconds.
+pub(crate) fn measure(histogram: &mut Histogram<u64>) -> Result<()> {
+    let (mut asked, mut asking) = pipe().context("no pipe")?;
+    let (mut answered, mut answering) = pipe().context("no pipe")?;
+    let other = std::thread::spawn(move || {
+        let mut word = [0];
+        while asked.read_exact(&mut word).is_ok() && answering.write_all(&word).is_ok() {}
+    });
+    let mut word = [0];
+    for _ in 0..EXCHANGES {
+        let started = Instant::now();
+        asking.write_all(&word)?;
+        answered.read_exact(&mut word)?;
+        histogram.record(u64::try_from(started.elapsed().as_nanos())?)?;
+    }
+    drop(asking);
+    // It ends when nobody asks any more.
+    drop(other.join());
+    Ok(())
+}

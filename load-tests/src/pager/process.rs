@@ -1,0 +1,124 @@
+//! `rekindle-bench pager-process`: a process with memory as a restore leaves it. It does CRIU's part (maps the memory, sends its
+//! userfaultfd), waits for the word to go, runs its workload, and says what it saw.
+#![expect(
+    unsafe_code,
+    reason = "maps memory at a fixed address and works on it by its addresses"
+)]
+
+use std::fs::File;
+use std::io::{BufRead as _, IoSlice, Write as _, stdin};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use rekindle_pager::PAGE;
+use rekindle_pager::handshake::FINISHED;
+use serde::{Deserialize, Serialize};
+use userfaultfd::{FeatureFlags, UffdBuilder};
+
+use super::content::FIRST;
+use super::kinds::{Way, Workload};
+use super::workload::Memory;
+
+/// `rekindle-bench pager-process`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ProcessArgs {
+    /// What to do.
+    #[arg(long, value_enum)]
+    pub(crate) workload: Workload,
+    /// How its memory is had.
+    #[arg(long, value_enum)]
+    pub(crate) way: Way,
+    /// How much memory.
+    #[arg(long)]
+    pub(crate) pages: u64,
+    /// How long.
+    #[arg(long)]
+    pub(crate) millis: u64,
+    /// Where the pager listens.
+    #[arg(long)]
+    pub(crate) socket: PathBuf,
+    /// The file that holds the memory.
+    #[arg(long)]
+    pub(crate) file: PathBuf,
+}
+
+/// What the process saw. Histograms are pairs of nanoseconds and counts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// Units of work done.
+    pub(crate) units: u64,
+    /// In how many seconds, without the idle ones.
+    pub(crate) seconds: f64,
+    /// First touches of pages it was restored with.
+    pub(crate) first_touches: Vec<(u64, u64)>,
+    /// Those of them that had to wait for the pager: the thread slept.
+    pub(crate) waited: Vec<(u64, u64)>,
+}
+
+/// Does all of it.
+pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
+    let length = (args.pages * PAGE) as usize;
+    let address = (FIRST.page * PAGE) as *mut libc::c_void;
+    let file = File::open(&args.file).with_context(|| format!("{}: cannot be opened", args.file.display()))?;
+    let (kind, fd) = match args.way.is_mapped() {
+        true => (0, file.as_raw_fd()),
+        false => (libc::MAP_ANONYMOUS, -1),
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | kind;
+    // SAFETY: a new mapping where nothing is.
+    let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+    ensure!(mapped == address, "no memory: {}", std::io::Error::last_os_error());
+    let criu = match args.way.is_served() {
+        true => Some(hand_over(args, length)?),
+        false => None,
+    };
+    println!("ready");
+    let mut word = String::new();
+    stdin().lock().read_line(&mut word).context("no word to go")?;
+    if let Some(mut criu) = criu {
+        criu.write_all(&FINISHED.to_ne_bytes())?;
+    }
+    // SAFETY: just mapped, and nobody else's.
+    let mut memory = unsafe { Memory::new(FIRST.page * PAGE, args.pages, args.way != Way::Anonymous)? };
+    let mut seen = memory.run(args.workload, Instant::now() + Duration::from_millis(args.millis))?;
+    seen.first_touches = counts(&memory.first_touches);
+    seen.waited = counts(&memory.waited);
+    println!("{}", serde_json::to_string(&seen)?);
+    Ok(())
+}
+
+fn counts(histogram: &hdrhistogram::Histogram<u64>) -> Vec<(u64, u64)> {
+    let recorded = histogram.iter_recorded();
+    recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
+}
+
+/// Does what CRIU does for a lazy process.
+fn hand_over(args: &ProcessArgs, length: usize) -> Result<UnixStream> {
+    let events =
+        FeatureFlags::EVENT_FORK | FeatureFlags::EVENT_REMAP | FeatureFlags::EVENT_REMOVE | FeatureFlags::EVENT_UNMAP;
+    let uffd = UffdBuilder::new()
+        .close_on_exec(true)
+        .non_blocking(true)
+        .require_features(events)
+        .create()
+        .context("no userfaultfd: this needs root")?;
+    if !args.way.is_mapped() {
+        uffd.register((FIRST.page * PAGE) as *mut _, length)?;
+    }
+    let mut criu = UnixStream::connect(&args.socket)?;
+    criu.write_all(&FIRST.pid.to_ne_bytes())?;
+    let fds = [uffd.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    sendmsg::<UnixAddr>(
+        criu.as_raw_fd(),
+        &[IoSlice::new(b"x")],
+        &rights,
+        MsgFlags::empty(),
+        None,
+    )?;
+    Ok(criu)
+}
