@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 
+mod snapshot;
+
+pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand, StoreArgs};
+
 const EXAMPLES: &str = "\
 Examples:
   fn up                                   start the platform on this machine
@@ -81,6 +85,8 @@ pub(crate) enum Command {
     /// List the running instances.
     #[command(visible_alias = "ps")]
     Instances(Listing),
+    /// Look at snapshots, move them in and out, compress images.
+    Snapshot(SnapshotArgs),
     /// Run only the gateway.
     Gateway(GatewayArgs),
     /// Run only the scheduler.

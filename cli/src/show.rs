@@ -125,6 +125,17 @@ pub(crate) fn print_error(error: &anyhow::Error) {
     eprintln!("{} {error:#}", label("error:"));
 }
 
+/// Prints an error that does not end the command, with its causes.
+pub(crate) fn print_warning(error: &dyn std::error::Error) {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    eprintln!("{} {}", tinted_err("warning:", Tone::Warning), harmless(&text, &[]));
+}
+
 /// Text that others wrote, for a terminal: control characters (C0 and C1) but those in `keep` are shown as their escapes.
 pub(crate) fn harmless(text: &str, keep: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());

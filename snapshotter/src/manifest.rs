@@ -1,11 +1,13 @@
 //! The manifest: what a snapshot is made of, with the digest of every part. Pure.
 //!
 //! ```text
-//! {"rekindle_snapshot":1,"blake3":"…","manifest":{…}}
+//! {"rekindle_snapshot":2,"blake3":"…","manifest":{…}}
 //! ```
 //!
 //! `blake3` is over the bytes of the value of `manifest` as they stand, so a flipped bit in it is noticed too. It is
 //! written last and never changed.
+
+use std::fmt;
 
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
@@ -16,7 +18,7 @@ use crate::codec::{PAGE_BYTES, REGION_BYTES};
 use crate::digest::Digest;
 
 /// The version of the format that this build reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Longest name of an image or extra file.
 const FILE_NAME_MAX: usize = 128;
@@ -90,6 +92,39 @@ pub struct ProcessEntry {
     pub pid: u32,
     /// Its page map.
     pub page_map: Section,
+    /// Its pagemap image as CRIU wrote it: which pages, in which order, its pages image had.
+    pub pagemap: Section,
+}
+
+/// What a snapshot was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Origin {
+    /// An instance of a function: it lives as long as the version does.
+    Function {
+        /// The function.
+        function: FunctionName,
+        /// The version.
+        version: VersionNumber,
+        /// The runtime's root filesystem.
+        rootfs: LayerRef,
+        /// The function's own files.
+        layer: LayerRef,
+    },
+    /// A CRIU image directory: it stays until somebody deletes it.
+    Import {
+        /// What whoever imported it called it.
+        name: String,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function { function, version, .. } => write!(f, "{function} {version}"),
+            Self::Import { name } => write!(f, "import {name}"),
+        }
+    }
 }
 
 /// Sizes of a snapshot, bytes.
@@ -114,10 +149,8 @@ pub struct Totals {
 pub struct Manifest {
     /// Its id.
     pub id: SnapshotId,
-    /// The function.
-    pub function: FunctionName,
-    /// The version.
-    pub version: VersionNumber,
+    /// What it was made of.
+    pub origin: Origin,
     /// When it was published, seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// The machine's architecture.
@@ -132,10 +165,6 @@ pub struct Manifest {
     pub region_bytes: u64,
     /// How long the processes stood still, microseconds.
     pub frozen_us: u64,
-    /// The runtime's root filesystem.
-    pub rootfs: LayerRef,
-    /// The function's own files.
-    pub layer: LayerRef,
     /// Size of the bundle.
     pub bundle_bytes: u64,
     /// The processes, by pid.
@@ -238,9 +267,14 @@ impl Manifest {
             }
         }
         for process in &self.processes {
-            if !self.holds(&process.page_map) {
+            if !self.holds(&process.page_map) || !self.holds(&process.pagemap) {
                 return refuse(format!("page map of process {} lies outside the bundle", process.pid));
             }
+        }
+        if let Origin::Import { name } = &self.origin
+            && !is_file_name(name)
+        {
+            return refuse(format!("\"{name}\" is not a usable name of an import"));
         }
         let unique = |names: &mut Vec<String>| {
             names.sort();
@@ -295,8 +329,12 @@ mod tests {
         };
         Manifest {
             id: "s-0123".parse().unwrap(),
-            function: "hello".parse().unwrap(),
-            version: VersionNumber(3),
+            origin: Origin::Function {
+                function: "hello".parse().unwrap(),
+                version: VersionNumber(3),
+                rootfs: layer.clone(),
+                layer,
+            },
             created_unix_s: 1_790_000_000,
             arch: "x86_64".to_owned(),
             kernel: "6.18".to_owned(),
@@ -304,12 +342,11 @@ mod tests {
             page_bytes: 4096,
             region_bytes: 65536,
             frozen_us,
-            rootfs: layer.clone(),
-            layer,
             bundle_bytes: 10_000,
             processes: vec![ProcessEntry {
                 pid: 501,
                 page_map: section(0, 100),
+                pagemap: section(100, 20),
             }],
             images: (0..images)
                 .map(|n| ImageEntry {
@@ -361,8 +398,8 @@ mod tests {
 
     #[test]
     fn another_format_is_named_even_with_other_fields() {
-        let error = Manifest::parse(br#"{"rekindle_snapshot":2,"new":true}"#).unwrap_err();
-        assert!(error.to_string().contains("format 2"), "{error}");
+        let error = Manifest::parse(br#"{"rekindle_snapshot":3,"new":true}"#).unwrap_err();
+        assert!(error.to_string().contains("format 3"), "{error}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::capture::CaptureMeta;
 use crate::images::testing::{Run, framed, mm_image, pagemap_image, varint};
+use crate::manifest::Origin;
 use crate::store::{Store, StoreConfig, Timeouts};
 
 /// An S3 server in this process and a store on it. The server ends with the test's runtime.
@@ -158,11 +159,13 @@ pub(crate) fn meta() -> CaptureMeta {
     };
     CaptureMeta {
         id: SnapshotId::generate(),
-        function: "hello".parse().unwrap(),
-        version: VersionNumber(1),
+        origin: Origin::Function {
+            function: "hello".parse().unwrap(),
+            version: VersionNumber(1),
+            rootfs: layer.clone(),
+            layer,
+        },
         criu: "4.2.1".to_owned(),
-        rootfs: layer.clone(),
-        layer,
         frozen_ms: 12.5,
         extra: Vec::new(),
     }

@@ -18,6 +18,7 @@ use nix::fcntl::OFlag;
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
+use rekindle_snapshotter::manifest::Origin;
 use rekindle_worker::sandbox::Sandbox;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
@@ -66,10 +67,19 @@ impl Eager {
     /// When it cannot be restored.
     pub fn restore(platform: &Platform, manifest: &Manifest, images: &Path) -> Self {
         let layers = platform.directory("cache").join("worker/layers");
+        let Origin::Function {
+            function,
+            rootfs,
+            layer,
+            ..
+        } = &manifest.origin
+        else {
+            panic!("{} was imported", manifest.id);
+        };
         let setup = Setup {
-            hostname: manifest.function.to_string(),
-            rootfs: layers.join(&manifest.rootfs.digest),
-            app: layers.join(&manifest.layer.digest),
+            hostname: function.to_string(),
+            rootfs: layers.join(&rootfs.digest),
+            app: layers.join(&layer.digest),
             criu: criu().parent().unwrap().to_owned(),
             tmp_bytes: TMPFS_BYTES,
             shm_bytes: TMPFS_BYTES,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
 use rekindle_snapshotter::criu::{DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
+use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, ExtraFile, Published, publish};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
@@ -142,10 +143,12 @@ pub async fn freeze(
     let frozen = dump(worker, instance, parts, &dir).await?;
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
-        function: instance.spec.function.clone(),
-        version: instance.spec.version,
-        rootfs: instance.spec.rootfs.clone(),
-        layer: instance.spec.layer.clone(),
+        origin: Origin::Function {
+            function: instance.spec.function.clone(),
+            version: instance.spec.version,
+            rootfs: instance.spec.rootfs.clone(),
+            layer: instance.spec.layer.clone(),
+        },
         frozen_ms: frozen.as_secs_f64() * 1e3,
         criu: worker.criu_version(),
         extra: [NOTES_FILE, FILES_ARCHIVE]

@@ -11,6 +11,7 @@ pub(crate) mod instances;
 pub(crate) mod invoke;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 
 use rekindle_wire::api::{InstanceInfo, InstanceState};

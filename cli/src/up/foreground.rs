@@ -73,6 +73,7 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     // Whatever the outcome: what the worker did not remove goes now, and the record with it.
     let cleaned = leftovers::sweep_cgroups_of(layout).and_then(|_| pid_file.forget());
     let _phase = fs::remove_file(layout.phase());
+    let _store = fs::remove_file(layout.store());
     outcome.and(cleaned)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -170,7 +171,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
 /// Starts the embedded S3 server unless another one is named; the future it returns connects.
 async fn open_store<'a>(
     args: &'a UpArgs,
-    layout: &Layout,
+    layout: &'a Layout,
     secrets: &'a Secrets,
     roles: &mut Roles,
 ) -> Result<BoxFuture<'a, Result<Store>>> {
@@ -197,9 +198,11 @@ async fn open_store<'a>(
                 (None, named) => store::external(&args.s3, named.as_deref().unwrap_or_default()).await,
             }
         };
-        tokio::time::timeout(STORE_LIMIT, connect)
+        let store = tokio::time::timeout(STORE_LIMIT, connect)
             .await
-            .with_context(|| format!("the object store does not answer within {STORE_LIMIT:?}"))?
+            .with_context(|| format!("the object store does not answer within {STORE_LIMIT:?}"))??;
+        store::record(layout, &endpoint, &args.s3)?;
+        Ok(store)
     }))
 }
 

@@ -47,6 +47,11 @@ impl Layout {
         self.run.join("phase")
     }
 
+    /// How the running platform's object store is reached; holds no secret.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.run.join("store.json")
+    }
+
     /// Uploads while they arrive.
     pub(crate) fn spool(&self) -> PathBuf {
         self.data.join("spool")

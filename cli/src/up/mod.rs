@@ -19,7 +19,7 @@ pub(crate) mod role;
 mod roles;
 pub(crate) mod runtimes;
 mod secrets;
-mod store;
+pub(crate) mod store;
 
 use std::process::ExitCode;
 

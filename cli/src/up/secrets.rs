@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result, bail};
 
 use super::layout::make_private;
 
+/// Who the platform is to its embedded S3 server.
+const S3_ID: &str = "rekindle";
 /// Less is not a secret.
 const LENGTH_MIN: usize = 16;
 
@@ -39,9 +41,14 @@ impl Secrets {
             admin_key_file,
             admin_key_is_new,
             cluster_token: cluster_token(&data.join("cluster.token"))?,
-            s3: ("rekindle".to_owned(), read_or_make(&data.join("s3.key"), "")?),
+            s3: (S3_ID.to_owned(), read_or_make(&data.join("s3.key"), "")?),
         })
     }
+}
+
+/// Id and secret for the embedded S3 server of the platform whose data lies in `data`.
+pub(crate) fn s3_key(data: &Path) -> Result<(String, String)> {
+    Ok((S3_ID.to_owned(), read(&data.join("s3.key"))?))
 }
 
 /// Reads a secret that must be there.

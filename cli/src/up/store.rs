@@ -1,13 +1,18 @@
-//! Which object store the platform uses: the embedded one, or any S3 server by its address. The SDK's futures are large
-//! and boxed here.
+//! Which object store the platform uses: the embedded one, or any S3 server by its address. A running platform records it,
+//! so that `fn snapshot` works on the same store without being told. The SDK's futures are large and boxed here.
 
-use std::env;
+use std::path::Path;
+use std::{env, fs, io};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::store::Timeouts;
 use rekindle_snapshotter::{Store, StoreConfig};
+use serde::{Deserialize, Serialize};
 
-use crate::args::S3Args;
+use super::layout::Layout;
+use super::pid::PidFile;
+use super::secrets;
+use crate::args::{Places, S3Args};
 
 /// For servers that do not care.
 const REGION: &str = "us-east-1";
@@ -20,6 +25,67 @@ pub(super) async fn embedded(endpoint: String, bucket: &str, key: &(String, Stri
 /// Connects to the server that the command line or `FN_S3_ENDPOINT` names, with the usual AWS credentials.
 pub(super) async fn external(args: &S3Args, endpoint: &str) -> Result<Store> {
     Box::pin(connect(Some(endpoint.to_owned()), &args.s3_bucket, None)).await
+}
+
+/// How to reach a running platform's store.
+#[derive(Serialize, Deserialize)]
+struct Recorded {
+    endpoint: String,
+    bucket: String,
+    /// Whether it is the embedded one, whose key lies in the data directory.
+    embedded: bool,
+}
+
+/// Notes for other commands on this machine which store the platform uses; `embedded` is the address of its own one.
+pub(super) fn record(layout: &Layout, embedded: &Option<String>, s3: &S3Args) -> Result<()> {
+    let recorded = Recorded {
+        endpoint: embedded.clone().or_else(|| s3.s3_endpoint.clone()).unwrap_or_default(),
+        bucket: s3.s3_bucket.clone(),
+        embedded: embedded.is_some(),
+    };
+    let path = layout.store();
+    let new = path.with_extension("new");
+    let json = serde_json::to_vec(&recorded).context("the record cannot be written as JSON")?;
+    fs::write(&new, json)
+        .and_then(|()| fs::rename(&new, &path))
+        .with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// The store that the command line names, else the one of the platform that runs here.
+pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
+    if let Some(endpoint) = &s3.s3_endpoint {
+        return external(s3, endpoint).await;
+    }
+    let layout = Layout::of(places).context("the current directory is gone")?;
+    let running = PidFile::at(&layout.run).running()?;
+    let (Some(running), Some(recorded)) = (running, recorded(&layout.store())?) else {
+        bail!(
+            "{}: no platform runs there: start it with `fn up`, or name an object store with --s3-endpoint",
+            layout.run.display()
+        );
+    };
+    if recorded.embedded {
+        let key = secrets::s3_key(&running.data)?;
+        return embedded(recorded.endpoint, &recorded.bucket, &key).await;
+    }
+    let s3 = S3Args {
+        s3_endpoint: None,
+        s3_bucket: recorded.bucket,
+    };
+    external(&s3, &recorded.endpoint).await
+}
+
+fn recorded(path: &Path) -> Result<Option<Recorded>> {
+    match fs::read(path) {
+        Ok(json) => serde_json::from_slice(&json).map(Some).with_context(|| {
+            format!(
+                "{}: not a record of an object store: restart the platform",
+                path.display()
+            )
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("{}: cannot be read", path.display())),
+    }
 }
 
 async fn connect(endpoint: Option<String>, bucket: &str, credentials: Option<(String, String)>) -> Result<Store> {

@@ -95,6 +95,8 @@ pub(super) struct DumpedProcess {
     pages_id: u32,
     pages: FileBytes,
     split: Split,
+    /// The pagemap image, as it is.
+    pub(super) pagemap: FileBytes,
     /// The pagemap image without lazy memory.
     pub(super) eager_pagemap: Vec<u8>,
 }
@@ -223,6 +225,7 @@ fn take_process(
         pages,
         split,
         eager_pagemap: pagemap.encode_eager(),
+        pagemap: bytes,
     })
 }
 

@@ -24,16 +24,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
-use rekindle_wire::internal::LayerRef;
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
 use crate::bundle::BundleTooLarge;
 use crate::codec::{PAGE_BYTES, REGION_BYTES};
 use crate::collect::{Owner, Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
-use crate::manifest::{ExtraPlace, Manifest, ManifestError, Totals, is_file_name};
+use crate::manifest::{ExtraPlace, Manifest, ManifestError, Origin, Totals, is_file_name};
 use crate::pagemap::{PageMap, PageMapError, Payload, Region};
 use crate::region_index::RegionIndex;
 use crate::store::{Outcome, Store, StoreError};
@@ -52,16 +51,10 @@ pub const UPLOADS_AT_ONCE: usize = 8;
 pub struct CaptureMeta {
     /// The id it shall have.
     pub id: SnapshotId,
-    /// The function.
-    pub function: FunctionName,
-    /// The version.
-    pub version: VersionNumber,
+    /// What it is made of.
+    pub origin: Origin,
     /// CRIU's version.
     pub criu: String,
-    /// The runtime's root filesystem.
-    pub rootfs: LayerRef,
-    /// The function's own files.
-    pub layer: LayerRef,
     /// How long the processes stood still, milliseconds.
     pub frozen_ms: f64,
     /// Further files to keep with it.
@@ -231,8 +224,7 @@ async fn publish_as(
     let bundle_bytes = parts.bytes.len() as u64;
     let manifest = Manifest {
         id: id.clone(),
-        function: meta.function,
-        version: meta.version,
+        origin: meta.origin,
         created_unix_s: unix_seconds(),
         arch: std::env::consts::ARCH.to_owned(),
         kernel: kernel_release(),
@@ -240,8 +232,6 @@ async fn publish_as(
         page_bytes: PAGE_BYTES as u64,
         region_bytes: REGION_BYTES as u64,
         frozen_us: microseconds(meta.frozen_ms),
-        rootfs: meta.rootfs,
-        layer: meta.layer,
         bundle_bytes,
         processes: parts.processes,
         images: parts.images,

@@ -32,10 +32,13 @@ pub(super) struct HashedExtra {
 pub(super) fn bundle(dump: &Dump, maps: &[PageMap], extra: Vec<HashedExtra>) -> Result<Parts, BundleTooLarge> {
     let mut builder = BundleBuilder::default();
     let mut processes = Vec::new();
-    for (process, map) in dump.processes.iter().zip(maps) {
+    let sections = maps.iter().map(|map| builder.add(&map.encode()));
+    let page_maps = sections.collect::<Result<Vec<_>, _>>()?;
+    for (process, page_map) in dump.processes.iter().zip(page_maps) {
         processes.push(ProcessEntry {
             pid: process.pid,
-            page_map: builder.add(&map.encode())?,
+            page_map,
+            pagemap: builder.add(&process.pagemap)?,
         });
     }
     let mut images = Vec::new();

@@ -1,12 +1,17 @@
 //! A snapshot in numbers, for people.
 
+mod listing;
+
+pub use listing::{Listed, Listing, list};
+
 use std::collections::HashSet;
 
+use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
-use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 use serde::Serialize;
 
 use crate::keys;
+use crate::manifest::Origin;
 use crate::snapshot::{OpenError, Snapshot};
 use crate::store::Store;
 
@@ -15,10 +20,8 @@ use crate::store::Store;
 pub struct Inspection {
     /// Its sizes as in the admin API.
     pub summary: SnapshotSummary,
-    /// The function.
-    pub function: FunctionName,
-    /// The version.
-    pub version: VersionNumber,
+    /// What it was made of.
+    pub origin: Origin,
     /// When it was published, seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// CRIU's version.
@@ -55,8 +58,7 @@ pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenE
     let stored = manifest.totals.stored_bytes + manifest.bundle_bytes;
     Ok(Inspection {
         summary: manifest.summary(),
-        function: manifest.function.clone(),
-        version: manifest.version,
+        origin: manifest.origin.clone(),
         created_unix_s: manifest.created_unix_s,
         criu: manifest.criu.clone(),
         kernel: manifest.kernel.clone(),

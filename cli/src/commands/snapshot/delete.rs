@@ -1,0 +1,25 @@
+//! `fn snapshot delete`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use rekindle_snapshotter::manifest::Origin;
+use rekindle_snapshotter::snapshot::read_manifest;
+use rekindle_snapshotter::{Store, delete};
+use rekindle_wire::SnapshotId;
+
+/// Removes an imported snapshot, or any with `force`. Its chunks go with the next garbage collection.
+pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<ExitCode> {
+    // One whose manifest is damaged is nobody's to keep, but it must be asked for.
+    match Box::pin(read_manifest(store, id)).await.map(|m| m.origin) {
+        Ok(Origin::Import { .. }) => {}
+        _ if force => {}
+        Ok(Origin::Function { function, version, .. }) => bail!(
+            "{id} is the snapshot of {function} {version}: `fn delete {function}` removes it with the function; --force removes it alone"
+        ),
+        Err(error) => return Err(error.into()),
+    }
+    Box::pin(delete(store, id)).await?;
+    println!("{id} is removed");
+    Ok(ExitCode::SUCCESS)
+}

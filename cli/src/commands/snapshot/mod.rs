@@ -1,0 +1,33 @@
+//! `fn snapshot`: looks at snapshots in the object store and moves them in and out of it. It talks to the store itself,
+//! which is where all of a snapshot is, so that large data takes no detour.
+
+mod delete;
+mod list;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use rekindle_snapshotter::Store;
+
+use crate::args::{SnapshotCommand, StoreArgs};
+use crate::up;
+
+/// Runs one of the commands, on a runtime of several threads: hashing and compressing take all cores.
+pub(crate) fn execute(command: &SnapshotCommand) -> Result<ExitCode> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the async runtime could not be started")?
+        .block_on(Box::pin(run(command)))
+}
+
+async fn run(command: &SnapshotCommand) -> Result<ExitCode> {
+    match command {
+        SnapshotCommand::List { store, listing } => list::run(&open(store).await?, *listing).await,
+        SnapshotCommand::Delete { id, force, store } => delete::run(&open(store).await?, id, *force).await,
+    }
+}
+
+async fn open(args: &StoreArgs) -> Result<Store> {
+    Box::pin(up::store::of_platform(&args.places, &args.s3)).await
+}
