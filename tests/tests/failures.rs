@@ -184,6 +184,15 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 }
 
 #[test]
+fn an_after_restore_hook_that_hangs_costs_that_restore_and_the_function_boots() {
+    let code = "import time, rekindle\n@rekindle.after_restore\ndef hang():\n    time.sleep(3600)\ndef handler(event, context):\n    return 1\n";
+    shared().deploy(&Folder::python("hanging-hook", "", code));
+    let answer = shared().fresh("restored", "hanging-hook", "/").ok();
+    assert_eq!(answer.start(), "booted", "it says what it did instead");
+    shared().until_logged("hanging-hook", "did not answer within 10 s");
+}
+
+#[test]
 fn a_process_that_outlives_its_parent_costs_the_snapshot_and_not_the_deploy() {
     let code = "import os, time\nif os.fork() == 0:\n    if os.fork() == 0:\n        time.sleep(3600)\n    os._exit(0)\n\
         os.wait()\ndef handler(event, context):\n    return 1\n";

@@ -70,7 +70,7 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
     let said = tokio::select! {
         () = knock => return Ok(()),
         ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
-            Ok(FunctionState::Ended(cause)) => format!("ended before it served HTTP ({cause:?})"),
+            Ok(FunctionState::Ended(cause)) => format!("{cause} before it served HTTP"),
             _ => "ended before it served HTTP".to_owned(),
         },
         () = tokio::time::sleep(limit) => format!(
@@ -95,7 +95,12 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
 fn command(spec: &VersionSpec) -> Vec<String> {
     let words: &[&str] = match spec.manifest.runtime {
         Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
-        Runtime::Node => &["/usr/bin/node", "/opt/rekindle/node/bootstrap.js"],
+        Runtime::Node => &[
+            "/usr/bin/node",
+            "--require",
+            "/opt/rekindle/node/lib/preload.js",
+            "/opt/rekindle/node/bootstrap.js",
+        ],
         Runtime::Http => return spec.manifest.command.clone(),
     };
     words.iter().map(|w| (*w).to_owned()).collect()
@@ -123,7 +128,7 @@ fn environment(spec: &VersionSpec) -> Vec<String> {
         env.push(format!("FN_HANDLER={entry}"));
     }
     if manifest.runtime == Runtime::Http {
-        env.push("PYTHONPATH=/app/.rekindle/python".to_owned());
+        env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
         env.push("PYTHONUNBUFFERED=1".to_owned());
     }
     env.extend(manifest.env.iter().map(|(k, v)| format!("{k}={v}")));

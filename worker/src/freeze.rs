@@ -88,12 +88,13 @@ fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
 ///
 /// # Errors
 /// What the function answered, or that it did not.
-pub async fn call_hook(spec: &VersionSpec, parts: &Parts, hook: Hook) -> Result<(), String> {
-    let Some(path) = hook_path(spec, hook) else {
+pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result<(), String> {
+    let Some(path) = hook_path(&instance.spec, hook) else {
         return Ok(());
     };
     let request = http::Request::post(format!("http://function{path}"))
         .header(http::header::CONTENT_LENGTH, 0)
+        .header(rekindle_wire::headers::INSTANCE, instance.id.as_str())
         .body(Body::empty())
         .map_err(|e| format!("hook {path}: {e}"))?;
     let exchange = async {
@@ -126,7 +127,7 @@ pub async fn freeze(
     instance: &Arc<Instance>,
     parts: &Arc<Parts>,
 ) -> Result<Published, FreezeError> {
-    call_hook(&instance.spec, parts, Hook::BeforeSnapshot)
+    call_hook(instance, parts, Hook::BeforeSnapshot)
         .await
         .map_err(FreezeError::Hook)?;
     parts.client.close_idle();

@@ -58,7 +58,7 @@ async fn forward(
     let start = first.then(|| waited.elapsed());
     // The function's time begins now: what its start took is the platform's.
     let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
-    let request = inward(request, &path, deadline)?;
+    let request = inward(request, &path, &instance, deadline)?;
     let exchange = Exchange {
         worker,
         instance,
@@ -159,7 +159,12 @@ fn deadline(headers: &HeaderMap) -> Deadline {
 }
 
 /// The request as the function sees it.
-fn inward(request: Request<Body>, path: &str, deadline: Deadline) -> Result<Request<Body>, ApiError> {
+fn inward(
+    request: Request<Body>,
+    path: &str,
+    instance: &Instance,
+    deadline: Deadline,
+) -> Result<Request<Body>, ApiError> {
     let (mut head, body) = request.into_parts();
     let uri = format!("http://function{path}");
     head.uri = uri
@@ -187,6 +192,10 @@ fn inward(request: Request<Body>, path: &str, deadline: Deadline) -> Result<Requ
         headers::DEADLINE_MS,
         HeaderValue::from(u64::try_from(until).unwrap_or(u64::MAX)),
     );
+    // An id is always a header's value.
+    if let Ok(id) = HeaderValue::from_str(instance.id.as_str()) {
+        head.headers.insert(headers::INSTANCE, id);
+    }
     rekindle_telemetry::inject(&mut head.headers);
     Ok(Request::from_parts(head, body))
 }

@@ -86,7 +86,7 @@ pub async fn restore(
         snapshot: Some(snapshot),
     });
     instance
-        .phase("after-restore", call_hook(&instance.spec, &parts, Hook::AfterRestore))
+        .phase("after-restore", call_hook(instance, &parts, Hook::AfterRestore))
         .await
         .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
     if let Some(pager) = &parts.pager {

@@ -4,7 +4,8 @@
 pub const REQUEST_ID: &str = "x-request-id";
 /// Answer: the start kind of the invocation, see [`crate::api::StartKind`].
 pub const START: &str = "x-fn-start";
-/// Answer: the instance that served the invocation.
+/// Answer: the instance that served the invocation. To the function: which instance it is, the same in all its requests and
+/// different in every copy.
 pub const INSTANCE: &str = "x-fn-instance";
 /// Answer: phases of the invocation with their durations in milliseconds (W3C Server-Timing).
 pub const SERVER_TIMING: &str = "server-timing";

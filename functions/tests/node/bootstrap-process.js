@@ -46,7 +46,7 @@ class Bootstrap {
     fs.symlinkSync(path.join(RUNTIME, 'rekindle'), path.join(bootstrap.folder, 'node_modules/rekindle'));
     bootstrap.port = await freePort();
     bootstrap.output = '';
-    bootstrap.process = spawn(process.execPath, [path.join(RUNTIME, 'bootstrap.js')], {
+    bootstrap.process = spawn(process.execPath, ['--require', path.join(RUNTIME, 'lib/preload.js'), path.join(RUNTIME, 'bootstrap.js')], {
       cwd: bootstrap.folder,
       env: { PATH: process.env.PATH, PORT: String(bootstrap.port), FN_HANDLER: entry, FN_NAME: 'greet', FN_VERSION: '7', FN_MEMORY_MIB: '256', FN_TIMEOUT_S: '30', ...env },
       stdio: ['ignore', 'pipe', 'pipe'],

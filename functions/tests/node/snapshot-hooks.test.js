@@ -66,6 +66,51 @@ test('hooks of ES modules run too', async () => {
   }
 });
 
+test('worker threads reseed too, once the process was restored', async () => {
+  const fn = await Bootstrap.start({
+    'index.js': `
+      const { Worker } = require('node:worker_threads');
+      const worker = new Worker(\`
+        const crypto = require('node:crypto');
+        const { randomUUID } = crypto;
+        require('node:worker_threads').parentPort.on('message', ({ byte }) => {
+          // With the kernel's bytes replaced, a generator that was seeded anew begins with the same number each time.
+          if (byte !== undefined) require('node:fs').readSync = (fd, buffer, at, size) => (buffer.fill(byte, at, at + size), size);
+          require('node:worker_threads').parentPort.postMessage([Math.random(), randomUUID().length]);
+        });
+      \`, { eval: true });
+      exports.handler = (event) => new Promise((done) => { worker.once('message', done); worker.postMessage(event); });
+    `,
+  });
+  try {
+    const draw = async (event) => {
+      const { json } = await fn.event(event);
+      assert.equal(json[1], 36);
+      return json[0];
+    };
+    const before = await draw({ byte: 7 });
+    await fn.hook('after-restore');
+    const first = await draw({});
+    const second = await draw({});
+    await fn.hook('after-restore');
+    assert.equal(await draw({}), first, 'seeded anew');
+    assert.equal(new Set([before, first, second]).size, 3);
+  } finally {
+    await fn.stop();
+  }
+});
+
+test('a program without the runtime reseeds through the module', () => {
+  const script = `
+    const { random } = Math;
+    try { require(${JSON.stringify(path.join(RUNTIME, 'rekindle'))}).reseed(); } catch (error) { console.log(error.message); }
+    console.log(Math.random !== random);
+  `;
+  const { stdout, stderr } = spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' });
+  // The addon is built into the root filesystem alone.
+  assert.equal(stdout, 'rekindle.reseed could not reach openssl\ntrue\n', stderr);
+});
+
 describe('random numbers', () => {
   const random = path.join(RUNTIME, 'lib/random.js');
   const run = (script) => {

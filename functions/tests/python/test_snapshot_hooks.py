@@ -107,5 +107,38 @@ class Hooks(unittest.TestCase):
             self.assertEqual(["before", "after", "after"], function.event("").json)
 
 
+SOURCES = """
+    import os, random, ssl, sqlite3, tempfile, uuid
+    import rekindle
+
+    database = sqlite3.connect(":memory:", check_same_thread=False)
+
+    def handler(event, context):
+        if event == "reseed":
+            rekindle.reseed()
+        return [random.getstate()[1][:4], uuid.uuid1().node, tempfile.mktemp(), database.execute("select random()").fetchone()]
+"""
+
+
+class Reseeding(unittest.TestCase):
+    # What needs two copies of one memory to show is shown by the platform's own tests (tests/tests/clones.rs).
+    def test_changes_what_is_kept_in_memory(self):
+        with Bootstrap({"main.py": SOURCES}) as function:
+            before = function.event("").json
+            self.assertEqual(before[:2], function.event("").json[:2])
+            for again in (lambda: function.event("reseed"), lambda: function.hook("after-restore")):
+                again()
+                after = function.event("").json
+                for old, new in zip(before, after):
+                    self.assertNotEqual(old, new)
+                before = after
+
+    def test_makes_the_node_of_uuid1_one_that_is_no_network_card(self):
+        with Bootstrap({"main.py": SOURCES}) as function:
+            function.hook("after-restore")
+            node = function.event("").json[1]
+            self.assertTrue(node >> 40 & 1 and node < 1 << 48, hex(node))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -14,7 +14,7 @@ use memmap2::Mmap;
 use super::pack::Piece;
 use super::split::{Split, Unmapped, split};
 use crate::codec::PAGE_BYTES;
-use crate::images::{ImageError, PagemapImage, parse_vmas};
+use crate::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 use crate::manifest::is_file_name;
 
 /// Why a directory cannot be taken as a dump.
@@ -202,10 +202,16 @@ fn take_process(
     let pagemap = PagemapImage::parse(&bytes).map_err(image(&pagemap_name))?;
     let mm = images.get(&mm_name).ok_or_else(|| missing(&mm_name))?;
     let vmas = parse_vmas(mm).map_err(image(&mm_name))?;
-    let split = split(&pagemap, &vmas).map_err(|cause| DumpError::Unmapped {
+    let mut split = split(&pagemap, &vmas).map_err(|cause| DumpError::Unmapped {
         name: pagemap_name,
         cause,
     })?;
+    // What is not in the snapshot reads as zeros. A piece is within one mapping.
+    let wiped = parse_wiped_on_fork(mm).map_err(image(&mm_name))?;
+    split.lazy.retain(|cut| {
+        let address = cut.first.address();
+        !wiped.iter().any(|vma| (vma.start..vma.end).contains(&address))
+    });
     let pages_name = pages_name(pagemap.pages_id);
     if !pages_ids.insert(pagemap.pages_id) {
         return Err(DumpError::SharedPages(pages_name));

@@ -88,8 +88,9 @@ const STATUS_GUARD: u32 = 1 << 16;
 const MAP_ANONYMOUS: u32 = 0x20;
 /// `MAP_GROWSDOWN`, `MAP_LOCKED` and `MAP_HUGETLB`: what a private mapping of a file cannot be in their place.
 const FLAGS_OF_ANONYMOUS_ONLY: u32 = 0x100 | 0x2000 | 0x4_0000;
-/// `MADV_WIPEONFORK`, as a bit: the kernel refuses it for a mapping of a file.
-const MADV_OF_ANONYMOUS_ONLY: u64 = 1 << 18;
+const MADV_WIPEONFORK: u64 = 1 << 18;
+/// The kernel refuses it for a mapping of a file.
+const MADV_OF_ANONYMOUS_ONLY: u64 = MADV_WIPEONFORK;
 
 /// A mapping of the process, `start..end` in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +176,19 @@ impl MmImage {
 /// The mappings in an mm image, by address.
 pub fn parse_vmas(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
     let mut vmas: Vec<Vma> = MmImage::parse(image)?.vmas().map(|(_, vma)| vma).collect();
+    vmas.sort_by_key(|v| v.start);
+    Ok(vmas)
+}
+
+/// The mappings in an mm image that a fork's child finds empty (`MADV_WIPEONFORK`), by address. That is where libraries keep
+/// what no two processes may share, such as the state of a random generator (BoringSSL, AWS-LC) or the mark by which it
+/// notices a fork: so a copy of a snapshot must find it empty too.
+pub fn parse_wiped_on_fork(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
+    let image = MmImage::parse(image)?;
+    let wiped = image
+        .vmas()
+        .filter(|(at, _)| image.vmas[*at].madv.unwrap_or(0) & MADV_WIPEONFORK != 0);
+    let mut vmas: Vec<Vma> = wiped.map(|(_, vma)| vma).collect();
     vmas.sort_by_key(|v| v.start);
     Ok(vmas)
 }

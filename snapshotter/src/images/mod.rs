@@ -16,7 +16,7 @@ pub(crate) mod testing;
 
 pub use self::core::rseq_area;
 pub use framing::FramingError;
-pub use mm::{Vma, parse_vmas};
+pub use mm::{Vma, parse_vmas, parse_wiped_on_fork};
 pub use pagemap::{PagemapEntry, PagemapImage};
 pub use template::{TemplateArea, TemplateImages, TemplateLayout, TemplateProcess, map_templates};
 

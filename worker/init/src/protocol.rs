@@ -2,6 +2,7 @@
 //! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`] that bears the question's number,
 //! so that one that came too late is not taken for the next one's; other [`Message`]s come in between.
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -127,6 +128,18 @@ pub enum ExitCause {
     Code(i32),
     /// By a signal.
     Signal(i32),
+}
+
+impl fmt::Display for ExitCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => {
+                let name = nix::sys::signal::Signal::try_from(*signal).map_or("?", |s| s.as_str());
+                write!(f, "was killed by signal {signal} ({name})")
+            }
+        }
+    }
 }
 
 /// What init says.

@@ -57,11 +57,7 @@ fn cause(instance: &Instance, parts: &Parts, state: FunctionState) -> ApiError {
         );
     }
     let how = match state {
-        FunctionState::Ended(ExitCause::Code(code)) => format!("exited with code {code}"),
-        FunctionState::Ended(ExitCause::Signal(signal)) => {
-            let name = nix::sys::signal::Signal::try_from(signal).map_or("?", |s| s.as_str());
-            format!("was killed by signal {signal} ({name})")
-        }
+        FunctionState::Ended(cause) => cause.to_string(),
         FunctionState::Alive | FunctionState::SandboxGone => "lost its sandbox".to_owned(),
     };
     let memory = match oom_kills {

@@ -1,4 +1,5 @@
-// Entry point of the node runtime: loads the handler named by FN_HANDLER, then serves it on 127.0.0.1:$PORT.
+// Entry point of the node runtime: loads the handler named by FN_HANDLER, then serves it on 127.0.0.1:$PORT. Started as
+// `node --require lib/preload.js bootstrap.js`, so that worker threads begin as the main thread does.
 //
 // The contract is docs/runtime-contract.md. A handler that cannot be loaded ends the process with code 1 before it listens.
 'use strict';

@@ -6,6 +6,9 @@
 //
 // Before a snapshot hooks run in reverse order of registration, after a restore in order, one at a time; a promise is
 // awaited. A hook that throws fails the snapshot or the restore.
+//
+// These hooks are for the runtime `node`. An `http` function has paths in fn.toml in their place; what the runtime reseeds by
+// itself, such a program reseeds by calling `rekindle.reseed()` there, and once when it starts.
 'use strict';
 
 const hooks = { beforeSnapshot: [], afterRestore: [] };
@@ -21,6 +24,16 @@ exports.beforeSnapshot = (hook) => register('beforeSnapshot', hook);
 
 /** Registers `hook` to run in every restored instance before its first request; returns it. */
 exports.afterRestore = (hook) => register('afterRestore', hook);
+
+/**
+ * Puts a generator that can be seeded in the place of Math.random, and gives it and OpenSSL's new entropy. The runtime `node`
+ * does so before the first after-restore hook. For the main thread; worker threads follow if they were started with
+ * `--require /opt/rekindle/node/lib/preload.js`.
+ */
+exports.reseed = () => {
+  const missed = require('../lib/random').reseed();
+  if (missed.length > 0) throw new Error(`rekindle.reseed could not reach ${missed.join(', ')}`);
+};
 
 // For the runtime alone.
 Object.defineProperty(exports, Symbol.for('rekindle.hooks'), { value: hooks });

@@ -1,17 +1,12 @@
-"""Around snapshots: runs the user's hooks, makes memory worth keeping, and makes restored copies differ where they must.
-
-Every restored instance starts from the same bytes, so every random generator that lives in memory would go on with the same
-numbers in all of them.
-"""
+"""Around snapshots: runs the user's hooks, makes memory worth keeping, and has restored copies differ where they must."""
 
 import gc
-import os
 import sys
 import traceback
 
 import rekindle
 
-from . import handler
+from . import handler, randomness
 from .http1 import Response
 from .payload import JSON_TYPE, error_response
 
@@ -25,6 +20,7 @@ def before_snapshot():
 
     def work():
         _run(reversed(rekindle._before_snapshot + _lambda_hooks("get_before_snapshot")), "before_snapshot")
+        randomness.prepare()
         sys.stdout.flush()
         sys.stderr.flush()
         gc.collect()
@@ -38,27 +34,10 @@ def after_restore():
     """Handles POST /.rekindle/after-restore."""
 
     def work():
-        reseed()
+        randomness.reseed()
         _run(rekindle._after_restore + _lambda_hooks("get_after_restore"), "after_restore")
 
     return _answer(work)
-
-
-def reseed():
-    """Gives every generator that is loaded and known here a new seed from the kernel. os.urandom, secrets and uuid4 need none."""
-    modules = sys.modules
-    if "random" in modules:
-        modules["random"].seed()
-    if "tempfile" in modules:
-        modules["tempfile"]._name_sequence = None
-    if "numpy.random" in modules:
-        modules["numpy.random"].seed()
-    if "_ssl" in modules:
-        # Reseeds OpenSSL's primary generator from the kernel as well; those of the threads follow it.
-        modules["_ssl"].RAND_add(os.urandom(48), 48.0)
-    if "uuid" in modules:
-        # uuid1's node is random where no network card is to be seen.
-        modules["uuid"]._node = None
 
 
 def _lambda_hooks(getter):

@@ -1,0 +1,61 @@
+"""Random numbers and identities that differ between the copies of one snapshot.
+
+Every restored instance starts from the same bytes, so every generator that lives in memory would go on with the same numbers
+in all of them. os.urandom, secrets, random.SystemRandom and uuid4 ask the kernel each time and need nothing.
+"""
+
+import os
+import sys
+
+
+def prepare():
+    """Before a snapshot: loads what `reseed` will need, so that no restored copy has to."""
+    modules = sys.modules
+    if "_ssl" not in modules and _maps("libcrypto.so"):
+        import _ssl  # noqa: F401
+    if "_sqlite3" in modules:
+        import ctypes  # noqa: F401
+
+
+def reseed():
+    """Gives every generator of this process that is known here a new seed from the kernel. Those not loaded yet need none."""
+    modules = sys.modules
+    if "random" in modules:
+        modules["random"].seed()
+    if "tempfile" in modules:
+        modules["tempfile"]._name_sequence = None
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
+    if "_ssl" in modules:
+        # Reseeds OpenSSL's primary generator from the kernel as well; those of the threads notice and reseed from it. By
+        # itself OpenSSL would only after a fork, which it tells by the pid, or after some minutes.
+        modules["_ssl"].RAND_add(os.urandom(48), 48.0)
+    if "uuid" in modules:
+        _new_node(modules["uuid"])
+    if "_sqlite3" in modules:
+        _reset_sqlite()
+
+
+def _new_node(uuid):
+    # For uuid1: libuuid draws node and clock sequence once a process, and cannot be told to draw again; uuid's own way in
+    # Python draws the sequence each time, and the node here. The lowest bit of the first byte marks a node that is no network card.
+    uuid._generate_time_safe = None
+    uuid._node = int.from_bytes(os.urandom(6), "big") | 1 << 40
+
+
+def _reset_sqlite():
+    # Its generator behind random(), randomblob() and temporary names seeds itself anew at the next use.
+    import ctypes
+
+    try:
+        ctypes.CDLL("libsqlite3.so.0").sqlite3_randomness(0, None)
+    except (OSError, AttributeError):
+        pass  # A sqlite of the function's own, linked into its module.
+
+
+def _maps(library):
+    try:
+        with open("/proc/self/maps") as maps:
+            return library in maps.read()
+    except OSError:
+        return False

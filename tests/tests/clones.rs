@@ -1,0 +1,249 @@
+//! What copies of one snapshot must not share: every source of random numbers and identity of each runtime gives twenty clones
+//! twenty values. Each function also draws from something that nobody reseeds, which is equal in all of them: it shows that
+//! they began as the same bytes, so that the others would be equal too without what is done for them.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rekindle_e2e::{Answer, Folder, shared};
+use serde_json::Value;
+
+const CLONES: usize = 20;
+
+/// Restores [`CLONES`] instances one after the other, each answering `path` first, and lets them go again.
+fn clones(function: &str, path: &str) -> Vec<Answer> {
+    let clone = |_| {
+        let answer = shared().fresh("restored", function, path).ok();
+        assert_eq!(answer.start(), "restored");
+        let gone = shared()
+            .admin("DELETE", &format!("/v1/instances/{}", answer.instance()))
+            .send();
+        assert!(gone.status < 300, "{}", gone.text());
+        answer
+    };
+    (0..CLONES).map(clone).collect()
+}
+
+/// The values of each key of the clones' answers, which are JSON objects.
+fn drawn(answers: &[Answer]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut values = BTreeMap::<String, BTreeSet<String>>::new();
+    for answer in answers {
+        let Value::Object(body) = answer.json() else {
+            panic!("no object: {}", answer.text())
+        };
+        for (key, value) in body {
+            values.entry(key).or_default().insert(value.to_string());
+        }
+    }
+    values
+}
+
+/// Every source gives each clone a value of its own, but for the `shared` ones, which are equal in all.
+#[track_caller]
+fn assert_unlike(answers: &[Answer], sources: usize, shared: &[&str]) {
+    let drawn = drawn(answers);
+    assert_eq!(drawn.len(), sources + shared.len(), "{drawn:?}");
+    let expected = |source: &str| if shared.contains(&source) { 1 } else { CLONES };
+    let counts = drawn.iter().map(|(source, values)| (source.as_str(), values.len()));
+    let wrong: Vec<_> = counts.filter(|(source, n)| *n != expected(source)).collect();
+    assert!(
+        wrong.is_empty(),
+        "so many different values in {CLONES} clones: {wrong:?}"
+    );
+}
+
+const PYTHON: &str = r"
+import os, queue, random, secrets, sqlite3, ssl, tempfile, threading, uuid
+
+held, database = random.Random(), sqlite3.connect(':memory:', check_same_thread=False)
+asked, told = queue.Queue(), queue.Queue()
+
+def in_a_thread():
+    while asked.get():
+        told.put(ssl.RAND_bytes(8).hex())
+
+threading.Thread(target=in_a_thread, daemon=True).start()
+
+def draw():
+    asked.put(True)
+    return {
+        'random.random': random.random(),
+        'random.SystemRandom': random.SystemRandom().random(),
+        'os.urandom': os.urandom(8).hex(),
+        'secrets': secrets.token_hex(8),
+        'ssl': ssl.RAND_bytes(8).hex(),
+        'ssl in a thread that was there': told.get(timeout=5),
+        'uuid1 node': uuid.uuid1().node,
+        'uuid4': str(uuid.uuid4()),
+        'tempfile': tempfile.mktemp(),
+        'sqlite3': database.execute('select random()').fetchone()[0],
+        'a random.Random of its own': held.random(),
+    }
+
+draw()
+
+def handler(event, context):
+    return draw()
+";
+
+#[test]
+fn no_two_python_clones_draw_the_same() {
+    let warmup = "[[warmup]]\npath = \"/\"";
+    shared().deploy(&Folder::python("unlike-python", warmup, PYTHON));
+    assert_unlike(&clones("unlike-python", "/"), 10, &["a random.Random of its own"]);
+}
+
+#[test]
+fn no_two_numpy_clones_draw_the_same() {
+    let code = r"
+import numpy, rekindle
+
+held = numpy.random.default_rng()
+replaced = numpy.random.default_rng()
+
+@rekindle.after_restore
+def replace():
+    global replaced
+    replaced = numpy.random.default_rng()
+
+def draw():
+    return {
+        'numpy.random.random': numpy.random.random(),
+        'default_rng made now': numpy.random.default_rng().random(),
+        'default_rng made in the hook': replaced.random(),
+        'default_rng held': held.random(),
+    }
+
+draw()
+
+def handler(event, context):
+    return draw()
+";
+    let settings = "memory = \"256MiB\"\n[env]\nOPENBLAS_NUM_THREADS = \"1\"";
+    let folder = Folder::python("unlike-numpy", settings, code).file("requirements.txt", "numpy==2.4.6\n");
+    shared().deploy(&folder);
+    assert_unlike(&clones("unlike-numpy", "/"), 3, &["default_rng held"]);
+}
+
+const NODE: &str = r"
+const crypto = require('node:crypto');
+const vm = require('node:vm');
+const { Worker } = require('node:worker_threads');
+
+const draw = (crypto) => ({
+  'Math.random': Math.random(),
+  randomBytes: crypto.randomBytes(8).toString('hex'),
+  randomUUID: crypto.randomUUID(),
+  randomInt: crypto.randomInt(2 ** 47),
+  getRandomValues: crypto.webcrypto.getRandomValues(new Uint32Array(2)).join(),
+  'webcrypto.randomUUID': crypto.webcrypto.randomUUID(),
+  generateKey: crypto.generateKeySync('aes', { length: 128 }).export().toString('hex'),
+});
+const context = vm.createContext({});
+const worker = new Worker(`
+  const crypto = require('node:crypto');
+  const draw = ${draw};
+  require('node:worker_threads').parentPort.on('message', () => require('node:worker_threads').parentPort.postMessage(draw(crypto)));
+`, { eval: true });
+
+const later = (size) => new Promise((done, failed) => crypto.randomFill(Buffer.alloc(size), (e, b) => (e ? failed(e) : done(b))));
+
+async function drawAll() {
+  const inWorker = await new Promise((done) => { worker.once('message', done); worker.postMessage('draw'); });
+  const all = { ...draw(crypto), randomFill: (await later(8)).toString('hex'), 'Math.random of a vm context': vm.runInContext('Math.random()', context) };
+  for (const [name, value] of Object.entries(inWorker)) all[`${name} in a worker`] = value;
+  return all;
+}
+
+exports.handler = drawAll;
+";
+
+#[test]
+fn no_two_node_clones_draw_the_same_in_any_thread() {
+    let manifest = "name = \"unlike-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"256MiB\"\nidle = \"60s\"\n\n[[warmup]]\npath = \"/\"\n";
+    shared().deploy(&Folder::with_manifest(manifest).file("index.js", NODE));
+    assert_unlike(&clones("unlike-node", "/"), 15, &["Math.random of a vm context"]);
+}
+
+/// A program that serves HTTP by itself: the platform calls its paths, and tells it which instance it is.
+const SERVER: &str = r#"
+import ctypes, json, mmap, os, random, ssl
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import rekindle
+
+class Wiped:
+    """What BoringSSL does to notice a fork: a mark on a page that the kernel empties for a fork's child."""
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    state = None
+
+    def draw(self):
+        if self.page[0] == 0:
+            self.page[0], self.state = 1, random.Random(os.urandom(16))
+        return self.state.random()
+
+Wiped.page.madvise(18)  # MADV_WIPEONFORK
+wiped, held, calls, instance = Wiped(), random.Random(), [], None
+libc = ctypes.CDLL(None)
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *arguments):
+        pass
+    def answer(self, body):
+        body = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_POST(self):
+        calls.append([self.path, self.headers["content-length"], self.headers["x-fn-instance"]])
+        if self.path == "/restored":
+            rekindle.reseed()
+        self.answer({})
+    def do_GET(self):
+        if self.path == "/calls":
+            return self.answer({"calls": calls, "instance": self.headers["x-fn-instance"]})
+        self.answer({
+            "x-fn-instance": self.headers["x-fn-instance"],
+            "random": random.random(),
+            "ssl": ssl.RAND_bytes(8).hex(),
+            "arc4random": libc.arc4random(),
+            "getrandom": os.getrandom(8).hex(),
+            "on a page that a fork wipes": wiped.draw(),
+            "a generator of its own": held.random(),
+        })
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"#;
+
+#[test]
+fn no_two_clones_of_an_http_function_draw_the_same_once_it_reseeds_in_its_hook() {
+    let settings = "[[warmup]]\npath = \"/\"\n[hooks]\nbefore_snapshot = \"/snapshot\"\nafter_restore = \"/restored\"";
+    shared().deploy(&Folder::server("unlike-http", settings, SERVER));
+    assert_unlike(&clones("unlike-http", "/"), 6, &["a generator of its own"]);
+    let told = shared().fresh("restored", "unlike-http", "/calls").ok();
+    let body = told.json();
+    assert_eq!(body["instance"], told.instance());
+    let calls: Vec<(&str, &str)> = body["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| (c[0].as_str().unwrap(), c[1].as_str().unwrap()))
+        .collect();
+    assert_eq!(calls, [("/snapshot", "0"), ("/restored", "0")], "each once, in order");
+    assert_ne!(
+        body["calls"][0][2],
+        told.instance(),
+        "the instance that was checkpointed"
+    );
+    assert_eq!(body["calls"][1][2], told.instance());
+}
+
+#[test]
+fn clones_of_an_http_function_without_hooks_share_what_is_in_its_memory_but_not_what_a_fork_wipes() {
+    shared().deploy(&Folder::server("alike-http", "[[warmup]]\npath = \"/\"", SERVER));
+    // OpenSSL is in both lists of the contract: without a hook it goes on from the snapshot.
+    let alike = ["random", "ssl", "a generator of its own"];
+    assert_unlike(&clones("alike-http", "/"), 4, &alike);
+}
