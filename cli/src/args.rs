@@ -250,11 +250,15 @@ impl Template {
 Examples:
   fn init greet                    Python, in ./greet
   fn init --runtime node
-  fn init --runtime http api       any HTTP server")]
+  fn init --runtime http api       any HTTP server
+  fn init --name greet My_Folder   a folder whose name is none for a function")]
 pub(crate) struct InitArgs {
     /// What the function is written for.
     #[arg(long, short, value_enum, default_value = "python")]
     pub(crate) runtime: Template,
+    /// The function's name; by default the folder's.
+    #[arg(long)]
+    pub(crate) name: Option<FunctionName>,
     /// The folder; made if it is not there.
     #[arg(default_value = ".")]
     pub(crate) dir: PathBuf,
@@ -266,12 +270,16 @@ pub(crate) struct InitArgs {
 Examples:
   fn deploy                        the function in this folder
   fn deploy functions/samples/hello-python
+  fn deploy --force                although nothing has changed: installs its packages anew
 
-What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
+A folder that has not changed since its function's newest version, which is live, makes no new one. What .fnignore names (the syntax of .gitignore) stays behind, as do .git, __pycache__, .venv and node_modules.")]
 pub(crate) struct DeployArgs {
     /// The function's folder, with its fn.toml.
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
+    /// Make a new version even if nothing has changed.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// How long the deploy may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub(crate) wait: u64,
@@ -307,7 +315,8 @@ Examples:
   fn invoke hello -d '{\"name\":\"Ada\"}' -H 'content-type: application/json'
   fn invoke hello --event -d @event.json      the body is the event itself
   fn invoke api --path /users?limit=3 --method DELETE -i
-  fn invoke hello --start restored            a fresh instance from the snapshot")]
+  fn invoke hello --start restored            a fresh instance from the snapshot
+  fn invoke hello --json | jq .timing         everything about the answer, for programs")]
 pub(crate) struct InvokeArgs {
     /// The function.
     pub(crate) name: FunctionName,
@@ -332,6 +341,9 @@ pub(crate) struct InvokeArgs {
     /// Show the answer's status and headers.
     #[arg(short, long)]
     pub(crate) include: bool,
+    /// Print one JSON object: status, start, instance, timing, headers, and the body (base64 where it is not text).
+    #[arg(long, conflicts_with = "include")]
+    pub(crate) json: bool,
     /// Do not print how the invocation went.
     #[arg(short, long)]
     pub(crate) quiet: bool,

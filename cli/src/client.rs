@@ -180,18 +180,20 @@ impl Client {
         self.checked(self.send(request).await?).await.map(drop)
     }
 
-    /// Uploads a packed folder of `length` bytes; the version it became is in the answer.
-    pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64) -> Result<VersionInfo> {
+    /// Uploads a packed folder of `length` bytes. Answers the version it became, and whether that is a new one: without `force`
+    /// a folder that has not changed makes none.
+    pub(crate) async fn deploy(&self, body: reqwest::Body, length: u64, force: bool) -> Result<(VersionInfo, bool)> {
+        let path = format!("/v1/functions?if_changed={}", !force);
         let request = self
-            .request(Method::POST, "/v1/functions")
+            .request(Method::POST, &path)
             .header("content-type", "application/gzip")
             .header("content-length", length)
             .body(body);
         let response = self.checked(self.send(request).await?).await?;
-        response
-            .json()
-            .await
-            .context("the answer to the upload is not what this version of fn understands")
+        let new = response.status() != reqwest::StatusCode::OK;
+        let version = response.json().await;
+        let version = version.context("the answer to the upload is not what this version of fn understands")?;
+        Ok((version, new))
     }
 
     /// Opens the log: one JSON [`LogLine`] a line.

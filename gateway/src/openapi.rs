@@ -55,8 +55,10 @@ impl Modify for AdminKey {
 /// answer: poll it until its state is `live` or `failed`. It serves invocations once it is live; until then the one before does.
 #[utoipa::path(
     post, path = "/v1/functions", tag = "functions", security(("admin_key" = [])),
+    params(("if_changed" = Option<bool>, Query, description = "make no new version of a folder that the newest, live version was made of")),
     request_body(content = Vec<u8>, content_type = "application/gzip", description = "the folder"),
     responses(
+        (status = 200, description = "with `if_changed`: nothing has changed, and this is the newest version", body = VersionInfo),
         (status = 202, description = "accepted", body = VersionInfo),
         (status = 400, description = "`invalid_manifest` with the line and the fix, or `bad_request`", body = ApiError),
         (status = 401, description = "`unauthorized`", body = ApiError),

@@ -52,9 +52,12 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let copy = tempfile::tempdir().context("no temporary directory")?;
     copy_folder(&args.path, copy.path())?;
     shorten_idle(&copy.path().join(manifest::FILE_NAME), &args.idle)?;
-    let version = deploy::deploy(client, copy.path(), DEPLOY_LIMIT, quiet).await?;
+    let (version, new) = deploy::deploy(client, copy.path(), DEPLOY_LIMIT, false, quiet).await?;
     if let Some(why) = &version.snapshot_error {
         bail!("{} is live but has no snapshot: {why}", version.function);
+    }
+    if !new && !quiet {
+        eprintln!("{} is unchanged: version {} stays", version.function, version.version);
     }
     let life = live(client, version, quiet).await?;
     if quiet {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::FunctionName;
 use rekindle_wire::ids::FUNCTION_NAME_MAX;
 
@@ -22,7 +22,11 @@ static FILES: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
 /// Makes the folder and says what to do next.
 pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
-    let written = write(args.runtime, &args.dir)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => name_of(&args.dir)?,
+    };
+    let written = write(args.runtime, &args.dir, &name)?;
     for path in &written {
         println!("  {}", path.display());
     }
@@ -36,8 +40,8 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the template into `dir`, named after it. Returns the files written.
-fn write(template: Template, dir: &Path) -> Result<Vec<PathBuf>> {
+/// Writes the template into `dir`, for a function of this name. Returns the files written.
+fn write(template: Template, dir: &Path, name: &FunctionName) -> Result<Vec<PathBuf>> {
     let files: Vec<&Embedded> = FILES.iter().filter(|f| f.0 == template.as_str()).collect();
     if files.is_empty() {
         bail!(
@@ -55,14 +59,13 @@ fn write(template: Template, dir: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     fs::create_dir_all(dir).with_context(|| format!("{}: the folder cannot be made", dir.display()))?;
-    let name = name_for(dir)?;
     let mut written = Vec::new();
     for (_, inside, executable, content) in files {
         let path = dir.join(inside);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).with_context(|| format!("{}: the folder cannot be made", parent.display()))?;
         }
-        fs::write(&path, filled(content, &name)).with_context(|| format!("{}: cannot be written", path.display()))?;
+        fs::write(&path, filled(content, name)).with_context(|| format!("{}: cannot be written", path.display()))?;
         if *executable {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                 .with_context(|| format!("{}: cannot be made executable", path.display()))?;
@@ -72,36 +75,33 @@ fn write(template: Template, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// The folder's name as a function's name: what does not fit becomes a dash.
-fn name_for(dir: &Path) -> Result<FunctionName> {
-    let full = dir
-        .canonicalize()
-        .with_context(|| format!("{}: the folder cannot be read", dir.display()))?;
-    let base = full
-        .file_name()
-        .map(|n| n.to_string_lossy().to_lowercase())
-        .unwrap_or_default();
-    let fits = |c: char| {
-        if c.is_ascii_lowercase() || c.is_ascii_digit() {
-            c
-        } else {
-            '-'
-        }
+/// The folder's own name, if a function can have it.
+fn name_of(dir: &Path) -> Result<FunctionName> {
+    let full = if dir.exists() {
+        dir.canonicalize()
+    } else {
+        std::path::absolute(dir)
     };
-    let dashed: String = base.chars().map(fits).collect();
-    let cut: String = dashed
-        .trim_start_matches(|c: char| !c.is_ascii_lowercase())
-        .chars()
-        .take(FUNCTION_NAME_MAX)
-        .collect();
-    let name = cut.trim_end_matches('-');
-    let name = if name.is_empty() { "function" } else { name };
-    name.parse().with_context(|| {
-        format!(
-            "{}: no function name can be made of it: choose another folder",
-            full.display()
+    let full = full.with_context(|| format!("{}: the folder cannot be read", dir.display()))?;
+    let base = full.file_name().map(|n| n.to_string_lossy().into_owned());
+    let base = base.unwrap_or_default();
+    base.parse().map_err(|e| {
+        let better = similar(&base);
+        anyhow!(
+            "{e}; name the folder \"{better}\", or say `fn init --name {better} {}`",
+            dir.display()
         )
     })
+}
+
+/// A function's name as like `text` as can be: what does not fit becomes a dash.
+fn similar(text: &str) -> String {
+    let lower = text.to_lowercase();
+    let dashed = lower.replace(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(), "-");
+    let begun = dashed.trim_start_matches(|c: char| !c.is_ascii_lowercase());
+    let cut: String = begun.chars().take(FUNCTION_NAME_MAX).collect();
+    let name = cut.trim_end_matches('-');
+    if name.is_empty() { "greet" } else { name }.to_owned()
 }
 
 /// The file with the function's name put in where the template leaves room for it.
@@ -118,12 +118,16 @@ mod tests {
 
     use super::*;
 
+    fn name(text: &str) -> FunctionName {
+        text.parse().unwrap()
+    }
+
     #[test]
-    fn every_template_has_a_manifest_that_passes_and_carries_the_folders_name() {
+    fn every_template_has_a_manifest_that_passes_and_carries_the_name() {
         for template in [Template::Python, Template::Node, Template::Http] {
             let dir = tempfile::tempdir().unwrap();
             let folder = dir.path().join("My Fun_c");
-            write(template, &folder).unwrap();
+            write(template, &folder, &name("my-fun-c")).unwrap();
             let text = fs::read_to_string(folder.join("fn.toml")).unwrap();
             let manifest = manifest::parse(&text).unwrap();
             assert_eq!(manifest.name.as_str(), "my-fun-c");
@@ -135,18 +139,26 @@ mod tests {
     fn what_is_there_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("fn.toml"), "mine").unwrap();
-        let error = write(Template::Python, dir.path()).unwrap_err().to_string();
+        let error = write(Template::Python, dir.path(), &name("a")).unwrap_err().to_string();
         assert!(error.contains("is there already"), "{error}");
         assert_eq!(fs::read_to_string(dir.path().join("fn.toml")).unwrap(), "mine");
     }
 
     #[test]
-    fn a_folder_whose_name_does_not_fit_gets_one_that_does() {
+    fn a_folder_whose_name_does_not_fit_is_refused_with_one_that_does() {
         let dir = tempfile::tempdir().unwrap();
-        for (folder, name) in [("2nd_Try-", "nd-try"), ("42", "function"), ("a.b", "a-b")] {
+        for (folder, better) in [
+            ("2nd_Try-", "nd-try"),
+            ("42", "greet"),
+            ("a.b", "a-b"),
+            ("Bad_Name", "bad-name"),
+            ("\u{e4}rger", "rger"),
+        ] {
             let path = dir.path().join(folder);
-            fs::create_dir(&path).unwrap();
-            assert_eq!(name_for(&path).unwrap().as_str(), name);
+            let error = name_of(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("--name {better} ")), "{error}");
+            assert_eq!(name(better).as_str(), better);
         }
+        assert_eq!(name_of(&dir.path().join("greet")).unwrap().as_str(), "greet");
     }
 }

@@ -18,27 +18,45 @@ const LINE_MAX: usize = 256 << 10;
 pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     let mut response = client.logs(&args.name, args.tail, args.follow).await?;
     let mut pending = Vec::new();
+    let mut printed = false;
     while let Some(part) = response.chunk().await.context("the log broke off")? {
         pending.extend_from_slice(&part);
         while let Some(end) = pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
-            if !print(&line, args.listing.json)? {
-                return Ok(ExitCode::SUCCESS);
+            match print(&line, args.listing.json)? {
+                Printed::Line => printed = true,
+                Printed::Nothing => {}
+                Printed::NobodyReads => return Ok(ExitCode::SUCCESS),
             }
         }
         if pending.len() > LINE_MAX {
             bail!("the log has a line of more than {LINE_MAX} bytes: this is not the log of a Rekindle platform");
         }
     }
-    print(&pending, args.listing.json)?;
+    printed |= print(&pending, args.listing.json)? == Printed::Line;
+    if !printed && args.tail > 0 {
+        eprintln!(
+            "{} has written nothing: its output comes here as it is invoked (`fn invoke {}`)",
+            args.name, args.name
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints one line. False when nobody reads any more, as with `fn logs -f | head`.
-fn print(line: &[u8], json: bool) -> Result<bool> {
+/// What became of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Printed {
+    Line,
+    Nothing,
+    /// As with `fn logs -f | head`.
+    NobodyReads,
+}
+
+/// Prints one line, unless it is empty.
+fn print(line: &[u8], json: bool) -> Result<Printed> {
     let line = line.trim_ascii();
     if line.is_empty() {
-        return Ok(true);
+        return Ok(Printed::Nothing);
     }
     let mut out = io::stdout().lock();
     let written = if json {
@@ -47,8 +65,8 @@ fn print(line: &[u8], json: bool) -> Result<bool> {
         writeln!(out, "{}", human(&log_line(line)?))
     };
     match written.and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Ok(()) => Ok(Printed::Line),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Printed::NobodyReads),
         Err(e) => Err(e).context("standard output cannot be written"),
     }
 }

@@ -1,4 +1,4 @@
-"""Every sample does what its first lines say, on this machine's own interpreters. hostile-python is left out: it belongs into a
+"""Every sample, and every template of `fn init`, does what its first lines say, on this machine's own interpreters. hostile-python is left out: it belongs into a
 sandbox, and the platform's tests run it there."""
 
 import hashlib
@@ -17,6 +17,7 @@ from pathlib import Path
 
 FUNCTIONS = Path(__file__).parents[2]
 SAMPLES = FUNCTIONS / "samples"
+TEMPLATES = FUNCTIONS / "templates"
 PYTHON = [sys.executable, str(FUNCTIONS / "runtimes/python/overlay/opt/rekindle/python/bootstrap.py")]
 NODE = ["node", str(FUNCTIONS / "runtimes/node/overlay/opt/rekindle/node/bootstrap.js")]
 
@@ -24,10 +25,10 @@ NODE = ["node", str(FUNCTIONS / "runtimes/node/overlay/opt/rekindle/node/bootstr
 class Running:
     """A copy of a sample, built and installed as a deploy would, and started by its fn.toml."""
 
-    def __init__(self, name):
+    def __init__(self, name, parent=SAMPLES):
         self.folder = tempfile.TemporaryDirectory()
         folder = Path(self.folder.name) / name
-        shutil.copytree(SAMPLES / name, folder, ignore=shutil.ignore_patterns("target", "node_modules", "__pycache__", "server"))
+        shutil.copytree(parent / name, folder, ignore=shutil.ignore_patterns("target", "node_modules", "__pycache__", "server"))
         manifest = tomllib.loads((folder / "fn.toml").read_text())
         if "build" in manifest:
             subprocess.run(manifest["build"]["command"], shell=True, cwd=folder, check=True, env={**os.environ, "CARGO_TARGET_DIR": ""})
@@ -36,6 +37,7 @@ class Running:
             subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--root-user-action=ignore", "--target", target, "-r", folder / "requirements.txt"], check=True)
         if (folder / "package.json").exists():
             subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
+            (folder / "node_modules").mkdir(exist_ok=True)
             (folder / "node_modules/rekindle").symlink_to(Path(NODE[1]).parent / "rekindle")
         command = {"python": PYTHON, "node": NODE}.get(manifest["runtime"]) or manifest["command"]
         with socket.socket() as sock:
@@ -145,6 +147,27 @@ class Samples(unittest.TestCase):
         self.assertEqual(204, sample.request("/hooks/after-restore", "POST")[0])
         answer = sample.json("/echo", "POST", b"12345", {"x-request-id": "r-1"})
         self.assertEqual((5, "r-1", 1), (answer["length"], answer["request_id"], answer["restores"]))
+
+
+class Templates(unittest.TestCase):
+    def test_each_greets_by_query_and_by_json_body(self):
+        form, ada = {"content-type": "application/x-www-form-urlencoded"}, b'{"name": "Ada"}'
+        for name in ("python", "node", "http"):
+            with self.subTest(name), Running(name, TEMPLATES) as function:
+                self.assertEqual((200, b"Hello, world!\n"), function.request())
+                self.assertEqual((200, b"Hello, Ada!\n"), function.request("/?name=Ada"))
+                for headers in ({}, form):  # curl -d says it were a form
+                    self.assertEqual((200, b"Hello, Ada!\n"), function.request("/", "POST", ada, headers))
+                self.assertEqual((200, b"Hello, Ada!\n"), function.request("/", "POST", iter([ada[:5], ada[5:]])))
+                self.assertEqual((200, b"Hello, world!\n"), function.request("/", "POST"))
+                self.assertEqual((400, b"the body is not JSON\n"), function.request("/", "POST", b"{"))
+
+    def test_those_with_a_handler_greet_by_event(self):
+        for name in ("python", "node"):
+            with self.subTest(name), Running(name, TEMPLATES) as function:
+                for event, greeted in (b'{"name": "Ada"}', "Ada"), (b"", "world"):
+                    answer = function.json("/", "POST", event, {"x-fn-invocation": "event"})
+                    self.assertEqual({"message": f"Hello, {greeted}!"}, answer)
 
 
 if __name__ == "__main__":

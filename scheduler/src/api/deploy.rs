@@ -1,23 +1,34 @@
-//! `POST /v1/functions`: a folder becomes a new version.
+//! `POST /v1/functions`: a folder becomes a new version, unless it is to become one only if it has changed.
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
 use http::StatusCode;
 use rekindle_wire::api::VersionInfo;
 use rekindle_wire::{ApiError, ErrorCode};
+use serde::Deserialize;
 
-use super::{Refused, from_store};
+use super::{Refused, bad_query, from_store};
 use crate::objects::source_key;
 use crate::prepare::{self, chain};
 use crate::state::{DEPLOYS_MAX, Scheduler, unix_s};
 use crate::upload;
 
-/// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared.
+#[derive(Debug, Deserialize)]
+pub(super) struct Wanted {
+    #[serde(default)]
+    if_changed: bool,
+}
+
+/// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared; 200 with the newest version if only a
+/// changed folder is wanted and this one is what that version was made of.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
     body: Body,
 ) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
+    let Query(wanted) = wanted.map_err(bad_query)?;
     // Before the upload, which is the larger part of the work.
     let place = scheduler.deploys.clone().try_acquire_owned().map_err(|_| {
         ApiError::new(
@@ -27,6 +38,12 @@ pub(super) async fn deploy(
     })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
     let key = source_key(&upload.digest);
+    if wanted.if_changed {
+        let name = &upload.manifest.name;
+        if let Some(version) = scheduler.store.unchanged(name, &key).await.map_err(from_store)? {
+            return Ok((StatusCode::OK, Json(version)));
+        }
+    }
     // A delete must not take the folder for one that nobody uses.
     let nobody_deletes = scheduler.sources.read().await;
     // Before the version is written down: a version always has its source.

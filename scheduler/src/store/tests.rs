@@ -42,6 +42,27 @@ async fn what_was_stored_is_there_after_a_restart() {
     assert_eq!(store.newest_versions().await.unwrap().len(), 1);
 }
 
+#[tokio::test]
+async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let (name, other) = ("hello".parse().unwrap(), "other".parse().unwrap());
+    let unchanged = async |key: &str| store.unchanged(&name, key).await.unwrap().map(|v| v.version.0);
+    assert_eq!(unchanged("sources/hello").await, None);
+    assert_eq!(add_live(&store, "hello", None).await, 1);
+    assert_eq!(add_live(&store, "other", None).await, 1);
+    assert_eq!(unchanged("sources/hello").await, Some(1));
+    assert_eq!(unchanged("sources/other").await, None, "another function's folder");
+    assert_eq!(store.unchanged(&other, "sources/hello").await.unwrap(), None);
+    // Another folder, under way.
+    let next = store.add_version(&parsed("hello"), "sources/next", 8).await.unwrap();
+    assert_eq!(unchanged("sources/hello").await, None, "no longer the newest");
+    assert_eq!(unchanged("sources/next").await, None, "not live yet");
+    let spec = spec("hello", next.info.version.0, 10, 1, 1);
+    store.set_live(&spec, None, Some("criu failed"), &[]).await.unwrap();
+    assert_eq!(unchanged("sources/next").await, None, "a snapshot may be had this time");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_are_added_and_deleted_at_once() {
     let dir = tempfile::tempdir().unwrap();

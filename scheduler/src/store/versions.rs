@@ -223,6 +223,26 @@ impl Store {
         rows.iter().map(from_row).collect()
     }
 
+    /// The newest version of a function, if it came from the folder at `source_key` and is all it should be: live, and not
+    /// without the snapshot it asked for.
+    pub(crate) async fn unchanged(
+        &self,
+        function: &FunctionName,
+        source_key: &str,
+    ) -> Result<Option<VersionInfo>, StoreError> {
+        let sql = format!(
+            "{COLUMNS} WHERE f.name = $1 AND v.source_key = $2 AND v.state = 'live' AND v.snapshot_error IS NULL \
+             AND v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id)"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(function.as_str())
+            .bind(source_key)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("look for an unchanged version"))?;
+        row.map(|r| from_row(&r)).transpose()
+    }
+
     /// The newest version of every function.
     pub(crate) async fn newest_versions(&self) -> Result<Vec<VersionInfo>, StoreError> {
         let sql = format!(

@@ -24,28 +24,42 @@ const POLL: Duration = Duration::from_millis(150);
 pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let limit = Duration::from_secs(args.wait);
-    let version = deploy(client, &folder_of(&args.path), limit, args.json).await?;
+    let (version, new) = deploy(client, &folder_of(&args.path), limit, args.force, args.json).await?;
     if args.json {
         show::print_json(&version)?;
-    } else {
+    } else if new {
         print(client, &version, started.elapsed());
+    } else {
+        println!(
+            "{} is unchanged: version {} stays {}; --force makes a new one all the same",
+            version.function,
+            version.version,
+            show::tinted("live", Tone::Good)
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deploys `folder` and waits until the version is live. `quiet` shows no progress.
-pub(crate) async fn deploy(client: &Client, folder: &Path, limit: Duration, quiet: bool) -> Result<VersionInfo> {
+/// Deploys `folder` and waits until the version is live. Answers it, and whether it is new: without `force` a folder that has not
+/// changed makes none. `quiet` shows no progress.
+pub(crate) async fn deploy(
+    client: &Client,
+    folder: &Path,
+    limit: Duration,
+    force: bool,
+    quiet: bool,
+) -> Result<(VersionInfo, bool)> {
     let deadline = Instant::now() + limit;
     let manifest = read_manifest(folder)?;
     if let Some(command) = &manifest.build_command {
         build(folder, command)?;
     }
     let packed = pack::pack(folder)?;
-    let version = upload::upload(client, packed, quiet).await?;
+    let (version, new) = upload::upload(client, packed, force, quiet).await?;
     let mut version = follow(client, version, deadline, quiet).await?;
     match version.error.take() {
         Some(error) if version.state == VersionState::Failed => Err(error.into()),
-        error => Ok(VersionInfo { error, ..version }),
+        error => Ok((VersionInfo { error, ..version }, new)),
     }
 }
 

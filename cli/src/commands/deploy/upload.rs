@@ -12,8 +12,8 @@ use crate::show;
 
 const PIECE: usize = 256 << 10;
 
-/// Uploads `packed` as a new version of the function its manifest names.
-pub(super) async fn upload(client: &Client, packed: Packed, quiet: bool) -> Result<VersionInfo> {
+/// Uploads `packed` as a version of the function its manifest names. Answers it, and whether it is new.
+pub(super) async fn upload(client: &Client, packed: Packed, force: bool, quiet: bool) -> Result<(VersionInfo, bool)> {
     if !quiet {
         eprintln!(
             "packed {}, {} ({} packed)",
@@ -41,7 +41,9 @@ pub(super) async fn upload(client: &Client, packed: Packed, quiet: bool) -> Resu
             Ok(Some((piece, file)))
         }
     });
-    let version = client.deploy(reqwest::Body::wrap_stream(pieces), packed.bytes).await;
+    let version = client
+        .deploy(reqwest::Body::wrap_stream(pieces), packed.bytes, force)
+        .await;
     bar.finish_and_clear();
     version
 }

@@ -1,4 +1,7 @@
-//! `fn invoke`: one invocation. The answer's body goes to standard output as it comes, how it went to standard error.
+//! `fn invoke`: one invocation. The answer's body goes to standard output as it comes, how it went to standard error; with
+//! `--json` all of it goes to standard output at the end.
+
+mod json;
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -50,6 +53,12 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     let started = Instant::now();
     let response = client.send(request).await?;
     let head = Head::of(&response);
+    let failed = head.status.is_client_error() || head.status.is_server_error();
+    let code = if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    if args.json {
+        println!("{}", as_json(head, response, started).await?);
+        return Ok(code);
+    }
     let shown = if args.include {
         head_text(&response)
     } else {
@@ -64,8 +73,18 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     if !args.quiet {
         eprintln!("{}", show::tinted_err(&head.line(started.elapsed()), Tone::Faint));
     }
-    let failed = head.status.is_client_error() || head.status.is_server_error();
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(code)
+}
+
+async fn as_json(head: Head, response: Response, started: Instant) -> Result<String> {
+    let begun = json::Begun::of(head, &response);
+    match platform_error(response).await? {
+        Answer::Platform(error) => begun.failed(error, started.elapsed()),
+        Answer::Function(response) => {
+            let body = response.bytes().await.context("the answer broke off")?;
+            begun.answered(body.to_vec(), started.elapsed())
+        }
+    }
 }
 
 /// The body that `-d` names: text, `@file`, or `-`.

@@ -1,0 +1,133 @@
+//! `fn` against a platform: what it prints for programs, and what it says when there is nothing to do or to show.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::process::Output;
+
+use rekindle_e2e::{Folder, shared};
+use serde_json::Value;
+
+const QUIET: &str = "import base64\n\ndef handler(event, context):\n    path = event.get('rawPath')\n    if path == '/raise':\n        raise ValueError('no')\n    \
+    if path == '/bytes':\n        return {'statusCode': 201, 'headers': {'content-type': 'image/png'}, 'isBase64Encoded': True, 'body': base64.b64encode(b'\\xff\\x00').decode()}\n    \
+    return {'statusCode': 200, 'headers': {'content-type': 'text/plain'}, 'body': 'well'}\n";
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What `fn invoke --json` printed, and whether it ended well. It prints nothing else.
+fn invoked(arguments: &[&str]) -> (Value, bool) {
+    let output = shared().cli(&[&["invoke", "--json"], arguments].concat());
+    assert_eq!(err(&output), "");
+    (serde_json::from_slice(&output.stdout).unwrap(), output.status.success())
+}
+
+#[test]
+fn an_invocation_is_told_as_one_json_object() {
+    shared().deploy(&Folder::python("told", "", QUIET));
+    let (told, well) = invoked(&["told", "--start", "restored"]);
+    assert!(well);
+    assert_eq!(
+        (&told["status"], &told["body"]),
+        (&200.into(), &"well".into()),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["start"], &told["headers"]["content-type"]),
+        (&"restored".into(), &"text/plain".into())
+    );
+    assert_eq!(told["request_id"], told["headers"]["x-request-id"]);
+    let phases = ["restore", "function"].map(|p| told["timing"][p].as_f64().unwrap());
+    assert!(
+        phases[0] > 0.0 && told["ms"].as_f64().unwrap() > phases[0] + phases[1],
+        "{told}"
+    );
+    let (again, _) = invoked(&["told"]);
+    assert_eq!(again["start"], "warm");
+
+    let (bytes, well) = invoked(&["told", "--path", "/bytes"]);
+    assert!(well);
+    assert_eq!(
+        (&bytes["status"], &bytes["body_base64"]),
+        (&201.into(), &"/wA=".into()),
+        "{bytes}"
+    );
+    assert_eq!(bytes.get("body"), None);
+    for (arguments, code) in [
+        (&["told", "--path", "/raise"][..], "function_error"),
+        (&["nosuch"], "function_not_found"),
+    ] {
+        let (error, well) = invoked(arguments);
+        assert!(!well, "{error}");
+        assert_eq!(error["error"]["code"], code, "{error}");
+        assert_eq!(error["error"]["request_id"], error["request_id"], "{error}");
+    }
+}
+
+#[test]
+fn a_folder_that_has_not_changed_makes_no_new_version() {
+    let folder = Folder::python("steady", "", QUIET);
+    let path = folder.path().to_str().unwrap();
+    let first = shared().deploy(&folder);
+    let again = shared().cli(&["deploy", path]);
+    assert!(again.status.success(), "{}", err(&again));
+    assert_eq!(
+        out(&again),
+        "steady is unchanged: version 1 stays live; --force makes a new one all the same\n"
+    );
+    assert_eq!(shared().deploy(&folder), first, "as JSON it is the version that stays");
+    let forced = shared().cli(&["deploy", path, "--force", "--json"]);
+    let forced: Value = serde_json::from_slice(&forced.stdout).unwrap();
+    assert_eq!(forced["version"], 2, "{forced}");
+    let changed = shared().deploy(&folder.file("main.py", &format!("{QUIET}# changed\n")));
+    assert_eq!(changed.version.0, 3);
+}
+
+#[test]
+fn a_function_that_has_written_nothing_is_said_to() {
+    shared().deploy(&Folder::python("silent", "snapshot = false", QUIET));
+    let logs = shared().cli(&["logs", "silent", "--tail", "5"]);
+    assert!(logs.status.success());
+    assert_eq!(out(&logs), "");
+    assert!(err(&logs).starts_with("silent has written nothing"), "{}", err(&logs));
+}
+
+#[test]
+fn deleting_what_is_not_there_says_so_and_asks_nobody() {
+    for arguments in [&["delete", "nosuch"][..], &["delete", "nosuch", "--yes"]] {
+        let output = shared().cli(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            err(&output).starts_with("error[function_not_found]:"),
+            "{}",
+            err(&output)
+        );
+    }
+    shared().deploy(&Folder::python("kept", "", QUIET));
+    let output = shared().cli(&["delete", "kept"]);
+    assert!(err(&output).contains("say --yes"), "{}", err(&output));
+    assert_eq!(shared().get("kept", "/").ok().text(), "well");
+}
+
+#[test]
+fn a_function_that_does_not_boot_is_told_of_in_words() {
+    for (name, code, told) in [
+        (
+            "exits",
+            "raise SystemExit(3)",
+            "the function's process exited with code 1 before it served HTTP",
+        ),
+        (
+            "dies",
+            "import os\nos.kill(os.getpid(), 9)",
+            "the function's process was killed by signal 9 (SIGKILL) before it served HTTP",
+        ),
+    ] {
+        let message = shared().try_deploy(&Folder::python(name, "", code)).unwrap_err();
+        assert!(message.contains(told), "{message}");
+    }
+}
