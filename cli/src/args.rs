@@ -8,7 +8,7 @@ use rekindle_wire::FunctionName;
 
 mod snapshot;
 
-pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand, StoreArgs};
+pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
 const EXAMPLES: &str = "\
 Examples:

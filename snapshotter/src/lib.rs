@@ -22,6 +22,7 @@ pub mod digest;
 mod flights;
 pub mod images;
 pub mod inspect;
+pub mod interchange;
 pub mod keys;
 pub mod layer;
 pub mod manifest;

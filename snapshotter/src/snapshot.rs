@@ -10,6 +10,7 @@ use rekindle_wire::SnapshotId;
 
 use crate::bundle::{SectionError, open_section, read_section};
 use crate::digest::Digest;
+use crate::images::ImageError;
 use crate::keys;
 use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Section};
 use crate::pagemap::{PageMap, ParseError};
@@ -116,6 +117,17 @@ pub enum OpenError {
         #[source]
         cause: std::io::Error,
     },
+    /// An image does not parse although its digest is right.
+    #[error("{name} of snapshot {id} cannot be used")]
+    Image {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The image.
+        name: String,
+        /// Why.
+        #[source]
+        cause: ImageError,
+    },
     /// A file that is not in the snapshot was asked for.
     #[error("snapshot {id} has no file \"{name}\"")]
     NoSuchFile {
@@ -153,6 +165,7 @@ impl OpenError {
             | Self::BundleSize { .. }
             | Self::Section { .. }
             | Self::PageMap { .. }
+            | Self::Image { .. }
             | Self::Extra { .. } => true,
         }
     }
@@ -215,6 +228,30 @@ impl Snapshot {
             Ok(())
         };
         on_blocking_thread(write).await
+    }
+
+    /// The pagemap image of a process as CRIU wrote it.
+    pub fn pagemap_image(&self, pid: u32) -> Result<Vec<u8>, OpenError> {
+        let entry = self.manifest.processes.iter().find(|p| p.pid == pid);
+        let name = format!("pagemap-{pid}.img");
+        match entry {
+            Some(entry) => self.section(&entry.pagemap, &name),
+            None => Err(OpenError::NoSuchFile {
+                id: self.id().clone(),
+                name,
+            }),
+        }
+    }
+
+    /// One of the files CRIU restores from; of process memory, its eager part only.
+    pub fn image(&self, name: &str) -> Result<Vec<u8>, OpenError> {
+        match self.manifest.images.iter().find(|i| i.name == name) {
+            Some(image) => self.section(&image.section, name),
+            None => Err(OpenError::NoSuchFile {
+                id: self.id().clone(),
+                name: name.to_owned(),
+            }),
+        }
     }
 
     /// Names of the files the worker added.

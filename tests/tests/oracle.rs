@@ -16,6 +16,7 @@ use rekindle_e2e::memory::{Comparison, areas, change_byte, compare, sealed};
 use rekindle_e2e::s3::{Line, ObjectStore};
 use rekindle_e2e::{Folder, Platform, RUNTIME, until};
 use rekindle_snapshotter::Snapshot;
+use rekindle_snapshotter::interchange::export;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -175,7 +176,19 @@ fn a_lazy_restore_gives_the_memory_that_an_eager_one_gives_byte_for_byte() {
     let id = version.snapshot.unwrap().id;
     let manifest = RUNTIME.block_on(Snapshot::open(&client, &id)).unwrap().manifest;
 
-    let eager = Eager::restore(&platform, &manifest, images.path());
+    // What is exported is what CRIU wrote, file by file, and what stock CRIU restores here.
+    let place = tempfile::tempdir().unwrap();
+    let exported = place.path().join("exported");
+    RUNTIME.block_on(export(&client, &id, &exported)).unwrap();
+    for entry in std::fs::read_dir(images.path()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".img") {
+            let [was, is] = [images.path(), &exported].map(|d| std::fs::read(d.join(&name)).unwrap());
+            assert!(was == is, "{name} is exported otherwise than CRIU wrote it");
+        }
+    }
+
+    let eager = Eager::restore(&platform, &manifest, &exported);
     let original = platform.instances_of("stopped").pop().unwrap();
     let original = host::processes(&platform, original.id.as_str());
     thread::scope(|s| {

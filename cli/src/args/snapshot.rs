@@ -1,5 +1,7 @@
 //! The command line of `fn snapshot`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use rekindle_wire::SnapshotId;
 
@@ -9,8 +11,12 @@ use super::{Listing, Places, S3Args};
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
-  fn snapshot list                 every snapshot in the platform's store
-  fn snapshot delete s-0198c0de    remove one that was imported
+  fn snapshot list                            every snapshot in the platform's store
+  fn snapshot inspect s-0198c0de --svg map.svg  what is in it, and a picture of its memory
+  fn snapshot export s-0198c0de images        what CRIU wrote, for `criu restore -D images`
+  fn snapshot import images --name nightly    plain, compressed or incremental images into the store
+  fn snapshot delete s-0198c0de               remove one that was imported
+  fn snapshot compress images --block 64K     as CRIU 4.3 does; decompress is the way back
 
 The store is that of the platform that runs on this machine; --s3-endpoint names another one.")]
 pub(crate) struct SnapshotArgs {
@@ -29,6 +35,61 @@ pub(crate) enum SnapshotCommand {
         #[command(flatten)]
         listing: Listing,
     },
+    /// Show what is in a snapshot or an image directory: mappings, how they are stored, the working set, what is shared.
+    Inspect {
+        /// The snapshot, or a directory that CRIU dumped into.
+        #[arg(value_name = "ID|DIR")]
+        what: String,
+        /// Draw the memory map.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+        #[command(flatten)]
+        listing: Listing,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Write a snapshot's images as CRIU wrote them, for stock `criu restore`.
+    Export {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The directory; it must not be there yet.
+        dir: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Make a snapshot of a directory that CRIU dumped into: plain, compressed by CRIU 4.3, or with pre-dumps as parents.
+    Import {
+        /// The image directory.
+        dir: PathBuf,
+        /// What to call it in listings; the directory's name by default.
+        #[arg(long)]
+        name: Option<String>,
+        /// Where compressed or incremental images are unpacked meanwhile; needs room for all of their memory.
+        #[arg(long, value_name = "DIR", env = "TMPDIR", default_value = "/tmp")]
+        scratch: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Compress the pages of an image directory in place, as CRIU 4.3 does.
+    Compress {
+        /// The image directory.
+        dir: PathBuf,
+        /// Memory of a block: a multiple of 4K, at most 4M. 4K compresses page by page.
+        #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = block)]
+        block: u64,
+        /// 1 compresses best, up to 65537 is faster.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        acceleration: i32,
+        #[command(flatten)]
+        conversion: ConversionArgs,
+    },
+    /// Undo the compression of an image directory in place.
+    Decompress {
+        /// The image directory.
+        dir: PathBuf,
+        #[command(flatten)]
+        conversion: ConversionArgs,
+    },
     /// Remove a snapshot that was imported.
     #[command(visible_alias = "rm")]
     Delete {
@@ -40,6 +101,33 @@ pub(crate) enum SnapshotCommand {
         #[command(flatten)]
         store: StoreArgs,
     },
+}
+
+/// How an image directory is converted.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ConversionArgs {
+    /// Keep no `.bak` of the files that are replaced.
+    #[arg(long)]
+    pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// Reads `64K`, `1M` or bytes.
+fn block(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        _ => return Err(format!("\"{text}\" is no size: write 64K or 1M")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("\"{text}\" is no size: write 64K or 1M"))?;
+    number
+        .checked_mul(unit)
+        .ok_or_else(|| format!("\"{text}\" is too large"))
 }
 
 /// Which store: that of the platform whose run directory this is, unless one is named.

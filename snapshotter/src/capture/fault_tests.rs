@@ -119,7 +119,10 @@ async fn a_snapshot_gives_back_its_files_its_memory_and_its_extra_files() {
     assert!(matches!(missing, OpenError::NoSuchFile { .. }));
     let report = crate::inspect(&captured.server.store, snapshot.id()).await.unwrap();
     assert_eq!(report.summary, captured.published.summary);
-    assert_eq!((report.processes, report.chunks, report.eager_bytes), (1, 1, 4096));
+    assert_eq!(
+        (report.processes.len(), report.chunks, report.eager_bytes),
+        (1, 1, 4096)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,6 +23,17 @@ pub enum FramingError {
     Cut(usize),
 }
 
+/// The messages of an image that begins with its own magic number alone.
+pub(super) fn bare_entries(bytes: &[u8], magic: u32) -> Result<Vec<&[u8]>, FramingError> {
+    match word(bytes) {
+        Some((found, rest)) if found == magic => messages(rest),
+        found => Err(FramingError::Magic {
+            found: found.map(|(found, _)| (found, 0)),
+            expected: magic,
+        }),
+    }
+}
+
 fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<4>()?;
     Some((u32::from_le_bytes(*head), rest))
@@ -31,12 +42,16 @@ fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
 /// The messages of an image of kind `magic`, in order.
 pub(super) fn entries(bytes: &[u8], magic: u32) -> Result<Vec<&[u8]>, FramingError> {
     let head = word(bytes).and_then(|(common, rest)| word(rest).map(|(kind, rest)| ((common, kind), rest)));
-    let Some((_, mut rest)) = head.filter(|(found, _)| *found == (COMMON_MAGIC, magic)) else {
+    let Some((_, rest)) = head.filter(|(found, _)| *found == (COMMON_MAGIC, magic)) else {
         return Err(FramingError::Magic {
             found: head.map(|(found, _)| found),
             expected: magic,
         });
     };
+    messages(rest)
+}
+
+fn messages(mut rest: &[u8]) -> Result<Vec<&[u8]>, FramingError> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let cut = FramingError::Cut(found.len());
@@ -54,9 +69,14 @@ pub(super) fn entries(bytes: &[u8], magic: u32) -> Result<Vec<&[u8]>, FramingErr
 
 /// An image of kind `magic` with these messages. A message is at most 4 GiB, as it came from such an image.
 pub(super) fn image<'a>(magic: u32, messages: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut out = Vec::new();
-    out.extend_from_slice(&COMMON_MAGIC.to_le_bytes());
-    out.extend_from_slice(&magic.to_le_bytes());
+    let mut out = COMMON_MAGIC.to_le_bytes().to_vec();
+    out.extend_from_slice(&bare_image(magic, messages));
+    out
+}
+
+/// The same without the common magic number.
+pub(super) fn bare_image<'a>(magic: u32, messages: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut out = magic.to_le_bytes().to_vec();
     for message in messages {
         out.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(message);

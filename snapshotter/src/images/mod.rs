@@ -8,16 +8,27 @@
 mod core;
 mod files;
 mod framing;
+mod inventory;
+mod mappings;
 mod mm;
+mod names;
 mod pagemap;
+mod stored;
 mod template;
 #[cfg(test)]
 pub(crate) mod testing;
+mod wire;
 
 pub use self::core::rseq_area;
 pub use framing::FramingError;
+pub use inventory::Inventory;
+pub use mappings::{Backing, Mapping, parse_mappings};
 pub use mm::{Vma, parse_vmas, parse_wiped_on_fork};
+pub use names::file_names;
 pub use pagemap::{PagemapEntry, PagemapImage};
+pub use stored::{
+    BLOCK_BYTES_MAX, Blocks, PE_LAZY, PE_PARENT, PE_PAYLOAD_ALIGNED, PE_PRESENT, StoredPagemap, StoredRun,
+};
 pub use template::{TemplateArea, TemplateImages, TemplateLayout, TemplateProcess, map_templates};
 
 /// Why bytes are not the image they should be.
@@ -59,6 +70,43 @@ pub enum ImageError {
     Parent {
         /// Its address.
         address: u64,
+    },
+    /// A field that cannot be edited.
+    #[error("a message of the CRIU {kind} image is no protobuf")]
+    Wire {
+        /// Which kind of image.
+        kind: &'static str,
+        /// Where.
+        #[source]
+        cause: wire::WireError,
+    },
+    /// Blocks whose counts or sizes contradict each other.
+    #[error("compressed blocks of the pagemap entry at {address:#x} are inconsistent")]
+    Blocks {
+        /// Its address.
+        address: u64,
+    },
+    /// A mapping that ends before it begins.
+    #[error("the mapping at {address:#x} ends before it begins")]
+    Mapping {
+        /// Its address.
+        address: u64,
+    },
+    /// Flags that contradict each other.
+    #[error("pagemap entry at {address:#x} has the flags {flags:#x}, which contradict each other")]
+    Flags {
+        /// Its address.
+        address: u64,
+        /// Its flags.
+        flags: u32,
+    },
+    /// An image directory of another version, or compressed in a way that is not known.
+    #[error("image version {version} with compression {compress} is not known: this build reads CRIU 4.3 and older")]
+    Version {
+        /// The version.
+        version: u32,
+        /// How its pages are compressed.
+        compress: u32,
     },
     /// Pages that were left in the dumped process.
     #[error("pagemap entry at {address:#x} has no pages in the image: dump without --lazy-pages")]

@@ -6,8 +6,8 @@ use super::{ImageError, framing};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::PageIndex;
 
-const PAGEMAP_MAGIC: u32 = 0x5608_4025;
-const KIND: &str = "pagemap";
+pub(super) const PAGEMAP_MAGIC: u32 = 0x5608_4025;
+pub(super) const KIND: &str = "pagemap";
 
 /// The pages are in the parent image.
 const PE_PARENT: u32 = 1 << 0;
@@ -17,27 +17,27 @@ const PE_LAZY: u32 = 1 << 1;
 const PE_PRESENT: u32 = 1 << 2;
 
 /// Addresses end here: 57 bits.
-const ADDRESS_END: u64 = 1 << 57;
+pub(super) const ADDRESS_END: u64 = 1 << 57;
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct HeadMessage {
+pub(super) struct HeadMessage {
     #[prost(uint32, required, tag = "1")]
-    pages_id: u32,
+    pub(super) pages_id: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct EntryMessage {
+pub(super) struct EntryMessage {
     #[prost(uint64, required, tag = "1")]
-    vaddr: u64,
+    pub(super) vaddr: u64,
     /// Zero where the number is in `nr_pages`, as CRIU writes it from 4.0 on.
     #[prost(uint32, required, tag = "2")]
-    compat_nr_pages: u32,
+    pub(super) compat_nr_pages: u32,
     #[prost(bool, optional, tag = "3")]
-    in_parent: Option<bool>,
+    pub(super) in_parent: Option<bool>,
     #[prost(uint32, optional, tag = "4")]
-    flags: Option<u32>,
+    pub(super) flags: Option<u32>,
     #[prost(uint64, optional, tag = "5")]
-    nr_pages: Option<u64>,
+    pub(super) nr_pages: Option<u64>,
 }
 
 /// A run of pages in a pagemap image.

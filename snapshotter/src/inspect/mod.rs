@@ -1,19 +1,52 @@
-//! A snapshot in numbers, for people.
+//! Snapshots and image directories in numbers and pictures, for people.
 
+mod directory;
 mod listing;
+mod picture;
+mod shared;
+mod view;
 
-pub use listing::{Listed, Listing, list};
-
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
 use serde::Serialize;
 
+use crate::images::{ImageError, StoredPagemap, file_names, parse_mappings};
 use crate::keys;
 use crate::manifest::Origin;
+use crate::pagemap::PageIndex;
 use crate::snapshot::{OpenError, Snapshot};
 use crate::store::Store;
+use crate::working_set::load_working_set;
+
+pub use directory::{DirectoryInspection, inspect_directory};
+pub use listing::{Listed, Listing, list};
+pub use picture::draw;
+pub use shared::SharedWith;
+pub use view::{Kind, Kinds, MappingView, ProcessView, Span};
+
+/// Regions by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RegionCounts {
+    /// All zero.
+    pub zero: usize,
+    /// As they are.
+    pub raw: usize,
+    /// LZ4.
+    pub compressed: usize,
+}
+
+/// What is known of a snapshot's working set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WorkingSetSummary {
+    /// Its pages.
+    pub pages: usize,
+    /// Of them, all zero.
+    pub zero_pages: usize,
+    /// Its size as stored.
+    pub stored_bytes: u64,
+}
 
 /// What a snapshot is of, and how large its parts are.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,35 +57,61 @@ pub struct Inspection {
     pub origin: Origin,
     /// When it was published, seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// CRIU's version.
+    /// CRIU's version; empty where the images were imported.
     pub criu: String,
     /// The kernel it was made on.
     pub kernel: String,
-    /// Processes in it.
-    pub processes: usize,
-    /// Regions, those that are all zero included.
-    pub regions: usize,
+    /// Its regions.
+    pub regions: RegionCounts,
     /// Chunks its regions lie in.
     pub chunks: usize,
     /// Size of images, page maps and eager pages together, as stored.
     pub bundle_bytes: u64,
     /// Memory that must be there before a restore begins, bytes.
     pub eager_bytes: u64,
-    /// Size of the working set as stored, once there is one.
-    pub working_set_bytes: Option<u64>,
+    /// Its working set, once there is one.
+    pub working_set: Option<WorkingSetSummary>,
     /// Memory divided by what is stored for it, bundle included.
     pub ratio: f64,
+    /// The newest other snapshots that have regions of this one, the most first.
+    pub shared_with: Vec<SharedWith>,
+    /// The memory of each process, by pid.
+    pub processes: Vec<ProcessView>,
 }
 
-/// Look at a snapshot in the store.
+/// Look at a snapshot in the store: manifest, bundle and working set are read, no chunk.
 pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenError> {
     let snapshot = Snapshot::open(store, id).await?;
-    let working_set = match store.head(&keys::working_set(id)).await {
+    let in_store = |cause| OpenError::Store { id: id.clone(), cause };
+    let stored_bytes = match store.head(&keys::working_set(id)).await {
         Ok(found) => Some(found.len),
         Err(error) if error.is_not_found() => None,
-        Err(cause) => return Err(OpenError::Store { id: id.clone(), cause }),
+        Err(cause) => return Err(in_store(cause)),
     };
+    // One that is damaged is none to a restore either.
+    let pages = Box::pin(load_working_set(store, id)).await.ok().flatten();
+    let working_set = stored_bytes
+        .zip(pages.as_ref())
+        .map(|(stored_bytes, pages)| WorkingSetSummary {
+            pages: pages.len(),
+            zero_pages: pages.iter().filter(|p| p.content.is_none()).count(),
+            stored_bytes,
+        });
+    let mut touched: BTreeMap<u32, Vec<PageIndex>> = BTreeMap::new();
+    for page in pages.iter().flatten() {
+        touched.entry(page.pid).or_default().push(page.page);
+    }
+    let maps = snapshot.processes.iter().map(|p| &*p.page_map);
+    let shared_with = Box::pin(shared::shared_with(store, id, maps)).await.map_err(in_store)?;
     let regions = || snapshot.processes.iter().flat_map(|p| p.page_map.regions());
+    let mut counts = RegionCounts::default();
+    for region in regions() {
+        match region.payload.map(|p| p.encoding) {
+            None => counts.zero += 1,
+            Some(crate::codec::Encoding::Raw) => counts.raw += 1,
+            Some(_) => counts.compressed += 1,
+        }
+    }
     let chunks: HashSet<_> = regions().filter_map(|r| r.payload).map(|p| p.chunk.id).collect();
     let manifest = &snapshot.manifest;
     let stored = manifest.totals.stored_bytes + manifest.bundle_bytes;
@@ -62,12 +121,38 @@ pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenE
         created_unix_s: manifest.created_unix_s,
         criu: manifest.criu.clone(),
         kernel: manifest.kernel.clone(),
-        processes: snapshot.processes.len(),
-        regions: regions().count(),
+        regions: counts,
         chunks: chunks.len(),
         bundle_bytes: manifest.bundle_bytes,
         eager_bytes: manifest.totals.eager_bytes,
-        working_set_bytes: working_set,
+        working_set,
         ratio: manifest.totals.memory_bytes as f64 / stored.max(1) as f64,
+        shared_with,
+        processes: processes(&snapshot, touched)?,
     })
+}
+
+fn processes(snapshot: &Snapshot, mut touched: BTreeMap<u32, Vec<PageIndex>>) -> Result<Vec<ProcessView>, OpenError> {
+    let unusable = |name: &str| {
+        let (id, name) = (snapshot.id().clone(), name.to_owned());
+        move |cause: ImageError| OpenError::Image { id, name, cause }
+    };
+    let files = match snapshot.image("files.img") {
+        Ok(bytes) => file_names(&bytes).map_err(unusable("files.img"))?,
+        Err(OpenError::NoSuchFile { .. }) => HashMap::new(),
+        Err(error) => return Err(error),
+    };
+    let mut views = Vec::with_capacity(snapshot.processes.len());
+    for process in &snapshot.processes {
+        let pid = process.pid;
+        let name = format!("mm-{pid}.img");
+        let mappings = parse_mappings(&snapshot.image(&name)?).map_err(unusable(&name))?;
+        let name = format!("pagemap-{pid}.img");
+        let pagemap = StoredPagemap::parse(&snapshot.pagemap_image(pid)?).map_err(unusable(&name))?;
+        let spans = view::spans_of_snapshot(&process.page_map, &pagemap);
+        let mut pages = touched.remove(&pid).unwrap_or_default();
+        pages.sort_unstable();
+        views.push(ProcessView::new(pid, &mappings, &files, &spans, &pages));
+    }
+    Ok(views)
 }

@@ -1,7 +1,10 @@
 //! `fn snapshot`: looks at snapshots in the object store and moves them in and out of it. It talks to the store itself,
 //! which is where all of a snapshot is, so that large data takes no detour.
 
+mod convert;
 mod delete;
+mod exchange;
+mod inspect;
 mod list;
 
 use std::process::ExitCode;
@@ -24,6 +27,26 @@ pub(crate) fn execute(command: &SnapshotCommand) -> Result<ExitCode> {
 async fn run(command: &SnapshotCommand) -> Result<ExitCode> {
     match command {
         SnapshotCommand::List { store, listing } => list::run(&open(store).await?, *listing).await,
+        SnapshotCommand::Inspect {
+            what,
+            svg,
+            listing,
+            store,
+        } => inspect::run(what, svg.as_deref(), *listing, store).await,
+        SnapshotCommand::Export { id, dir, store } => exchange::export_to(&open(store).await?, id, dir).await,
+        SnapshotCommand::Import {
+            dir,
+            name,
+            scratch,
+            store,
+        } => exchange::import_from(&open(store).await?, dir, name.as_deref(), scratch).await,
+        SnapshotCommand::Compress {
+            dir,
+            block,
+            acceleration,
+            conversion,
+        } => convert::compress(dir, *block, *acceleration, *conversion),
+        SnapshotCommand::Decompress { dir, conversion } => convert::decompress(dir, *conversion),
         SnapshotCommand::Delete { id, force, store } => delete::run(&open(store).await?, id, *force).await,
     }
 }

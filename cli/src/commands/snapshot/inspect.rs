@@ -1,0 +1,192 @@
+//! `fn snapshot inspect`.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, anyhow};
+use rekindle_snapshotter::inspect;
+use rekindle_snapshotter::inspect::{DirectoryInspection, Inspection, ProcessView, draw, inspect_directory};
+use rekindle_wire::SnapshotId;
+
+use crate::args::{Listing, StoreArgs};
+use crate::show;
+
+/// Others that are named before the rest is summed up.
+const OTHERS_SHOWN: usize = 8;
+
+/// Shows a snapshot by its id, else the image directory of that name; draws its memory into `svg`.
+pub(super) async fn run(what: &str, svg: Option<&Path>, listing: Listing, store: &StoreArgs) -> Result<ExitCode> {
+    let dir = Path::new(what);
+    // A directory of the name of an id is one that was exported to it.
+    if let Ok(id) = what.parse::<SnapshotId>()
+        && !dir.is_dir()
+    {
+        let found = Box::pin(inspect::inspect(&super::open(store).await?, &id)).await?;
+        picture(svg, &format!("{id}: {}", found.origin), &found.processes)?;
+        if listing.json {
+            show::print_json(&found)?;
+        } else {
+            print(&found);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !dir.is_dir() {
+        return Err(anyhow!(
+            "{what}: neither a snapshot's id (see `fn snapshot list`) nor a directory"
+        ));
+    }
+    let found = inspect_directory(dir)?;
+    picture(svg, what, &found.processes)?;
+    if listing.json {
+        show::print_json(&found)?;
+    } else {
+        print_directory(&found);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn picture(svg: Option<&Path>, title: &str, processes: &[ProcessView]) -> Result<()> {
+    let Some(path) = svg else { return Ok(()) };
+    fs::write(path, draw(title, processes)).with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+fn print(found: &Inspection) {
+    let line = |name: &str, text: String| println!("{name:<13}{}", show::harmless(&text, &[]));
+    let made = UNIX_EPOCH + Duration::from_secs(u64::try_from(found.created_unix_s).unwrap_or(0));
+    line("snapshot", found.summary.id.to_string());
+    line("of", found.origin.to_string());
+    let by = if found.criu.is_empty() {
+        String::new()
+    } else {
+        format!(" by CRIU {}", found.criu)
+    };
+    line(
+        "made",
+        format!(
+            "{} on Linux {}{by}",
+            humantime::format_rfc3339_seconds(made),
+            found.kernel
+        ),
+    );
+    let s = &found.summary;
+    line(
+        "memory",
+        format!(
+            "{}: {} zero, {} eager, the rest in {} as {} (ratio {:.1}, bundle included)",
+            show::bytes(s.memory_bytes),
+            show::bytes(s.zero_bytes),
+            show::bytes(found.eager_bytes),
+            show::count(found.chunks, "chunk"),
+            show::bytes(s.stored_bytes),
+            found.ratio
+        ),
+    );
+    let r = &found.regions;
+    line(
+        "regions",
+        format!("{} zero, {} raw, {} compressed", r.zero, r.raw, r.compressed),
+    );
+    line(
+        "bundle",
+        format!("{}: images, page maps, eager pages", show::bytes(found.bundle_bytes)),
+    );
+    line("frozen", show::millis(s.frozen_ms));
+    let working_set = match &found.working_set {
+        None => "none yet: the first restores record it".to_owned(),
+        Some(w) => {
+            let bytes = w.pages as u64 * 4096;
+            let share = 100.0 * bytes as f64 / s.memory_bytes.max(1) as f64;
+            format!(
+                "{} ({}, {share:.1} % of memory, {} of them zero), stored as {}",
+                show::count(w.pages, "page"),
+                show::bytes(bytes),
+                w.zero_pages,
+                show::bytes(w.stored_bytes)
+            )
+        }
+    };
+    line("working set", working_set);
+    if found.shared_with.is_empty() {
+        line("shared", "with no other snapshot".to_owned());
+    }
+    for other in found.shared_with.iter().take(OTHERS_SHOWN) {
+        let share = 100.0 * other.bytes as f64 / s.stored_bytes.max(1) as f64;
+        line(
+            "shared",
+            format!(
+                "{} ({share:.0} % of what is stored) with {}",
+                show::bytes(other.bytes),
+                other.id
+            ),
+        );
+    }
+    if let Some(more) = found.shared_with.len().checked_sub(OTHERS_SHOWN).filter(|n| *n > 0) {
+        line("", format!("and with {more} more"));
+    }
+    print_processes(&found.processes);
+}
+
+fn print_directory(found: &DirectoryInspection) {
+    let form = match (found.compressed, found.block_bytes) {
+        (false, _) => "plain".to_owned(),
+        (true, Some(bytes)) => format!("compressed by CRIU 4.3, blocks of {}", show::bytes(u64::from(bytes))),
+        (true, None) => "compressed by CRIU 4.3".to_owned(),
+    };
+    let parent = if found.has_parent { ", with a parent" } else { "" };
+    println!("{:<13}{form}{parent}", "images");
+    println!(
+        "{:<13}{}",
+        "memory",
+        show::bytes(found.kinds.total() + found.shared_memory_bytes)
+    );
+    println!("{:<13}{}", "pages images", show::bytes(found.stored_bytes));
+    if found.shared_memory_bytes > 0 {
+        println!("{:<13}{}", "shared memory", show::bytes(found.shared_memory_bytes));
+    }
+    print_processes(&found.processes);
+}
+
+/// Mappings with memory in the snapshot, one a line.
+fn print_processes(processes: &[ProcessView]) {
+    let size = |n: u64| if n == 0 { "-".to_owned() } else { show::bytes(n) };
+    for process in processes {
+        let (full, empty): (Vec<_>, Vec<_>) = process.mappings.iter().partition(|m| m.kinds.total() > 0);
+        println!();
+        println!(
+            "process {}, {} without memory of their own",
+            process.pid,
+            show::count(empty.len(), "mapping")
+        );
+        let mut table = show::table([
+            "ADDRESS",
+            "ACCESS",
+            "SIZE",
+            "ZERO",
+            "RAW",
+            "COMPRESSED",
+            "EAGER",
+            "PARENT",
+            "STORED",
+            "WORKING SET",
+            "WHAT",
+        ]);
+        for m in full {
+            table.add_row([
+                format!("{:#x}", m.start),
+                m.access.clone(),
+                show::bytes(m.end - m.start),
+                size(m.kinds.zero_bytes),
+                size(m.kinds.raw_bytes),
+                size(m.kinds.compressed_bytes),
+                size(m.kinds.eager_bytes),
+                size(m.kinds.parent_bytes),
+                size(m.stored_bytes),
+                size(m.working_set_bytes),
+                show::harmless(&m.name, &[]),
+            ]);
+        }
+        show::print_table(&table);
+    }
+}

@@ -1,0 +1,150 @@
+//! `mm-PID.img` once more, for people and for conversions: every mapping with what it is of.
+
+use prost::Message as _;
+
+use super::{ImageError, framing};
+
+const KIND: &str = "mm";
+const MM_MAGIC: u32 = 0x5749_2820;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MmMappings {
+    #[prost(message, repeated, tag = "14")]
+    vmas: Vec<VmaEntry>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct VmaEntry {
+    #[prost(uint64, required, tag = "1")]
+    start: u64,
+    #[prost(uint64, required, tag = "2")]
+    end: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pgoff: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    shmid: Option<u64>,
+    #[prost(uint32, optional, tag = "5")]
+    prot: Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    flags: Option<u32>,
+    #[prost(uint32, optional, tag = "7")]
+    status: Option<u32>,
+}
+
+const MAP_SHARED: u32 = 0x1;
+const MAP_HUGETLB: u32 = 0x4_0000;
+const MAP_GROWSDOWN: u32 = 0x100;
+const STATUS_HEAP: u32 = 1 << 5;
+const STATUS_STACK: u32 = 1 << 1;
+const STATUS_VSYSCALL: u32 = 1 << 2;
+const STATUS_VDSO: u32 = 1 << 3;
+const STATUS_VVAR: u32 = 1 << 12;
+const STATUS_FILE_PRIVATE: u32 = 1 << 6;
+const STATUS_FILE_SHARED: u32 = 1 << 7;
+const STATUS_ANON_SHARED: u32 = 1 << 8;
+const STATUS_SYSVIPC: u32 = 1 << 10;
+const STATUS_GUARD: u32 = 1 << 16;
+/// The mapping belongs to a plugin, such as one for GPUs.
+const STATUS_PLUGIN: u32 = 1 << 27;
+
+/// What a mapping is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// The heap that `brk` moves.
+    Heap,
+    /// A stack.
+    Stack,
+    /// Memory of the process alone.
+    Anonymous,
+    /// Memory shared with other processes.
+    Shared,
+    /// A file, by its id in `files.img`; what is changed in memory stays private.
+    FilePrivate(u64),
+    /// A file, by its id in `files.img`.
+    FileShared(u64),
+    /// The kernel's own: vdso, vvar, vsyscall.
+    Kernel,
+}
+
+/// A mapping of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Address of its first byte.
+    pub start: u64,
+    /// One past its last byte.
+    pub end: u64,
+    /// Where it begins in what it maps, bytes.
+    pub offset: u64,
+    /// What may be done with it: 1 read, 2 write, 4 execute.
+    pub access: u32,
+    /// What it is of.
+    pub backing: Backing,
+    flags: u32,
+    status: u32,
+    shmid: u64,
+}
+
+impl Mapping {
+    /// Whether CRIU 4.3 wants its pages uncompressed: huge pages, and what belongs to a plugin.
+    pub fn is_kept_raw(&self) -> bool {
+        self.flags & MAP_HUGETLB != 0 || self.status & STATUS_PLUGIN != 0
+    }
+
+    /// The shared object its pages are dumped with, if they are not dumped with its process.
+    pub fn shared_object(&self) -> Option<u64> {
+        let shared = STATUS_FILE_SHARED | STATUS_ANON_SHARED | STATUS_SYSVIPC;
+        (self.flags & MAP_SHARED != 0 || self.status & shared != 0).then_some(self.shmid)
+    }
+}
+
+/// The mappings in an mm image, by address. Ranges of guard pages inside them are none.
+pub fn parse_mappings(image: &[u8]) -> Result<Vec<Mapping>, ImageError> {
+    let entries = framing::entries(image, MM_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let first = *entries.first().ok_or(ImageError::Empty(KIND))?;
+    let mm = MmMappings::decode(first).map_err(|cause| ImageError::Message {
+        kind: KIND,
+        entry: 0,
+        cause,
+    })?;
+    let mut mappings = Vec::with_capacity(mm.vmas.len());
+    for vma in mm.vmas {
+        let (flags, status) = (vma.flags.unwrap_or(0), vma.status.unwrap_or(0));
+        if status & STATUS_GUARD != 0 {
+            continue;
+        }
+        if vma.start >= vma.end {
+            return Err(ImageError::Mapping { address: vma.start });
+        }
+        let shmid = vma.shmid.unwrap_or(0);
+        mappings.push(Mapping {
+            start: vma.start,
+            end: vma.end,
+            offset: vma.pgoff.unwrap_or(0),
+            access: vma.prot.unwrap_or(0),
+            backing: backing(flags, status, shmid),
+            flags,
+            status,
+            shmid,
+        });
+    }
+    mappings.sort_by_key(|m| m.start);
+    Ok(mappings)
+}
+
+fn backing(flags: u32, status: u32, shmid: u64) -> Backing {
+    if status & (STATUS_VSYSCALL | STATUS_VDSO | STATUS_VVAR) != 0 {
+        Backing::Kernel
+    } else if status & STATUS_HEAP != 0 {
+        Backing::Heap
+    } else if status & STATUS_FILE_PRIVATE != 0 {
+        Backing::FilePrivate(shmid)
+    } else if status & STATUS_FILE_SHARED != 0 {
+        Backing::FileShared(shmid)
+    } else if status & (STATUS_ANON_SHARED | STATUS_SYSVIPC) != 0 {
+        Backing::Shared
+    } else if status & STATUS_STACK != 0 || flags & MAP_GROWSDOWN != 0 {
+        Backing::Stack
+    } else {
+        Backing::Anonymous
+    }
+}

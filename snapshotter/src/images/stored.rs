@@ -1,0 +1,286 @@
+//! `pagemap-*.img` in every form CRIU gives it: pages in a parent directory (`PE_PARENT`), and from CRIU 4.3 on pages
+//! stored as LZ4 blocks. [`super::PagemapImage`] is the plain form, which all else works with.
+//!
+//! ```text
+//! pages-N.img of a compressed run:  [to a multiple of 4096, if PE_PAYLOAD_ALIGNED] block block … block
+//! a block of B bytes of memory:     no bytes: all zero · B bytes: as it is · fewer: one LZ4 block
+//! ```
+//!
+//! Source: the messages and the checks of CRIU 4.3's `crit`.
+
+use prost::Message as _;
+
+use super::pagemap::{ADDRESS_END, EntryMessage, HeadMessage, KIND, PAGEMAP_MAGIC};
+use super::{ImageError, framing, wire};
+use crate::codec::PAGE_BYTES;
+
+/// The pages are in the parent image.
+pub const PE_PARENT: u32 = 1 << 0;
+/// The pages may be restored lazily.
+pub const PE_LAZY: u32 = 1 << 1;
+/// The pages are in the pages image.
+pub const PE_PRESENT: u32 = 1 << 2;
+/// The run's bytes begin at a multiple of the page size.
+pub const PE_PAYLOAD_ALIGNED: u32 = 1 << 3;
+
+/// Most bytes of memory in a block.
+pub const BLOCK_BYTES_MAX: usize = 4 << 20;
+
+const FIELD_ADDRESS: u64 = 1;
+const FIELD_COMPAT_PAGES: u64 = 2;
+const FIELD_IN_PARENT: u64 = 3;
+const FIELD_FLAGS: u64 = 4;
+const FIELD_PAGES: u64 = 5;
+const FIELD_BLOCKS: u64 = 6;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BlocksMessage {
+    #[prost(uint32, repeated, packed = "true", tag = "1")]
+    block_sizes: Vec<u32>,
+    #[prost(uint64, required, tag = "2")]
+    total_payload_size: u64,
+    #[prost(uint32, required, tag = "3")]
+    pages_per_block: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BlocksOnly {
+    #[prost(message, optional, tag = "6")]
+    blocks: Option<BlocksMessage>,
+}
+
+/// How a run's pages are cut into blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocks {
+    /// Bytes of each block in the pages image.
+    pub sizes: Vec<u32>,
+    /// Pages of each block; the last may have fewer.
+    pub pages_per_block: u32,
+}
+
+/// A run of pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRun {
+    /// Address of its first page; of shared memory, its place in the object.
+    pub address: u64,
+    /// How many pages.
+    pub pages: u64,
+    /// `PE_*`.
+    pub flags: u32,
+    /// Its blocks, if its pages are not there one after the other.
+    pub blocks: Option<Blocks>,
+    message: Vec<u8>,
+}
+
+/// A pagemap image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPagemap {
+    /// N of the `pages-N.img` that has the pages.
+    pub pages_id: u32,
+    /// The runs, by address.
+    pub runs: Vec<StoredRun>,
+    head: Vec<u8>,
+}
+
+impl StoredRun {
+    /// Whether its pages are in the pages image beside it.
+    pub fn is_present(&self) -> bool {
+        self.flags & PE_PRESENT != 0
+    }
+
+    /// One past its last byte.
+    pub fn end(&self) -> u64 {
+        self.address + self.pages * PAGE_BYTES as u64
+    }
+
+    /// Bytes it has in the pages image, padding aside.
+    pub fn payload_bytes(&self) -> u64 {
+        match &self.blocks {
+            _ if !self.is_present() => 0,
+            Some(blocks) => blocks.sizes.iter().map(|s| u64::from(*s)).sum(),
+            None => self.pages * PAGE_BYTES as u64,
+        }
+    }
+
+    /// The same run with other flags and blocks.
+    pub fn stored_as(&self, flags: u32, blocks: Option<Blocks>) -> Result<Self, ImageError> {
+        let mut message = edited(wire::without(&self.message, FIELD_BLOCKS))?;
+        if flags != self.flags {
+            message = edited(wire::with_varint(&message, FIELD_FLAGS, flags.into()))?;
+        }
+        if let Some(blocks) = &blocks {
+            let blocks = BlocksMessage {
+                block_sizes: blocks.sizes.clone(),
+                total_payload_size: blocks.sizes.iter().map(|s| u64::from(*s)).sum(),
+                pages_per_block: blocks.pages_per_block,
+            };
+            message = edited(wire::with_bytes(&message, FIELD_BLOCKS, &blocks.encode_to_vec()))?;
+        }
+        Ok(Self {
+            flags,
+            blocks,
+            message,
+            ..*self
+        })
+    }
+
+    /// A part of the run, or what makes it longer, with its pages in the pages image as they are.
+    pub fn present_as(&self, address: u64, pages: u64, flags: u32) -> Result<Self, ImageError> {
+        let mut message = edited(wire::without(&self.message, FIELD_IN_PARENT))?;
+        for (field, value) in [
+            (FIELD_ADDRESS, address),
+            (FIELD_COMPAT_PAGES, 0),
+            (FIELD_FLAGS, flags.into()),
+            (FIELD_PAGES, pages),
+        ] {
+            message = edited(wire::with_varint(&message, field, value))?;
+        }
+        Ok(Self {
+            address,
+            pages,
+            flags,
+            blocks: None,
+            message: edited(wire::without(&message, FIELD_BLOCKS))?,
+        })
+    }
+}
+
+fn edited(result: Result<Vec<u8>, wire::WireError>) -> Result<Vec<u8>, ImageError> {
+    result.map_err(|cause| ImageError::Wire { kind: KIND, cause })
+}
+
+impl StoredPagemap {
+    /// Read a pagemap image. Every count is checked; memory used is proportional to `image`.
+    pub fn parse(image: &[u8]) -> Result<Self, ImageError> {
+        let messages =
+            framing::entries(image, PAGEMAP_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+        let (head, rest) = messages.split_first().ok_or(ImageError::Empty(KIND))?;
+        let malformed = |entry| {
+            move |cause| ImageError::Message {
+                kind: KIND,
+                entry,
+                cause,
+            }
+        };
+        let pages_id = HeadMessage::decode(*head).map_err(malformed(0))?.pages_id;
+        let mut runs = Vec::with_capacity(rest.len());
+        let mut end = 0;
+        for (at, message) in rest.iter().enumerate() {
+            let fields = EntryMessage::decode(*message).map_err(malformed(at + 1))?;
+            let blocks = BlocksOnly::decode(*message).map_err(malformed(at + 1))?.blocks;
+            let run = checked(&fields, blocks, message, end)?;
+            end = run.end();
+            runs.push(run);
+        }
+        Ok(Self {
+            pages_id,
+            runs,
+            head: head.to_vec(),
+        })
+    }
+
+    /// The image with these runs instead.
+    pub fn with_runs(&self, runs: Vec<StoredRun>) -> Self {
+        Self {
+            pages_id: self.pages_id,
+            runs,
+            head: self.head.clone(),
+        }
+    }
+
+    /// The image as bytes: what it was parsed from, where nothing was changed.
+    pub fn encode(&self) -> Vec<u8> {
+        let runs = self.runs.iter().map(|r| r.message.as_slice());
+        framing::image(PAGEMAP_MAGIC, std::iter::once(self.head.as_slice()).chain(runs))
+    }
+
+    /// Where each run begins in the pages image, and the image's size.
+    pub fn layout(&self) -> (Vec<u64>, u64) {
+        let mut end = 0_u64;
+        let mut offsets = Vec::with_capacity(self.runs.len());
+        for run in &self.runs {
+            if run.flags & PE_PAYLOAD_ALIGNED != 0 {
+                end = end.next_multiple_of(PAGE_BYTES as u64);
+            }
+            offsets.push(end);
+            // Runs do not overlap, so together they have no more than the address space.
+            end += run.payload_bytes();
+        }
+        (offsets, end)
+    }
+
+    /// Whether any run needs pages of a parent.
+    pub fn needs_parent(&self) -> bool {
+        self.runs.iter().any(|r| r.flags & PE_PARENT != 0)
+    }
+
+    /// Whether any run is stored as only CRIU 4.3 stores it.
+    pub fn is_compressed(&self) -> bool {
+        let of_4_3 = |run: &StoredRun| run.blocks.is_some() || run.flags & PE_PAYLOAD_ALIGNED != 0;
+        self.runs.iter().any(of_4_3)
+    }
+}
+
+fn checked(
+    fields: &EntryMessage,
+    blocks: Option<BlocksMessage>,
+    message: &[u8],
+    end: u64,
+) -> Result<StoredRun, ImageError> {
+    let address = fields.vaddr;
+    let pages = fields.nr_pages.unwrap_or(u64::from(fields.compat_nr_pages));
+    let page = PAGE_BYTES as u64;
+    let fits = pages.checked_mul(page).and_then(|b| b.checked_add(address));
+    if pages == 0 || fits.is_none_or(|e| e > ADDRESS_END) || !address.is_multiple_of(page) || address < end {
+        return Err(ImageError::Range { address, pages });
+    }
+    // Images from before the flags say it by in_parent alone.
+    let in_parent = fields.in_parent.unwrap_or(false);
+    let mut flags = fields.flags.unwrap_or(if in_parent { 0 } else { PE_PRESENT });
+    if in_parent {
+        flags |= PE_PARENT;
+    }
+    let contradicts =
+        flags & PE_PRESENT != 0 && flags & PE_PARENT != 0 || flags & PE_PRESENT == 0 && flags & PE_PAYLOAD_ALIGNED != 0;
+    let blocks = match blocks {
+        Some(blocks) if flags & PE_PRESENT != 0 => {
+            Some(checked_blocks(blocks, pages).ok_or(ImageError::Blocks { address })?)
+        }
+        Some(_) => return Err(ImageError::Blocks { address }),
+        None => None,
+    };
+    if contradicts {
+        return Err(ImageError::Flags { address, flags });
+    }
+    Ok(StoredRun {
+        address,
+        pages,
+        flags,
+        blocks,
+        message: message.to_vec(),
+    })
+}
+
+/// `None` where the counts and sizes contradict each other.
+fn checked_blocks(message: BlocksMessage, pages: u64) -> Option<Blocks> {
+    let per_block = u64::from(message.pages_per_block);
+    let page = PAGE_BYTES as u64;
+    if per_block == 0 || per_block * page > BLOCK_BYTES_MAX as u64 {
+        return None;
+    }
+    if message.block_sizes.len() as u64 != pages.div_ceil(per_block) {
+        return None;
+    }
+    let mut total = 0;
+    for (block, size) in (0..).zip(&message.block_sizes) {
+        let in_block: u64 = per_block.min(pages - block * per_block);
+        if u64::from(*size) > in_block * page {
+            return None;
+        }
+        total += u64::from(*size);
+    }
+    (total == message.total_payload_size).then_some(Blocks {
+        sizes: message.block_sizes,
+        pages_per_block: message.pages_per_block,
+    })
+}

@@ -1,0 +1,62 @@
+//! What a snapshot has in common with the others in the store.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::stream::{self, StreamExt as _};
+use rekindle_wire::SnapshotId;
+use serde::Serialize;
+
+use crate::digest::Digest;
+use crate::keys;
+use crate::pagemap::PageMap;
+use crate::snapshot::read_page_maps;
+use crate::store::{Store, StoreError};
+
+/// The newest others are looked at, and no more: each costs two calls.
+const OTHERS_MAX: usize = 256;
+/// Page maps in memory at once.
+const CALLS_AT_ONCE: usize = 4;
+
+/// Stored bytes that two snapshots both refer to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SharedWith {
+    /// The other snapshot.
+    pub id: SnapshotId,
+    /// Bytes of the regions both have.
+    pub bytes: u64,
+}
+
+/// The bytes that the snapshot of these page maps shares with each of the newest others, the most first; those it shares
+/// nothing with, or that cannot be read, are left out.
+pub(super) async fn shared_with(
+    store: &Store,
+    id: &SnapshotId,
+    maps: impl Iterator<Item = &PageMap>,
+) -> Result<Vec<SharedWith>, StoreError> {
+    let payloads = maps.flat_map(PageMap::regions).filter_map(|r| r.payload);
+    let ours: HashMap<Digest, u64> = payloads.map(|p| (p.hash, u64::from(p.len))).collect();
+    let folders = store.list_folders(keys::SNAPSHOTS).await?;
+    let mut ids: Vec<SnapshotId> = folders.iter().filter_map(|name| name.parse().ok()).collect();
+    ids.retain(|other| other != id);
+    // Ids begin with the time they were made.
+    ids.sort_unstable_by(|a, b| b.cmp(a));
+    ids.truncate(OTHERS_MAX);
+    let mut others = stream::iter(ids)
+        .map(|other| Box::pin(async move { (read_page_maps(store, &other).await, other) }))
+        .buffered(CALLS_AT_ONCE);
+    let mut shared = Vec::new();
+    while let Some((read, other)) = others.next().await {
+        let Ok(maps) = read else { continue };
+        let theirs: HashSet<Digest> = maps
+            .iter()
+            .flat_map(PageMap::regions)
+            .filter_map(|r| r.payload.map(|p| p.hash))
+            .collect();
+        let bytes = theirs.iter().filter_map(|hash| ours.get(hash)).sum();
+        if bytes > 0 {
+            shared.push(SharedWith { id: other, bytes });
+        }
+    }
+    shared.sort_by_key(|s| std::cmp::Reverse(s.bytes));
+    Ok(shared)
+}

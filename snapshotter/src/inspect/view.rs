@@ -1,0 +1,298 @@
+//! The memory of a process, mapping by mapping: what of it is in a snapshot or image directory, and as what. Pure.
+
+use std::collections::HashMap;
+
+use serde::{Serialize, Serializer};
+
+use crate::codec::PAGE_BYTES;
+use crate::images::{Backing, Mapping, StoredPagemap};
+use crate::images::{PE_LAZY, PE_PARENT};
+use crate::pagemap::{PageIndex, PageMap};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// As what pages are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Not at all, as they are zero.
+    Zero,
+    /// As they are.
+    Raw,
+    /// By LZ4.
+    Compressed,
+    /// Beside the rest: they must be there before the process runs.
+    Eager,
+    /// In a parent directory.
+    Parent,
+}
+
+impl Kind {
+    /// All of them, in the order of the legend.
+    pub const ALL: [Self; 5] = [Self::Zero, Self::Raw, Self::Compressed, Self::Eager, Self::Parent];
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Zero => "zero",
+            Self::Raw => "raw",
+            Self::Compressed => "compressed",
+            Self::Eager => "eager",
+            Self::Parent => "in parent",
+        }
+    }
+}
+
+/// Pages that lie together and are stored as the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first.
+    pub first: PageIndex,
+    /// How many.
+    pub pages: u64,
+    /// As what they are stored.
+    pub kind: Kind,
+    /// Bytes they take there; of eager pages not known.
+    pub stored_bytes: u64,
+}
+
+impl Span {
+    fn end(&self) -> u64 {
+        self.first.0 + self.pages
+    }
+}
+
+/// Memory by kind, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Kinds {
+    /// Zero.
+    pub zero_bytes: u64,
+    /// Stored as it is.
+    pub raw_bytes: u64,
+    /// Compressed.
+    pub compressed_bytes: u64,
+    /// Must be there before the process runs.
+    pub eager_bytes: u64,
+    /// In a parent directory.
+    pub parent_bytes: u64,
+}
+
+impl Kinds {
+    /// The bytes of one kind.
+    pub fn of(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Zero => self.zero_bytes,
+            Kind::Raw => self.raw_bytes,
+            Kind::Compressed => self.compressed_bytes,
+            Kind::Eager => self.eager_bytes,
+            Kind::Parent => self.parent_bytes,
+        }
+    }
+
+    /// All together.
+    pub fn total(&self) -> u64 {
+        Kind::ALL.iter().map(|k| self.of(*k)).sum()
+    }
+
+    /// Both together.
+    pub(super) fn plus(mut self, other: &Self) -> Self {
+        for kind in Kind::ALL {
+            self.add(kind, other.of(kind));
+        }
+        self
+    }
+
+    fn add(&mut self, kind: Kind, bytes: u64) {
+        match kind {
+            Kind::Zero => self.zero_bytes += bytes,
+            Kind::Raw => self.raw_bytes += bytes,
+            Kind::Compressed => self.compressed_bytes += bytes,
+            Kind::Eager => self.eager_bytes += bytes,
+            Kind::Parent => self.parent_bytes += bytes,
+        }
+    }
+}
+
+/// A mapping and what is known of its memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MappingView {
+    /// Address of its first byte.
+    #[serde(serialize_with = "hexadecimal")]
+    pub start: u64,
+    /// One past its last byte.
+    #[serde(serialize_with = "hexadecimal")]
+    pub end: u64,
+    /// `rwx`, as in `/proc/PID/maps`.
+    pub access: String,
+    /// A file's path, or `[heap]` and the like.
+    pub name: String,
+    /// Its memory in the snapshot.
+    #[serde(flatten)]
+    pub kinds: Kinds,
+    /// What that takes, eager pages aside.
+    pub stored_bytes: u64,
+    /// Of its memory, what a first response touches.
+    pub working_set_bytes: u64,
+    /// Its memory, by address.
+    #[serde(skip)]
+    pub spans: Vec<Span>,
+    /// Its pages in the working set, by address.
+    #[serde(skip)]
+    pub working_set: Vec<PageIndex>,
+}
+
+/// The memory of a process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessView {
+    /// Its pid, as it sees it itself.
+    pub pid: u32,
+    /// Its mappings, by address.
+    pub mappings: Vec<MappingView>,
+}
+
+fn hexadecimal<S: Serializer>(address: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{address:#x}"))
+}
+
+/// Lazy memory as a snapshot has it, with the eager pages of its pagemap in between.
+pub(super) fn spans_of_snapshot(map: &PageMap, pagemap: &StoredPagemap) -> Vec<Span> {
+    let lazy = map.regions().iter().map(|region| Span {
+        first: region.first,
+        pages: u64::from(region.pages),
+        kind: match region.payload.map(|p| p.encoding) {
+            None => Kind::Zero,
+            Some(crate::codec::Encoding::Raw) => Kind::Raw,
+            Some(_) => Kind::Compressed,
+        },
+        stored_bytes: region.payload.map_or(0, |p| u64::from(p.len)),
+    });
+    let eager = pagemap.runs.iter().filter(|r| r.flags & PE_LAZY == 0);
+    let eager = eager.map(|run| Span {
+        first: PageIndex::containing(run.address),
+        pages: run.pages,
+        kind: Kind::Eager,
+        stored_bytes: 0,
+    });
+    let mut spans: Vec<Span> = lazy.chain(eager).collect();
+    spans.sort_by_key(|s| s.first);
+    spans
+}
+
+/// Memory as an image directory has it.
+pub(super) fn spans_of_pagemap(pagemap: &StoredPagemap) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    let mut push = |span: Span| match spans.last_mut() {
+        Some(last) if last.end() == span.first.0 && last.kind == span.kind => {
+            last.pages += span.pages;
+            last.stored_bytes += span.stored_bytes;
+        }
+        _ => spans.push(span),
+    };
+    for run in &pagemap.runs {
+        let first = PageIndex::containing(run.address);
+        let whole = |kind, stored_bytes| Span {
+            first,
+            pages: run.pages,
+            kind,
+            stored_bytes,
+        };
+        if run.flags & PE_PARENT != 0 {
+            push(whole(Kind::Parent, 0));
+        } else if run.flags & PE_LAZY == 0 {
+            push(whole(Kind::Eager, run.payload_bytes()));
+        } else if let Some(blocks) = &run.blocks {
+            let per_block = u64::from(blocks.pages_per_block);
+            for (at, size) in (0..).zip(&blocks.sizes) {
+                let from: u64 = at * per_block;
+                let pages = per_block.min(run.pages - from);
+                let kind = match u64::from(*size) {
+                    0 => Kind::Zero,
+                    stored if stored == pages * PAGE => Kind::Raw,
+                    _ => Kind::Compressed,
+                };
+                push(Span {
+                    first: PageIndex(first.0 + from),
+                    pages,
+                    kind,
+                    stored_bytes: u64::from(*size),
+                });
+            }
+        } else {
+            push(whole(Kind::Raw, run.payload_bytes()));
+        }
+    }
+    spans
+}
+
+impl ProcessView {
+    /// Puts spans and working set, both by address, into the mappings they are in. What is in no mapping is left out.
+    pub(super) fn new(
+        pid: u32,
+        mappings: &[Mapping],
+        files: &HashMap<u32, String>,
+        spans: &[Span],
+        working_set: &[PageIndex],
+    ) -> Self {
+        let views = mappings.iter().map(|mapping| {
+            let (start, end) = (mapping.start / PAGE, mapping.end / PAGE);
+            let mut view = MappingView {
+                start: mapping.start,
+                end: mapping.end,
+                access: access(mapping.access),
+                name: name(mapping.backing, files),
+                kinds: Kinds::default(),
+                stored_bytes: 0,
+                working_set_bytes: 0,
+                spans: Vec::new(),
+                working_set: Vec::new(),
+            };
+            let from = spans.partition_point(|s| s.end() <= start);
+            for span in spans[from..].iter().take_while(|s| s.first.0 < end) {
+                let (first, last) = (span.first.0.max(start), span.end().min(end));
+                // Where a mapping was cut in two, the first part is told the bytes.
+                let stored_bytes = if first == span.first.0 { span.stored_bytes } else { 0 };
+                view.kinds.add(span.kind, (last - first) * PAGE);
+                view.stored_bytes += stored_bytes;
+                view.spans.push(Span {
+                    first: PageIndex(first),
+                    pages: last - first,
+                    kind: span.kind,
+                    stored_bytes,
+                });
+            }
+            let from = working_set.partition_point(|p| p.0 < start);
+            view.working_set = working_set[from..].iter().take_while(|p| p.0 < end).copied().collect();
+            view.working_set_bytes = view.working_set.len() as u64 * PAGE;
+            view
+        });
+        Self {
+            pid,
+            mappings: views.collect(),
+        }
+    }
+
+    /// All its memory by kind.
+    pub fn kinds(&self) -> Kinds {
+        let none = Kinds::default();
+        self.mappings.iter().fold(none, |sum, mapping| sum.plus(&mapping.kinds))
+    }
+}
+
+fn access(prot: u32) -> String {
+    let letter = |bit, letter| if prot & bit != 0 { letter } else { '-' };
+    [letter(1, 'r'), letter(2, 'w'), letter(4, 'x')].iter().collect()
+}
+
+fn name(backing: Backing, files: &HashMap<u32, String>) -> String {
+    let file = |id: u64| {
+        let name = u32::try_from(id).ok().and_then(|id| files.get(&id));
+        name.cloned().unwrap_or_else(|| format!("[file {id}]"))
+    };
+    match backing {
+        Backing::Heap => "[heap]".to_owned(),
+        Backing::Stack => "[stack]".to_owned(),
+        Backing::Anonymous => "[anonymous]".to_owned(),
+        Backing::Shared => "[shared]".to_owned(),
+        Backing::Kernel => "[kernel]".to_owned(),
+        Backing::FilePrivate(id) | Backing::FileShared(id) => file(id),
+    }
+}

@@ -1,0 +1,237 @@
+//! A snapshot becomes a directory that stock `criu restore` takes: the images as CRIU wrote them.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _};
+use rekindle_wire::SnapshotId;
+
+use crate::chunks::{CacheError, ChunkCache, ReadError, RegionReader};
+use crate::codec::PAGE_BYTES;
+use crate::images::{ImageError, PagemapEntry, PagemapImage};
+use crate::pagemap::{PageIndex, PageMap, Region};
+use crate::snapshot::{OpenError, Process, Snapshot};
+use crate::store::Store;
+
+/// Chunks kept on disk while reading: each is needed many times, mostly soon after the first.
+const CHUNKS_BYTES: u64 = 256 << 20;
+/// Regions read ahead.
+const REGIONS_AT_ONCE: usize = 32;
+
+/// Why a snapshot was not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The directory is there already.
+    #[error("{} is there already: name a directory that is not", .0.display())]
+    Exists(PathBuf),
+    /// The snapshot cannot be opened.
+    #[error("could not export snapshot {id}")]
+    Open {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Why.
+        #[source]
+        cause: Box<OpenError>,
+    },
+    /// An image in it does not parse.
+    #[error("pagemap of process {pid} of snapshot {id} cannot be used")]
+    Image {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The process.
+        pid: u32,
+        /// Why.
+        #[source]
+        cause: ImageError,
+    },
+    /// Memory cannot be read.
+    #[error("could not read the memory of snapshot {id}")]
+    Memory {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Why.
+        #[source]
+        cause: ReadError,
+    },
+    /// The chunks have no place.
+    #[error("could not keep chunks while exporting")]
+    Cache(#[from] CacheError),
+    /// A file could not be written.
+    #[error("could not write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+fn writing(path: &Path) -> impl FnOnce(io::Error) -> ExportError {
+    let path = path.to_owned();
+    move |cause| ExportError::Write { path, cause }
+}
+
+/// A directory under construction; it goes unless it is finished.
+struct Draft(PathBuf);
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty()
+            && let Err(error) = fs::remove_dir_all(&self.0)
+        {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(path = %self.0.display(), error, "unfinished export stays");
+        }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// Files.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Writes all images of a snapshot, and the worker's extra files, into `dir`, which must not exist: it appears when it is
+/// whole. Memory used does not grow with the snapshot's.
+pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Exported, ExportError> {
+    if fs::symlink_metadata(dir).is_ok() {
+        return Err(ExportError::Exists(dir.to_owned()));
+    }
+    let opening = |cause| ExportError::Open {
+        id: id.clone(),
+        cause: Box::new(cause),
+    };
+    let snapshot = Snapshot::open(store, id).await.map_err(opening)?;
+    let mut name = dir.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".export-{id}"));
+    let mut draft = Draft(dir.with_file_name(name));
+    fs::create_dir_all(&draft.0).map_err(writing(&draft.0))?;
+    snapshot.write_images(&draft.0).await.map_err(opening)?;
+    let chunks = draft.0.join(".chunks");
+    let reader = RegionReader::new(store.clone(), ChunkCache::open(&chunks, CHUNKS_BYTES)?);
+    for process in &snapshot.processes {
+        restore_pages(&snapshot, process, &reader, &draft.0).await?;
+    }
+    fs::remove_dir_all(&chunks).map_err(writing(&chunks))?;
+    for name in snapshot.extra_files() {
+        snapshot.write_extra(name, &draft.0.join(name)).await.map_err(opening)?;
+    }
+    let exported = measure(&draft.0).map_err(writing(&draft.0))?;
+    fs::rename(&draft.0, dir).map_err(writing(dir))?;
+    draft.0 = PathBuf::new();
+    Ok(exported)
+}
+
+fn measure(dir: &Path) -> io::Result<Exported> {
+    let (mut files, mut bytes) = (0, 0);
+    for entry in fs::read_dir(dir)? {
+        files += 1;
+        bytes += entry?.metadata()?.len();
+    }
+    Ok(Exported { files, bytes })
+}
+
+/// A step in writing a pages image.
+enum Step {
+    /// So many pages of the eager ones, which lie in the same order.
+    Eager(u64),
+    /// Pages of a region, from one of its pages on.
+    Lazy(Region, u64, u64),
+    /// Pages in no region.
+    Zero(u64),
+}
+
+/// Puts lazy memory back among the eager pages, and the pagemap that lists both.
+async fn restore_pages(
+    snapshot: &Snapshot,
+    process: &Process,
+    reader: &RegionReader,
+    dir: &Path,
+) -> Result<(), ExportError> {
+    let (id, pid) = (snapshot.id(), process.pid);
+    let image = snapshot.pagemap_image(pid).map_err(|cause| ExportError::Open {
+        id: id.clone(),
+        cause: Box::new(cause),
+    })?;
+    let pagemap = PagemapImage::parse(&image).map_err(|cause| ExportError::Image {
+        id: id.clone(),
+        pid,
+        cause,
+    })?;
+    let path = dir.join(format!("pagemap-{pid}.img"));
+    fs::write(&path, &image).map_err(writing(&path))?;
+    let path = dir.join(format!("pages-{}.img", pagemap.pages_id));
+    let mut eager = File::open(&path).map_err(writing(&path))?;
+    fs::remove_file(&path).map_err(writing(&path))?;
+    let file = File::create_new(&path).map_err(writing(&path))?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+
+    let steps = pagemap.entries.iter().flat_map(|entry| steps(entry, &process.page_map));
+    let mut read = stream::iter(steps)
+        .map(|step| async move {
+            let bytes = match &step {
+                Step::Lazy(region, ..) => reader.read(region).await?,
+                Step::Eager(_) | Step::Zero(_) => Bytes::new(),
+            };
+            Ok((step, bytes))
+        })
+        .buffered(REGIONS_AT_ONCE);
+    while let Some(next) = read.next().await {
+        let (step, bytes) = next.map_err(|cause| ExportError::Memory { id: id.clone(), cause })?;
+        let page = PAGE_BYTES as u64;
+        let written = match step {
+            Step::Eager(pages) => copy_exact(&mut eager, &mut out, pages * page),
+            Step::Zero(pages) => copy_exact(&mut io::repeat(0), &mut out, pages * page),
+            Step::Lazy(_, skip, pages) => {
+                // Within a region, as the page map says.
+                let (from, to) = (skip as usize * PAGE_BYTES, (skip + pages) as usize * PAGE_BYTES);
+                match bytes.get(from..to) {
+                    Some(plain) => out.write_all(plain),
+                    None => Err(io::ErrorKind::InvalidData.into()),
+                }
+            }
+        };
+        written.map_err(writing(&path))?;
+    }
+    out.flush().map_err(writing(&path))
+}
+
+fn copy_exact(from: &mut impl io::Read, to: &mut impl io::Write, bytes: u64) -> io::Result<()> {
+    if io::copy(&mut from.take(bytes), to)? == bytes {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// How the pages of one run come together.
+fn steps<'a>(entry: &'a PagemapEntry, map: &'a PageMap) -> Box<dyn Iterator<Item = Step> + Send + 'a> {
+    if !entry.lazy {
+        return Box::new(std::iter::once(Step::Eager(entry.pages)));
+    }
+    let end = PageIndex(entry.first.0 + entry.pages);
+    let mut page = entry.first;
+    Box::new(std::iter::from_fn(move || {
+        if page >= end {
+            return None;
+        }
+        let start = page;
+        let step = match map.lookup(start) {
+            Some(region) => {
+                page = region.end().min(end);
+                Step::Lazy(*region, start.0 - region.first.0, page.0 - start.0)
+            }
+            None => {
+                page = PageIndex(start.0 + 1);
+                Step::Zero(1)
+            }
+        };
+        Some(step)
+    }))
+}

@@ -1,0 +1,155 @@
+//! Plain pages out of a pagemap and its pages image, whatever form they have. Blocking.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::error::{InterchangeError, io_at};
+use crate::codec::PAGE_BYTES;
+use crate::images::{BLOCK_BYTES_MAX, StoredPagemap};
+
+/// A pagemap with its pages image. Reading forward is cheap; a step back within a compressed run begins at its front.
+pub(crate) struct PageFile {
+    /// The pagemap.
+    pub(super) map: StoredPagemap,
+    /// The pages image.
+    pub(super) path: PathBuf,
+    file: File,
+    offsets: Vec<u64>,
+    cursor: Cursor,
+    /// The plain bytes of the block at the cursor, once they were needed.
+    block: Vec<u8>,
+    packed: Vec<u8>,
+}
+
+/// A block of a compressed run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Cursor {
+    run: usize,
+    block: usize,
+    /// Where the block begins in the pages image.
+    offset: u64,
+    decoded: bool,
+}
+
+impl PageFile {
+    /// Opens the pages image at `path`, which must have the size that `map` says.
+    pub(super) fn open(path: &Path, map: StoredPagemap) -> Result<Self, InterchangeError> {
+        let file = match File::open(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(InterchangeError::Missing(path.to_owned()));
+            }
+            opened => opened.map_err(io_at("open", path))?,
+        };
+        let found = file.metadata().map_err(io_at("read", path))?.len();
+        let (offsets, expected) = map.layout();
+        if found != expected {
+            return Err(InterchangeError::Size {
+                path: path.to_owned(),
+                found,
+                expected,
+            });
+        }
+        let cursor = Cursor {
+            run: usize::MAX,
+            ..Cursor::default()
+        };
+        Ok(Self {
+            map,
+            path: path.to_owned(),
+            file,
+            offsets,
+            cursor,
+            block: Vec::new(),
+            packed: Vec::new(),
+        })
+    }
+
+    /// The run that has the page at `address`.
+    pub(super) fn run_at(&self, address: u64) -> Option<usize> {
+        let after = self.map.runs.partition_point(|r| r.address <= address);
+        let at = after.checked_sub(1)?;
+        (address < self.map.runs[at].end()).then_some(at)
+    }
+
+    /// Fills `out` with the pages of the present run `run` from its page `from` on, all of which it has.
+    pub(super) fn read(&mut self, run: usize, mut from: u64, out: &mut [u8]) -> Result<(), InterchangeError> {
+        let page = PAGE_BYTES as u64;
+        let Some(per_block) = self.map.runs[run].blocks.as_ref().map(|b| u64::from(b.pages_per_block)) else {
+            let offset = self.offsets[run] + from * page;
+            return self.file.read_exact_at(out, offset).map_err(io_at("read", &self.path));
+        };
+        let mut rest = out;
+        while !rest.is_empty() {
+            self.seek(run, from / per_block)?;
+            // A block has at most 4 MiB.
+            let skip = (from % per_block) as usize * PAGE_BYTES;
+            let take = rest.len().min(self.block.len() - skip);
+            let (now, later) = rest.split_at_mut(take);
+            now.copy_from_slice(&self.block[skip..skip + take]);
+            rest = later;
+            from += (take / PAGE_BYTES) as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes `block` the wanted block of a compressed run.
+    fn seek(&mut self, run: usize, wanted: u64) -> Result<(), InterchangeError> {
+        let Some(blocks) = &self.map.runs[run].blocks else {
+            return Ok(());
+        };
+        // A run has as many sizes as blocks.
+        let wanted = wanted as usize;
+        let mut cursor = self.cursor;
+        if cursor.run != run || cursor.block > wanted {
+            cursor = Cursor {
+                run,
+                block: 0,
+                offset: self.offsets[run],
+                decoded: false,
+            };
+        }
+        if cursor.block < wanted {
+            cursor.offset += blocks.sizes[cursor.block..wanted]
+                .iter()
+                .map(|s| u64::from(*s))
+                .sum::<u64>();
+            cursor.block = wanted;
+            cursor.decoded = false;
+        }
+        if !cursor.decoded {
+            let per_block = u64::from(blocks.pages_per_block);
+            let pages = per_block.min(self.map.runs[run].pages - wanted as u64 * per_block);
+            let stored = blocks.sizes[wanted] as usize;
+            // What was there before is no longer whole if this fails.
+            self.cursor.decoded = false;
+            self.decode(stored, cursor.offset, pages as usize * PAGE_BYTES)?;
+            cursor.decoded = true;
+        }
+        self.cursor = cursor;
+        Ok(())
+    }
+
+    fn decode(&mut self, stored: usize, offset: u64, plain: usize) -> Result<(), InterchangeError> {
+        debug_assert!(plain <= BLOCK_BYTES_MAX);
+        self.block.clear();
+        self.block.resize(plain, 0);
+        if stored == 0 {
+            return Ok(());
+        }
+        let reading = io_at("read", &self.path);
+        if stored == plain {
+            return self.file.read_exact_at(&mut self.block, offset).map_err(reading);
+        }
+        self.packed.resize(stored, 0);
+        self.file.read_exact_at(&mut self.packed, offset).map_err(reading)?;
+        match lz4_flex::block::decompress_into(&self.packed, &mut self.block) {
+            Ok(found) if found == plain => Ok(()),
+            _ => Err(InterchangeError::Block {
+                path: self.path.clone(),
+                offset,
+                expected: plain,
+            }),
+        }
+    }
+}
