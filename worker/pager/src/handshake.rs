@@ -11,6 +11,9 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
 /// Sent in place of a process id when every process is restored.
 pub const FINISHED: u32 = 0x5253_5446;
 
+/// The kernel's SCM_MAX_FD.
+const DESCRIPTORS_MAX: usize = 253;
+
 /// What came.
 #[derive(Debug)]
 pub enum Greeting {
@@ -61,23 +64,28 @@ fn read_whole(mut stream: &UnixStream, word: &mut [u8]) -> io::Result<bool> {
 fn descriptor(stream: &UnixStream, pid: i32) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut parts = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
+    // Room for as many as the kernel lets anybody send: what does not fit in whole words would be neither kept nor closed.
+    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
     let received = recvmsg::<UnixAddr>(
         stream.as_raw_fd(),
         &mut parts,
         Some(&mut space),
         MsgFlags::MSG_CMSG_CLOEXEC,
     )?;
+    let mut first = None;
     for control in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = control
-            && let Some(fd) = fds.first()
-        {
-            // SAFETY: the kernel made this descriptor for this call alone, and room for one only was given.
-            return Ok(unsafe { OwnedFd::from_raw_fd(*fd) });
+        let ControlMessageOwned::ScmRights(fds) = control else {
+            continue;
+        };
+        for fd in fds {
+            // SAFETY: the kernel made this descriptor for this call alone, and nothing else owns it.
+            let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+            // Any but the first is closed here.
+            first.get_or_insert(owned);
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("criu sent no userfaultfd for process {pid}"),
-    ))
+    first.ok_or_else(|| {
+        let lack = format!("criu sent no userfaultfd for process {pid}");
+        io::Error::new(io::ErrorKind::InvalidData, lack)
+    })
 }
