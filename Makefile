@@ -15,10 +15,11 @@ endif
 FN := $(CARGO_TARGET_DIR)/release/fn
 TOOLS := $(FN_CACHE)/tools
 DENY := $(TOOLS)/bin/cargo-deny
+FUZZ := $(TOOLS)/bin/cargo-fuzz
 CARGO_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
+.PHONY: fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -42,6 +43,18 @@ check: fmt clippy doc shell ## formatting, lints, documentation, scripts; cargo-
 
 bench: setup ## measure booted, restored and warm, next to a plain start and stock CRIU
 	cargo run --release --locked -p rekindle-bench -- $(BENCH_ARGS)
+
+# Stable Rust: coverage needs no sanitizer, and there is next to no unsafe code to sanitize.
+TIME ?= 60
+TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+fuzz: $(FUZZ) ## give every parser damaged input for TIME=60 seconds each (TARGETS=page_map for one)
+	@set -e; export PATH="$(TOOLS)/bin:$$PATH" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/fuzz; \
+	for target in $(TARGETS); do mkdir -p fuzz/corpus/$$target; \
+		cargo fuzz run --release --sanitizer none $$target fuzz/corpus/$$target fuzz/seeds/$$target \
+			-- -max_total_time=$(TIME) -rss_limit_mb=1024 -timeout=10 -max_len=65536 -print_final_stats=1; done
+
+$(FUZZ):
+	cargo install --locked --root $(TOOLS) --version '^0.13' cargo-fuzz
 
 build: packages ## build everything
 	cargo build --release --locked --workspace $(CARGO_ARGS)

@@ -20,6 +20,8 @@ pub mod criu;
 pub mod delete;
 pub mod digest;
 mod flights;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod images;
 pub mod inspect;
 pub mod interchange;

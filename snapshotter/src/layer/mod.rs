@@ -4,7 +4,7 @@
 mod stream;
 #[cfg(test)]
 mod tests;
-mod unpack;
+pub(crate) mod unpack;
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};

@@ -66,7 +66,7 @@ impl<R: Read> Read for Checked<R> {
 
 /// Unpack the zstd-compressed tar `packed` into `dir`, which must not exist. After an error `dir` holds some part of it
 /// and must be removed.
-pub(super) fn unpack(packed: impl Read, dir: &Path, digest: Digest, tar_bytes: u64) -> Result<(), UnpackError> {
+pub(crate) fn unpack(packed: impl Read, dir: &Path, digest: Digest, tar_bytes: u64) -> Result<(), UnpackError> {
     let top = |cause| UnpackError::Write {
         entry: ".".to_owned(),
         cause,

@@ -56,7 +56,7 @@ fn snapshot_mark(id: &SnapshotId) -> Digest {
 }
 
 /// The working set as bytes. At most [`PAGES_MAX`] pages, so all counts fit.
-pub(super) fn encode(id: &SnapshotId, pages: &[WorkingSetPage]) -> Vec<u8> {
+pub(crate) fn encode(id: &SnapshotId, pages: &[WorkingSetPage]) -> Vec<u8> {
     let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
     let mut body = snapshot_mark(id).0.to_vec();
     for page in pages {
@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Read a working set of `id`, checking everything.
-pub(super) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPage>, PackError> {
+pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPage>, PackError> {
     let mut rest = Cursor(packed);
     if rest.array::<4>().as_ref() != Some(MAGIC) {
         return Err(PackError::Magic);

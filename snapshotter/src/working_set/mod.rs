@@ -3,7 +3,7 @@
 //!
 //! It is made from the snapshot's own regions, never from an instance's memory, which has long gone other ways.
 
-mod encoding;
+pub(crate) mod encoding;
 #[cfg(test)]
 mod tests;
 

@@ -16,6 +16,8 @@
 
 pub mod address_map;
 mod fill;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod handshake;
 pub mod memory;
 pub mod pager;

@@ -1,0 +1,320 @@
+//! What parses bytes that others wrote, as functions of bytes: for the fuzz targets in `fuzz/`, and for `tests/hostile.rs`, which
+//! gives each of them thousands of damaged inputs in every `cargo test`. Each must return, whatever it is given.
+
+use std::fs;
+use std::path::Path;
+
+use rekindle_wire::SnapshotId;
+
+use crate::bundle;
+use crate::codec::{self, Encoding, PAGE_BYTES, REGION_BYTES};
+use crate::digest::Digest;
+use crate::images::{self, Inventory, PagemapImage, StoredPagemap, TemplateProcess};
+use crate::interchange;
+use crate::layer::unpack;
+use crate::manifest::{Manifest, Section, SectionEncoding};
+use crate::pagemap::{PageIndex, PageMap};
+use crate::working_set::encoding;
+
+/// The first byte chooses, the rest is the input.
+fn chosen(bytes: &[u8]) -> (u8, &[u8]) {
+    bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest))
+}
+
+/// Manifests; what is taken is written and taken again.
+pub fn manifest(bytes: &[u8]) {
+    if let Ok(manifest) = Manifest::parse(bytes)
+        && let Ok(again) = manifest.encode()
+    {
+        assert_eq!(Manifest::parse(&again).ok(), Some(manifest));
+    }
+}
+
+/// The value of a manifest, in a frame with the right digest, as no mutation would find it.
+pub fn manifest_value(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let digest = Digest::of(bytes);
+    let format = crate::manifest::FORMAT;
+    let framed = format!("{{\"rekindle_snapshot\":{format},\"blake3\":\"{digest}\",\"manifest\":{text}}}");
+    manifest(framed.as_bytes());
+}
+
+/// Page maps; what is taken is written and taken again, and found page by page.
+pub fn page_map(bytes: &[u8]) {
+    let Ok(map) = PageMap::parse(bytes) else { return };
+    assert_eq!(PageMap::parse(&map.encode()).ok().as_ref(), Some(&map));
+    for region in map.regions().iter().take(64) {
+        assert_eq!(map.lookup(region.first), Some(region));
+        let last = PageIndex(region.end().0 - 1);
+        assert_eq!(map.lookup(last), Some(region));
+    }
+}
+
+/// Payloads of regions.
+pub fn region(bytes: &[u8]) {
+    let (kind, stored) = chosen(bytes);
+    let encoding = if kind & 1 == 0 { Encoding::Lz4 } else { Encoding::Raw };
+    let pages = usize::from(kind >> 1) % (REGION_BYTES / PAGE_BYTES) + 1;
+    let mut plain = vec![0; pages * PAGE_BYTES];
+    drop(codec::decode_unchecked(encoding, stored, &mut plain));
+    drop(codec::decode(encoding, stored, Digest::of(stored), &mut plain));
+}
+
+/// Sections of a bundle: their place and encoding, then the bundle.
+pub fn bundle(bytes: &[u8]) {
+    let Some((head, bundle)) = bytes.split_first_chunk::<13>() else {
+        return;
+    };
+    let word = |at: usize| u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+    let (offset, stored_bytes) = (word(0), word(4));
+    let stored = usize::try_from(offset)
+        .ok()
+        .and_then(|from| bundle.get(from..from.checked_add(usize::try_from(stored_bytes).ok()?)?));
+    let section = Section {
+        offset,
+        stored_bytes,
+        // A size of a few MiB: what a manifest says is believed up to 1 GiB.
+        bytes: word(8) % (4 << 20),
+        encoding: if head[12] & 1 == 0 {
+            SectionEncoding::Lz4
+        } else {
+            SectionEncoding::Raw
+        },
+        blake3: Digest::of(stored.unwrap_or_default()),
+    };
+    drop(bundle::read_section(&section, bundle));
+}
+
+/// Working sets: as they are, and with the digest set right.
+pub fn working_set(bytes: &[u8]) {
+    let Ok(id) = "s-0123".parse::<SnapshotId>() else { return };
+    drop(encoding::decode(&id, bytes));
+    let mut mended = bytes.to_vec();
+    if let Some((head, body)) = mended.split_at_mut_checked(48)
+        && body.len() >= 32
+    {
+        body[..32].copy_from_slice(&Digest::of(id.as_str().as_bytes()).0);
+        head[16..].copy_from_slice(&Digest::of(body).0);
+        drop(encoding::decode(&id, &mended));
+    }
+}
+
+/// CRIU's images one by one; what is edited parses again.
+pub fn images(bytes: &[u8]) {
+    let (kind, image) = chosen(bytes);
+    match kind % 5 {
+        0 => {
+            drop(images::parse_vmas(image));
+            drop(images::parse_mappings(image));
+        }
+        1 => drop(images::rseq_area(image)),
+        2 => {
+            if let Ok(pagemap) = PagemapImage::parse(image) {
+                assert!(PagemapImage::parse(&pagemap.encode_eager()).is_ok());
+            }
+        }
+        3 => {
+            if let Ok(inventory) = Inventory::parse(image)
+                && let Ok(packed) = inventory.encode_compressed(65536)
+            {
+                assert!(Inventory::parse(&packed).is_ok_and(|i| i.compressed));
+            }
+        }
+        _ => {
+            if let Ok(pagemap) = StoredPagemap::parse(image) {
+                let again = StoredPagemap::parse(&pagemap.encode());
+                assert_eq!(again.ok().as_ref(), Some(&pagemap));
+                drop(pagemap.layout());
+            }
+        }
+    }
+}
+
+/// The edits of mm and files images for a restore from a template: two images with their lengths.
+pub fn template(bytes: &[u8]) {
+    let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let Some((files, mm)) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len))) else {
+        return;
+    };
+    let page_map = PageMap::default();
+    let process = TemplateProcess {
+        mm,
+        page_map: &page_map,
+        path: "/template",
+    };
+    drop(images::map_templates(files, &[process]));
+}
+
+/// A pagemap with its pages image: decompressed, compressed, in `scratch`, which must be empty.
+pub fn pages(bytes: &[u8], scratch: &Path) {
+    let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
+        return;
+    };
+    let Some((pagemap, pages)) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len))) else {
+        return;
+    };
+    let Ok(map) = StoredPagemap::parse(pagemap) else { return };
+    // A run without blocks takes its size in the file; zero blocks take none, so what they stand for is kept small here.
+    if map.runs.iter().map(|r| r.pages).sum::<u64>() > 1024 {
+        return;
+    }
+    // A size that is right, where cutting or filling makes it so.
+    let (_, size) = map.layout();
+    let mut pages = pages.to_vec();
+    pages.resize(usize::try_from(size).unwrap_or(0).min(8 << 20), 0x5a);
+    let inventory = [&0x5831_3116_u32.to_le_bytes()[..], &[6, 0, 0, 0, 8, 3, 16, 1, 120, 1]].concat();
+    let wrote = fs::write(scratch.join("inventory.img"), inventory)
+        .and_then(|()| fs::write(scratch.join("pagemap-7.img"), pagemap))
+        .and_then(|()| fs::write(scratch.join(format!("pages-{}.img", map.pages_id)), pages));
+    if wrote.is_ok() && interchange::decompress(scratch, false).is_ok() {
+        let how = interchange::Compression {
+            block_bytes: 8192,
+            acceleration: 1,
+        };
+        drop(interchange::compress(scratch, &how, false));
+    }
+    for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
+        drop(fs::remove_file(entry.path()));
+    }
+}
+
+/// A layer's tar, unpacked below `scratch`, which must be empty.
+pub fn layer(tar: &[u8], scratch: &Path) {
+    let dir = scratch.join("layer");
+    let Ok(packed) = zstd::encode_all(tar, 1) else { return };
+    drop(unpack::unpack(&packed[..], &dir, Digest::of(tar), tar.len() as u64));
+    drop(fs::remove_dir_all(&dir));
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use crate::capture::publish;
+    use crate::keys;
+    use crate::region_index::RegionIndex;
+    use crate::testing::{TestStore, meta, noise, small_dump};
+    use crate::working_set::{WorkingSetPage, encoding};
+
+    use super::*;
+
+    const GOLDEN: &str = "tests/golden/criu-4.3/crit-compressed";
+
+    fn put(target: &str, name: &str, bytes: &[u8]) {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(name), bytes).unwrap();
+    }
+
+    fn golden(name: &str) -> Vec<u8> {
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(GOLDEN).join(name)).unwrap()
+    }
+
+    fn pair(first: &[u8], second: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(first.len()).unwrap();
+        [&len.to_le_bytes()[..], first, second].concat()
+    }
+
+    /// Makes `fuzz/seeds` anew, after a change of a format: `cargo test -p rekindle-snapshotter --lib -- --ignored seeds`.
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "writes the seeds"]
+    async fn seeds() {
+        let server = TestStore::start().await;
+        let dump = server.scratch("dump");
+        let memory = [vec![0; 3 * 4096], vec![7; 2 * 65536], noise(4096, 1)].concat();
+        small_dump(&dump, &memory);
+        let store = &server.store;
+        let published = publish(store, &RegionIndex::new(), &dump, meta()).await.unwrap();
+        let manifest = store.get(&keys::manifest(&published.id)).await.unwrap();
+        put("manifest", "small", &manifest);
+        put(
+            "manifest_value",
+            "small",
+            &serde_json::to_vec(&published.manifest).unwrap(),
+        );
+        let bundle = store.get(&keys::bundle(&published.id)).await.unwrap();
+        let snapshot = crate::Snapshot::open(store, &published.id).await.unwrap();
+        let map = &snapshot.processes[0].page_map;
+        put("page_map", "small", &map.encode());
+        for section in published.manifest.images.iter().map(|i| &i.section).take(3) {
+            let words = [section.offset, section.stored_bytes, section.bytes].map(|n| u32::try_from(n).unwrap());
+            let head: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let raw = u8::from(section.encoding == SectionEncoding::Raw);
+            put(
+                "bundle",
+                &section.offset.to_string(),
+                &[&head[..], &[raw], &bundle[..]].concat(),
+            );
+        }
+        let lz4 = lz4_flex::block::compress(&[b"the same words; ".repeat(512), noise(4096, 2)].concat());
+        put("region", "lz4", &[&[4][..], &lz4].concat());
+        put("region", "raw", &[&[1][..], &noise(4096, 3)].concat());
+        let page = |page: u64, content: Option<Vec<u8>>| WorkingSetPage {
+            pid: 7,
+            page: PageIndex(page),
+            content: content.map(Bytes::from),
+        };
+        let pages = [
+            page(16, Some(noise(4096, 4))),
+            page(17, None),
+            page(20, Some(vec![9; 4096])),
+        ];
+        let id = "s-0123".parse().unwrap();
+        put("working_set", "small", &encoding::encode(&id, &pages));
+        for (kind, name) in [
+            (0, "mm-11597.img"),
+            (1, "core-11597.img"),
+            (2, "pagemap-shmem-17626.img"),
+            (3, "inventory.img"),
+            (4, "pagemap-11597.img"),
+        ] {
+            put("images", name, &[&[kind][..], &golden(name)].concat());
+        }
+        put(
+            "images",
+            "plain",
+            &[&[2][..], &fs::read(dump.join("pagemap-7.img")).unwrap()].concat(),
+        );
+        put(
+            "template",
+            "small",
+            &pair(&golden("files.img"), &golden("mm-11597.img")),
+        );
+        put(
+            "pages",
+            "golden",
+            &pair(&golden("pagemap-11597.img"), &golden("pages-2.img")),
+        );
+        put(
+            "pages",
+            "plain",
+            &pair(&fs::read(dump.join("pagemap-7.img")).unwrap(), &memory),
+        );
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, kind, link) in [
+            ("a", tar::EntryType::Directory, ""),
+            ("a/b", tar::EntryType::Regular, ""),
+            ("a/c", tar::EntryType::Symlink, "b"),
+            ("d", tar::EntryType::Link, "a/b"),
+        ] {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_mode(0o755);
+            header.set_size(if kind.is_file() { 5 } else { 0 });
+            if link.is_empty() {
+                let content: &[u8] = if kind.is_file() { b"hello" } else { b"" };
+                tar.append_data(&mut header, name, content).unwrap();
+            } else {
+                tar.append_link(&mut header, name, link).unwrap();
+            }
+        }
+        put("layer", "small", &tar.into_inner().unwrap());
+        put(
+            "handshake",
+            "two",
+            &[&[9, 0x1a, 8, 2][..], &[1, 2, 0, 0, 7, 3, 0, 0, 0, 7], b"FTSR"].concat(),
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! The handshake as a function of bytes: for the fuzz target in `fuzz/` and for `tests/hostile.rs`.
+
+use std::io::{IoSlice, Write as _};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+
+use crate::handshake::{Greeting, next};
+
+/// More greetings than an input of some kilobytes holds.
+const GREETINGS_MAX: usize = 10_000;
+
+/// What a CRIU gone wrong could say: each byte of the input's first half says how many descriptors go with a piece of
+/// the rest, and how long the piece is. It must end, whatever is said, and keep no descriptor.
+pub fn handshake(bytes: &[u8]) {
+    let (plan, mut said) = bytes.split_at(bytes.len().min(8) / 2);
+    // The pair's buffers hold this much without a reader.
+    said = &said[..said.len().min(64 << 10)];
+    let Ok((ours, mut theirs)) = UnixStream::pair() else {
+        return;
+    };
+    let limit = Some(Duration::from_secs(1));
+    if ours.set_read_timeout(limit).is_err() || theirs.set_write_timeout(limit).is_err() {
+        return;
+    }
+    for step in plan {
+        let (piece, rest) = said.split_at(said.len().min(usize::from(step >> 2)));
+        said = rest;
+        let fds: Vec<RawFd> = (0..step & 3).map(|_| theirs.as_raw_fd()).collect();
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let rights = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+        if !piece.is_empty() {
+            let _ = sendmsg::<UnixAddr>(
+                theirs.as_raw_fd(),
+                &[IoSlice::new(piece)],
+                rights,
+                MsgFlags::empty(),
+                None,
+            );
+        }
+    }
+    drop(theirs.write_all(said));
+    drop(theirs.shutdown(Shutdown::Both));
+    drop(theirs);
+    for _ in 0..GREETINGS_MAX {
+        match next(&ours) {
+            Ok(Greeting::Process(..)) => {}
+            Ok(Greeting::Finished | Greeting::Closed) | Err(_) => return,
+        }
+    }
+}
