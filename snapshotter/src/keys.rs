@@ -22,6 +22,12 @@ pub const PUBLISHING: &str = "publishing/";
 /// What collections may be deleting, one object each.
 pub const CONDEMNED: &str = "collecting/";
 
+/// The manifest's name in its snapshot's folder.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The bundle's name there.
+pub const BUNDLE: &str = "bundle";
+
 /// Everything of one snapshot but its chunks.
 pub fn snapshot_prefix(id: &SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}/")
@@ -29,12 +35,12 @@ pub fn snapshot_prefix(id: &SnapshotId) -> String {
 
 /// The manifest, whose presence makes the snapshot exist.
 pub fn manifest(id: &SnapshotId) -> String {
-    format!("{SNAPSHOTS}{id}/manifest.json")
+    format!("{SNAPSHOTS}{id}/{MANIFEST}")
 }
 
 /// Page maps, images and eager pages in one object.
 pub fn bundle(id: &SnapshotId) -> String {
-    format!("{SNAPSHOTS}{id}/bundle")
+    format!("{SNAPSHOTS}{id}/{BUNDLE}")
 }
 
 /// A file the worker added, such as the content of `/tmp`.
@@ -69,8 +75,8 @@ pub fn publishing(owner: &str) -> String {
 }
 
 /// One of the lists of what a publisher relies on.
-pub fn intent(owner: &str, number: u32) -> String {
-    format!("{PUBLISHING}{owner}/{number}")
+pub fn note(owner: &str, publication: &str, number: u32) -> String {
+    format!("{PUBLISHING}{owner}/{publication}.{number}")
 }
 
 /// The publisher that an object below [`PUBLISHING`] belongs to.

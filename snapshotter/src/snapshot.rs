@@ -9,6 +9,7 @@ use bytes::Bytes;
 use rekindle_wire::SnapshotId;
 
 use crate::bundle::{SectionError, open_section, read_section};
+use crate::collect::Objects;
 use crate::digest::Digest;
 use crate::images::ImageError;
 use crate::keys;
@@ -290,7 +291,7 @@ impl Snapshot {
 }
 
 /// The manifest of a snapshot, checked.
-pub async fn read_manifest(store: &Store, id: &SnapshotId) -> Result<Manifest, OpenError> {
+pub async fn read_manifest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Manifest, OpenError> {
     let key = keys::manifest(id);
     let bytes = store.get(&key).await.map_err(|cause| {
         if cause.is_not_found() {
@@ -316,8 +317,8 @@ pub async fn read_manifest(store: &Store, id: &SnapshotId) -> Result<Manifest, O
 }
 
 /// The page maps of a snapshot without the rest of its bundle: they lie at its front.
-pub(crate) async fn read_page_maps(store: &Store, id: &SnapshotId) -> Result<Vec<PageMap>, OpenError> {
-    let manifest = read_manifest(store, id).await?;
+pub(crate) async fn read_page_maps<O: Objects>(store: &O, manifest: &Manifest) -> Result<Vec<PageMap>, OpenError> {
+    let id = &manifest.id;
     let mut maps = Vec::with_capacity(manifest.processes.len());
     for entry in &manifest.processes {
         let section = &entry.page_map;

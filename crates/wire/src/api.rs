@@ -277,3 +277,48 @@ pub struct LogLine {
     /// The line without its end, at most 16 KiB.
     pub text: String,
 }
+
+/// What was removed of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Swept {
+    /// How many.
+    pub objects: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
+}
+
+/// What a collection removed from the store, or would have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Collected {
+    /// Nothing was removed, only counted.
+    pub dry_run: bool,
+    /// Old versions of functions that were let go of.
+    pub versions: u64,
+    /// Snapshots that nobody wants.
+    pub snapshots: Swept,
+    /// Objects of snapshots that were half published or half deleted.
+    pub remains: Swept,
+    /// Chunks that no snapshot refers to.
+    pub chunks: Swept,
+    /// Layers that neither a version nor a runtime has.
+    pub layers: Swept,
+    /// Uploaded folders that no version came from.
+    pub sources: Swept,
+    /// Chunks and layers that stay.
+    pub left: Swept,
+    /// Snapshots that could not be read: while they are there no chunk and no layer is removed.
+    pub held_by: Vec<SnapshotId>,
+    /// Whether there was more than one collection removes: run another.
+    pub more: bool,
+}
+
+impl Collected {
+    /// Everything that was removed.
+    pub fn total(&self) -> Swept {
+        let all = [self.snapshots, self.remains, self.chunks, self.layers, self.sources];
+        Swept {
+            objects: all.iter().map(|s| s.objects).sum(),
+            bytes: all.iter().map(|s| s.bytes).sum(),
+        }
+    }
+}

@@ -23,7 +23,7 @@ use super::objects::Objects;
 use crate::keys;
 use crate::store::{Store, StoreError};
 
-/// The longest a publication may take. What it relies on is safe for [`super::INTENT_LIFE`], which is far longer.
+/// The longest a publication may take. What it relies on is safe for [`super::LIFE`], which is far longer.
 pub const PUBLICATION_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Notes removed at once.
@@ -78,6 +78,11 @@ impl Owner {
     }
 }
 
+/// Whether this is the name of a deploy's folder.
+pub(super) fn is_deploy(owner: &str) -> bool {
+    owner.starts_with("v-")
+}
+
 /// A publish under way. Clones are the same one. Dropped without [`Publication::finish`], what it relied on stays safe until
 /// its notes expire: right for whoever cannot say what became of its last put.
 #[derive(Debug, Clone)]
@@ -89,6 +94,8 @@ pub struct Publication<O: Objects = Store> {
 struct Inner<O> {
     objects: O,
     owner: Owner,
+    /// Tells its notes from those of another publisher who took the same name.
+    id: String,
     begun: (Instant, SystemTime),
     /// Names that wait for the round under way to end; the next round takes them all.
     waiting: Mutex<Vec<String>>,
@@ -114,6 +121,7 @@ impl<O: Objects> Publication<O> {
             inner: Arc::new(Inner {
                 objects,
                 owner,
+                id: Uuid::now_v7().simple().to_string(),
                 begun: (Instant::now(), SystemTime::now()),
                 waiting: Mutex::default(),
                 state: tokio::sync::Mutex::default(),
@@ -146,9 +154,9 @@ impl<O: Objects> Publication<O> {
     }
 
     async fn round(&self, state: &mut State, names: HashSet<String>) -> Result<(), PublicationError> {
-        let Inner { objects, owner, .. } = &*self.inner;
+        let objects = &self.inner.objects;
         let number = state.begun;
-        let key = keys::intent(owner.as_str(), number);
+        let key = self.note(number);
         let note = names::encode(&names).map_err(unreadable(&key))?;
         // Counted first: a put without an answer may have been obeyed, or may be later.
         state.begun += 1;
@@ -183,7 +191,7 @@ impl<O: Objects> Publication<O> {
         let owner = self.inner.owner.as_str();
         let there = self.inner.objects.list(&keys::publishing(owner)).await?;
         let there: HashSet<&str> = there.iter().map(|o| o.key.as_str()).collect();
-        let stands = |number: &u32| there.contains(keys::intent(owner, *number).as_str());
+        let stands = |number: &u32| there.contains(self.note(*number).as_str());
         if !state.written.iter().all(stands) {
             return Err(PublicationError::Expired(owner.to_owned()));
         }
@@ -195,16 +203,19 @@ impl<O: Objects> Publication<O> {
     pub async fn finish(self) {
         let begun = self.inner.state.lock().await.begun;
         let remove = |number| {
-            let Inner { objects, owner, .. } = &*self.inner;
-            let key = keys::intent(owner.as_str(), number);
+            let (key, inner) = (self.note(number), &self.inner);
             async move {
-                if let Err(error) = objects.delete_once(&key).await {
+                if let Err(error) = inner.objects.delete_once(&key).await {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(key, error, "note of a publish that is over stays until it expires");
                 }
             }
         };
         stream::iter(0..begun).for_each_concurrent(CALLS_AT_ONCE, remove).await;
+    }
+
+    fn note(&self, number: u32) -> String {
+        keys::note(self.inner.owner.as_str(), &self.inner.id, number)
     }
 
     fn in_time(&self) -> Result<(), PublicationError> {

@@ -1,0 +1,260 @@
+//! A store that is a map, whose requests take effect one at a time, each when a scheduler says so: every interleaving of the
+//! actors' requests can be had, and a request may be lost, answered with an error, or obeyed long after its sender died.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::objects::Objects;
+use crate::keys;
+use crate::store::{ObjectInfo, StoreError};
+
+/// Numbers that look random, the same for the same seed (SplitMix64).
+#[derive(Debug, Clone)]
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % sides
+    }
+
+    pub(super) fn once_in(&mut self, times: u64) -> bool {
+        self.roll(times) == 0
+    }
+
+    pub(super) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[usize::try_from(self.roll(from.len() as u64)).unwrap()]
+    }
+}
+
+/// How the store makes a protocol out of ours that is not safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Publishers do not look what is condemned.
+    NobodyLooks,
+    /// Collections do not read notes.
+    NotesUnread,
+    /// Collections read manifests before notes.
+    ManifestsFirst,
+    /// Publishers take their notes back before they put the manifest.
+    NotesTakenBack,
+    /// Publishers look whether a chunk is there before they protect it.
+    LookedBefore,
+    /// What the caller knows is read before the manifests.
+    RuleFirst,
+}
+
+#[derive(Debug, Clone)]
+enum Write {
+    Put(String, Bytes),
+    Delete(String),
+}
+
+pub(super) struct World {
+    pub(super) objects: BTreeMap<String, (Bytes, i64)>,
+    pub(super) now_ms: i64,
+    pub(super) dice: Dice,
+    pub(super) broken: Option<Broken>,
+    /// Whether requests may fail.
+    pub(super) faults: bool,
+    /// Who may have the next request obeyed.
+    pub(super) turn: Option<usize>,
+    /// Sent by somebody who died or gave up; obeyed at any later time, or never.
+    limbo: Vec<Write>,
+    /// Listings for [`Broken::ManifestsFirst`], by actor.
+    stale: BTreeMap<usize, Vec<ObjectInfo>>,
+    pub(super) requests: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, broken: Option<Broken>) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            now_ms: 1_000_000_000,
+            dice: Dice(seed),
+            broken,
+            faults: true,
+            turn: None,
+            limbo: Vec::new(),
+            stale: BTreeMap::new(),
+            requests: 0,
+        }
+    }
+
+    fn obey(&mut self, write: Write) {
+        match write {
+            Write::Put(key, bytes) => drop(self.objects.insert(key, (bytes, self.now_ms))),
+            Write::Delete(key) => drop(self.objects.remove(&key)),
+        }
+    }
+
+    /// Something long on its way arrives.
+    pub(super) fn arrival(&mut self) {
+        if self.limbo.is_empty() {
+            return;
+        }
+        let at = usize::try_from(self.dice.roll(self.limbo.len() as u64)).unwrap();
+        let write = self.limbo.swap_remove(at);
+        if !self.dice.once_in(4) {
+            self.obey(write);
+        }
+    }
+
+    /// Everything on its way arrives or is lost.
+    pub(super) fn drain(&mut self) {
+        while !self.limbo.is_empty() {
+            self.arrival();
+        }
+    }
+
+    fn listing(&self, prefix: &str) -> Vec<ObjectInfo> {
+        let below = self
+            .objects
+            .range(prefix.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(prefix));
+        below
+            .map(|(key, (bytes, modified))| ObjectInfo {
+                key: key.clone(),
+                len: bytes.len() as u64,
+                modified_unix_ms: Some(*modified),
+            })
+            .collect()
+    }
+}
+
+/// The store as one actor sees it.
+#[derive(Clone)]
+pub(super) struct Model {
+    pub(super) world: Arc<Mutex<World>>,
+    pub(super) actor: usize,
+    pub(super) collects: bool,
+}
+
+/// A write that was sent. Dropped before it was obeyed, it may be obeyed later.
+struct Sent<'a> {
+    model: &'a Model,
+    write: Option<Write>,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some(write) = self.write.take() {
+            self.model.world.lock().limbo.push(write);
+        }
+    }
+}
+
+impl Model {
+    /// Waits until it is this actor's turn, and takes it.
+    pub(super) async fn turn(&self) {
+        std::future::poll_fn(|context| {
+            let mut world = self.world.lock();
+            // Of several requests at once any may be first.
+            if world.turn == Some(self.actor) && world.dice.once_in(2) {
+                world.turn = None;
+                world.requests += 1;
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn failure(&self, key: &str) -> StoreError {
+        StoreError::Timeout {
+            operation: "reach",
+            key: key.to_owned(),
+            bucket: "model".to_owned(),
+            after: Duration::ZERO,
+        }
+    }
+
+    async fn read<T>(&self, key: &str, look: impl FnOnce(&mut World) -> Option<T>) -> Result<T, StoreError> {
+        self.turn().await;
+        let mut world = self.world.lock();
+        if world.faults && world.dice.once_in(150) {
+            return Err(self.failure(key));
+        }
+        look(&mut world).ok_or_else(|| StoreError::NotFound {
+            key: key.to_owned(),
+            bucket: "model".to_owned(),
+        })
+    }
+
+    async fn write(&self, key: &str, write: Write) -> Result<(), StoreError> {
+        let mut sent = Sent {
+            model: self,
+            write: Some(write),
+        };
+        self.turn().await;
+        let mut world = self.world.lock();
+        if world.faults && world.dice.once_in(100) {
+            // No answer: obeyed, or on its way, or lost.
+            match world.dice.roll(3) {
+                0 => {
+                    let write = sent.write.take();
+                    write.into_iter().for_each(|w| world.obey(w));
+                }
+                1 => drop(sent.write.take()),
+                _ => {}
+            }
+            drop(world);
+            return Err(self.failure(key));
+        }
+        let write = sent.write.take();
+        write.into_iter().for_each(|w| world.obey(w));
+        Ok(())
+    }
+}
+
+impl Objects for Model {
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, StoreError> {
+        self.read(prefix, |world| {
+            let broken = world.broken;
+            if self.collects && prefix == keys::PUBLISHING {
+                let manifests = world.listing(keys::SNAPSHOTS);
+                world.stale.insert(self.actor, manifests);
+                if broken == Some(Broken::NotesUnread) {
+                    return Some(Vec::new());
+                }
+            }
+            if self.collects && prefix == keys::SNAPSHOTS && broken == Some(Broken::ManifestsFirst) {
+                return world.stale.get(&self.actor).cloned();
+            }
+            if !self.collects && prefix == keys::CONDEMNED && broken == Some(Broken::NobodyLooks) {
+                return Some(Vec::new());
+            }
+            Some(world.listing(prefix))
+        })
+        .await
+    }
+
+    async fn get(&self, key: &str) -> Result<Bytes, StoreError> {
+        self.read(key, |world| world.objects.get(key).map(|(bytes, _)| bytes.clone()))
+            .await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+        self.read(key, |world| world.objects.get(key).map(|(bytes, _)| bytes.slice(range)))
+            .await
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        self.write(key, Write::Put(key.to_owned(), bytes)).await
+    }
+
+    async fn delete_once(&self, key: &str) -> Result<(), StoreError> {
+        self.write(key, Write::Delete(key.to_owned())).await
+    }
+}

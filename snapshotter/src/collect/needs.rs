@@ -1,0 +1,118 @@
+//! What a snapshot needs of the store, and whose it is.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+
+use super::objects::Objects;
+use crate::keys;
+use crate::manifest::{FORMAT, Manifest, ManifestError};
+use crate::snapshot::{OpenError, read_manifest, read_page_maps};
+
+/// Whose a snapshot is, by its manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Of {
+    /// The function.
+    pub function: FunctionName,
+    /// The version.
+    pub version: VersionNumber,
+}
+
+/// What a snapshot needs. Never changes, as its manifest does not.
+#[derive(Debug)]
+pub(super) struct Needs {
+    pub(super) of: Of,
+    /// Keys of chunks and layers.
+    pub(super) keys: BTreeSet<String>,
+}
+
+/// What could be learnt of a snapshot whose manifest is there.
+#[derive(Debug, Clone)]
+pub(super) enum Learnt {
+    /// All.
+    Needs(Arc<Needs>),
+    /// It is damaged: nobody can restore it, and what it needs is not known.
+    Damaged,
+    /// It was written by a newer build, which knows.
+    Newer,
+}
+
+/// Snapshots read before, so that a collection reads only new ones. Losing it costs time.
+#[derive(Debug, Default)]
+pub struct Seen(HashMap<SnapshotId, Arc<Needs>>);
+
+impl Seen {
+    /// Keep what is known of these snapshots only.
+    pub(super) fn keep(&mut self, there: &BTreeSet<SnapshotId>) {
+        self.0.retain(|id, _| there.contains(id));
+    }
+
+    pub(super) fn get(&self, id: &SnapshotId) -> Option<Learnt> {
+        self.0.get(id).cloned().map(Learnt::Needs)
+    }
+
+    pub(super) fn remember(&mut self, id: &SnapshotId, learnt: &Learnt) {
+        if let Learnt::Needs(needs) = learnt {
+            self.0.insert(id.clone(), Arc::clone(needs));
+        }
+    }
+}
+
+/// Read a snapshot's manifest and page maps. `bundle_bytes` is its bundle's size as listed. `None` if it was deleted meanwhile.
+pub(super) async fn learn<O: Objects>(
+    objects: &O,
+    id: &SnapshotId,
+    bundle_bytes: Option<u64>,
+) -> Result<Option<Learnt>, OpenError> {
+    let damaged = |error: OpenError| {
+        if !error.is_damage() {
+            return Err(error);
+        }
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(snapshot = %id, error, "a damaged snapshot: what it needs cannot be told");
+        Ok(Some(Learnt::Damaged))
+    };
+    let manifest = match read_manifest(objects, id).await {
+        Ok(manifest) => manifest,
+        Err(OpenError::NotFound(_)) => return Ok(None),
+        Err(OpenError::Manifest {
+            cause: ManifestError::Format(format),
+            ..
+        }) if format > FORMAT => return Ok(Some(Learnt::Newer)),
+        Err(error) => return damaged(error),
+    };
+    if bundle_bytes != Some(manifest.bundle_bytes) {
+        let (found, expected) = (bundle_bytes.unwrap_or(0), manifest.bundle_bytes);
+        return damaged(OpenError::BundleSize {
+            id: id.clone(),
+            key: keys::bundle(id),
+            found,
+            expected,
+        });
+    }
+    let maps = match read_page_maps(objects, &manifest).await {
+        Ok(maps) => maps,
+        Err(error) => return damaged(error),
+    };
+    let regions = maps.iter().flat_map(|map| map.regions());
+    let chunks = regions.filter_map(|r| r.payload).map(|p| keys::chunk(&p.chunk.id));
+    let keys = chunks.chain(layers(&manifest)).collect();
+    let of = of(manifest);
+    Ok(Some(Learnt::Needs(Arc::new(Needs { of, keys }))))
+}
+
+fn layers(manifest: &Manifest) -> impl Iterator<Item = String> {
+    let digests = [&manifest.rootfs.digest, &manifest.layer.digest];
+    digests
+        .into_iter()
+        .filter_map(|d| d.parse().ok())
+        .map(|d| keys::layer(&d))
+}
+
+fn of(manifest: Manifest) -> Of {
+    Of {
+        function: manifest.function,
+        version: manifest.version,
+    }
+}
