@@ -132,6 +132,17 @@ pub(crate) struct Places {
     pub(crate) run: PathBuf,
 }
 
+/// When the scheduler removes from the object store what nobody needs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CollectingArgs {
+    /// Versions of a function that are kept, the newest; the one that serves is kept anyway.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep_versions: u32,
+    /// How often to remove from the object store what nobody needs; 0s for never by itself.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = rekindle_wire::manifest::parse_duration)]
+    pub(crate) collect_every: std::time::Duration,
+}
+
 /// An S3 server of one's own; credentials and region come from the usual AWS variables.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct S3Args {
@@ -165,6 +176,8 @@ pub(crate) struct UpArgs {
     pub(crate) places: Places,
     #[command(flatten)]
     pub(crate) s3: S3Args,
+    #[command(flatten)]
+    pub(crate) collecting: CollectingArgs,
     /// The CRIU binary to use.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
@@ -476,6 +489,8 @@ pub(crate) struct SchedulerArgs {
     pub(crate) places: Places,
     #[command(flatten)]
     pub(crate) s3: S3Args,
+    #[command(flatten)]
+    pub(crate) collecting: CollectingArgs,
 }
 
 /// `fn worker`.

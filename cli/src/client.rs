@@ -7,7 +7,9 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rekindle_wire::api::{FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo};
+use rekindle_wire::api::{
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo,
+};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
@@ -16,6 +18,8 @@ use crate::args::ClientArgs;
 
 /// For calls that are answered from memory or from the metadata.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a collection, which looks at everything there is. It goes on without its client.
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(900);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error's body is a line of JSON; a server that sends more is not ours.
 const ERROR_BODY_MAX: usize = 64 << 10;
@@ -178,6 +182,19 @@ impl Client {
             .request(Method::DELETE, &format!("/v1/functions/{name}"))
             .timeout(CALL_TIMEOUT);
         self.checked(self.send(request).await?).await.map(drop)
+    }
+
+    /// Has the platform remove what nobody needs from its object store.
+    pub(crate) async fn collect(&self, request: &CollectRequest) -> Result<Collected> {
+        let request = self
+            .request(Method::POST, "/v1/collections")
+            .timeout(COLLECT_TIMEOUT)
+            .json(request);
+        let response = self.checked(self.send(request).await?).await?;
+        response
+            .json()
+            .await
+            .context("the answer to the collection is not what this version of fn understands")
     }
 
     /// Uploads a packed folder of `length` bytes. Answers the version it became, and whether that is a new one: without `force`

@@ -51,7 +51,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "fn", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Snapshot(args) => commands::snapshot::execute(&args.command),
+        Command::Snapshot(args) => commands::snapshot::execute(&client, &args.command),
         Command::Deploy(args) => block_on(async { commands::deploy::run(&Client::new(&client)?, &args).await }),
         Command::Invoke(args) => block_on(async { commands::invoke::run(&Client::new(&client)?, &args).await }),
         Command::List(args) => block_on(async { commands::list::run(&Client::new(&client)?, args).await }),

@@ -4,7 +4,9 @@
 #![allow(dead_code, reason = "only their annotations are used")]
 
 use rekindle_wire::ApiError;
-use rekindle_wire::api::{FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo};
+use rekindle_wire::api::{
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo,
+};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -22,7 +24,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
-        stop_instance, openapi, call_function, call_function_below, health, ready,
+        stop_instance, collect, openapi, call_function, call_function_below, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
     modifiers(&AdminKey),
@@ -198,6 +200,22 @@ fn list_instances() {}
     ),
 )]
 fn stop_instance() {}
+
+/// Remove what nobody needs
+///
+/// Old versions beyond those kept; snapshots, chunks, layers and uploaded folders that no version needs. The platform does it by itself
+/// too. It may take minutes; a client that goes away does not stop it.
+#[utoipa::path(
+    post, path = "/v1/collections", tag = "platform", security(("admin_key" = [])),
+    request_body(content = CollectRequest, description = "whether only to count"),
+    responses(
+        (status = 200, description = "what was removed", body = Collected),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 409, description = "`conflict`: one is under way, or the object store is another scheduler's", body = ApiError),
+        (status = 503, description = "`unavailable`: the object store does not answer", body = ApiError),
+    ),
+)]
+fn collect() {}
 
 /// This document
 #[utoipa::path(

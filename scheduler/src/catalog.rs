@@ -34,6 +34,13 @@ impl Catalog {
         Some(spec.clone())
     }
 
+    /// Drops a version that does not serve.
+    pub(crate) fn remove_version(&mut self, function: &FunctionName, version: VersionNumber) {
+        if let Some(versions) = self.functions.get_mut(function) {
+            versions.remove(&version);
+        }
+    }
+
     pub(crate) fn remove(&mut self, function: &FunctionName) {
         self.functions.remove(function);
     }

@@ -8,6 +8,7 @@
 
 mod api;
 mod catalog;
+mod collection;
 #[cfg(test)]
 mod fixture;
 mod fleet;
@@ -23,5 +24,7 @@ mod upload;
 mod waiting;
 mod worker;
 
+pub use collection::Collecting;
 pub use objects::{ObjectError, ObjectStore};
+pub use rekindle_snapshotter::collect::{Rule, Seen};
 pub use server::{Config, ServeError, serve};

@@ -3,9 +3,15 @@
 use std::path::Path;
 
 use futures::future::BoxFuture;
-use rekindle_snapshotter::collect::forget;
-use rekindle_snapshotter::{Owner, Store, keys};
+use rekindle_snapshotter::collect::{Rule, Seen, forget};
+use rekindle_snapshotter::{Outcome, Owner, Store, keys};
+use rekindle_wire::api::Collected;
 use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
+
+/// All uploaded folders.
+const SOURCES: &str = "sources/";
+/// Says which scheduler the store belongs to.
+const OWNER: &str = "owner";
 
 /// The object store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +44,20 @@ pub trait ObjectStore: Send + Sync + 'static {
         function: &'a FunctionName,
         version: VersionNumber,
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
+
+    /// Removes snapshots, chunks and layers that `rule` does not want, or with `dry_run` counts them.
+    fn collect<'a>(
+        &'a self,
+        seen: &'a mut Seen,
+        rule: &'a dyn Rule,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Collected, ObjectError>>;
+
+    /// The uploaded folders: keys, and sizes in bytes.
+    fn sources(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ObjectError>>;
+
+    /// Whose the store is: `id`'s from now on, if it was nobody's or if it shall be taken over.
+    fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>>;
 }
 
 // Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
@@ -68,6 +88,43 @@ impl ObjectStore for Store {
             ended.map_err(failed("end the deploy noted in", &keys::publishing(owner.as_str())))
         })
     }
+
+    fn collect<'a>(
+        &'a self,
+        seen: &'a mut Seen,
+        rule: &'a dyn Rule,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Collected, ObjectError>> {
+        let collected = Box::pin(rekindle_snapshotter::collect::collect(self, seen, rule, dry_run));
+        let what = failed("remove what nobody needs from", self.bucket());
+        Box::pin(async move { collected.await.map_err(what) })
+    }
+
+    fn sources(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ObjectError>> {
+        let listed = Box::pin(self.list(SOURCES));
+        Box::pin(async move {
+            let listed = listed.await.map_err(failed("list", SOURCES))?;
+            Ok(listed.into_iter().map(|o| (o.key, o.len)).collect())
+        })
+    }
+
+    fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>> {
+        let wrong = |e| failed("say whose it is in", OWNER)(e);
+        Box::pin(async move {
+            let bytes = bytes::Bytes::copy_from_slice(id.as_bytes());
+            if take_over {
+                Box::pin(self.put(OWNER, bytes)).await.map_err(wrong)?;
+                return Ok(id.to_owned());
+            }
+            match Box::pin(self.put_if_absent(OWNER, bytes)).await.map_err(wrong)? {
+                Outcome::Created => Ok(id.to_owned()),
+                Outcome::AlreadyPresent => {
+                    let owner = Box::pin(self.get(OWNER)).await.map_err(wrong)?;
+                    Ok(String::from_utf8_lossy(&owner).into_owned())
+                }
+            }
+        })
+    }
 }
 
 fn failed<E>(doing: &'static str, key: &str) -> impl FnOnce(E) -> ObjectError
@@ -84,5 +141,5 @@ where
 
 /// Where an uploaded folder lies, by the digest of its archive.
 pub(crate) fn source_key(digest: &blake3::Hash) -> String {
-    format!("sources/{}.tar.gz", digest.to_hex())
+    format!("{SOURCES}{}.tar.gz", digest.to_hex())
 }

@@ -9,6 +9,7 @@ use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 
 use crate::catalog::Catalog;
+use crate::collection::{self, Collecting};
 use crate::objects::ObjectStore;
 use crate::state::Shared;
 use crate::store::Store;
@@ -29,6 +30,8 @@ pub struct Config {
     pub cluster_token: String,
     /// Where uploaded folders and snapshots lie.
     pub objects: Arc<dyn ObjectStore>,
+    /// When to remove there what nobody needs.
+    pub collecting: Collecting,
 }
 
 impl std::fmt::Debug for Config {
@@ -82,6 +85,7 @@ pub async fn serve(
     }
     let scheduler = Shared::new(config, store, catalog);
     let reaping = tokio::spawn(reaper::run(scheduler.clone()));
+    let collecting = tokio::spawn(collection::run(scheduler.clone()));
     let (ending, mut ended) = tokio::sync::watch::channel(false);
     let router = api::router(scheduler.clone());
     let listener = listener.tap_io(|io| drop(io.set_nodelay(true)));
@@ -99,6 +103,7 @@ pub async fn serve(
         } => Ok(()),
     };
     reaping.abort();
+    collecting.abort();
     scheduler.tasks.close();
     drop(tokio::time::timeout(Duration::from_millis(200), scheduler.tasks.wait()).await);
     scheduler.store.close().await;

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::catalog::Catalog;
+use crate::collection::Collector;
 use crate::fleet::{Fleet, Millis};
 use crate::objects::ObjectStore;
 use crate::server::Config;
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) workers: WorkerClient,
     /// Signalled when a lease was recalled.
     pub(crate) recalls: Notify,
+    pub(crate) collector: Collector,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, for writing while one is removed.
@@ -56,6 +58,7 @@ impl Shared {
             config,
             store,
             recalls: Notify::new(),
+            collector: Collector::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),

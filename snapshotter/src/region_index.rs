@@ -15,8 +15,8 @@ use crate::codec::Encoding;
 use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
-use crate::pagemap::{ChunkRef, PageMap, Payload};
-use crate::snapshot::{OpenError, read_manifest, read_page_maps};
+use crate::pagemap::{ChunkRef, Payload};
+use crate::snapshot::read_page_maps;
 use crate::store::{Store, StoreError};
 
 /// Snapshots whose page maps are read to begin with.
@@ -76,7 +76,7 @@ impl RegionIndex {
         // Ids begin with the time they were made.
         ids.sort_unstable_by(|a, b| b.cmp(a));
         ids.truncate(SEED_SNAPSHOTS);
-        let maps = stream::iter(ids).map(|id| Box::pin(async move { (newest_page_maps(store, &id).await, id) }));
+        let maps = stream::iter(ids).map(|id| Box::pin(async move { (read_page_maps(store, &id).await, id) }));
         let mut read = 0;
         let mut maps = maps.buffered(CALLS_AT_ONCE);
         while let Some((result, id)) = maps.next().await {
@@ -191,10 +191,6 @@ impl State {
             self.regions.retain(|_, known| known.chunk != *number);
         }
     }
-}
-
-async fn newest_page_maps(store: &Store, id: &SnapshotId) -> Result<Vec<PageMap>, OpenError> {
-    read_page_maps(store, &read_manifest(store, id).await?).await
 }
 
 /// Whether the chunk is there in its full size.

@@ -317,7 +317,12 @@ pub async fn read_manifest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Man
 }
 
 /// The page maps of a snapshot without the rest of its bundle: they lie at its front.
-pub(crate) async fn read_page_maps<O: Objects>(store: &O, manifest: &Manifest) -> Result<Vec<PageMap>, OpenError> {
+pub(crate) async fn read_page_maps(store: &Store, id: &SnapshotId) -> Result<Vec<PageMap>, OpenError> {
+    page_maps_of(store, &read_manifest(store, id).await?).await
+}
+
+/// The same of a manifest that was read.
+pub(crate) async fn page_maps_of<O: Objects>(store: &O, manifest: &Manifest) -> Result<Vec<PageMap>, OpenError> {
     let id = &manifest.id;
     let mut maps = Vec::with_capacity(manifest.processes.len());
     for entry in &manifest.processes {

@@ -16,6 +16,7 @@ Examples:
   fn snapshot export s-0198c0de images        what CRIU wrote, for `criu restore -D images`
   fn snapshot import images --name nightly    plain, compressed or incremental images into the store
   fn snapshot delete s-0198c0de               remove one that was imported
+  fn snapshot gc                              remove what nobody needs
   fn snapshot compress images --block 64K     as CRIU 4.3 does; decompress is the way back
 
 The store is that of the platform that runs on this machine; --s3-endpoint names another one.")]
@@ -89,6 +90,23 @@ pub(crate) enum SnapshotCommand {
         dir: PathBuf,
         #[command(flatten)]
         conversion: ConversionArgs,
+    },
+    /// Remove from the platform's store what nobody needs; it does so by itself, too.
+    #[command(after_help = "\
+Examples:
+  fn snapshot gc --dry-run    say what would be removed
+  fn snapshot gc              remove it
+
+A deploy under way loses nothing: what it relies on is kept.")]
+    Gc {
+        /// Remove nothing, only say what would be.
+        #[arg(long)]
+        dry_run: bool,
+        /// Make the store this platform's although it belongs to another, whose functions are lost with it.
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        listing: Listing,
     },
     /// Remove a snapshot that was imported.
     #[command(visible_alias = "rm")]

@@ -124,6 +124,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         spool: layout.spool(),
         cluster_token: secrets.cluster_token.clone(),
         objects: Arc::new(store.clone()),
+        collecting: role::collecting(&args.collecting),
     };
     roles.start("scheduler", |stop| {
         rekindle_scheduler::serve(config, scheduler, stop.wait())

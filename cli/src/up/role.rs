@@ -19,7 +19,7 @@ use super::layout::{Layout, make_private};
 use super::pid;
 use super::roles::Roles;
 use super::{isolation, leftovers, secrets, store};
-use crate::args::{GatewayArgs, S3Args, SchedulerArgs, WorkerArgs};
+use crate::args::{CollectingArgs, GatewayArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
 
 /// `fn gateway`.
@@ -56,6 +56,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             spool: layout.spool(),
             cluster_token: token,
             objects: Arc::new(store::external(&args.s3, &endpoint).await?),
+            collecting: collecting(&args.collecting),
         };
         roles.start("scheduler", |stop| {
             rekindle_scheduler::serve(config, listener, stop.wait())
@@ -138,6 +139,15 @@ pub(super) fn endpoint(args: &S3Args) -> Result<String> {
     match &args.s3_endpoint {
         Some(endpoint) => Ok(endpoint.clone()),
         None => bail!("no object store is named: say --s3-endpoint URL, or set FN_S3_ENDPOINT"),
+    }
+}
+
+/// When the scheduler collects.
+pub(super) fn collecting(args: &CollectingArgs) -> rekindle_scheduler::Collecting {
+    rekindle_scheduler::Collecting {
+        every: args.collect_every,
+        keep_versions: args.keep_versions,
+        ..rekindle_scheduler::Collecting::default()
     }
 }
 

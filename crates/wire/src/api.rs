@@ -278,6 +278,17 @@ pub struct LogLine {
     pub text: String,
 }
 
+/// Asks for a collection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CollectRequest {
+    /// Remove nothing, only count.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Make the object store this scheduler's although it belongs to another.
+    #[serde(default)]
+    pub take_over: bool,
+}
+
 /// What was removed of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Swept {

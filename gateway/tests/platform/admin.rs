@@ -2,7 +2,7 @@
 
 use futures::StreamExt as _;
 use rekindle_wire::ErrorCode;
-use rekindle_wire::api::{FunctionSummary, LogLine, VersionState};
+use rekindle_wire::api::{Collected, FunctionSummary, LogLine, VersionState};
 use reqwest::Method;
 
 use crate::harness::{KEY, Platform, error, folder, until};
@@ -17,6 +17,7 @@ async fn nothing_is_done_without_the_right_key() {
         (Method::GET, "/v1/status"),
         (Method::DELETE, "/v1/functions/hello"),
         (Method::POST, "/v1/functions/hello/invocations"),
+        (Method::POST, "/v1/collections"),
         (Method::GET, "/v1/nothing"),
     ];
     for (method, path) in calls {
@@ -215,4 +216,46 @@ async fn the_description_names_every_path_with_its_errors() {
         }
     }
     assert!(document["components"]["schemas"]["VersionInfo"]["properties"]["phases"].is_object());
+}
+
+#[tokio::test]
+async fn a_collection_lets_old_versions_and_sources_go_but_not_in_another_schedulers_store() {
+    let platform = Platform::start().await;
+    for memory in ["64MiB", "65MiB", "66MiB", "67MiB"] {
+        platform.deploy("hello", &format!("memory = \"{memory}\"\n")).await;
+    }
+    let collect = async |body: &'static str| {
+        let call = platform.admin(Method::POST, "/v1/collections");
+        call.header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await
+            .unwrap()
+    };
+    let sources = || {
+        let all = platform.objects.0.lock();
+        all.keys().filter(|key| key.starts_with("sources/")).count()
+    };
+    let dry: Collected = collect("{\"dry_run\":true}").await.json().await.unwrap();
+    // The version is still there, so its folder is in use.
+    assert_eq!((dry.versions, dry.sources.objects, sources()), (1, 0, 4));
+    let done: Collected = collect("{}").await.json().await.unwrap();
+    assert_eq!((done.versions, done.sources.objects, sources()), (1, 1, 3));
+    let again: Collected = collect("{}").await.json().await.unwrap();
+    assert_eq!(again, Collected::default());
+    platform
+        .objects
+        .0
+        .lock()
+        .insert("owner".to_owned(), b"p-other".to_vec());
+    for body in ["{}", "{\"dry_run\":true}"] {
+        let refused = error(collect(body).await).await;
+        assert_eq!(refused.code, ErrorCode::Conflict);
+        assert!(
+            refused.message.contains("p-other") && refused.message.contains("--take-over"),
+            "{refused}"
+        );
+    }
+    assert_eq!(collect("{\"take_over\":true}").await.status(), 200);
+    assert_eq!(collect("{}").await.status(), 200);
 }

@@ -8,8 +8,8 @@ use axum::body::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
-use rekindle_scheduler::{ObjectError, ObjectStore};
-use rekindle_wire::api::{FunctionDetail, Status, VersionInfo, VersionState};
+use rekindle_scheduler::{Collecting, ObjectError, ObjectStore, Rule, Seen};
+use rekindle_wire::api::{Collected, FunctionDetail, Status, VersionInfo, VersionState};
 use rekindle_wire::{ApiError, FunctionName, SnapshotId, VersionNumber};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -57,6 +57,36 @@ impl ObjectStore for Objects {
             self.0.lock().retain(|key, _| !key.starts_with(&prefix));
             Ok(())
         })
+    }
+
+    fn collect<'a>(
+        &'a self,
+        _: &'a mut Seen,
+        _: &'a dyn Rule,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Collected, ObjectError>> {
+        Box::pin(async move {
+            Ok(Collected {
+                dry_run,
+                ..Collected::default()
+            })
+        })
+    }
+
+    fn sources(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ObjectError>> {
+        let all = self.0.lock();
+        let sources = all.iter().filter(|(key, _)| key.starts_with("sources/"));
+        let sources = sources.map(|(key, bytes)| (key.clone(), bytes.len() as u64)).collect();
+        Box::pin(async { Ok(sources) })
+    }
+
+    fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>> {
+        let mut all = self.0.lock();
+        if take_over || !all.contains_key("owner") {
+            all.insert("owner".to_owned(), id.as_bytes().to_vec());
+        }
+        let owner = String::from_utf8(all["owner"].clone()).unwrap();
+        Box::pin(async { Ok(owner) })
     }
 
     fn end_deploy<'a>(&'a self, _: &'a FunctionName, _: VersionNumber) -> BoxFuture<'a, Result<(), ObjectError>> {
@@ -241,6 +271,10 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
         spool: dir.to_owned(),
         cluster_token: TOKEN.to_owned(),
         objects,
+        collecting: Collecting {
+            keep_versions: 3,
+            ..Collecting::default()
+        },
     };
     let (end, ended) = oneshot::channel();
     let task = tokio::spawn(async move {

@@ -103,6 +103,8 @@ pub(super) async fn delete(
         for key in &leftovers.source_keys {
             delete_source(&here, key).await;
         }
+        // Its chunks and layers, which others may share.
+        here.collector.note_deleted();
     });
     drop(cleaning.await);
     Ok(StatusCode::NO_CONTENT)
@@ -133,7 +135,7 @@ async fn delete_source(scheduler: &Scheduler, key: &str) {
     }
 }
 
-/// Tries a few times: what is not removed now is removed by nobody.
+/// Tries a few times: what is not removed now is left to the next collection.
 async fn insist<F>(attempt: impl Fn() -> F) -> Result<(), ObjectError>
 where
     F: Future<Output = Result<(), ObjectError>>,

@@ -1,6 +1,7 @@
 //! The scheduler's HTTP interface: `/v1/…` for users, passed on by a gateway that checked the key; `/internal/…` for gateways and
 //! workers. Every call must carry the cluster's token.
 
+mod collections;
 mod deploy;
 mod functions;
 mod instances;
@@ -34,6 +35,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/v1/status", get(instances::status))
         .route("/v1/instances", get(instances::list))
         .route("/v1/instances/{id}", delete(instances::stop))
+        .route("/v1/collections", post(collections::collect))
         .route("/internal/placements", post(internal::placements))
         .route("/internal/leases", post(internal::leases))
         .route("/internal/recalls", get(internal::recalls))

@@ -2,6 +2,7 @@
 //!
 //! One writer at a time is SQLite's rule; deploys are rare, and nothing on the path of an invocation comes here.
 
+mod collection;
 mod functions;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 
 pub(crate) use versions::NewVersion;
 
-const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "functions", include_str!("../../migrations/0001_functions.sql"))];
+const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (1, "functions", include_str!("../../migrations/0001_functions.sql")),
+    (2, "platform", include_str!("../../migrations/0002_platform.sql")),
+];
 
 /// Why the store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]

@@ -151,3 +151,53 @@ async fn a_deleted_function_leaves_what_nobody_else_uses() {
     assert_eq!(store.delete_function(&"b".parse().unwrap()).await.unwrap(), None);
     assert!(store.functions().await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let name: rekindle_wire::FunctionName = "a".parse().unwrap();
+    for _ in 0..3 {
+        add_live(&store, "a", Some("s-1")).await;
+    }
+    let error = ApiError::new(ErrorCode::BuildFailed, "no");
+    for _ in 0..3 {
+        let failed = store
+            .add_version(&parsed("a"), "sources/a", 7)
+            .await
+            .unwrap()
+            .info
+            .version;
+        store.set_failed(&name, failed, &error, &[]).await.unwrap();
+    }
+    add_live(&store, "b", None).await;
+    let old = |versions: Vec<(rekindle_wire::FunctionName, VersionNumber)>| -> Vec<u32> {
+        let mut numbers: Vec<_> = versions.into_iter().map(|(_, v)| v.0).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(old(store.too_old(2).await.unwrap()), [1, 2, 4], "the third serves");
+    assert_eq!(store.too_old(10).await.unwrap(), []);
+    // The seventh is under way: it is among the newest, and is kept however few that are.
+    store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
+    assert_eq!(old(store.remove_too_old(1).await.unwrap()), [1, 2, 4, 5, 6]);
+    assert_eq!(store.remove_too_old(1).await.unwrap(), []);
+    let kept = store.kept().await.unwrap();
+    let mut kept: Vec<_> = kept
+        .iter()
+        .map(|k| (k.function.as_str(), k.version.0, k.spec.is_some()))
+        .collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [("a", 3, true), ("a", 7, false), ("b", 1, true)]);
+}
+
+#[tokio::test]
+async fn a_database_has_one_id_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let id = store.platform_id().await.unwrap();
+    store.close().await;
+    assert_eq!(open(&dir).await.platform_id().await.unwrap(), id);
+    let other = tempfile::tempdir().unwrap();
+    assert_ne!(open(&other).await.platform_id().await.unwrap(), id);
+}

@@ -16,6 +16,8 @@ mod needs;
 mod objects;
 mod publication;
 #[cfg(test)]
+mod store_tests;
+#[cfg(test)]
 mod tests;
 mod view;
 

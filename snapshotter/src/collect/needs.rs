@@ -7,16 +7,16 @@ use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
 use super::objects::Objects;
 use crate::keys;
-use crate::manifest::{FORMAT, Manifest, ManifestError};
-use crate::snapshot::{OpenError, read_manifest, read_page_maps};
+use crate::manifest::{FORMAT, ManifestError, Origin};
+use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 
 /// Whose a snapshot is, by its manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Of {
-    /// The function.
-    pub function: FunctionName,
-    /// The version.
-    pub version: VersionNumber,
+pub enum Of {
+    /// A version's.
+    Version(FunctionName, VersionNumber),
+    /// Nobody's: it was imported.
+    Import,
 }
 
 /// What a snapshot needs. Never changes, as its manifest does not.
@@ -91,28 +91,25 @@ pub(super) async fn learn<O: Objects>(
             expected,
         });
     }
-    let maps = match read_page_maps(objects, &manifest).await {
+    let maps = match page_maps_of(objects, &manifest).await {
         Ok(maps) => maps,
         Err(error) => return damaged(error),
     };
     let regions = maps.iter().flat_map(|map| map.regions());
     let chunks = regions.filter_map(|r| r.payload).map(|p| keys::chunk(&p.chunk.id));
-    let keys = chunks.chain(layers(&manifest)).collect();
-    let of = of(manifest);
+    let mut keys: BTreeSet<String> = chunks.collect();
+    let of = match manifest.origin {
+        Origin::Function {
+            function,
+            version,
+            rootfs,
+            layer,
+        } => {
+            let digests = [rootfs, layer].into_iter().filter_map(|l| l.digest.parse().ok());
+            keys.extend(digests.map(|digest| keys::layer(&digest)));
+            Of::Version(function, version)
+        }
+        Origin::Import { .. } => Of::Import,
+    };
     Ok(Some(Learnt::Needs(Arc::new(Needs { of, keys }))))
-}
-
-fn layers(manifest: &Manifest) -> impl Iterator<Item = String> {
-    let digests = [&manifest.rootfs.digest, &manifest.layer.digest];
-    digests
-        .into_iter()
-        .filter_map(|d| d.parse().ok())
-        .map(|d| keys::layer(&d))
-}
-
-fn of(manifest: Manifest) -> Of {
-    Of {
-        function: manifest.function,
-        version: manifest.version,
-    }
 }

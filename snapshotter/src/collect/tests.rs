@@ -13,6 +13,7 @@ use std::task::{Context, Waker};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{FunctionName, VersionNumber};
 
 use super::model::{Broken, Dice, Model, World};
@@ -20,7 +21,7 @@ use super::*;
 use crate::bundle::BundleBuilder;
 use crate::codec::Encoding;
 use crate::digest::Digest;
-use crate::manifest::{Manifest, ProcessEntry, Totals};
+use crate::manifest::{Manifest, Origin, ProcessEntry, Totals};
 use crate::pagemap::{ChunkRef, PageIndex, PageMap, Payload, Region};
 use crate::store::StoreError;
 
@@ -37,11 +38,20 @@ enum Version {
 
 /// How a history went wrong.
 #[derive(Debug)]
-enum Wrong {
-    /// Something needed is gone.
-    Lost(String),
-    /// Something unneeded stays.
-    Left(String),
+struct Wrong {
+    /// Whether something needed is gone; else something unneeded stays.
+    lost: bool,
+    what: String,
+}
+
+impl Wrong {
+    fn lost(what: String) -> Self {
+        Self { lost: true, what }
+    }
+
+    fn left(what: String) -> Self {
+        Self { lost: false, what }
+    }
 }
 
 type Versions = Arc<Mutex<BTreeMap<u32, Version>>>;
@@ -80,7 +90,7 @@ impl Rule for Known {
                         wanted.deploys.insert(owner.as_str().to_owned());
                         let of = found
                             .iter()
-                            .filter(|f| f.of.as_ref().is_some_and(|of| of.version.0 == *number));
+                            .filter(|f| f.of == Some(Of::Version(function(), VersionNumber(*number))));
                         wanted.snapshots.extend(of.map(|f| f.id.clone()));
                     }
                     Version::Live { snapshot, layer } => {
@@ -110,25 +120,33 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
     let map = PageMap::new(regions.collect()).unwrap();
     let mut bundle = BundleBuilder::default();
     let page_map = bundle.add(&map.encode()).unwrap();
+    let pagemap = bundle.add(b"pagemap").unwrap();
     let bundle = Bytes::from(bundle.finish());
-    let meta = crate::testing::meta();
-    let mut layer_ref = meta.layer;
-    layer_ref.digest = layer.to_string();
+    let layer = LayerRef {
+        digest: layer.to_string(),
+        tar_bytes: 1,
+    };
     let manifest = Manifest {
         id: id.clone(),
-        function: function(),
-        version: VersionNumber(version),
+        origin: Origin::Function {
+            function: function(),
+            version: VersionNumber(version),
+            rootfs: layer.clone(),
+            layer,
+        },
         created_unix_s: 0,
         arch: "x86_64".to_owned(),
         kernel: "6".to_owned(),
-        criu: meta.criu,
+        criu: "4".to_owned(),
         page_bytes: 4096,
         region_bytes: 65536,
         frozen_us: 0,
-        rootfs: layer_ref.clone(),
-        layer: layer_ref,
         bundle_bytes: bundle.len() as u64,
-        processes: vec![ProcessEntry { pid: 7, page_map }],
+        processes: vec![ProcessEntry {
+            pid: 7,
+            page_map,
+            pagemap,
+        }],
         images: Vec::new(),
         extra: Vec::new(),
         totals: Totals::default(),
@@ -422,14 +440,14 @@ impl History {
                 continue;
             }
             if let Some(gone) = chunks.iter().find(|c| !world.objects.contains_key(*c)) {
-                return Err(Wrong::Lost(format!("the manifest of {id} is there, its {gone} is not")));
+                return Err(Wrong::lost(format!("the manifest of {id} is there, its {gone} is not")));
             }
         }
         for (number, version) in self.versions.lock().iter() {
             if let Version::Live { snapshot, layer } = version {
                 for key in [keys::manifest(snapshot), keys::bundle(snapshot), keys::layer(layer)] {
                     if !world.objects.contains_key(&key) {
-                        return Err(Wrong::Lost(format!("version {number} is live, its {key} is gone")));
+                        return Err(Wrong::lost(format!("version {number} is live, its {key} is gone")));
                     }
                 }
             }
@@ -451,7 +469,7 @@ impl History {
         if over.is_empty() {
             Ok(())
         } else {
-            Err(Wrong::Left(format!("nobody needs {over:?}")))
+            Err(Wrong::left(format!("nobody needs {over:?}")))
         }
     }
 
@@ -497,7 +515,7 @@ impl History {
             let collected = done
                 .lock()
                 .take()
-                .ok_or_else(|| Wrong::Left("a collection failed without a fault".to_owned()))?;
+                .ok_or_else(|| Wrong::left("a collection failed without a fault".to_owned()))?;
             self.removed += collected.total().objects;
         }
         self.check_end()
@@ -516,7 +534,7 @@ fn no_manifest_ever_lacks_a_chunk_and_nothing_unneeded_stays() {
     let (mut requests, mut removed) = (0, 0);
     for seed in 0..seeds() {
         let mut history = History::new(seed, None);
-        history.run().unwrap_or_else(|e| panic!("seed {seed}: {e:?}"));
+        history.run().unwrap_or_else(|e| panic!("seed {seed}: {}", e.what));
         requests += history.world.lock().requests;
         removed += history.removed;
     }
@@ -541,7 +559,7 @@ fn every_known_way_to_break_the_protocol_is_seen_to_break_it() {
         Broken::RuleFirst,
     ] {
         let lost = |seed| match History::new(seed, Some(broken)).run() {
-            Err(Wrong::Lost(what)) => Some((seed, what)),
+            Err(wrong) if wrong.lost => Some((seed, wrong.what)),
             _ => None,
         };
         let seen = (0..20_000).find_map(lost);

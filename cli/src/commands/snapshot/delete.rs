@@ -8,7 +8,7 @@ use rekindle_snapshotter::snapshot::read_manifest;
 use rekindle_snapshotter::{Store, delete};
 use rekindle_wire::SnapshotId;
 
-/// Removes an imported snapshot, or any with `force`. Its chunks go with the next garbage collection.
+/// Removes an imported snapshot, or any with `force`. Its chunks go with the next collection.
 pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<ExitCode> {
     // One whose manifest is damaged is nobody's to keep, but it must be asked for.
     match Box::pin(read_manifest(store, id)).await.map(|m| m.origin) {

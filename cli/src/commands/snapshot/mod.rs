@@ -1,9 +1,10 @@
 //! `fn snapshot`: looks at snapshots in the object store and moves them in and out of it. It talks to the store itself,
-//! which is where all of a snapshot is, so that large data takes no detour.
+//! which is where all of a snapshot is, so that large data takes no detour; but for `gc`, which is the scheduler's.
 
 mod convert;
 mod delete;
 mod exchange;
+mod gc;
 mod inspect;
 mod list;
 
@@ -11,21 +12,34 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use rekindle_snapshotter::Store;
+use rekindle_wire::api::CollectRequest;
 
-use crate::args::{SnapshotCommand, StoreArgs};
+use crate::args::{ClientArgs, SnapshotCommand, StoreArgs};
+use crate::client::Client;
 use crate::up;
 
 /// Runs one of the commands, on a runtime of several threads: hashing and compressing take all cores.
-pub(crate) fn execute(command: &SnapshotCommand) -> Result<ExitCode> {
+pub(crate) fn execute(client: &ClientArgs, command: &SnapshotCommand) -> Result<ExitCode> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the async runtime could not be started")?
-        .block_on(Box::pin(run(command)))
+        .block_on(Box::pin(run(client, command)))
 }
 
-async fn run(command: &SnapshotCommand) -> Result<ExitCode> {
+async fn run(client: &ClientArgs, command: &SnapshotCommand) -> Result<ExitCode> {
     match command {
+        SnapshotCommand::Gc {
+            dry_run,
+            take_over,
+            listing,
+        } => {
+            let request = CollectRequest {
+                dry_run: *dry_run,
+                take_over: *take_over,
+            };
+            gc::run(&Client::new(client)?, &request, listing.json).await
+        }
         SnapshotCommand::List { store, listing } => list::run(&open(store).await?, *listing).await,
         SnapshotCommand::Inspect {
             what,

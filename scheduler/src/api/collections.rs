@@ -1,0 +1,44 @@
+//! `POST /v1/collections`: removes from the object store what nobody needs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use rekindle_wire::api::{CollectRequest, Collected};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::{Refused, bad_json, from_store};
+use crate::collection::{self, CollectionError};
+use crate::prepare::chain;
+use crate::state::Scheduler;
+
+pub(super) async fn collect(
+    State(scheduler): State<Scheduler>,
+    request: Result<Json<CollectRequest>, JsonRejection>,
+) -> Result<Json<Collected>, Refused> {
+    let Json(CollectRequest { dry_run, take_over }) = request.map_err(bad_json)?;
+    let here = scheduler.clone();
+    // A task of its own: it must not stop half-way because the client went away.
+    let task = scheduler
+        .tasks
+        .spawn(async move { collection::collect(&here, dry_run, take_over).await });
+    let done = task.await.map_err(|_| {
+        ApiError::new(
+            ErrorCode::Internal,
+            "the collection was given up: see the scheduler's log",
+        )
+    })?;
+    done.map(Json).map_err(refused)
+}
+
+fn refused(error: CollectionError) -> ApiError {
+    match error {
+        CollectionError::UnderWay | CollectionError::Foreign(_) => {
+            ApiError::new(ErrorCode::Conflict, error.to_string())
+        }
+        CollectionError::Store(error) => from_store(error),
+        CollectionError::Objects(_) => ApiError::new(
+            ErrorCode::Unavailable,
+            format!("{}: check that the object store answers, and try again", chain(&error)),
+        ),
+    }
+}

@@ -1,0 +1,244 @@
+//! Removes from the object store what nobody needs: on demand, at intervals, and some minutes after something was deleted. One
+//! collection at a time. How it is safe beside deploys is decision 7; what is needed is said here, by [`Known`].
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rekindle_snapshotter::Owner;
+use rekindle_snapshotter::collect::{Found, Of, Rule, Seen, Wanted};
+use rekindle_wire::api::{Collected, Swept};
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{FunctionName, VersionNumber};
+use tokio::sync::{Mutex, Notify};
+use tracing::Instrument as _;
+
+use crate::objects::ObjectError;
+use crate::state::Scheduler;
+use crate::store::{Store, StoreError};
+
+/// When to collect by itself, and what to let go of.
+#[derive(Debug, Clone)]
+pub struct Collecting {
+    /// Between two collections; none by itself when zero.
+    pub every: Duration,
+    /// From a delete, or from the start, to the next collection.
+    pub soon: Duration,
+    /// Versions of a function that are kept, the newest; the one that serves is kept anyway.
+    pub keep_versions: u32,
+}
+
+impl Default for Collecting {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(3600),
+            soon: Duration::from_secs(180),
+            keep_versions: 10,
+        }
+    }
+}
+
+/// What collections share.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    /// Held by the collection under way.
+    seen: Mutex<Seen>,
+    deleted: Notify,
+    failures: AtomicU64,
+}
+
+impl Collector {
+    /// Something was deleted: there will be something to collect.
+    pub(crate) fn note_deleted(&self) {
+        self.deleted.notify_one();
+    }
+}
+
+/// Why nothing, or not all, was collected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CollectionError {
+    #[error("a collection is under way: wait for it")]
+    UnderWay,
+    #[error(
+        "the object store belongs to another scheduler, {0}, whose snapshots this one does not know: if that one is gone for good, \
+         take the store over with `fn snapshot gc --take-over`"
+    )]
+    Foreign(String),
+    #[error("the object store could not be collected")]
+    Objects(#[from] ObjectError),
+    #[error("what is needed could not be told")]
+    Store(#[from] StoreError),
+}
+
+/// Collects once.
+pub(crate) async fn collect(
+    scheduler: &Scheduler,
+    dry_run: bool,
+    take_over: bool,
+) -> Result<Collected, CollectionError> {
+    let Ok(mut seen) = scheduler.collector.seen.try_lock() else {
+        return Err(CollectionError::UnderWay);
+    };
+    let span = tracing::info_span!(
+        "collect",
+        rekindle.role = "scheduler",
+        rekindle.dry_run = dry_run,
+        rekindle.freed_bytes = tracing::field::Empty,
+        rekindle.freed_objects = tracing::field::Empty,
+    );
+    let work = Box::pin(all(scheduler, &mut seen, dry_run, take_over));
+    let collected = work.instrument(span.clone()).await?;
+    let total = collected.total();
+    span.record("rekindle.freed_bytes", total.bytes);
+    span.record("rekindle.freed_objects", total.objects);
+    let Collected { versions, .. } = collected;
+    if !dry_run && (total.objects > 0 || versions > 0) {
+        tracing::info!(
+            versions,
+            snapshots = collected.snapshots.objects,
+            remains = collected.remains.objects,
+            chunks = collected.chunks.objects,
+            layers = collected.layers.objects,
+            sources = collected.sources.objects,
+            freed_bytes = total.bytes,
+            left_bytes = collected.left.bytes,
+            "removed from the object store what nobody needs"
+        );
+    }
+    if let Some(snapshot) = collected.held_by.first() {
+        let count = collected.held_by.len();
+        tracing::warn!(%snapshot, count, "snapshots cannot be read: while they are there no chunk and no layer is removed");
+    }
+    Ok(collected)
+}
+
+async fn all(
+    scheduler: &Scheduler,
+    seen: &mut Seen,
+    dry_run: bool,
+    take_over: bool,
+) -> Result<Collected, CollectionError> {
+    let own = scheduler.store.platform_id().await?;
+    let owner = scheduler.objects.claim(&own, take_over).await?;
+    if owner != own {
+        return Err(CollectionError::Foreign(owner));
+    }
+    let keep = scheduler.config.collecting.keep_versions.max(1);
+    let old = if dry_run {
+        scheduler.store.too_old(keep).await?
+    } else {
+        let old = scheduler.store.remove_too_old(keep).await?;
+        let mut memory = scheduler.memory();
+        for (function, version) in &old {
+            memory.catalog.remove_version(function, *version);
+            tracing::info!(%function, %version, "an old version is let go of");
+        }
+        old
+    };
+    let rule = Known {
+        store: scheduler.store.clone(),
+        but: old.iter().cloned().collect(),
+    };
+    let mut collected = scheduler.objects.collect(seen, &rule, dry_run).await?;
+    collected.versions = old.len() as u64;
+    collected.sources = sources(scheduler, dry_run).await?;
+    Ok(collected)
+}
+
+/// Uploaded folders. Only this scheduler puts them, so a lock does what the protocol does for the rest.
+async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, CollectionError> {
+    let mut swept = Swept::default();
+    let stored = scheduler.objects.sources().await?;
+    let used = scheduler.store.source_keys().await?;
+    for (key, bytes) in stored {
+        if used.contains(&key) {
+            continue;
+        }
+        if !dry_run {
+            // A deploy of the same folder stores it before its version is written down; until then nobody may look.
+            let _nobody_deploys = scheduler.sources.write().await;
+            if scheduler.store.uses_source(&key).await? {
+                continue;
+            }
+            scheduler.objects.delete(&key).await?;
+        }
+        swept.objects += 1;
+        swept.bytes += bytes;
+    }
+    Ok(swept)
+}
+
+/// What the database says is needed.
+struct Known {
+    store: Store,
+    /// Versions that would be let go of, were it not a dry run.
+    but: HashSet<(FunctionName, VersionNumber)>,
+}
+
+impl Rule for Known {
+    fn wanted<'a>(&'a self, found: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
+        Box::pin(async move {
+            let mut wanted = Wanted::default();
+            let mut under_way = HashSet::new();
+            for kept in self.store.kept().await? {
+                let version = (kept.function, kept.version);
+                match kept.spec {
+                    _ if self.but.contains(&version) => {}
+                    Some(spec) => want(&mut wanted, spec)?,
+                    None => {
+                        let owner = Owner::deploy(&version.0, version.1);
+                        wanted.deploys.insert(owner.as_str().to_owned());
+                        under_way.insert(version);
+                    }
+                }
+            }
+            let kept = found.iter().filter(|snapshot| match &snapshot.of {
+                // Its deploy may be about to write it down.
+                Some(Of::Version(function, version)) => under_way.contains(&(function.clone(), *version)),
+                Some(Of::Import) => true,
+                None => false,
+            });
+            wanted.snapshots.extend(kept.map(|snapshot| snapshot.id.clone()));
+            Ok(wanted)
+        })
+    }
+}
+
+fn want(wanted: &mut Wanted, spec: VersionSpec) -> Result<(), Box<dyn Error + Send + Sync>> {
+    wanted.snapshots.extend(spec.snapshot);
+    for layer in [spec.rootfs, spec.layer] {
+        wanted.layers.insert(layer.digest.parse()?);
+    }
+    Ok(())
+}
+
+/// Collects by itself until it is dropped.
+pub(crate) async fn run(scheduler: Scheduler) {
+    let Collecting { every, soon, .. } = scheduler.config.collecting;
+    if every.is_zero() {
+        return;
+    }
+    let mut pause = soon.min(every);
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = scheduler.collector.deleted.notified() => tokio::time::sleep(soon.min(every)).await,
+        }
+        pause = every;
+        match collect(&scheduler, false, false).await {
+            Ok(collected) if collected.more => pause = soon.min(every),
+            // The one under way was asked for by somebody.
+            Ok(_) | Err(CollectionError::UnderWay) => {}
+            Err(error) => {
+                let failures = scheduler.collector.failures.fetch_add(1, Ordering::Relaxed) + 1;
+                tracing::warn!(
+                    failures,
+                    error = &error as &dyn Error,
+                    "a collection failed; the next one goes on where it ended"
+                );
+            }
+        }
+    }
+}

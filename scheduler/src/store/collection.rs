@@ -1,0 +1,116 @@
+//! What a collection of the object store asks: which versions there are and what they need, and which are too old to keep.
+
+use std::collections::HashSet;
+
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{FunctionName, VersionNumber};
+use uuid::Uuid;
+
+use super::{Store, StoreError, failed, unreadable};
+
+/// A version that is kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) function: FunctionName,
+    pub(crate) version: VersionNumber,
+    /// What it is, once it is live; `None` while its deploy is under way.
+    pub(crate) spec: Option<VersionSpec>,
+}
+
+/// Versions beyond the newest `$1` of their function, without the one that serves and those under way.
+const TOO_OLD: &str = "SELECT f.name, v.function_id, v.number FROM ( \
+     SELECT function_id, number, state, \
+     ROW_NUMBER() OVER (PARTITION BY function_id ORDER BY number DESC) AS place, \
+     MAX(CASE WHEN state = 'live' THEN number END) OVER (PARTITION BY function_id) AS serving FROM versions \
+     ) v JOIN functions f ON f.id = v.function_id \
+     WHERE v.place > $1 AND v.state IN ('live', 'failed') AND v.number <> COALESCE(v.serving, 0)";
+
+impl Store {
+    /// This scheduler's id, made with the database.
+    pub(crate) async fn platform_id(&self) -> Result<String, StoreError> {
+        let doing = "read its own id";
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        let known: Option<String> = sqlx::query_scalar("SELECT id FROM platform")
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        if let Some(id) = known {
+            return Ok(id);
+        }
+        let id = format!("p-{}", Uuid::new_v4().simple());
+        sqlx::query("INSERT INTO platform (id) VALUES ($1)")
+            .bind(&id)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        tx.commit().await.map_err(failed(doing))?;
+        Ok(id)
+    }
+
+    /// Every version that is live or under way.
+    pub(crate) async fn kept(&self) -> Result<Vec<Kept>, StoreError> {
+        let rows: Vec<(String, i64, String, Option<String>)> = sqlx::query_as(
+            "SELECT f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = v.function_id \
+             WHERE v.state <> 'failed'",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("read the versions"))?;
+        let kept = rows.into_iter().map(|(name, number, state, spec)| {
+            let (function, version) = named(&name, number)?;
+            let spec = spec.filter(|_| state == "live").map(|s| serde_json::from_str(&s));
+            Ok(Kept {
+                function,
+                version,
+                spec: spec.transpose().map_err(unreadable("versions.spec"))?,
+            })
+        });
+        kept.collect()
+    }
+
+    /// The folders that versions came from.
+    pub(crate) async fn source_keys(&self) -> Result<HashSet<String>, StoreError> {
+        let keys: Vec<String> = sqlx::query_scalar("SELECT DISTINCT source_key FROM versions")
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("read the sources"))?;
+        Ok(keys.into_iter().collect())
+    }
+
+    /// Versions beyond the newest `keep` of their function. The one that serves and those under way are not among them.
+    pub(crate) async fn too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(TOO_OLD)
+            .bind(i64::from(keep))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("look for old versions"))?;
+        rows.into_iter().map(|(name, _, number)| named(&name, number)).collect()
+    }
+
+    /// Removes those versions; answers which.
+    pub(crate) async fn remove_too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
+        let doing = "remove old versions";
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(TOO_OLD)
+            .bind(i64::from(keep))
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        for (_, function, number) in &rows {
+            sqlx::query("DELETE FROM versions WHERE function_id = $1 AND number = $2")
+                .bind(function)
+                .bind(number)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed(doing))?;
+        }
+        tx.commit().await.map_err(failed(doing))?;
+        rows.into_iter().map(|(name, _, number)| named(&name, number)).collect()
+    }
+}
+
+fn named(name: &str, number: i64) -> Result<(FunctionName, VersionNumber), StoreError> {
+    let function = name.parse().map_err(unreadable("functions.name"))?;
+    let version = u32::try_from(number).map_err(unreadable("versions.number"))?;
+    Ok((function, VersionNumber(version)))
+}
