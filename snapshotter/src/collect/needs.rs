@@ -83,13 +83,21 @@ pub(super) async fn learn<O: Objects>(
         Err(error) => return damaged(error),
     };
     if bundle_bytes != Some(manifest.bundle_bytes) {
-        let (found, expected) = (bundle_bytes.unwrap_or(0), manifest.bundle_bytes);
-        return damaged(OpenError::BundleSize {
-            id: id.clone(),
-            key: keys::bundle(id),
-            found,
-            expected,
-        });
+        // A listing of several pages may have passed the bundle's place before it was put, and the manifest's after.
+        let key = keys::bundle(id);
+        let listed = objects.list(&key).await;
+        let listed = listed.map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
+        let found = listed.iter().find(|o| o.key == key).map_or(0, |o| o.len);
+        let expected = manifest.bundle_bytes;
+        if found != expected {
+            let id = id.clone();
+            return damaged(OpenError::BundleSize {
+                id,
+                key,
+                found,
+                expected,
+            });
+        }
     }
     let maps = match page_maps_of(objects, &manifest).await {
         Ok(maps) => maps,
