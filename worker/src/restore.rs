@@ -90,7 +90,16 @@ pub async fn restore(
         .await
         .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
     if let Some(pager) = &parts.pager {
-        tracing::debug!(instance = %instance.id, pager = ?pager.stats(), "restored");
+        let faults = &pager.stats().latency;
+        let below_us = |share| faults.quantile(share).map(|bound| bound.as_micros());
+        tracing::info!(
+            instance = %instance.id,
+            fault_p50_below_us = below_us(0.5),
+            fault_p99_below_us = below_us(0.99),
+            fault_max_below_us = below_us(1.0),
+            pager = ?pager.stats(),
+            "restored"
+        );
     }
     Ok(parts)
 }
@@ -141,6 +150,7 @@ fn start_pager(
         listener,
         source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
         layout: snapshot.template.layout(),
+        record: snapshot.is_recording(),
         handshake_limit: Duration::from_secs(20),
         on_lost: Box::new(on_lost),
     })

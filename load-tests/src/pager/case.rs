@@ -112,6 +112,7 @@ impl Case {
                 ("let_in", &stats.let_in),
                 ("copied", &stats.copied),
                 ("zeroed", &stats.zeroed),
+                ("around", &stats.around),
                 ("fetched", &stats.fetched),
                 ("events", &stats.events),
             ] {
@@ -131,6 +132,7 @@ impl Case {
                 mapped: if self.way.is_mapped() { vec![all] } else { Vec::new() },
                 empty: Vec::new(),
             },
+            record: false,
             handshake_limit: LIMIT,
             on_lost: Box::new(|lost| {
                 eprintln!("rekindle-bench: {lost}");

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use memmap2::{MmapOptions, MmapRaw};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rekindle_pager::{Held, PAGE, PageRef, PageSource, SourceError};
 use rekindle_snapshotter::Digest;
 use rekindle_snapshotter::codec::{self, Encoded, Encoding};
@@ -40,6 +41,34 @@ fn page(index: u64) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
+fn small() -> Result<File> {
+    // SAFETY: a new descriptor, owned by nobody else.
+    let fd = unsafe { libc::memfd_create(c"template".as_ptr(), libc::MFD_CLOEXEC) };
+    anyhow::ensure!(fd >= 0, "no memory file: {}", std::io::Error::last_os_error());
+    // SAFETY: as above.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// A file whose memory the kernel takes in huge pages where it can. Nothing of its file system is left but the file.
+fn huge() -> Result<File> {
+    let dir = tempfile::tempdir().context("no directory for a tmpfs")?;
+    mount(
+        Some("tmpfs"),
+        dir.path(),
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("huge=always"),
+    )
+    .context("no tmpfs with huge=always")?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(dir.path().join("template"));
+    umount2(dir.path(), MntFlags::MNT_DETACH).context("the tmpfs cannot be unmounted")?;
+    file.context("no file on a tmpfs")
+}
+
 struct Stored {
     encoding: Encoding,
     offset: u64,
@@ -61,11 +90,7 @@ pub(crate) struct Content {
 impl Content {
     /// Of so many pages, a multiple of a region's.
     pub(crate) fn new(way: Way, pages: u64) -> Result<Self> {
-        // SAFETY: a new descriptor, owned by nobody else.
-        let fd = unsafe { libc::memfd_create(c"template".as_ptr(), libc::MFD_CLOEXEC) };
-        anyhow::ensure!(fd >= 0, "no memory file: {}", std::io::Error::last_os_error());
-        // SAFETY: as above.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let file = if way == Way::Huge { huge()? } else { small()? };
         file.set_len(1 << 40).context("the template cannot be sized")?;
         let mut disk = tempfile::tempfile().context("no file for the regions")?;
         let mut regions = Vec::new();
@@ -142,7 +167,8 @@ impl PageSource for Content {
             .read_exact_at(&mut bytes, stored.offset)
             .map_err(|e| lost(e.to_string()))?;
         codec::decode(stored.encoding, &bytes, stored.digest, &mut plain).map_err(|e| lost(e.to_string()))?;
-        // SAFETY: inside the mapping; nobody reads it before its mark is set, and one pager's thread fetches at a time.
+        // SAFETY: inside the mapping; nobody reads it before its mark is set, and the process has one thread,
+        // so one page is fetched at a time.
         unsafe {
             let to = self.memory.as_mut_ptr().add(region * (REGION * PAGE) as usize);
             std::ptr::copy_nonoverlapping(plain.as_ptr(), to, plain.len());

@@ -31,6 +31,8 @@ pub(crate) enum Way {
     File,
     /// The pager's main way: a full template, mapped.
     Template,
+    /// The same, on a tmpfs with `huge=always`.
+    Huge,
     /// Its plain way: pages copied from a full template.
     Copy,
     /// Its main way with an empty template, filled from compressed regions on disk.
@@ -48,7 +50,14 @@ impl Workload {
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 5] = [Self::Anonymous, Self::File, Self::Template, Self::Copy, Self::Cache];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Anonymous,
+        Self::File,
+        Self::Template,
+        Self::Huge,
+        Self::Copy,
+        Self::Cache,
+    ];
 
     /// Whether the pager serves it.
     pub(crate) fn is_served(self) -> bool {

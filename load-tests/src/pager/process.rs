@@ -103,6 +103,7 @@ fn hand_over(args: &ProcessArgs, length: usize) -> Result<UnixStream> {
     let uffd = UffdBuilder::new()
         .close_on_exec(true)
         .non_blocking(true)
+        .user_mode_only(false)
         .require_features(events)
         .create()
         .context("no userfaultfd: this needs root")?;

@@ -12,18 +12,25 @@
 //! - [`source`]: where pages come from, behind a trait.
 //! - [`handshake`]: the protocol on `lazy-pages.socket`.
 //! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
-//! - [`pager`]: the handle; `thread` reads what happens, `fill` answers it.
+//! - [`pager`]: the handle; `thread` reads what happens (`waiting` for it), `fill` answers it, `ahead` fills what is likely
+//!   touched next, `fetching` has what is absent brought.
+//! - [`latency`]: how long faults took.
 
 pub mod address_map;
+mod ahead;
+mod fetching;
 mod fill;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod handshake;
+pub mod latency;
 pub mod memory;
 pub mod pager;
 pub mod source;
 mod thread;
+mod waiting;
 
+pub use latency::Latency;
 pub use pager::{Layout, LostPage, PageRange, Pager, PagerConfig, PagerError, Stats};
 pub use source::{Held, PageRef, PageSource, SourceError};
 

@@ -74,6 +74,8 @@ pub enum Happened {
 /// A process's memory as the pager sees it.
 #[derive(Debug)]
 pub struct Memory {
+    /// Tells it from all others of its pager, past ones included.
+    pub key: u64,
     /// Process id at the checkpoint; of a child made later, that of the ancestor whose snapshot it shares.
     pub pid: i32,
     /// What belongs to the snapshot. A forked child shares it until one of the two changes its memory.
@@ -83,10 +85,10 @@ pub struct Memory {
 
 impl Memory {
     /// Takes over a userfaultfd.
-    pub fn new(pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> Self {
+    pub fn new(key: u64, pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> Self {
         // SAFETY: `fd` is a userfaultfd, owned, and given up here.
         let uffd = unsafe { Uffd::from_raw_fd(fd.into_raw_fd()) };
-        Self { pid, map, uffd }
+        Self { key, pid, map, uffd }
     }
 
     /// The descriptor, to wait on.
@@ -156,10 +158,17 @@ impl Memory {
 
     /// Lets in `count` pages from `page` on that the mapped file has.
     pub fn let_in(&self, page: u64, count: u64) -> Filled {
-        let result = self
-            .uffd
-            .r#continue((page * PAGE) as *mut c_void, (count * PAGE) as usize, true);
-        self.outcome(page, result.map(|bytes| bytes as usize))
+        self.woken(page, self.r#continue(page, count, true))
+    }
+
+    /// The same, of pages that nobody is known to wait for.
+    pub fn let_in_quietly(&self, page: u64, count: u64) -> Filled {
+        outcome(self.r#continue(page, count, false))
+    }
+
+    fn r#continue(&self, page: u64, count: u64, wake: bool) -> Result<usize, UffdError> {
+        let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
+        self.uffd.r#continue(start, length, wake).map(|bytes| bytes as usize)
     }
 
     /// Fills pages from `page` on with `bytes`, a positive multiple of 4096 long.
@@ -169,45 +178,32 @@ impl Memory {
         // SAFETY: the kernel only reads `bytes`, which outlives the call, and writes only to missing pages of the process
         // that registered them.
         let result = unsafe { self.uffd.copy(from, to, bytes.len(), true) };
-        self.outcome(page, result)
+        self.woken(page, result)
     }
 
     /// Fills `count` pages from `page` on with zero.
     pub fn zero(&self, page: u64, count: u64) -> Filled {
-        // SAFETY: the kernel writes only to missing pages of the process that registered them.
-        let result = unsafe {
-            self.uffd
-                .zeropage((page * PAGE) as *mut c_void, (count * PAGE) as usize, true)
-        };
-        self.outcome(page, result)
+        self.woken(page, self.zeropage(page, count, true))
     }
 
-    fn outcome(&self, page: u64, result: Result<usize, UffdError>) -> Filled {
-        let errno = match result {
-            // The kernel may report the error itself as a negative count.
-            Ok(bytes) | Err(UffdError::PartiallyCopied(bytes)) if bytes.cast_signed() > 0 => {
-                return Filled::Pages(bytes as u64 / PAGE);
-            }
-            Ok(_) | Err(UffdError::PartiallyCopied(_)) => libc::EAGAIN,
-            Err(UffdError::CopyFailed(e) | UffdError::ZeropageFailed(e) | UffdError::SystemError(e)) => e as i32,
-            Err(_) => libc::EINVAL,
-        };
-        match errno {
-            libc::EAGAIN => Filled::Changing,
-            libc::EEXIST => {
-                self.wake(page);
-                Filled::AlreadyPresent
-            }
-            libc::ESRCH => Filled::ProcessGone,
-            libc::EFAULT => Filled::NotInFile,
-            libc::ENOMEM => Filled::NoMemory,
-            // ENOENT: no such mapping; EINVAL: not a mapping of this kind any more. Whoever waits shall look again.
-            libc::ENOENT | libc::EINVAL => {
-                self.wake(page);
-                Filled::Unmapped
-            }
-            other => Filled::Refused(other),
+    /// The same, of pages that nobody is known to wait for.
+    pub fn zero_quietly(&self, page: u64, count: u64) -> Filled {
+        outcome(self.zeropage(page, count, false))
+    }
+
+    fn zeropage(&self, page: u64, count: u64, wake: bool) -> Result<usize, UffdError> {
+        let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
+        // SAFETY: the kernel writes only to missing pages of the process that registered them.
+        unsafe { self.uffd.zeropage(start, length, wake) }
+    }
+
+    /// The outcome; where nothing was filled because there is nothing to fill, whoever waits is woken, to look again.
+    fn woken(&self, page: u64, result: Result<usize, UffdError>) -> Filled {
+        let filled = outcome(result);
+        if matches!(filled, Filled::AlreadyPresent | Filled::Unmapped) {
+            self.wake(page);
         }
+        filled
     }
 
     fn wake(&self, page: u64) {
@@ -220,5 +216,66 @@ impl Memory {
         // SAFETY: nothing is registered at this address, so nothing is filled; only the error tells.
         let result = unsafe { self.uffd.zeropage(PROBE as *mut c_void, PAGE as usize, false) };
         !matches!(result, Err(UffdError::ZeropageFailed(e) | UffdError::SystemError(e)) if e as i32 == libc::ESRCH)
+    }
+}
+
+/// What the kernel's answer to a COPY, CONTINUE or ZEROPAGE means, by `ioctl_userfaultfd(2)` and the kernel's own code.
+fn outcome(result: Result<usize, UffdError>) -> Filled {
+    let errno = match result {
+        // The kernel may report the error itself as a negative count.
+        Ok(bytes) | Err(UffdError::PartiallyCopied(bytes)) if bytes.cast_signed() > 0 => {
+            return Filled::Pages(bytes as u64 / PAGE);
+        }
+        Ok(_) | Err(UffdError::PartiallyCopied(_)) => libc::EAGAIN,
+        Err(UffdError::CopyFailed(e) | UffdError::ZeropageFailed(e) | UffdError::SystemError(e)) => e as i32,
+        Err(_) => libc::EINVAL,
+    };
+    meaning(errno)
+}
+
+fn meaning(errno: i32) -> Filled {
+    match errno {
+        libc::EAGAIN => Filled::Changing,
+        libc::EEXIST => Filled::AlreadyPresent,
+        // ENOSPC: so said kernels before 4.13 of a process that has exited.
+        libc::ESRCH | libc::ENOSPC => Filled::ProcessGone,
+        libc::EFAULT => Filled::NotInFile,
+        libc::ENOMEM => Filled::NoMemory,
+        // ENOENT: no such mapping; EINVAL: not a mapping of this kind any more.
+        libc::ENOENT | libc::EINVAL => Filled::Unmapped,
+        other => Filled::Refused(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_documents_is_an_outcome() {
+        let cases = [
+            (libc::EAGAIN, Filled::Changing),
+            (libc::EEXIST, Filled::AlreadyPresent),
+            (libc::ENOENT, Filled::Unmapped),
+            (libc::EINVAL, Filled::Unmapped),
+            (libc::ESRCH, Filled::ProcessGone),
+            (libc::ENOSPC, Filled::ProcessGone),
+            (libc::EFAULT, Filled::NotInFile),
+            (libc::ENOMEM, Filled::NoMemory),
+            (libc::EPERM, Filled::Refused(libc::EPERM)),
+        ];
+        for (errno, expected) in cases {
+            assert_eq!(meaning(errno), expected);
+        }
+    }
+
+    #[test]
+    fn a_part_that_was_filled_counts() {
+        let pages = |n: u64| (n * PAGE) as usize;
+        assert_eq!(outcome(Ok(pages(3))), Filled::Pages(3));
+        assert_eq!(outcome(Err(UffdError::PartiallyCopied(pages(2)))), Filled::Pages(2));
+        // The kernel writes its error where the count belongs.
+        let error = usize::MAX - 10;
+        assert_eq!(outcome(Err(UffdError::PartiallyCopied(error))), Filled::Changing);
     }
 }

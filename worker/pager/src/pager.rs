@@ -1,5 +1,6 @@
 //! The handle to an instance's pager.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
+use crate::latency::Latency;
 use crate::source::{PageRef, PageSource};
 use crate::thread::Thread;
 
@@ -24,6 +26,9 @@ pub struct PagerConfig {
     pub source: Arc<dyn PageSource>,
     /// How the memory is laid out.
     pub layout: Layout,
+    /// Whether the pages that are touched are recorded, in the order of their faults. Until [`Pager::take_working_set`] nothing is then
+    /// let in but what is touched, so that the record has it all.
+    pub record: bool,
     /// How long CRIU may take to connect, and between its words.
     pub handshake_limit: Duration,
     /// Called once, on the pager's thread, when a page cannot be had. It must kill the instance before it returns: the
@@ -90,8 +95,12 @@ pub struct Stats {
     pub prefetched: AtomicU64,
     /// Faults that had to wait for the source.
     pub fetched: AtomicU64,
+    /// Pages let in, or given as zeros, because a neighbour was touched.
+    pub around: AtomicU64,
     /// Remove, unmap, remap and fork events.
     pub events: AtomicU64,
+    /// How long faults took.
+    pub latency: Latency,
 }
 
 pub(crate) enum Command {
@@ -135,7 +144,7 @@ impl Pager {
         let (commands, inbox) = sync_channel(4);
         let stats = Arc::new(Stats::default());
         let record = Arc::new(Record::default());
-        record.on.store(true, Ordering::Relaxed);
+        record.on.store(config.record, Ordering::Relaxed);
         let mut name = config.name.clone();
         name.truncate(15);
         let worker = Thread::new(
@@ -149,7 +158,8 @@ impl Pager {
                 on_lost: Some(config.on_lost),
             },
             config.handshake_limit,
-        );
+        )
+        .map_err(PagerError::Start)?;
         let listener = config.listener;
         thread::Builder::new()
             .name(name)
@@ -187,7 +197,11 @@ impl Pager {
     /// Ends the recording and answers the pages that were touched, in the order of their faults.
     pub fn take_working_set(&self) -> Vec<PageRef> {
         self.record.on.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.record.pages.lock())
+        let mut pages = std::mem::take(&mut *self.record.pages.lock());
+        // A page that two processes of an instance touch faults in each.
+        let mut seen = HashSet::with_capacity(pages.len());
+        pages.retain(|page| seen.insert(*page));
+        pages
     }
 
     /// What it has done.

@@ -35,8 +35,8 @@ pub trait PageSource: Send + Sync {
     /// What is held of a page. Never blocks.
     fn held(&self, page: PageRef) -> Held<'_>;
 
-    /// Brings a page, so that [`Self::held`] does not answer [`Held::Absent`] any more. Blocks, with a limit; called on the
-    /// pager's thread of one instance.
+    /// Brings a page, so that [`Self::held`] does not answer [`Held::Absent`] any more. Blocks, with a limit; called on
+    /// several threads of an instance at once.
     ///
     /// # Errors
     /// When the page cannot be had.

@@ -2,9 +2,9 @@
 //!
 //! It lets go of the processes' memory only when they are dead: without it, pages they still miss would read as zero.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,12 +13,16 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::EpollTimeout;
 use userfaultfd::EventBuffer;
 
+use crate::address_map::AddressMap;
+use crate::fetching::Fetching;
 use crate::handshake::{self, Greeting};
 use crate::memory::{Fault, Happened, Memory};
 use crate::pager::{Command, Layout, LostPage, Reach};
-use crate::source::{PageRef, PageSource};
+use crate::source::PageSource;
+use crate::waiting::Waiting;
 
 /// Events read at once.
 const EVENTS: usize = 32;
@@ -29,42 +33,52 @@ const MEMORIES_MAX: usize = 4096;
 /// Intervals that all address maps of one instance may have together, about 50 bytes each. A process that frees every other
 /// page makes one a page; beyond this it is killed.
 const INTERVALS_MAX: usize = 1 << 20;
+/// How often faults are tried again at once, while the process changes its mappings, before a millisecond passes each time.
+const YIELDS: u32 = 200;
 /// How long processes that were killed may take to be gone before their memory is let go.
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
 
-/// A fault that could not be answered yet.
+/// A fault that is to be answered.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Pending {
-    /// Index into the memories.
-    pub(crate) memory: usize,
+    /// Key of the memory.
+    pub(crate) memory: u64,
     pub(crate) fault: Fault,
     /// How often it was tried in vain.
     pub(crate) attempts: u32,
+    /// When it was read.
+    pub(crate) since: Instant,
 }
 
 pub(crate) struct Thread {
     pub(crate) source: Arc<dyn PageSource>,
     pub(crate) layout: Layout,
     pub(crate) reach: Reach,
+    /// By key, ascending.
     pub(crate) memories: Vec<Memory>,
+    next_key: u64,
+    waiting: Waiting,
+    pub(crate) fetching: Fetching,
     pub(crate) pending: VecDeque<Pending>,
-    pub(crate) recorded: HashSet<PageRef>,
     /// Whether the instance is being killed.
     pub(crate) lost: bool,
     limit: Duration,
 }
 
 impl Thread {
-    pub(crate) fn new(source: Arc<dyn PageSource>, layout: Layout, reach: Reach, limit: Duration) -> Self {
-        Self {
+    pub(crate) fn new(source: Arc<dyn PageSource>, layout: Layout, reach: Reach, limit: Duration) -> io::Result<Self> {
+        Ok(Self {
+            waiting: Waiting::new(reach.bell.as_ref())?,
+            fetching: Fetching::new(Arc::clone(&source), Arc::clone(&reach.bell)),
             source,
             layout,
             reach,
             memories: Vec::new(),
-            pending: VecDeque::new(),
-            recorded: HashSet::new(),
+            next_key: 0,
+            pending: VecDeque::with_capacity(EVENTS),
             lost: false,
             limit,
-        }
+        })
     }
 
     pub(crate) fn run(mut self, listener: &UnixListener) {
@@ -82,6 +96,7 @@ impl Thread {
                 message: format!("the pager failed: {why}"),
             });
         }
+        tracing::debug!(stats = ?self.reach.stats, "the pager ends");
         self.see_out();
     }
 
@@ -144,38 +159,86 @@ impl Thread {
     fn serve(&mut self, stream: UnixStream) -> io::Result<()> {
         let mut buffer = EventBuffer::new(EVENTS);
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
+        let mut ready = Vec::with_capacity(EVENTS);
+        self.waiting.add_criu(&stream)?;
         // Closed with the last word: our end belongs to the sandbox's network namespace, where the function would see its path.
         let mut greeting = Some(stream);
+        let mut in_vain = 0;
         loop {
-            let ready = self.wait(greeting.as_ref())?;
-            if ready.spoken {
+            self.wait(&mut in_vain)?;
+            if self.waiting.spoken {
                 self.listen(&mut greeting)?;
             }
-            for index in ready.memories {
+            std::mem::swap(&mut ready, &mut self.waiting.memories);
+            for key in ready.drain(..) {
+                let Some(index) = self.index(key) else { continue };
                 if let Err(e) = self.memories[index].read(&mut buffer, &mut happened, &mut faults) {
                     if self.memories[index].is_alive() {
                         return Err(io::Error::other(e));
                     }
                     continue;
                 }
-                self.take(index, &mut happened, &mut faults);
+                self.take(index, &mut happened, &mut faults)?;
             }
             for _ in 0..self.pending.len() {
                 if let Some(again) = self.pending.pop_front() {
-                    self.answer(again.memory, again.fault, again.attempts);
+                    self.answer(again);
                 }
             }
-            if ready.commanded {
+            if self.waiting.rung {
                 // What CRIU has said before counts for what we are told now.
                 self.listen(&mut greeting)?;
                 if self.obey() {
                     return Ok(());
                 }
+                self.answer_fetched();
             }
-            if self.memories.len() > SWEEP_AT && self.pending.is_empty() {
-                self.memories.retain(Memory::is_alive);
+            if self.memories.len() > SWEEP_AT {
+                self.sweep();
             }
         }
+    }
+
+    /// Waits for something to do: for nothing else, if faults are to be tried again.
+    fn wait(&mut self, in_vain: &mut u32) -> io::Result<()> {
+        if self.pending.is_empty() {
+            *in_vain = 0;
+            self.waiting.wait(EpollTimeout::NONE)?;
+        } else if *in_vain < YIELDS {
+            // The process that changes its mappings needs only to run on, perhaps on this core.
+            *in_vain += 1;
+            if !self.waiting.wait(EpollTimeout::ZERO)? {
+                std::thread::yield_now();
+            }
+        } else {
+            self.waiting.wait(EpollTimeout::from(1_u8))?;
+        }
+        Ok(())
+    }
+
+    /// Where the memory with this key is now, if its process has not died.
+    pub(crate) fn index(&self, key: u64) -> Option<usize> {
+        self.memories.binary_search_by_key(&key, |m| m.key).ok()
+    }
+
+    fn add_memory(&mut self, pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> io::Result<()> {
+        let memory = Memory::new(self.next_key, pid, fd, map);
+        self.next_key += 1;
+        self.waiting.add_memory(memory.fd(), memory.key)?;
+        self.memories.push(memory);
+        Ok(())
+    }
+
+    /// Lets go of the memory of processes that have died.
+    fn sweep(&mut self) {
+        let waiting = &self.waiting;
+        self.memories.retain(|memory| {
+            let alive = memory.is_alive();
+            if !alive {
+                waiting.remove(memory.fd());
+            }
+            alive
+        });
     }
 
     /// Takes all words that CRIU has said.
@@ -189,51 +252,28 @@ impl Thread {
                 Ok(_) => {}
             }
             match handshake::next(stream)? {
-                Greeting::Process(pid, fd) => self.memories.push(Memory::new(pid, fd, Arc::default())),
-                Greeting::Finished | Greeting::Closed => *greeting = None,
+                Greeting::Process(pid, fd) => self.add_memory(pid, fd, Arc::default())?,
+                Greeting::Finished | Greeting::Closed => {
+                    self.waiting.remove(stream);
+                    *greeting = None;
+                }
             }
         }
         Ok(())
     }
 
-    /// Waits for something to do.
-    fn wait(&self, stream: Option<&UnixStream>) -> io::Result<Ready> {
-        let mut fds = Vec::with_capacity(self.memories.len() + 2);
-        fds.push(PollFd::new(self.reach.bell.as_fd(), PollFlags::POLLIN));
-        fds.extend(self.memories.iter().map(|m| PollFd::new(m.fd(), PollFlags::POLLIN)));
-        fds.extend(stream.map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN)));
-        let timeout = if self.pending.is_empty() {
-            PollTimeout::NONE
-        } else {
-            PollTimeout::from(1_u8)
-        };
-        loop {
-            match poll(&mut fds, timeout) {
-                Err(nix::Error::EINTR) => {}
-                Err(e) => return Err(e.into()),
-                Ok(_) => break,
-            }
-        }
-        let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
-        let last = 1 + self.memories.len();
-        Ok(Ready {
-            commanded: is_ready(&fds[0]),
-            spoken: fds.get(last).is_some_and(is_ready),
-            memories: (1..last).filter(|i| is_ready(&fds[*i])).map(|i| i - 1).collect(),
-        })
-    }
-
     /// Takes what was read at once. The kernel gives faults before other events, whatever came first; and once an event is
     /// read its process goes on. So the map must know of all events before a fault is answered by it.
-    fn take(&mut self, index: usize, happened: &mut Vec<Happened>, faults: &mut Vec<Fault>) {
+    fn take(&mut self, index: usize, happened: &mut Vec<Happened>, faults: &mut Vec<Fault>) -> io::Result<()> {
+        let since = Instant::now();
         for event in happened.drain(..) {
             let memory = &mut self.memories[index];
             match event {
                 Happened::Removed { start, end } => Arc::make_mut(&mut memory.map).remove(start, end),
                 Happened::Moved { from, to, count } => Arc::make_mut(&mut memory.map).remap(from, to, count),
                 Happened::Forked(fd) => {
-                    let child = Memory::new(memory.pid, fd, Arc::clone(&memory.map));
-                    self.memories.push(child);
+                    let (pid, map) = (memory.pid, Arc::clone(&memory.map));
+                    self.add_memory(pid, fd, map)?;
                 }
             }
             self.reach.stats.events.fetch_add(1, Ordering::Relaxed);
@@ -241,8 +281,14 @@ impl Thread {
         }
         for fault in faults.drain(..) {
             self.reach.stats.faults.fetch_add(1, Ordering::Relaxed);
-            self.answer(index, fault, 0);
+            self.answer(Pending {
+                memory: self.memories[index].key,
+                fault,
+                attempts: 0,
+                since,
+            });
         }
+        Ok(())
     }
 
     /// What the processes do must not take memory of the host without bound.
@@ -284,12 +330,4 @@ impl Thread {
             kill(lost);
         }
     }
-}
-
-/// What there is to do.
-struct Ready {
-    commanded: bool,
-    spoken: bool,
-    /// Indices of memories with events.
-    memories: Vec<usize>,
 }

@@ -3,23 +3,20 @@
 #![allow(unsafe_code, reason = "works on memory by its addresses")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod criu;
+
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{IoSlice, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
 
+use criu::{LIMIT, map};
 use memmap2::{MmapOptions, MmapRaw};
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use parking_lot::Mutex;
-use rekindle_pager::handshake::FINISHED;
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, SourceError};
-use userfaultfd::{FeatureFlags, Uffd, UffdBuilder};
+use userfaultfd::Uffd;
 
-const LIMIT: Duration = Duration::from_secs(10);
 const PID: i32 = 501;
 /// Pages of each of the two mappings, and of the room where pages are moved to.
 const PAGES: u64 = 96;
@@ -81,14 +78,6 @@ impl PageSource for Snapshot {
     }
 }
 
-fn map(at: u64, pages: u64, flags: i32, fd: i32) -> u64 {
-    let (address, length) = ((at * PAGE) as *mut _, (pages * PAGE) as usize);
-    // SAFETY: a new mapping, in nobody's way: at an address of the kernel's choice, or within a range this test has made.
-    let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
-    assert_ne!(mapped, libc::MAP_FAILED);
-    mapped as u64 / PAGE
-}
-
 /// The process and the model of it: what each mapped page must hold.
 struct Process {
     pages: BTreeMap<u64, Vec<u8>>,
@@ -104,9 +93,7 @@ impl Process {
         // Far from where the kernel puts what it may put anywhere, so that nothing else gets mapped there.
         let first = ROOM / PAGE + seed * PAGES * 16;
         let (mapped, copied) = (first + PAGES, first + 3 * PAGES);
-        // SAFETY: a new descriptor, owned by nobody else.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"template".as_ptr(), 0)) });
-        file.set_len(1 << 40).unwrap();
+        let file = criu::template();
         let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
         map(mapped, PAGES, libc::MAP_PRIVATE | libc::MAP_FIXED, file.as_raw_fd());
         map(copied, PAGES, anonymous | libc::MAP_FIXED, -1);
@@ -118,19 +105,10 @@ impl Process {
             copies: (0..PAGES).flat_map(content).collect(),
             ready: Mutex::new(vec![false; PAGES as usize]),
         };
-        let features = FeatureFlags::EVENT_FORK
-            | FeatureFlags::EVENT_REMAP
-            | FeatureFlags::EVENT_REMOVE
-            | FeatureFlags::EVENT_UNMAP;
-        let uffd = UffdBuilder::new()
-            .close_on_exec(true)
-            .non_blocking(true)
-            .require_features(features)
-            .create()
-            .unwrap();
+        let uffd = criu::userfaultfd();
         uffd.register((copied * PAGE) as *mut _, (PAGES * PAGE) as usize)
             .unwrap();
-        let pager = serve(snapshot, uffd, mapped);
+        let pager = serve(seed, snapshot, &uffd, mapped);
         let pages = [mapped, copied]
             .into_iter()
             .flat_map(|start| (0..PAGES).map(move |n| (start + n, content(n).to_vec())));
@@ -287,11 +265,9 @@ unsafe fn is(page: u64, expected: &[u8]) -> bool {
     (0..expected.len()).all(|at| unsafe { ((page * PAGE + at as u64) as *const u8).read_volatile() } == expected[at])
 }
 
-fn serve(snapshot: Snapshot, uffd: Uffd, mapped: u64) -> Pager {
-    let dir = std::env::temp_dir().join(format!("rekindle-pager-{}-{mapped:x}", std::process::id()));
-    let listener = UnixListener::bind(&dir).unwrap();
+fn serve(seed: u64, snapshot: Snapshot, uffd: &Uffd, mapped: u64) -> Pager {
     let first = PageRef { pid: PID, page: mapped };
-    let pager = Pager::start(PagerConfig {
+    let config = |listener| PagerConfig {
         name: "test".to_owned(),
         listener,
         source: Arc::new(snapshot),
@@ -299,41 +275,19 @@ fn serve(snapshot: Snapshot, uffd: Uffd, mapped: u64) -> Pager {
             mapped: vec![PageRange { first, pages: PAGES }],
             empty: Vec::new(),
         },
+        // What is recorded is let in page by page, the rest with its neighbours.
+        record: seed.is_multiple_of(2),
         handshake_limit: LIMIT,
-        on_lost: Box::new(|lost| {
-            eprintln!("lost: {lost}");
-            std::process::abort();
-        }),
-    })
-    .unwrap();
-    let mut criu = UnixStream::connect(&dir).unwrap();
-    std::fs::remove_file(&dir).unwrap();
-    criu.write_all(&PID.to_ne_bytes()).unwrap();
-    let fds = [uffd.as_raw_fd()];
-    let rights = [ControlMessage::ScmRights(&fds)];
-    sendmsg::<UnixAddr>(
-        criu.as_raw_fd(),
-        &[IoSlice::new(b"x")],
-        &rights,
-        MsgFlags::empty(),
-        None,
-    )
-    .unwrap();
+        on_lost: Box::new(criu::abort),
+    };
     // Some ahead: one of each kind.
     let ahead: Vec<PageRef> = (mapped..mapped + 7).map(|page| PageRef { pid: PID, page }).collect();
-    pager.prepare(ahead.into(), LIMIT).unwrap();
-    criu.write_all(&FINISHED.to_ne_bytes()).unwrap();
-    pager
+    criu::serve(config, PID, uffd, &ahead)
 }
 
 #[test]
 fn memory_is_as_a_plain_process_would_have_it() {
-    if UffdBuilder::new().create().is_err() {
-        assert!(
-            std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(),
-            "userfaultfd is needed"
-        );
-        println!("skipped: no userfaultfd without root");
+    if !criu::is_possible() {
         return;
     }
     for seed in 0..SEEDS {

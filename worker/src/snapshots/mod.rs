@@ -72,6 +72,11 @@ impl OpenSnapshot {
         Arc::clone(&self.working_set.lock())
     }
 
+    /// Whether what a restore touches is still to be recorded.
+    pub fn is_recording(&self) -> bool {
+        self.recorded.load(Ordering::Relaxed) < RECORDED_RESTORES
+    }
+
     /// Adds what a restore touched to the working set. Whether this was the first restore anywhere whose faults were recorded.
     pub fn record(&self, touched: &[PageRef]) -> bool {
         let restores = self.recorded.fetch_add(1, Ordering::Relaxed);

@@ -32,6 +32,7 @@ impl Paging {
             listener,
             source: Arc::new(source),
             layout: Layout::default(),
+            record: false,
             handshake_limit: limit,
             on_lost: Box::new(move |page| {
                 // CRIU has named the process by then. Without one, the pager itself failed, and the limits end it all.

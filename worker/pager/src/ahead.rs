@@ -1,0 +1,144 @@
+//! Filling pages before they are touched: what the handle names, before the processes run; and the neighbours of a touched page.
+
+use std::sync::atomic::Ordering;
+
+use crate::PAGE;
+use crate::address_map::Origin;
+use crate::fill::ZEROS;
+use crate::memory::Filled;
+use crate::source::{Held, PageRef};
+use crate::thread::Thread;
+
+/// Pages of the aligned block of which all that can be had without a copy is let in with a touched page. Measured with 1 to 64
+/// (docs/decisions/0008-fault-path.md): beyond 4 the touched page itself comes too late where function and pager share a core.
+const BLOCK: u64 = 4;
+
+impl Thread {
+    /// Lets in what lies around a page that was just filled, within an aligned block: of the mapped file what the source holds, and
+    /// zeros. Takes no memory but for page tables. Best effort: what is not filled is filled when it is touched.
+    pub(crate) fn fill_around(&self, index: usize, page: u64) {
+        if self.is_recording() {
+            return;
+        }
+        let start = page - page % BLOCK;
+        let mut filled = 0;
+        for (mut at, end) in [(page + 1, start + BLOCK), (start, page)] {
+            while at < end {
+                let (count, outcome) = self.fill_quietly(index, at, end - at);
+                at += match outcome {
+                    Some(Filled::Pages(n)) => {
+                        filled += n;
+                        n
+                    }
+                    Some(Filled::AlreadyPresent) => 1,
+                    None => count,
+                    Some(_) => break,
+                };
+            }
+        }
+        self.reach.stats.around.fetch_add(filled, Ordering::Relaxed);
+    }
+
+    /// Fills as much from `page` on, at most `limit`, as is of one kind and can be had without a copy: of how many pages it tried,
+    /// and what came of it; `None` if there is nothing to be had so.
+    fn fill_quietly(&self, index: usize, page: u64, limit: u64) -> (u64, Option<Filled>) {
+        let memory = &self.memories[index];
+        let run = memory.map.run(page, limit);
+        let Origin::Snapshot(source) = memory.map.origin(page) else {
+            return (run, Some(memory.zero_quietly(page, run)));
+        };
+        let held = |n: u64| {
+            self.source.held(PageRef {
+                pid: memory.pid,
+                page: source + n,
+            })
+        };
+        match held(0) {
+            Held::Mapped(bytes) => {
+                let count = (bytes.len() as u64 / PAGE).min(run);
+                (count, Some(memory.let_in_quietly(page, count)))
+            }
+            Held::Zero => {
+                let count = 1 + (1..run).take_while(|n| held(*n) == Held::Zero).count() as u64;
+                (count, Some(memory.zero_quietly(page, count)))
+            }
+            Held::Bytes(_) | Held::Absent => (1, None),
+        }
+    }
+
+    /// Registers what the layout says, then fills `pages`, as far as the source holds them: answers how many were. An error
+    /// is what could not be registered.
+    pub(crate) fn prepare(&self, pages: &[PageRef]) -> Result<u64, String> {
+        for range in &self.layout.mapped {
+            let memory = self.memories.iter().find(|m| m.pid == range.first.pid);
+            let memory = memory.ok_or_else(|| format!("criu sent no userfaultfd for process {}", range.first.pid))?;
+            memory.register_mapped(range.first.page, range.pages).map_err(|e| {
+                format!(
+                    "cannot watch {} pages at {:#x} of process {}: {e}",
+                    range.pages,
+                    range.first.page * PAGE,
+                    range.first.pid
+                )
+            })?;
+        }
+        for range in &self.layout.empty {
+            let memory = self.memories.iter().find(|m| m.pid == range.first.pid);
+            if let Some(Err(e)) = memory.map(|m| m.unregister(range.first.page, range.pages)) {
+                // Its faults come here, then, and are answered with zero.
+                tracing::debug!(page = range.first.page, error = %e, "memory without content stays watched");
+            }
+        }
+        let filled = self.fill_ahead(pages);
+        self.reach.stats.prefetched.fetch_add(filled, Ordering::Relaxed);
+        Ok(filled)
+    }
+
+    /// Fills runs of pages that are consecutive in the list, in the process and in the source.
+    fn fill_ahead(&self, pages: &[PageRef]) -> u64 {
+        let mut filled = 0;
+        let mut at = 0;
+        while at < pages.len() {
+            let first = pages[at];
+            let run = 1 + pages[at + 1..]
+                .iter()
+                .zip(1_u64..)
+                .take_while(|(p, n)| p.pid == first.pid && first.page.checked_add(*n) == Some(p.page))
+                .count();
+            filled += self.fill_run(first, run as u64);
+            at += run;
+        }
+        filled
+    }
+
+    fn fill_run(&self, first: PageRef, count: u64) -> u64 {
+        let Some(memory) = self.memories.iter().find(|m| m.pid == first.pid) else {
+            return 0;
+        };
+        let mut filled = 0;
+        let mut done = 0;
+        while done < count {
+            let page = first.page + done;
+            // Only what still lies where it lay: the processes have not run yet.
+            let untouched = memory.map.origin(page) == Origin::Snapshot(page);
+            let outcome = match self.source.held(PageRef { pid: first.pid, page }) {
+                Held::Mapped(bytes) if untouched => memory.let_in(page, (bytes.len() as u64 / PAGE).min(count - done)),
+                Held::Bytes(bytes) if untouched => {
+                    let length = bytes.len().min(((count - done) * PAGE) as usize);
+                    memory.copy(page, &bytes[..length])
+                }
+                // Fresh memory is touched to be written.
+                Held::Zero if untouched => memory.copy(page, &ZEROS),
+                _ => Filled::Unmapped,
+            };
+            done += match outcome {
+                Filled::Pages(n) => {
+                    filled += n;
+                    n
+                }
+                Filled::AlreadyPresent | Filled::Unmapped | Filled::NotInFile => 1,
+                Filled::Changing | Filled::ProcessGone | Filled::NoMemory | Filled::Refused(_) => return filled,
+            };
+        }
+        filled
+    }
+}

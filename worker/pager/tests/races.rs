@@ -1,0 +1,442 @@
+//! What may happen while a page is on its way: it is freed, unmapped, touched by others, its process dies, or it never comes.
+#![allow(unsafe_code, reason = "works on memory by its addresses")]
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod criu;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use criu::{LIMIT, map};
+use memmap2::{MmapOptions, MmapRaw};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rekindle_pager::{Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, SourceError};
+
+const PID: i32 = 501;
+/// Of the mapping. The first half is in the template, the second half comes when the gate is open.
+const PAGES: u64 = 512;
+const HALF: u64 = PAGES / 2;
+/// What is lost.
+const LOST: u64 = PAGES - 1;
+
+/// Every byte of page `index`.
+fn byte(index: u64) -> u8 {
+    (index % 251) as u8 + 1
+}
+
+/// A snapshot of one mapping of a file.
+struct Snapshot {
+    file: File,
+    template: MmapRaw,
+    first: u64,
+    ready: Vec<AtomicBool>,
+    gate: Mutex<bool>,
+    opened: Condvar,
+    /// Pages that wait at the gate.
+    waiting: AtomicU64,
+}
+
+impl Snapshot {
+    fn fill(&self, index: u64) {
+        self.file
+            .write_all_at(&[byte(index); PAGE as usize], index * PAGE)
+            .unwrap();
+        self.ready[index as usize].store(true, Ordering::Release);
+    }
+
+    fn open_gate(&self) {
+        *self.gate.lock() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl PageSource for Snapshot {
+    fn held(&self, page: PageRef) -> Held<'_> {
+        let Some(index) = page.page.checked_sub(self.first).filter(|i| *i < PAGES) else {
+            return Held::Zero;
+        };
+        let run = self.ready[index as usize..]
+            .iter()
+            .take_while(|r| r.load(Ordering::Acquire))
+            .count();
+        if run == 0 {
+            return Held::Absent;
+        }
+        let size = PAGE as usize;
+        // SAFETY: inside the mapping, and written before their marks were set.
+        let bytes = unsafe {
+            let start = self.template.as_ptr().add(index as usize * size);
+            std::slice::from_raw_parts(start, run * size)
+        };
+        Held::Mapped(bytes)
+    }
+
+    fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
+        let index = page.page - self.first;
+        if index == LOST {
+            let message = "the store has lost it".to_owned();
+            return Err(SourceError { message });
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut gate = self.gate.lock();
+        while !*gate {
+            assert!(
+                !self.opened.wait_for(&mut gate, LIMIT).timed_out(),
+                "the gate stays shut"
+            );
+        }
+        self.fill(index);
+        Ok(())
+    }
+}
+
+/// This process as a restored one.
+struct Restored {
+    snapshot: Arc<Snapshot>,
+    pager: Pager,
+    first: u64,
+    lost: Mutex<Receiver<LostPage>>,
+    /// Killed when a page is lost.
+    victim: Arc<AtomicU64>,
+    /// One at a time: a fork waits for the pagers of all memory in this process, and its child has their descriptors already.
+    _alone: MutexGuard<'static, ()>,
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Restored {
+    fn new() -> Self {
+        let alone = ALONE.lock();
+        let file = criu::template();
+        let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
+        let first = map(0, PAGES, libc::MAP_PRIVATE, file.as_raw_fd());
+        let snapshot = Arc::new(Snapshot {
+            file,
+            template,
+            first,
+            ready: (0..PAGES).map(|_| AtomicBool::new(false)).collect(),
+            gate: Mutex::new(false),
+            opened: Condvar::new(),
+            waiting: AtomicU64::new(0),
+        });
+        for index in 0..HALF {
+            snapshot.fill(index);
+        }
+        let victim = Arc::new(AtomicU64::new(0));
+        let (told, lost): (Sender<LostPage>, _) = channel();
+        let killed = Arc::clone(&victim);
+        let config = |listener| PagerConfig {
+            name: "test".to_owned(),
+            listener,
+            source: Arc::clone(&snapshot) as Arc<_>,
+            layout: Layout {
+                mapped: vec![PageRange {
+                    first: PageRef { pid: PID, page: first },
+                    pages: PAGES,
+                }],
+                empty: Vec::new(),
+            },
+            record: false,
+            handshake_limit: LIMIT,
+            on_lost: Box::new(move |page| {
+                let victim = killed.load(Ordering::Relaxed) as libc::pid_t;
+                if victim == 0 {
+                    criu::abort(page);
+                } else {
+                    // SAFETY: a child of this test that nobody has waited for yet.
+                    unsafe { libc::kill(victim, libc::SIGKILL) };
+                    told.send(page).unwrap();
+                }
+            }),
+        };
+        let pager = criu::serve(config, PID, &criu::userfaultfd(), &[]);
+        Self {
+            snapshot,
+            pager,
+            first,
+            lost: Mutex::new(lost),
+            victim,
+            _alone: alone,
+        }
+    }
+
+    fn address(&self, index: u64) -> u64 {
+        (self.first + index) * PAGE
+    }
+
+    fn read(&self, index: u64) -> u8 {
+        // SAFETY: mapped by `new`.
+        unsafe { (self.address(index) as *const u8).read_volatile() }
+    }
+
+    /// Has a page read by a system call in another thread: it waits like any touch, and is told instead of killed if the page
+    /// goes away.
+    fn read_by_call(&self, index: u64) -> thread::JoinHandle<Result<u8, i32>> {
+        let address = self.address(index);
+        thread::spawn(move || {
+            let (reader, writer) = std::io::pipe().unwrap();
+            // SAFETY: the kernel checks the address.
+            let rc = unsafe { libc::write(writer.as_raw_fd(), address as *const _, 1) };
+            if rc != 1 {
+                return Err(std::io::Error::last_os_error().raw_os_error().unwrap());
+            }
+            let mut byte = [0];
+            std::io::Read::read_exact(&mut &reader, &mut byte).unwrap();
+            Ok(byte[0])
+        })
+    }
+
+    /// A child that shares the memory by fork and does only this.
+    fn child(&self, work: impl FnOnce()) -> libc::pid_t {
+        // Not the C library's fork: that holds the allocator's locks while the kernel waits for the pager, which is in this
+        // process here.
+        // SAFETY: the child only looks at memory and ends.
+        match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
+            0 => {
+                work();
+                // SAFETY: the end.
+                unsafe { libc::_exit(0) }
+            }
+            child => {
+                assert!(child > 0);
+                child
+            }
+        }
+    }
+
+    fn wait_for(&self, what: impl Fn(&Self) -> bool) {
+        let deadline = std::time::Instant::now() + LIMIT;
+        while !what(self) {
+            assert!(std::time::Instant::now() < deadline, "it never happens");
+            thread::yield_now();
+        }
+    }
+
+    fn madvise(&self, index: u64, pages: u64) {
+        let (address, length) = (self.address(index) as *mut _, (pages * PAGE) as usize);
+        // SAFETY: mapped by `new`; nothing holds a reference.
+        assert_eq!(unsafe { libc::madvise(address, length, libc::MADV_DONTNEED) }, 0);
+    }
+
+    fn unmap(&self, index: u64, pages: u64) {
+        let (address, length) = (self.address(index) as *mut _, (pages * PAGE) as usize);
+        // SAFETY: mapped by `new`; nothing holds a reference.
+        assert_eq!(unsafe { libc::munmap(address, length) }, 0);
+    }
+
+    fn waits_at_the_gate(&self, pages: u64) -> bool {
+        self.snapshot.waiting.load(Ordering::Relaxed) >= pages
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        self.unmap(0, PAGES);
+    }
+}
+
+fn status_of(child: libc::pid_t) -> i32 {
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+#[test]
+fn a_page_far_away_delays_no_page_that_is_here() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let far = restored.read_by_call(HALF);
+    restored.wait_for(|r| r.waits_at_the_gate(1));
+    for index in 0..HALF {
+        assert_eq!(restored.read(index), byte(index));
+    }
+    assert!(!far.is_finished());
+    restored.snapshot.open_gate();
+    assert_eq!(far.join().unwrap(), Ok(byte(HALF)));
+}
+
+#[test]
+fn a_page_that_is_freed_while_it_is_on_its_way_reads_as_zero() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let reader = restored.read_by_call(HALF);
+    restored.wait_for(|r| r.waits_at_the_gate(1));
+    restored.madvise(HALF, 1);
+    restored.snapshot.open_gate();
+    assert_eq!(reader.join().unwrap(), Ok(0));
+}
+
+#[test]
+fn who_waits_for_a_page_that_is_unmapped_is_woken() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let reader = restored.read_by_call(HALF + 1);
+    restored.wait_for(|r| r.waits_at_the_gate(1));
+    restored.unmap(HALF + 1, 1);
+    restored.snapshot.open_gate();
+    assert_eq!(reader.join().unwrap(), Err(libc::EFAULT));
+    assert_eq!(restored.read(HALF), byte(HALF), "its neighbour is served");
+}
+
+#[test]
+fn the_pager_outlives_a_process_that_dies_waiting() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let child = restored.child(|| {
+        restored.read(HALF);
+    });
+    restored.wait_for(|r| r.waits_at_the_gate(1));
+    // SAFETY: our own child, not waited for yet.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert_eq!(status_of(child), libc::SIGKILL);
+    restored.snapshot.open_gate();
+    for index in [HALF, 3] {
+        assert_eq!(restored.read(index), byte(index));
+    }
+}
+
+#[test]
+fn threads_that_touch_one_page_at_once_all_get_it() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    restored.snapshot.open_gate();
+    let together = Barrier::new(4);
+    thread::scope(|scope| {
+        for writer in 0..4 {
+            let (restored, together) = (&restored, &together);
+            scope.spawn(move || {
+                for index in 0..LOST {
+                    together.wait();
+                    if writer == 0 {
+                        // SAFETY: mapped by `new`; a byte that no other thread touches.
+                        unsafe { ((restored.address(index) + 8) as *mut u8).write_volatile(7) };
+                    } else {
+                        assert_eq!(restored.read(index), byte(index), "page {index}");
+                    }
+                }
+            });
+        }
+    });
+    for index in 0..LOST {
+        // SAFETY: mapped by `new`.
+        let written = unsafe { ((restored.address(index) + 8) as *const u8).read_volatile() };
+        assert_eq!(written, 7);
+    }
+}
+
+#[test]
+fn pages_freed_while_others_are_filled_are_zero_or_what_they_were() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    restored.snapshot.open_gate();
+    // Every second group of eight is freed, back to front, while two threads read everything.
+    let freed = |index: u64| (index / 8).is_multiple_of(2);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for index in 0..LOST {
+                    let found = restored.read(index);
+                    assert!(
+                        found == byte(index) || (freed(index) && found == 0),
+                        "page {index}: {found}"
+                    );
+                }
+            });
+        }
+        scope.spawn(|| {
+            for index in (0..LOST).rev().filter(|index| freed(*index)) {
+                restored.madvise(index, 1);
+            }
+        });
+    });
+    for index in 0..LOST {
+        assert_eq!(
+            restored.read(index),
+            if freed(index) { 0 } else { byte(index) },
+            "page {index}"
+        );
+    }
+}
+
+#[test]
+fn a_lost_page_kills_its_process_and_is_told_once() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let child = restored.child(|| {
+        let mut word = [0_u8; 1];
+        // SAFETY: a buffer of one byte.
+        unsafe { libc::read(reader.as_raw_fd(), word.as_mut_ptr().cast(), 1) };
+        restored.read(LOST);
+    });
+    restored.victim.store(child as u64, Ordering::Relaxed);
+    std::io::Write::write_all(&mut writer, b"x").unwrap();
+    let lost = restored.lost.lock().recv_timeout(LIMIT).unwrap();
+    assert_eq!((lost.pid, lost.page), (PID, restored.first + LOST));
+    assert!(lost.to_string().contains("the store has lost it"), "{lost}");
+    assert_eq!(status_of(child), libc::SIGKILL, "never wrong bytes");
+    assert!(restored.lost.lock().try_recv().is_err());
+}
+
+#[test]
+fn a_page_that_vanishes_from_the_template_is_lost_not_zero() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let (offset, length) = ((5 * PAGE) as libc::off_t, PAGE as libc::off_t);
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: our own file; nobody looks at this page of it by our own mapping.
+    let rc = unsafe { libc::fallocate(restored.snapshot.file.as_raw_fd(), mode, offset, length) };
+    assert_eq!(rc, 0);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let child = restored.child(|| {
+        let mut word = [0_u8; 1];
+        // SAFETY: a buffer of one byte.
+        unsafe { libc::read(reader.as_raw_fd(), word.as_mut_ptr().cast(), 1) };
+        restored.read(5);
+    });
+    restored.victim.store(child as u64, Ordering::Relaxed);
+    std::io::Write::write_all(&mut writer, b"x").unwrap();
+    let lost = restored.lost.lock().recv_timeout(LIMIT).unwrap();
+    assert_eq!(lost.page, restored.first + 5);
+    assert_eq!(status_of(child), libc::SIGKILL);
+}
+
+#[test]
+fn neighbours_of_a_touched_page_are_let_in_with_it() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    restored.read(9);
+    restored.wait_for(|r| r.pager.stats().around.load(Ordering::Relaxed) == 3);
+    // Blocks are aligned in the address space.
+    let block = 9 - (restored.first + 9) % 4;
+    for index in block..block + 4 {
+        assert_eq!(restored.read(index), byte(index));
+    }
+    assert_eq!(restored.pager.stats().faults.load(Ordering::Relaxed), 1);
+    // One fault, and so long as it took.
+    assert_eq!(restored.pager.stats().latency.buckets().map(|(_, n)| n).sum::<u64>(), 1);
+}
