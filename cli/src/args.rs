@@ -6,8 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 
+mod codec;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
+pub(crate) use codec::CodecArgs;
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
 const EXAMPLES: &str = "\
@@ -187,6 +191,8 @@ pub(crate) struct UpArgs {
     /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<rekindle_wire::manifest::ByteSize>,
+    #[command(flatten)]
+    pub(crate) codec: CodecArgs,
 }
 
 /// `fn down`.
@@ -528,7 +534,6 @@ pub(crate) struct WorkerArgs {
     /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<rekindle_wire::manifest::ByteSize>,
+    #[command(flatten)]
+    pub(crate) codec: CodecArgs,
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+use crate::codec::CodecArgs;
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
 use crate::subject::Subject;
@@ -59,6 +60,8 @@ pub(crate) enum Command {
     /// The process that starts the peers, pid 1 of namespaces of its own.
     #[command(hide = true)]
     PeerHost(PeerHostArgs),
+    /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
+    Codec(CodecArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
     Pager(PagerArgs),
     /// A process whose memory the pager serves.

@@ -7,10 +7,11 @@
 //!           └─ record (JSON) ─ report (tables)
 //! ```
 //!
-//! `pager` measures one part alone: page faults.
+//! `pager` and `codec` measure one part alone: page faults, and how memory is stored.
 
 mod args;
 mod client;
+mod codec;
 mod machine;
 mod ours;
 mod pager;
@@ -49,6 +50,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Pager(pager)) => return pager::run(pager).map(|()| ExitCode::SUCCESS),
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
+        Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
         Some(Command::PeerHost(_)) | None => {}
     }
     // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.

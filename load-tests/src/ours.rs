@@ -88,7 +88,7 @@ impl Ours {
     }
 
     /// Removes an instance and waits until it is gone, so that its end is in nobody's measurement.
-    async fn delete(&self, connection: &mut Connection, instance: &str) -> Result<()> {
+    pub(crate) async fn delete(&self, connection: &mut Connection, instance: &str) -> Result<()> {
         let headers = [("authorization", self.authorization.as_str())];
         let answer = connection
             .call(Method::DELETE, &format!("/v1/instances/{instance}"), &headers)

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rekindle_wire::api::VersionInfo;
 use tempfile::TempDir;
 
 use crate::args::Args;
@@ -35,6 +36,11 @@ pub(crate) struct Platform {
 impl Platform {
     /// Starts one and waits until it is ready.
     pub(crate) async fn start(args: &Args) -> Result<Self> {
+        Self::start_with(args, &[]).await
+    }
+
+    /// Starts one with these settings in its environment.
+    pub(crate) async fn start_with(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
         let programs = programs(args)?;
         let runtimes = args.cache.join("runtimes");
         if !runtimes.join("python.tar").exists() {
@@ -65,6 +71,7 @@ impl Platform {
             // What a platform in use does, whatever the caller's environment says.
             .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
             .env_remove("RUST_LOG")
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("no more file descriptors")?)
             .stderr(log)
@@ -105,7 +112,7 @@ impl Platform {
     }
 
     /// Deploys the function in this folder by `fn deploy` and waits until its snapshot is live.
-    pub(crate) fn deploy(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn deploy(&self, folder: &Path) -> Result<VersionInfo> {
         let output = Command::new(self.programs.join("fn"))
             .arg("deploy")
             .arg(folder)
@@ -120,11 +127,10 @@ impl Platform {
             let told = String::from_utf8_lossy(&output.stderr);
             bail!("fn deploy {}: {}\n{}", folder.display(), told.trim(), self.log_tail());
         }
-        let version: rekindle_wire::api::VersionInfo =
-            serde_json::from_slice(&output.stdout).context("fn deploy told no version")?;
-        match version.snapshot_error {
+        let version: VersionInfo = serde_json::from_slice(&output.stdout).context("fn deploy told no version")?;
+        match &version.snapshot_error {
             Some(error) => bail!("{} has no snapshot: {error}", folder.display()),
-            None => Ok(()),
+            None => Ok(version),
         }
     }
 

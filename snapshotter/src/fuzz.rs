@@ -7,7 +7,7 @@ use std::path::Path;
 use rekindle_wire::SnapshotId;
 
 use crate::bundle;
-use crate::codec::{self, Encoding, PAGE_BYTES, REGION_BYTES};
+use crate::codec::{self, Encoding, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 use crate::images::{self, Inventory, PagemapImage, StoredPagemap, TemplateProcess};
 use crate::interchange;
@@ -54,7 +54,7 @@ pub fn page_map(bytes: &[u8]) {
 pub fn region(bytes: &[u8]) {
     let (kind, stored) = chosen(bytes);
     let encoding = if kind & 1 == 0 { Encoding::Lz4 } else { Encoding::Raw };
-    let pages = usize::from(kind >> 1) % (REGION_BYTES / PAGE_BYTES) + 1;
+    let pages = usize::from(kind >> 1) % usize::from(RegionSize::DEFAULT.pages()) + 1;
     let mut plain = vec![0; pages * PAGE_BYTES];
     drop(codec::decode_unchecked(encoding, stored, &mut plain));
     drop(codec::decode(encoding, stored, Digest::of(stored), &mut plain));

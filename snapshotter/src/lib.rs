@@ -37,8 +37,9 @@ mod testing;
 pub mod working_set;
 
 pub use bundle::{BundleTooLarge, SectionError};
-pub use capture::{CaptureMeta, ExtraFile, PublishError, Published, publish};
+pub use capture::{CaptureMeta, CaptureOptions, ExtraFile, PublishError, Published, publish};
 pub use chunks::{CacheError, ChunkCache, ReadError, RegionReader};
+pub use codec::{Acceleration, Codec, RegionSize};
 pub use collect::{Owner, Publication, PublicationError};
 pub use delete::delete;
 pub use digest::Digest;

@@ -1,7 +1,7 @@
 //! The manifest: what a snapshot is made of, with the digest of every part. Pure.
 //!
 //! ```text
-//! {"rekindle_snapshot":2,"blake3":"…","manifest":{…}}
+//! {"rekindle_snapshot":3,"blake3":"…","manifest":{…}}
 //! ```
 //!
 //! `blake3` is over the bytes of the value of `manifest` as they stand, so a flipped bit in it is noticed too. It is
@@ -14,11 +14,11 @@ use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::codec::{PAGE_BYTES, REGION_BYTES};
+use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
 /// The version of the format that this build reads and writes.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Longest name of an image or extra file.
 const FILE_NAME_MAX: usize = 128;
@@ -247,9 +247,9 @@ impl Manifest {
 
     fn check(&self) -> Result<(), ManifestError> {
         let refuse = |what: String| Err(ManifestError::Value(what));
-        if self.page_bytes != PAGE_BYTES as u64 || self.region_bytes != REGION_BYTES as u64 {
+        if self.page_bytes != PAGE_BYTES as u64 || RegionSize::from_bytes(self.region_bytes).is_none() {
             return refuse(format!(
-                "pages of {} and regions of {} bytes, this build has {PAGE_BYTES} and {REGION_BYTES}",
+                "pages of {} and regions of {} bytes cannot be",
                 self.page_bytes, self.region_bytes
             ));
         }
@@ -398,8 +398,28 @@ mod tests {
 
     #[test]
     fn another_format_is_named_even_with_other_fields() {
-        let error = Manifest::parse(br#"{"rekindle_snapshot":3,"new":true}"#).unwrap_err();
-        assert!(error.to_string().contains("format 3"), "{error}");
+        let error = Manifest::parse(br#"{"rekindle_snapshot":4,"new":true}"#).unwrap_err();
+        assert!(error.to_string().contains("format 4"), "{error}");
+    }
+
+    #[test]
+    fn a_region_size_is_a_power_of_two_from_a_page_to_4_mib() {
+        let mut sized = manifest(2, 7);
+        for (bytes, usable) in [
+            (4 << 10, true),
+            (1 << 20, true),
+            (4 << 20, true),
+            (0, false),
+            (1, false),
+            (4095, false),
+            (96 << 10, false),
+            (8 << 20, false),
+            (u64::MAX, false),
+        ] {
+            sized.region_bytes = bytes;
+            let parsed = Manifest::parse(&sized.encode().unwrap());
+            assert_eq!(parsed.is_ok(), usable, "{bytes}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use rekindle_wire::SnapshotId;
+use tokio::sync::OnceCell;
 
 use crate::codec::Encoding;
 use crate::collect::{Publication, PublicationError};
@@ -134,12 +135,13 @@ impl RegionIndex {
     }
 
     /// Where the regions of these digests lie, for those that the store has now and keeps for this publication: each chunk is
-    /// protected, then looked up once, some milliseconds for 4 MiB of regions. Regions of a chunk that is missing, cut or
-    /// about to be collected are forgotten.
+    /// protected, then looked up once for each `presence`, some milliseconds for 4 MiB of regions. Regions of a chunk that is
+    /// missing, cut or about to be collected are forgotten.
     pub(crate) async fn confirm(
         &self,
         store: &Store,
         publication: &Publication,
+        presence: &Presence,
         hashes: impl Iterator<Item = Digest>,
     ) -> Result<HashMap<Digest, Payload>, PublicationError> {
         let mut found: HashMap<Digest, Payload> = {
@@ -159,18 +161,37 @@ impl RegionIndex {
         chunks.retain(|chunk| !condemned.contains(&chunk.id));
         // Only now: what is there after it was protected stays there.
         let looked_up: Vec<(ChunkRef, bool)> = stream::iter(chunks)
-            .map(|chunk| Box::pin(async move { exists(store, chunk).await.map(|is| (chunk, is)) }))
+            .map(|chunk| Box::pin(async move { presence.of(store, chunk).await.map(|is| (chunk, is)) }))
             .buffer_unordered(CALLS_AT_ONCE)
             .try_collect()
             .await?;
         let gone = looked_up.iter().filter(|(_, is)| !is).map(|(chunk, _)| chunk.id);
         let gone: HashSet<Digest> = gone.collect();
-        for chunk in &gone {
-            tracing::warn!(%chunk, "chunk of an existing snapshot is missing, its regions are stored again");
+        if !gone.is_empty() {
+            found.retain(|_, payload| !gone.contains(&payload.chunk.id));
+            self.distrust(&gone);
         }
-        found.retain(|_, payload| !gone.contains(&payload.chunk.id));
-        self.distrust(&gone);
         Ok(found)
+    }
+}
+
+/// Which chunks the store was seen to have, by one publish: each is looked up once, however many batches of memory refer to it.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    chunks: Mutex<HashMap<ChunkRef, Arc<OnceCell<bool>>>>,
+}
+
+impl Presence {
+    async fn of(&self, store: &Store, chunk: ChunkRef) -> Result<bool, StoreError> {
+        let seen = Arc::clone(self.chunks.lock().entry(chunk).or_default());
+        let looked = seen.get_or_try_init(|| Box::pin(async {
+            let is = exists(store, chunk).await?;
+            if !is {
+                tracing::warn!(chunk = %chunk.id, "chunk of an existing snapshot is missing, its regions are stored again");
+            }
+            Ok(is)
+        }));
+        looked.await.copied()
     }
 }
 

@@ -1,5 +1,7 @@
 //! For this crate's tests: a store served in this process, and dumps made by the real CRIU.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::capture::CaptureMeta;
+use crate::capture::{CaptureMeta, CaptureOptions};
 use crate::images::testing::{Run, framed, mm_image, pagemap_image, varint};
 use crate::manifest::Origin;
 use crate::store::{Store, StoreConfig, Timeouts};
@@ -168,6 +170,7 @@ pub(crate) fn meta() -> CaptureMeta {
         criu: "4.2.1".to_owned(),
         frozen_ms: 12.5,
         extra: Vec::new(),
+        options: CaptureOptions::default(),
     }
 }
 
@@ -255,8 +258,15 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
 /// A dump as CRIU lays it out, of one process (pid 7): `lazy` from address 0x10000 on, then one eager page. For tests of
 /// what happens around a dump; whether it is like CRIU's own is for the tests that run CRIU.
 pub(crate) fn small_dump(dir: &Path, lazy: &[u8]) {
+    let mut pages = dump_without_pages(dir, lazy.len() as u64 / 4096);
+    pages.write_all(lazy).unwrap();
+    pages.write_all(&[0x5a; 4096]).unwrap();
+}
+
+/// Such a dump whose memory is still to be written: so many lazy pages, and the eager one.
+pub(crate) fn dump_without_pages(dir: &Path, pages: u64) -> File {
     std::fs::create_dir_all(dir).unwrap();
-    let (first, pages) = (0x10, lazy.len() as u64 / 4096);
+    let first = 0x10;
     let runs = [
         Run {
             first,
@@ -274,8 +284,8 @@ pub(crate) fn small_dump(dir: &Path, lazy: &[u8]) {
     write("pstree.img", framed(0x5027_3030, &[varint(1, 7)]));
     write("mm-7.img", mm_image(&[(first * 4096, (first + pages + 1) * 4096, 1)]));
     write("pagemap-7.img", pagemap_image(&runs));
-    write("pages-1.img", [lazy, &[0x5a; 4096]].concat());
     write("dump.log", b"not part of the snapshot".to_vec());
+    File::create(dir.join("pages-1.img")).unwrap()
 }
 
 /// A network path to a server that counts, and can be cut or stall.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rekindle_snapshotter::Store;
+use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 
 /// The environment variable that has CRIU write more to its logs. From 2 on, logs of restores are kept in
@@ -42,6 +42,10 @@ pub struct WorkerConfig {
     pub memory_capacity_bytes: u64,
     /// Size limit of the chunk cache, bytes.
     pub chunk_cache_bytes: u64,
+    /// How the memory of checkpoints is cut and compressed. Snapshots of any codec are restored.
+    pub codec: Codec,
+    /// Instances with more memory than this are dumped to the cache directory's disk instead of the run directory's tmpfs, bytes.
+    pub dump_in_memory_bytes: u64,
     /// How much CRIU writes to its logs, 0 to 4.
     pub criu_log_level: i32,
     /// Sandboxes kept ready, empty.
@@ -80,6 +84,8 @@ impl WorkerConfig {
             cgroup_parent: crate::cgroup::PARENT.to_owned(),
             memory_capacity_bytes: half_of_memory(),
             chunk_cache_bytes: 4 << 30,
+            codec: Codec::default(),
+            dump_in_memory_bytes: half_of_memory() / 4,
             criu_log_level: std::env::var(CRIU_LOG_LEVEL)
                 .ok()
                 .and_then(|v| v.parse().ok())

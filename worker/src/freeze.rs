@@ -12,12 +12,13 @@ use axum::body::Body;
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
 use rekindle_snapshotter::criu::{DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
 use rekindle_snapshotter::manifest::Origin;
-use rekindle_snapshotter::{CaptureMeta, ExtraFile, Published, publish};
+use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
 
+use crate::dump_dir::{self, DumpDir};
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::restore::log_tail;
@@ -134,13 +135,10 @@ pub async fn freeze(
     quiet(parts).await;
     // Dropped after the directory, whose files count as the sandbox's memory.
     let _room = RoomForImages::give(instance, parts);
-    let dir = ImageDirectory::make(
-        worker
-            .config
-            .run_dir
-            .join("images")
-            .join(format!("dump-{}", instance.id)),
-    )?;
+    // What cannot be read is taken for small: the usual case.
+    let memory = parts.cgroup.memory_current().unwrap_or(0);
+    let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
+    let dir = DumpDir::make(&path).map_err(|e| FreezeError::Directory(path, e))?;
     let frozen = dump(worker, instance, parts, &dir).await?;
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
@@ -156,11 +154,16 @@ pub async fn freeze(
             .into_iter()
             .map(|name| ExtraFile {
                 name: name.to_owned(),
-                path: dir.0.join(name),
+                path: dir.path().join(name),
             })
             .collect(),
+        options: CaptureOptions {
+            codec: worker.config.codec,
+            consume: true,
+            ..CaptureOptions::default()
+        },
     };
-    publish(&worker.config.store, &worker.index, &dir.0, meta)
+    publish(&worker.config.store, &worker.index, dir.path(), meta)
         .await
         .map_err(FreezeError::Publish)
 }
@@ -185,7 +188,7 @@ async fn quiet(parts: &Parts) {
     }
 }
 
-/// More memory for the sandbox while its images exist: they lie on a tmpfs, and what CRIU and init write there is charged to
+/// More memory for the sandbox while its images exist: they lie on a tmpfs or in the page cache, and what CRIU and init write there is charged to
 /// their own control group. Without it, a function that uses more than half of its memory would be killed by its checkpoint.
 struct RoomForImages {
     parts: Arc<Parts>,
@@ -216,32 +219,15 @@ impl Drop for RoomForImages {
     }
 }
 
-struct ImageDirectory(PathBuf);
-
-impl ImageDirectory {
-    fn make(path: PathBuf) -> Result<Self, FreezeError> {
-        std::fs::create_dir(&path).map_err(|e| FreezeError::Directory(path.clone(), e))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for ImageDirectory {
-    fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove an image directory");
-        }
-    }
-}
-
 /// Runs CRIU. Answers how long the processes stood still at most.
 async fn dump(
     worker: &Arc<Worker>,
     instance: &Instance,
     parts: &Arc<Parts>,
-    dir: &ImageDirectory,
+    dir: &DumpDir,
 ) -> Result<Duration, FreezeError> {
     let (session, theirs) = Session::pair().map_err(FreezeError::Talk)?;
-    let opened = File::open(&dir.0).map_err(|e| FreezeError::Directory(dir.0.clone(), e))?;
+    let opened = File::open(dir.path()).map_err(|e| FreezeError::Directory(dir.path().to_owned(), e))?;
     let images = OwnedFd::from(opened);
     let uid = Some(instance.spec.uid);
     parts
@@ -250,7 +236,7 @@ async fn dump(
         .await
         .map_err(FreezeError::Start)?;
     drop(theirs);
-    let archive_path = dir.0.join(FILES_ARCHIVE);
+    let archive_path = dir.path().join(FILES_ARCHIVE);
     let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
     let order = DumpOrder {
         images_dir: own_descriptor(IMAGES_FD),
@@ -260,7 +246,7 @@ async fn dump(
         limit: worker.config.dump_limit,
     };
     let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
-    let (path, pipes) = (dir.0.clone(), parts.pipes.clone());
+    let (path, pipes) = (dir.path().to_owned(), parts.pipes.clone());
     let started = Instant::now();
     let dumped = tokio::task::spawn_blocking(move || {
         let archive = OwnedFd::from(archive);
@@ -278,7 +264,7 @@ async fn dump(
     let took = started.elapsed();
     tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
     dumped.map_err(|source| FreezeError::Dump {
-        log: log_tail(&dir.0.join(DUMP_LOG)),
+        log: log_tail(&dir.path().join(DUMP_LOG)),
         source,
     })?;
     Ok(took)

@@ -19,6 +19,7 @@ pub mod build;
 pub mod cgroup;
 pub mod config;
 pub mod damage;
+mod dump_dir;
 pub mod freeze;
 pub mod heartbeat;
 pub mod http;

@@ -91,6 +91,7 @@ impl Worker {
         };
         let images = make(config.run_dir.join("images"))?;
         make(config.run_dir.join("restores"))?;
+        crate::dump_dir::prepare(&config.cache_dir).map_err(|e| StartError::Directory(config.cache_dir.clone(), e))?;
         let layers = make(config.cache_dir.join("layers"))?;
         if let Err(e) = rekindle_snapshotter::layer::remove_unfinished(&layers) {
             tracing::warn!(error = %e, "cannot remove what unfinished layers left");

@@ -70,6 +70,28 @@ fn every_listing_takes_json() {
 }
 
 #[test]
+fn regions_and_acceleration_are_taken_and_others_refused_with_the_rule() {
+    let Ok(Command::Up(args)) = parse(&["up", "--region", "1M", "--acceleration", "8"]) else {
+        panic!("not understood");
+    };
+    assert_eq!((args.codec.region.bytes(), args.codec.acceleration.get()), (1 << 20, 8));
+    let Ok(Command::Worker(args)) = parse(&["worker"]) else {
+        panic!("not understood");
+    };
+    assert_eq!(args.codec.codec(), rekindle_snapshotter::Codec::default());
+    for (words, rule) in [
+        (["up", "--region", "96K"], "power of two from 4K"),
+        (["worker", "--region", "8M"], "to 4M"),
+        (["up", "--acceleration", "33"], "from 1 (smallest) to 32"),
+        (["worker", "--acceleration", "0"], "from 1 (smallest) to 32"),
+    ] {
+        let error = parse(&words).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains(rule), "{error}");
+    }
+}
+
+#[test]
 fn completions_are_written_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let Ok(Command::Completions { shell }) = parse(&["completions", shell]) else {

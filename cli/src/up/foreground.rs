@@ -141,6 +141,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         store,
         criu: args.criu.as_deref(),
         memory: args.memory,
+        codec: args.codec,
     })?;
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));
     let client = Client::with_token(&format!("http://{scheduler_address}"), &secrets.cluster_token)?;

@@ -19,7 +19,7 @@ use super::layout::{Layout, make_private};
 use super::pid;
 use super::roles::Roles;
 use super::{isolation, leftovers, secrets, store};
-use crate::args::{CollectingArgs, GatewayArgs, S3Args, SchedulerArgs, WorkerArgs};
+use crate::args::{CodecArgs, CollectingArgs, GatewayArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
 
 /// `fn gateway`.
@@ -97,6 +97,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             store: store::external(&args.s3, &endpoint).await?,
             criu: args.criu.as_deref(),
             memory: args.memory,
+            codec: args.codec,
         })?;
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())
@@ -163,6 +164,7 @@ pub(super) struct WorkerSettings<'a> {
     pub(super) store: Store,
     pub(super) criu: Option<&'a Path>,
     pub(super) memory: Option<ByteSize>,
+    pub(super) codec: CodecArgs,
 }
 
 /// A worker's configuration with the usual limits.
@@ -176,6 +178,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         store,
         criu,
         memory,
+        codec,
     } = settings;
     let criu = match doctor::find_criu(criu) {
         Ok(found) => found,
@@ -192,6 +195,10 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     config.run_dir = layout.worker_run();
     config.cgroup_parent = layout.cgroup.clone();
     config.criu_dir = criu.path.parent().unwrap_or(Path::new("/")).to_owned();
+    config.codec = codec.codec();
+    if let Some(bound) = codec.dump_in_memory {
+        config.dump_in_memory_bytes = bound.0;
+    }
     if let Some(memory) = memory {
         config.memory_capacity_bytes = memory.0;
     }

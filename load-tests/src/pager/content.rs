@@ -98,7 +98,7 @@ impl Content {
             let mut offset = 0;
             for first in (0..pages).step_by(REGION as usize) {
                 let plain: Vec<u8> = (first..first + REGION).flat_map(page).collect();
-                let (encoding, stored) = match codec::encode(&plain) {
+                let (encoding, stored) = match codec::encode(&plain, codec::Acceleration::default()) {
                     Encoded::Lz4(block) => (Encoding::Lz4, block),
                     Encoded::Raw | Encoded::Zero => (Encoding::Raw, plain.clone()),
                 };

@@ -1,18 +1,18 @@
 //! Reads the directory that CRIU dumped into.
 #![expect(
     unsafe_code,
-    reason = "maps the pages images; memmap2 cannot promise that nobody changes the files"
+    reason = "maps the small images; memmap2 cannot promise that nobody changes the files"
 )]
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use super::pack::Piece;
-use super::split::{Split, Unmapped, split};
+use super::split::{Cut, Split, Unmapped, split};
 use crate::codec::PAGE_BYTES;
 use crate::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 use crate::manifest::is_file_name;
@@ -93,7 +93,7 @@ impl std::ops::Deref for FileBytes {
 pub(super) struct DumpedProcess {
     pub(super) pid: u32,
     pages_id: u32,
-    pages: FileBytes,
+    pages: fs::File,
     split: Split,
     /// The pagemap image, as it is.
     pub(super) pagemap: FileBytes,
@@ -101,8 +101,10 @@ pub(super) struct DumpedProcess {
     pub(super) eager_pagemap: Vec<u8>,
 }
 
-/// A dump, its pages images mapped.
+/// A dump: small images mapped, pages images open.
 pub(super) struct Dump {
+    /// Its directory.
+    pub(super) path: PathBuf,
     /// By pid.
     pub(super) processes: Vec<DumpedProcess>,
     /// All files that are kept as they are, by name.
@@ -124,41 +126,34 @@ impl DumpedProcess {
         self.split.eager.iter().map(|run| run.end - run.start).sum::<u64>() * PAGE_BYTES as u64
     }
 
-    /// The pages that stay in the pages image, in order.
-    pub(super) fn eager_pages(&self) -> Vec<u8> {
-        self.split
-            .eager
-            .iter()
-            .flat_map(|run| self.bytes(run.start, run.end))
-            .copied()
-            .collect()
+    /// The pages that stay in the pages image, in order. Blocks.
+    pub(super) fn eager_pages(&self) -> Result<Vec<u8>, DumpError> {
+        // At most the file's size, which was checked against the pagemap, and such a dump was in memory.
+        let mut pages = vec![0; self.eager_bytes() as usize];
+        let mut rest = pages.as_mut_slice();
+        for run in &self.split.eager {
+            let (own, after) = rest.split_at_mut((run.end - run.start) as usize * PAGE_BYTES);
+            let read = self.pages.read_exact_at(own, run.start * PAGE_BYTES as u64);
+            read.map_err(reading(&self.pages_name()))?;
+            rest = after;
+        }
+        Ok(pages)
     }
 
-    fn bytes(&self, from_page: u64, to_page: u64) -> &[u8] {
-        // The file's size was checked against the pagemap, so it has all these pages, and it is mapped: they fit in usize.
-        let at = |page: u64| page as usize * PAGE_BYTES;
-        &self.pages[at(from_page)..at(to_page)]
-    }
-}
-
-impl Dump {
-    /// All pieces of lazy memory, by process and address.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
-        self.processes.iter().enumerate().flat_map(|(process, dumped)| {
-            let cuts = dumped.split.lazy.iter();
-            cuts.map(move |cut| Piece { process, cut: *cut })
-        })
+    /// Windows of lazy memory, by address.
+    pub(super) fn windows(&self) -> &[Cut] {
+        &self.split.lazy
     }
 
-    /// The plain bytes of a piece.
-    pub(super) fn piece_bytes(&self, piece: &Piece) -> &[u8] {
-        let cut = &piece.cut;
-        self.processes[piece.process].bytes(cut.file_page, cut.file_page + u64::from(cut.pages))
+    /// The pages image. It has all pages of all windows.
+    pub(super) fn file(&self) -> &fs::File {
+        &self.pages
     }
 }
 
-/// Read a dump. Logs, sockets and statistics of CRIU's are left out.
-pub(super) fn read_dump(dir: &Path) -> Result<Dump, DumpError> {
+/// Read a dump, but for its memory. Logs, sockets and statistics of CRIU's are left out. Pages images are opened for writing
+/// too if they are to be `consumed`.
+pub(super) fn read_dump(dir: &Path, consume: bool) -> Result<Dump, DumpError> {
     let mut images = BTreeMap::new();
     for name in image_names(dir)? {
         let bytes = map_file(&dir.join(&name)).map_err(reading(&name))?;
@@ -173,13 +168,14 @@ pub(super) fn read_dump(dir: &Path) -> Result<Dump, DumpError> {
     let mut pages_ids = HashSet::new();
     let mut processes = Vec::with_capacity(pids.len());
     for pid in pids {
-        let process = take_process(&mut images, pid, &mut pages_ids)?;
+        let process = take_process(dir, consume, &mut images, pid, &mut pages_ids)?;
         processes.push(process);
     }
     processes.sort_by_key(|p| p.pid);
     let other_pages = images.iter().filter(|(name, _)| name.starts_with("pages-"));
     let other_pages_bytes = other_pages.map(|(_, bytes)| bytes.len() as u64).sum();
     Ok(Dump {
+        path: dir.to_owned(),
         processes,
         images,
         other_pages_bytes,
@@ -187,6 +183,8 @@ pub(super) fn read_dump(dir: &Path) -> Result<Dump, DumpError> {
 }
 
 fn take_process(
+    dir: &Path,
+    consume: bool,
     images: &mut BTreeMap<String, FileBytes>,
     pid: u32,
     pages_ids: &mut HashSet<u32>,
@@ -216,8 +214,14 @@ fn take_process(
     if !pages_ids.insert(pagemap.pages_id) {
         return Err(DumpError::SharedPages(pages_name));
     }
-    let pages = images.remove(&pages_name).ok_or_else(|| missing(&pages_name))?;
-    let (found, expected) = (pages.len() as u64, split.pages.saturating_mul(PAGE_BYTES as u64));
+    if images.remove(&pages_name).is_none() {
+        return Err(missing(&pages_name));
+    }
+    let path = dir.join(&pages_name);
+    let pages = fs::File::options().read(true).write(consume).open(path);
+    let pages = pages.map_err(reading(&pages_name))?;
+    let len = pages.metadata().map_err(reading(&pages_name))?.len();
+    let (found, expected) = (len, split.pages.saturating_mul(PAGE_BYTES as u64));
     if found != expected {
         return Err(DumpError::PagesSize {
             name: pages_name,
@@ -261,7 +265,7 @@ fn map_file(path: &Path) -> io::Result<FileBytes> {
     if file.metadata()?.len() == 0 {
         return Ok(FileBytes::Empty);
     }
-    // JUSTIFICATION: a dump is as large as the function's memory and lies on tmpfs; reading it would double that.
+    // JUSTIFICATION: shared memory is among the images and may be large; reading it would have it in memory twice.
     // SAFETY: the bytes must not change while the mapping lives. CRIU has finished, the directory is private to the
     // worker, and `publish` requires that it be left alone; the mapping is read only.
     let map = unsafe { Mmap::map(&file)? };

@@ -137,7 +137,8 @@ async fn a_flipped_bit_in_manifest_or_bundle_is_an_error_that_names_the_object()
             let opened = match Snapshot::open(&server.store, id).await {
                 Ok(snapshot) => {
                     let images = snapshot.write_images(&restored).await;
-                    images.and(snapshot.write_extra("tmp.tar", &restored.join("tmp.tar")).await)
+                    let extra = snapshot.write_extra("tmp.tar", &restored.join("tmp.tar")).await;
+                    images.and(extra).and(snapshot.pagemap_image(7).map(drop))
                 }
                 Err(error) => Err(error),
             };

@@ -1,25 +1,32 @@
 //! Capture: a directory CRIU dumped into becomes a snapshot in the store.
 //!
 //! ```text
-//! read directory ─► cut lazy memory into pieces ─► hash ─► which does the store have? ─► compress the rest
-//!   ─► pack into chunks ─► put chunks ─► put bundle and extra files ─► put manifest if absent: the snapshot exists
+//! read directory ─► memory, batch by batch: read ─► cut into regions ─► hash ─► which does the store have?
+//!   ─► compress the rest ─► pack into chunks ─► put chunks ─► put bundle and extra files
+//!   ─► put manifest if absent: the snapshot exists
 //! ```
 //!
 //! Nothing refers to what was put before the manifest; if a step fails, the bundle and extra files are removed again
-//! and chunks are left for the garbage collection. Memory used is bounded: pieces are read through a mapping of the
-//! dump, and at most [`UPLOADS_AT_ONCE`] chunks and a batch for each thread are held.
+//! and chunks are left for the garbage collection. Memory used does not grow with the dump's, but for about 200 bytes a
+//! region and the bundle: some batches and at most [`UPLOADS_AT_ONCE`] chunks are held, about 150 MiB. With
+//! [`CaptureOptions::consume`] the dump itself shrinks as it is read.
 
 mod commit;
+mod cut;
 mod dump_dir;
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod memory_tests;
+#[cfg(test)]
+mod mode_tests;
 mod pack;
 mod parts;
+mod read;
 mod split;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,23 +35,43 @@ use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
 
 use crate::bundle::BundleTooLarge;
-use crate::codec::{PAGE_BYTES, REGION_BYTES};
+use crate::codec::{Codec, PAGE_BYTES};
 use crate::collect::{Owner, Publication, PublicationError};
-use crate::digest::Digest;
 use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest, ManifestError, Origin, Totals, is_file_name};
-use crate::pagemap::{PageMap, PageMapError, Payload, Region};
+use crate::pagemap::{PageMap, PageMapError, Region};
 use crate::region_index::RegionIndex;
 use crate::store::{Outcome, Store, StoreError};
 
 use commit::{clear, put_manifest, put_parts};
 pub use dump_dir::DumpError;
 use dump_dir::{Dump, read_dump};
-use pack::{Piece, hash_all, store_new};
+use pack::{Stored, store_memory};
 use parts::{bundle, hash_extra};
 
 /// Chunks on their way to the store at once.
 pub const UPLOADS_AT_ONCE: usize = 8;
+
+/// How memory is captured.
+#[derive(Debug, Clone)]
+pub struct CaptureOptions {
+    /// How it is cut and compressed.
+    pub codec: Codec,
+    /// Threads that compute at once.
+    pub threads: usize,
+    /// Whether pages leave the dump as they are read, so that they are not in memory twice. The dump cannot be used again.
+    pub consume: bool,
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        Self {
+            codec: Codec::default(),
+            threads: std::thread::available_parallelism().map_or(2, usize::from),
+            consume: false,
+        }
+    }
+}
 
 /// What a snapshot is of.
 #[derive(Debug, Clone)]
@@ -59,6 +86,8 @@ pub struct CaptureMeta {
     pub frozen_ms: f64,
     /// Further files to keep with it.
     pub extra: Vec<ExtraFile>,
+    /// How its memory is captured.
+    pub options: CaptureOptions,
 }
 
 /// A file to keep with a snapshot.
@@ -160,6 +189,13 @@ pub enum PublishError {
     Shutdown,
 }
 
+impl PublishError {
+    fn dump(path: &Path, cause: DumpError) -> Self {
+        let path = path.to_owned();
+        Self::Dump { path, cause }
+    }
+}
+
 /// Publish the dump in `dir` as a snapshot. The processes need not stand still: only the files in `dir` are read, and they
 /// must not change. Runs on the runtime's blocking threads where it computes. On an error no snapshot of that id exists.
 pub async fn publish(
@@ -193,33 +229,24 @@ async fn publish_as(
     let id = meta.id.clone();
     let in_store = |cause| PublishError::Store { id: id.clone(), cause };
 
-    let path = dir.to_owned();
-    let dump = on_blocking_thread(move || read_dump(&path).map_err(|cause| PublishError::Dump { path, cause })).await?;
-    let dump = Arc::new(dump);
+    let (path, consume) = (dir.to_owned(), meta.options.consume);
+    let reading = move || read_dump(&path, consume).map_err(|cause| PublishError::dump(&path, cause));
+    let dump = Arc::new(on_blocking_thread(reading).await?);
 
-    let pieces: Arc<[Piece]> = dump.pieces().collect();
-    let hashes = hash_all(&dump, &pieces).await?;
     let protected = |cause| PublishError::Protect { id: id.clone(), cause };
-    let known = index
-        .confirm(store, publication, hashes.iter().flatten().copied())
-        .await
-        .map_err(protected)?;
-    let new = store_new(store, publication, &dump, &pieces, &hashes, &known, &id).await?;
-    index.learn(new.payloads.values().copied());
-
-    let mut payloads = known;
-    payloads.extend(new.payloads);
-    let (maps, mut totals) = page_maps(&dump, &pieces, &hashes, &payloads).map_err(|cause| PublishError::PageMap {
+    let stored = Box::pin(store_memory(store, publication, index, &dump, &meta.options, &id)).await?;
+    index.learn(stored.new.iter().copied());
+    let new_chunk_bytes = stored.new_bytes;
+    let made = page_maps(&dump, stored, meta.options.codec);
+    let (maps, totals) = made.map_err(|cause| PublishError::PageMap {
         id: id.clone(),
         cause: Box::new(cause),
     })?;
-    totals.shared_bytes = totals.stored_bytes - new.stored_bytes;
 
     let extra = hash_extra(meta.extra.clone()).await?;
     let parts = {
         let (dump, id) = (dump.clone(), id.clone());
-        let bundled = move || bundle(&dump, &maps, extra).map_err(|cause| PublishError::TooLarge { id, cause });
-        on_blocking_thread(bundled).await?
+        on_blocking_thread(move || bundle(&id, &dump, &maps, extra)).await?
     };
     let bundle_bytes = parts.bytes.len() as u64;
     let manifest = Manifest {
@@ -230,7 +257,7 @@ async fn publish_as(
         kernel: kernel_release(),
         criu: meta.criu,
         page_bytes: PAGE_BYTES as u64,
-        region_bytes: REGION_BYTES as u64,
+        region_bytes: meta.options.codec.region.bytes() as u64,
         frozen_us: microseconds(meta.frozen_ms),
         bundle_bytes,
         processes: parts.processes,
@@ -271,7 +298,7 @@ async fn publish_as(
         ExtraPlace::Object { bytes, .. } => Some(bytes),
         ExtraPlace::Section(_) => None,
     });
-    let new_bytes = new.stored_bytes + bundle_bytes + encoded.len() as u64 + objects.sum::<u64>();
+    let new_bytes = new_chunk_bytes + bundle_bytes + encoded.len() as u64 + objects.sum::<u64>();
     Ok(Published {
         summary: manifest.summary(),
         id,
@@ -294,23 +321,18 @@ impl Manifest {
     }
 }
 
-/// The processes' page maps, in the dump's order, and the sizes without what is shared.
-fn page_maps(
-    dump: &Dump,
-    pieces: &[Piece],
-    hashes: &[Option<Digest>],
-    payloads: &HashMap<Digest, Payload>,
-) -> Result<(Vec<PageMap>, Totals), PageMapError> {
+/// The processes' page maps, in the dump's order, and the sizes.
+fn page_maps(dump: &Dump, stored: Stored, codec: Codec) -> Result<(Vec<PageMap>, Totals), PageMapError> {
     let mut totals = Totals::default();
     let mut regions: Vec<Vec<Region>> = dump.processes.iter().map(|_| Vec::new()).collect();
-    for (piece, hash) in pieces.iter().zip(hashes) {
+    for piece in stored.pieces {
         let region = Region {
-            first: piece.cut.first,
-            pages: piece.cut.pages,
+            first: piece.region.first,
+            pages: piece.region.pages,
             // A hash that is neither known nor new cannot be: every one was looked up, and stored if not found.
-            payload: hash.and_then(|hash| payloads.get(&hash).copied()),
+            payload: piece.hash.and_then(|hash| stored.payloads.get(&hash).copied()),
         };
-        debug_assert_eq!(region.payload.is_some(), hash.is_some());
+        debug_assert_eq!(region.payload.is_some(), piece.hash.is_some());
         totals.memory_bytes += region.plain_len() as u64;
         match region.payload {
             None => totals.zero_bytes += region.plain_len() as u64,
@@ -318,9 +340,11 @@ fn page_maps(
         }
         regions[piece.process].push(region);
     }
+    totals.shared_bytes = totals.stored_bytes - stored.new_bytes;
     totals.eager_bytes = dump.processes.iter().map(|p| p.eager_bytes()).sum::<u64>() + dump.other_pages_bytes;
     totals.memory_bytes += totals.eager_bytes;
-    let maps = regions.into_iter().map(PageMap::new).collect::<Result<_, _>>()?;
+    let maps = regions.into_iter().map(|regions| PageMap::new(codec.region, regions));
+    let maps = maps.collect::<Result<_, _>>()?;
     Ok((maps, totals))
 }
 

@@ -1,146 +1,197 @@
-//! Hashes the pieces of a dump, compresses those that the store does not have, and packs them into chunks.
+//! Memory becomes chunks in the store, in a pipeline that holds little of it at once.
+//!
+//! ```text
+//! batches ─► read, cut, hash ─► does the store have it? ─► which are new ─► compress ─► pack ─► put
+//!            READ_AHEAD at once, in order                  in order         a core each  in order  UPLOADS_AT_ONCE
+//! ```
+//!
+//! Every choice that shows in the objects is made in the order of addresses, so however many threads there are, the objects are
+//! the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::stream::{self, FuturesUnordered, StreamExt};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use rekindle_wire::SnapshotId;
 
 use super::dump_dir::Dump;
-use super::split::Cut;
-use super::{PublishError, UPLOADS_AT_ONCE, on_blocking_thread};
-use crate::codec::{self, Encoded, Encoding};
+use super::read::{Cores, Memory, Piece, batches, read};
+use super::{CaptureOptions, PublishError, UPLOADS_AT_ONCE, on_blocking_thread};
+use crate::codec::{Compressor, Encoding};
 use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{ChunkRef, Payload};
+use crate::region_index::{Presence, RegionIndex};
 use crate::store::Store;
 
-/// A chunk is closed when it has this much: one GET of it is short, and few are needed.
+/// A chunk is closed when it has this much: one GET of it is short, and few are needed. The largest region fills one.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Names tried for a chunk while collections may be deleting objects of those names.
 const NAMES_MAX: usize = 16;
-/// Pieces a thread takes at once: 4 MiB.
-const BATCH: usize = 64;
+/// Batches read, and looked up in the store, ahead of those that are compressed.
+const READ_AHEAD: usize = 6;
 
-/// A piece of one process's lazy memory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    /// Which process of the dump, by its place there.
-    pub(super) process: usize,
-    /// Which pages.
-    pub(super) cut: Cut,
-}
-
-/// The new regions, now in the store.
+/// The memory of a dump, now in the store.
+#[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// Where each lies.
+    /// All of it, by process and address.
+    pub(super) pieces: Vec<Piece>,
+    /// Where each digest's bytes lie.
     pub(super) payloads: HashMap<Digest, Payload>,
+    /// Of them, those that are new.
+    pub(super) new: Vec<Payload>,
     /// Their bytes in chunks.
-    pub(super) stored_bytes: u64,
+    pub(super) new_bytes: u64,
 }
 
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
-}
-
-/// The digest of each piece; `None` where all bytes are zero.
-pub(super) async fn hash_all(dump: &Arc<Dump>, pieces: &Arc<[Piece]>) -> Result<Vec<Option<Digest>>, PublishError> {
-    let batches = stream::iter((0..pieces.len()).step_by(BATCH)).map(|from| {
-        let (dump, pieces) = (dump.clone(), pieces.clone());
-        on_blocking_thread(move || {
-            let batch = &pieces[from..pieces.len().min(from + BATCH)];
-            let hashes = batch.iter().map(|piece| {
-                let bytes = dump.piece_bytes(piece);
-                (!codec::is_zero(bytes)).then(|| Digest::of(bytes))
-            });
-            Ok(hashes.collect::<Vec<_>>())
-        })
-    });
-    let mut batches = batches.buffered(threads());
-    let mut all = Vec::with_capacity(pieces.len());
-    while let Some(hashes) = batches.next().await {
-        all.extend(hashes?);
-    }
-    Ok(all)
-}
-
-/// Compress and store every piece whose digest is not `known`, once each.
-pub(super) async fn store_new(
+/// Store what the store does not have yet of the dump's lazy memory.
+pub(super) async fn store_memory(
     store: &Store,
     publication: &Publication,
+    index: &RegionIndex,
     dump: &Arc<Dump>,
-    pieces: &[Piece],
-    hashes: &[Option<Digest>],
-    known: &HashMap<Digest, Payload>,
+    options: &CaptureOptions,
     id: &SnapshotId,
 ) -> Result<Stored, PublishError> {
-    let mut seen = HashSet::new();
-    let new: Arc<[(Piece, Digest)]> = pieces
-        .iter()
-        .zip(hashes)
-        .filter_map(|(piece, hash)| hash.map(|hash| (*piece, hash)))
-        .filter(|(_, hash)| !known.contains_key(hash) && seen.insert(*hash))
-        .collect();
-    let batches = stream::iter((0..new.len()).step_by(BATCH)).map(|from| {
-        let (dump, new) = (dump.clone(), new.clone());
-        on_blocking_thread(move || {
-            let batch = &new[from..new.len().min(from + BATCH)];
-            let encoded = batch.iter().map(|(piece, hash)| encode(dump.piece_bytes(piece), *hash));
-            Ok(encoded.collect::<Vec<_>>())
-        })
-    });
-    let mut batches = batches.buffered(threads());
     let failed = |cause| PublishError::Protect { id: id.clone(), cause };
-    let mut uploads = FuturesUnordered::new();
-    let mut stored = Stored {
-        payloads: HashMap::with_capacity(new.len()),
-        stored_bytes: 0,
-    };
+    let (cores, presence) = (&Cores::new(options.threads), &Presence::default());
+    let (size, consume) = (options.codec.region, options.consume);
+
+    let hashed = stream::iter(batches(dump)).map(|batch| async move {
+        let (dump, cores) = (dump.clone(), cores.clone());
+        let memory = on_blocking_thread(move || {
+            let read = cores.run(|| read(&dump, &batch, size, consume));
+            read.map_err(|cause| PublishError::dump(&dump.path, cause))
+        });
+        let memory = memory.await?;
+        let hashes = memory.pieces.iter().filter_map(|piece| piece.hash);
+        let known = index
+            .confirm(store, publication, presence, hashes)
+            .await
+            .map_err(failed)?;
+        Ok::<_, PublishError>((memory, known))
+    });
+
+    let mut seen = Seen::default();
+    let chosen = hashed.buffered(READ_AHEAD).map_ok(|(memory, known)| {
+        let new = seen.choose(&memory, known);
+        (memory, new)
+    });
+
+    let encoded = chosen
+        .map_ok(|(memory, new)| {
+            let (cores, acceleration) = (cores.clone(), options.codec.acceleration);
+            on_blocking_thread(move || Ok(cores.run(|| encode(&memory, &new, Compressor::new(acceleration)))))
+        })
+        .try_buffered(options.threads.max(1));
+
     let mut open = OpenChunk::default();
-    while let Some(batch) = batches.next().await {
-        for payload in batch? {
-            if let Some(full) = open.add(payload) {
-                while uploads.len() >= UPLOADS_AT_ONCE {
-                    stored.note(uploads.next().await.transpose().map_err(failed)?);
-                }
-                uploads.push(Box::pin(upload(store, publication, full)));
-            }
-        }
+    let chunks = encoded.map_ok(Some).chain(stream::iter([Ok(None)])).map_ok(|batch| {
+        let closed = match batch {
+            Some(batch) => batch.payloads().filter_map(|payload| open.add(&payload)).collect(),
+            None => vec![std::mem::take(&mut open)],
+        };
+        stream::iter(closed).map(Ok::<_, PublishError>)
+    });
+    let uploads = chunks
+        .try_flatten()
+        .try_filter(|chunk| std::future::ready(!chunk.bytes.is_empty()))
+        .map_ok(|chunk| Box::pin(async { upload(store, publication, chunk).await.map_err(failed) }));
+    let mut uploads = Box::pin(uploads.try_buffer_unordered(UPLOADS_AT_ONCE));
+
+    let mut new = Vec::new();
+    while let Some(payloads) = uploads.try_next().await? {
+        new.extend(payloads);
     }
-    if !open.bytes.is_empty() {
-        uploads.push(Box::pin(upload(store, publication, open)));
-    }
-    while let Some(done) = uploads.next().await {
-        stored.note(Some(done.map_err(failed)?));
-    }
-    Ok(stored)
+    drop(uploads);
+    let Seen {
+        pieces, mut payloads, ..
+    } = seen;
+    payloads.extend(new.iter().map(|payload| (payload.hash, *payload)));
+    Ok(Stored {
+        new_bytes: new.iter().map(|payload| u64::from(payload.len)).sum(),
+        pieces,
+        payloads,
+        new,
+    })
 }
 
-impl Stored {
-    fn note(&mut self, payloads: Option<Vec<Payload>>) {
-        for payload in payloads.into_iter().flatten() {
-            self.stored_bytes += u64::from(payload.len);
-            self.payloads.insert(payload.hash, payload);
+/// What was read so far, in order.
+#[derive(Debug, Default)]
+struct Seen {
+    pieces: Vec<Piece>,
+    /// Where those lie that the store had.
+    payloads: HashMap<Digest, Payload>,
+    /// Those that it is given.
+    new: HashSet<Digest>,
+}
+
+impl Seen {
+    /// The pieces of `memory` that must be stored.
+    fn choose(&mut self, memory: &Memory, known: HashMap<Digest, Payload>) -> Vec<Piece> {
+        for (hash, payload) in known {
+            if !self.new.contains(&hash) {
+                self.payloads.entry(hash).or_insert(payload);
+            }
         }
+        self.pieces.extend_from_slice(&memory.pieces);
+        let mut new = Vec::new();
+        for piece in &memory.pieces {
+            if piece
+                .hash
+                .is_some_and(|hash| !self.payloads.contains_key(&hash) && self.new.insert(hash))
+            {
+                new.push(*piece);
+            }
+        }
+        new
     }
+}
+
+/// The payloads of a batch, one after the other.
+#[derive(Default)]
+struct Encoded {
+    bytes: Vec<u8>,
+    regions: Vec<(Digest, Encoding, usize)>,
 }
 
 /// A region's payload, not in a chunk yet.
-struct Packed {
+struct Packed<'a> {
     hash: Digest,
     encoding: Encoding,
-    bytes: Vec<u8>,
+    bytes: &'a [u8],
 }
 
-fn encode(plain: &[u8], hash: Digest) -> Packed {
-    let (encoding, bytes) = match codec::encode(plain) {
-        Encoded::Lz4(block) => (Encoding::Lz4, block),
-        // Zero it is not, as it has a digest; raw would be right for it all the same.
-        Encoded::Raw | Encoded::Zero => (Encoding::Raw, plain.to_vec()),
-    };
-    Packed { hash, encoding, bytes }
+fn encode(memory: &Memory, new: &[Piece], mut compressor: Compressor) -> Encoded {
+    let mut encoded = Encoded::default();
+    for piece in new {
+        let Some(hash) = piece.hash else { continue };
+        let plain = piece.region.of(&memory.bytes);
+        let (encoding, bytes) = match compressor.block(plain) {
+            Some(block) => (Encoding::Lz4, block),
+            None => (Encoding::Raw, plain),
+        };
+        encoded.bytes.extend_from_slice(bytes);
+        encoded.regions.push((hash, encoding, bytes.len()));
+    }
+    encoded
+}
+
+impl Encoded {
+    fn payloads(&self) -> impl Iterator<Item = Packed<'_>> {
+        let mut rest = self.bytes.as_slice();
+        self.regions.iter().map(move |(hash, encoding, len)| {
+            let (bytes, after) = rest.split_at(*len);
+            rest = after;
+            Packed {
+                hash: *hash,
+                encoding: *encoding,
+                bytes,
+            }
+        })
+    }
 }
 
 /// A chunk being filled.
@@ -152,13 +203,13 @@ struct OpenChunk {
 
 impl OpenChunk {
     /// Append a payload. If the chunk was full, it is returned, and the payload is the first of a new one.
-    fn add(&mut self, payload: Packed) -> Option<Self> {
+    fn add(&mut self, payload: &Packed<'_>) -> Option<Self> {
         let full = self.bytes.len() + payload.bytes.len() > CHUNK_BYTES;
         let full = full.then(|| std::mem::take(self));
         // A chunk has at most 4 MiB, so all offsets and lengths fit.
         let at = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let (offset, len) = (at(self.bytes.len()), at(payload.bytes.len()));
-        self.bytes.extend_from_slice(&payload.bytes);
+        self.bytes.extend_from_slice(payload.bytes);
         self.regions.push((payload.hash, payload.encoding, offset, len));
         full
     }

@@ -1,10 +1,11 @@
 //! The parts of a snapshot beside its chunks: the bundle and the extra files.
 
 use bytes::Bytes;
+use rekindle_wire::SnapshotId;
 
 use super::dump_dir::Dump;
 use super::{ExtraFile, PublishError, on_blocking_thread};
-use crate::bundle::{BundleBuilder, BundleTooLarge};
+use crate::bundle::BundleBuilder;
 use crate::digest::Digest;
 use crate::manifest::{ExtraEntry, ExtraPlace, ImageEntry, ProcessEntry};
 use crate::pagemap::PageMap;
@@ -29,40 +30,49 @@ pub(super) struct HashedExtra {
 }
 
 /// The bundle: page maps first, so that they can be had without the rest, then images, then extra files.
-pub(super) fn bundle(dump: &Dump, maps: &[PageMap], extra: Vec<HashedExtra>) -> Result<Parts, BundleTooLarge> {
+/// Blocks.
+pub(super) fn bundle(
+    id: &SnapshotId,
+    dump: &Dump,
+    maps: &[PageMap],
+    extra: Vec<HashedExtra>,
+) -> Result<Parts, PublishError> {
+    let too_large = |cause| PublishError::TooLarge { id: id.clone(), cause };
     let mut builder = BundleBuilder::default();
     let mut processes = Vec::new();
-    let sections = maps.iter().map(|map| builder.add(&map.encode()));
+    let sections = maps.iter().map(|map| builder.add(&map.encode()).map_err(too_large));
     let page_maps = sections.collect::<Result<Vec<_>, _>>()?;
     for (process, page_map) in dump.processes.iter().zip(page_maps) {
         processes.push(ProcessEntry {
             pid: process.pid,
             page_map,
-            pagemap: builder.add(&process.pagemap)?,
+            pagemap: builder.add(&process.pagemap).map_err(too_large)?,
         });
     }
     let mut images = Vec::new();
     for (name, bytes) in &dump.images {
         images.push(ImageEntry {
             name: name.clone(),
-            section: builder.add(bytes)?,
+            section: builder.add(bytes).map_err(too_large)?,
         });
     }
     for process in &dump.processes {
         images.push(ImageEntry {
             name: process.pagemap_name(),
-            section: builder.add(&process.eager_pagemap)?,
+            section: builder.add(&process.eager_pagemap).map_err(too_large)?,
         });
+        let pages = process.eager_pages();
+        let pages = pages.map_err(|cause| PublishError::dump(&dump.path, cause))?;
         images.push(ImageEntry {
             name: process.pages_name(),
-            section: builder.add(&process.eager_pages())?,
+            section: builder.add(&pages).map_err(too_large)?,
         });
     }
     images.sort_by(|a, b| a.name.cmp(&b.name));
     let mut entries = Vec::new();
     for file in extra {
         let place = match file.small {
-            Some(bytes) => ExtraPlace::Section(builder.add(&bytes)?),
+            Some(bytes) => ExtraPlace::Section(builder.add(&bytes).map_err(too_large)?),
             None => ExtraPlace::Object {
                 bytes: file.bytes,
                 blake3: file.blake3,

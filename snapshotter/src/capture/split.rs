@@ -1,15 +1,18 @@
-//! Cuts a process's lazy memory into pieces that become regions. Pure.
+//! Cuts a process's lazy memory into windows that are read one by one, each later cut into regions (`cut.rs`). Pure.
 
-use crate::codec::REGION_PAGES;
+use crate::codec::RegionSize;
 use crate::images::{PagemapImage, Vma};
 use crate::pagemap::PageIndex;
 
-/// Consecutive pages of one mapping, within 64 KiB of the address space, consecutive in the pages image as well.
+/// Pages of a window: the largest region, so that every region size divides it.
+const WINDOW: u64 = RegionSize::MAX.pages() as u64;
+
+/// Consecutive pages of one mapping, within 4 MiB of the address space, consecutive in the pages image as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// The first page.
     pub(crate) first: PageIndex,
-    /// How many, 1 to [`REGION_PAGES`].
+    /// How many, 1 to 1024.
     pub(crate) pages: u16,
     /// Where the first lies in the pages image, pages.
     pub(crate) file_page: u64,
@@ -34,7 +37,7 @@ pub(crate) struct Split {
 #[error("lazy memory at {:#x} is in no mapping of the process", .0.address())]
 pub struct Unmapped(PageIndex);
 
-/// Split the pages of `pagemap`; pieces end where a mapping ends and at each multiple of 64 KiB.
+/// Split the pages of `pagemap`; windows end where a mapping ends and at each multiple of 4 MiB.
 pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmapped> {
     let mut split = Split::default();
     for entry in &pagemap.entries {
@@ -50,8 +53,7 @@ pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmap
             let vma = vmas.partition_point(|v| v.start <= page.address());
             let vma = vma.checked_sub(1).map(|at| vmas[at]).filter(|v| page.address() < v.end);
             let vma_end = PageIndex::containing(vma.ok_or(Unmapped(page))?.end);
-            let window = u64::from(REGION_PAGES);
-            let window_end = PageIndex((page.0 / window + 1) * window);
+            let window_end = PageIndex((page.0 / WINDOW + 1) * WINDOW);
             let stop = end.min(window_end).min(vma_end);
             push(
                 &mut split.lazy,
@@ -69,13 +71,12 @@ pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmap
 /// Append `first..end`, as a part of the last piece where that may be continued: CRIU ends entries wherever its pipes
 /// were full, and equal memory should be cut alike.
 fn push(lazy: &mut Vec<Cut>, first: PageIndex, end: PageIndex, file_page: u64, vma_start: Option<u64>) {
-    // A window has 16 pages, so the difference fits.
-    let pages = u16::try_from(end.0 - first.0).unwrap_or(REGION_PAGES);
-    let window = u64::from(REGION_PAGES);
+    // A window has 1024 pages, so the difference fits.
+    let pages = u16::try_from(end.0 - first.0).unwrap_or(RegionSize::MAX.pages());
     if let Some(last) = lazy.last_mut() {
         let follows = last.first.0 + u64::from(last.pages) == first.0
             && last.file_page + u64::from(last.pages) == file_page
-            && last.first.0 / window == first.0 / window
+            && last.first.0 / WINDOW == first.0 / WINDOW
             && vma_start.is_some_and(|start| start <= last.first.address());
         if follows {
             last.pages += pages;
@@ -100,7 +101,7 @@ mod tests {
     fn process() -> impl Strategy<Value = (Vec<Vma>, Vec<Run>)> {
         let vma = (
             0..4_u64,
-            proptest::collection::vec((0..3_u64, 1..40_u64, any::<bool>()), 0..6),
+            proptest::collection::vec((0..3_u64, 1..1500_u64, any::<bool>()), 0..6),
         );
         proptest::collection::vec(vma, 0..6).prop_map(|vmas| {
             let (mut page, mut found, mut runs) = (0x100, Vec::new(), Vec::new());
@@ -126,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_lazy_page_is_in_one_piece_and_every_other_stays((vmas, runs) in process()) {
+        fn every_lazy_page_is_in_one_window_and_every_other_stays((vmas, runs) in process()) {
             let pagemap = PagemapImage::parse(&pagemap_image(&runs)).unwrap();
             let split = split(&pagemap, &vmas).unwrap();
             // The naive way, page by page: (page, its place in the file).
@@ -143,7 +144,7 @@ mod tests {
             prop_assert_eq!(split.pages, pages.len() as u64);
             for cut in &split.lazy {
                 let end = cut.first.0 + u64::from(cut.pages);
-                prop_assert_eq!(cut.first.0 / 16, (end - 1) / 16, "within 64 KiB");
+                prop_assert_eq!(cut.first.0 / 1024, (end - 1) / 1024, "within 4 MiB");
                 let inside = |v: &&Vma| v.start <= cut.first.address() && PageIndex(end).address() <= v.end;
                 prop_assert!(vmas.iter().find(inside).is_some(), "within one mapping");
             }
@@ -166,7 +167,7 @@ mod tests {
                 .unwrap()
                 .lazy
         };
-        assert_eq!(cuts(&[(5, 60)]), cuts(&[(5, 1), (6, 20), (26, 39)]));
+        assert_eq!(cuts(&[(5, 1060)]), cuts(&[(5, 1), (6, 1015), (1021, 44)]));
     }
 
     #[test]

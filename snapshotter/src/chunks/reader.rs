@@ -12,14 +12,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::cache::ChunkCache;
-use crate::codec::{self, DecodeError, REGION_BYTES};
+use crate::codec::{self, DecodeError, RegionSize};
 use crate::digest::Digest;
 use crate::flights::Flights;
 use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
 use crate::store::{Store, StoreError};
 
-static ZEROS: [u8; REGION_BYTES] = [0; REGION_BYTES];
+/// Costs no memory until it is read.
+static ZEROS: [u8; RegionSize::MAX.bytes()] = [0; RegionSize::MAX.bytes()];
 
 /// Why a region cannot be had. Final: everything that a retry can mend was retried.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -249,7 +250,7 @@ async fn blocking<T: Send + 'static>(
 
 fn zeros(region: &Region) -> Bytes {
     // A region of a page map is never longer.
-    Bytes::from_static(&ZEROS[..region.plain_len().min(REGION_BYTES)])
+    Bytes::from_static(&ZEROS[..region.plain_len().min(ZEROS.len())])
 }
 
 fn cut_out(region: &Region, payload: &Payload, chunk: &[u8]) -> Result<Bytes, ReadError> {

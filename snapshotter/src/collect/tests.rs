@@ -117,7 +117,7 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
             len: 10,
         }),
     });
-    let map = PageMap::new(regions.collect()).unwrap();
+    let map = PageMap::new(crate::codec::RegionSize::DEFAULT, regions.collect()).unwrap();
     let mut bundle = BundleBuilder::default();
     let page_map = bundle.add(&map.encode()).unwrap();
     let pagemap = bundle.add(b"pagemap").unwrap();

@@ -9,7 +9,7 @@ use super::directory::Directory;
 use super::error::{InterchangeError, io_at};
 use super::flatten::flatten;
 use super::replace::resume;
-use crate::capture::{CaptureMeta, PublishError, Published, publish};
+use crate::capture::{CaptureMeta, CaptureOptions, PublishError, Published, publish};
 use crate::manifest::{Origin, is_file_name};
 use crate::region_index::RegionIndex;
 use crate::store::Store;
@@ -84,6 +84,11 @@ pub async fn import(
         criu: String::new(),
         frozen_ms: 0.0,
         extra: Vec::new(),
+        options: CaptureOptions {
+            // What is ours alone goes as it is read; the user's directory stays.
+            consume: flattened.is_some(),
+            ..CaptureOptions::default()
+        },
     };
     let images = flattened.as_ref().map_or(dir, |s| s.0.as_path());
     let published = Box::pin(publish(store, index, images, meta)).await;

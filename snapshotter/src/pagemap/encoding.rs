@@ -11,11 +11,11 @@
 use std::collections::HashMap;
 
 use super::{ChunkRef, PageIndex, PageMap, PageMapError, Payload, Region};
-use crate::codec::{Encoding, REGION_PAGES};
+use crate::codec::{Encoding, RegionSize};
 use crate::digest::Digest;
 
 const MAGIC: &[u8; 4] = b"RKPM";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER_BYTES: usize = 16;
 const CHUNK_BYTES: usize = 36;
 const REGION_ENTRY_BYTES: usize = 56;
@@ -31,7 +31,9 @@ pub enum ParseError {
     #[error("not a page map")]
     Magic,
     /// Another version of the format, or other region sizes.
-    #[error("page map has version {version} with regions of {region_pages} pages; this build reads version 1 with 16")]
+    #[error(
+        "page map has version {version} with regions of {region_pages} pages; this build reads version {VERSION} with a power of two up to 1024"
+    )]
     Version {
         /// The version found.
         version: u16,
@@ -46,7 +48,7 @@ pub enum ParseError {
         /// Bytes there should be.
         expected: u64,
     },
-    /// A region's entry has a value no version-1 entry has.
+    /// A region's entry has a value no entry has.
     #[error("entry {0} of the page map is malformed")]
     Entry(usize),
     /// The regions contradict each other or their chunks.
@@ -112,8 +114,8 @@ impl PageMap {
         let mut out = Vec::with_capacity(HEADER_BYTES + chunks.len() + entries.len());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&REGION_PAGES.to_le_bytes());
-        // 2^32 regions would be 256 TiB of memory; a length that did not fit would not parse, so it cannot mislead.
+        out.extend_from_slice(&self.size.pages().to_le_bytes());
+        // 2^32 regions would be 16 TiB of memory; a length that did not fit would not parse, so it cannot mislead.
         out.extend_from_slice(&u32::try_from(numbers.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&u32::try_from(self.regions.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&chunks);
@@ -136,9 +138,8 @@ impl PageMap {
         else {
             return Err(short);
         };
-        if version != VERSION || region_pages != REGION_PAGES {
-            return Err(ParseError::Version { version, region_pages });
-        }
+        let known = RegionSize::from_pages(region_pages).filter(|_| version == VERSION);
+        let size = known.ok_or(ParseError::Version { version, region_pages })?;
         let expected = HEADER_BYTES as u64
             + u64::from(chunk_count) * CHUNK_BYTES as u64
             + u64::from(region_count) * REGION_ENTRY_BYTES as u64;
@@ -158,7 +159,7 @@ impl PageMap {
             .enumerate()
             .map(|(at, entry)| parse_region(entry, &chunks).ok_or(ParseError::Entry(at)))
             .collect::<Result<Vec<_>, _>>()?;
-        Self::new(regions).map_err(|cause| ParseError::Regions(Box::new(cause)))
+        Self::new(size, regions).map_err(|cause| ParseError::Regions(Box::new(cause)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Our page map: for one process, where each page of its private anonymous memory is to be had. Pure.
 //!
-//! A page that is in no region reads as zero. Regions never overlap and never reach over a 64 KiB boundary of the
-//! address space, so that equal memory at equal addresses cuts into equal regions and is stored once.
+//! A page that is in no region reads as zero. Regions never overlap, and those that hold something never reach over a
+//! multiple of the region size in the address space, so that equal memory at equal addresses cuts into equal regions and is stored once.
 
 mod encoding;
 #[cfg(test)]
@@ -9,7 +9,7 @@ mod tests;
 
 use std::fmt;
 
-use crate::codec::{Encoding, PAGE_BYTES, REGION_PAGES};
+use crate::codec::{Encoding, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
 pub use encoding::ParseError;
@@ -68,7 +68,7 @@ pub struct Payload {
 pub struct Region {
     /// Its first page.
     pub first: PageIndex,
-    /// Its pages, 1 to [`REGION_PAGES`].
+    /// Its pages: at least 1, at most what the region size allows, or 4 MiB if all are zero.
     pub pages: u16,
     /// Its payload; `None` if all its bytes are zero.
     pub payload: Option<Payload>,
@@ -103,9 +103,9 @@ pub enum PageMapError {
     /// No pages, too many, or beyond the address space.
     #[error("{0} has a page count or address out of range")]
     Range(Region),
-    /// Reaches over a 64 KiB boundary.
-    #[error("{0} reaches over a 64 KiB boundary")]
-    Boundary(Region),
+    /// Holds something, and is larger than a region or reaches over a multiple of its size.
+    #[error("{0} reaches over a multiple of {1}")]
+    Boundary(Region, RegionSize),
     /// Starts before the end of the one before it.
     #[error("{0} is out of order or overlaps the region before it")]
     Order(Region),
@@ -117,21 +117,27 @@ pub enum PageMapError {
 /// The page map of one process: its regions by address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PageMap {
+    size: RegionSize,
     regions: Vec<Region>,
 }
 
 impl PageMap {
-    /// A page map of `regions`, which must be in the order of their addresses.
-    pub fn new(regions: Vec<Region>) -> Result<Self, PageMapError> {
+    /// A page map of `regions` of at most `size`, which must be in the order of their addresses.
+    pub fn new(size: RegionSize, regions: Vec<Region>) -> Result<Self, PageMapError> {
         let mut end = PageIndex(0);
         for region in &regions {
-            check(region)?;
+            check(size, region)?;
             if region.first < end {
                 return Err(PageMapError::Order(*region));
             }
             end = region.end();
         }
-        Ok(Self { regions })
+        Ok(Self { size, regions })
+    }
+
+    /// The size regions were cut to.
+    pub fn region_size(&self) -> RegionSize {
+        self.size
     }
 
     /// All regions, by address.
@@ -161,18 +167,17 @@ impl PageMap {
     }
 }
 
-fn check(region: &Region) -> Result<(), PageMapError> {
-    let limit = u64::from(REGION_PAGES);
-    let pages = u64::from(region.pages);
-    if pages == 0 || pages > limit || region.first.0 >= PAGE_INDEX_END {
+fn check(size: RegionSize, region: &Region) -> Result<(), PageMapError> {
+    if !(1..=RegionSize::MAX.pages()).contains(&region.pages) || region.first.0 >= PAGE_INDEX_END {
         return Err(PageMapError::Range(*region));
-    }
-    if region.first.0 % limit + pages > limit {
-        return Err(PageMapError::Boundary(*region));
     }
     let Some(payload) = &region.payload else {
         return Ok(());
     };
+    let limit = u64::from(size.pages());
+    if region.first.0 % limit + u64::from(region.pages) > limit {
+        return Err(PageMapError::Boundary(*region, size));
+    }
     let plain = region.plain_len() as u64;
     let len = u64::from(payload.len);
     let fits = match payload.encoding {

@@ -19,7 +19,7 @@ fn payload(pages: u16) -> impl Strategy<Value = Option<Payload>> {
                 encoding,
                 chunk: ChunkRef {
                     id: Digest([chunk; 32]),
-                    len: 4 << 20,
+                    len: 6 << 20,
                 },
                 offset,
                 len,
@@ -28,19 +28,22 @@ fn payload(pages: u16) -> impl Strategy<Value = Option<Payload>> {
     prop_oneof![1 => Just(None), 3 => stored.prop_map(Some)]
 }
 
-/// One region in each of some 64 KiB windows.
+/// One region in each of some windows of the region size.
 fn page_map() -> impl Strategy<Value = PageMap> {
-    let region = (0..16_u16, 1..=16_u16).prop_flat_map(|(skip, pages)| {
-        let pages = pages.min(16 - skip);
-        payload(pages).prop_map(move |payload| (skip, pages, payload))
-    });
-    proptest::collection::btree_map(0..400_u64, region, 0..60).prop_map(|windows: BTreeMap<_, _>| {
-        let regions = windows.into_iter().map(|(window, (skip, pages, payload))| Region {
-            first: PageIndex(window * 16 + u64::from(skip)),
-            pages,
-            payload,
+    prop::sample::select(vec![1_u16, 16, 64, 1024]).prop_flat_map(|size| {
+        let region = (0..size, 1..=size).prop_flat_map(move |(skip, pages)| {
+            let pages = pages.min(size - skip);
+            payload(pages).prop_map(move |payload| (skip, pages, payload))
         });
-        PageMap::new(regions.collect()).unwrap()
+        let windows = proptest::collection::btree_map(0..6400 / u64::from(size), region, 0..60);
+        windows.prop_map(move |windows: BTreeMap<_, _>| {
+            let regions = windows.into_iter().map(|(window, (skip, pages, payload))| Region {
+                first: PageIndex(window * u64::from(size) + u64::from(skip)),
+                pages,
+                payload,
+            });
+            PageMap::new(RegionSize::from_pages(size).unwrap(), regions.collect()).unwrap()
+        })
     })
 }
 
@@ -78,10 +81,12 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         if let Ok(parsed) = PageMap::parse(&bytes) {
-            prop_assert!(PageMap::new(parsed.regions().to_vec()).is_ok());
+            prop_assert!(PageMap::new(parsed.region_size(), parsed.regions().to_vec()).is_ok());
         }
     }
 }
+
+const SIZE: RegionSize = RegionSize::DEFAULT;
 
 fn zero(first: u64, pages: u16) -> Region {
     Region {
@@ -91,18 +96,39 @@ fn zero(first: u64, pages: u16) -> Region {
     }
 }
 
+fn raw(first: u64, pages: u16) -> Region {
+    let chunk = ChunkRef {
+        id: Digest([1; 32]),
+        len: u32::MAX,
+    };
+    Region {
+        payload: Some(Payload {
+            hash: Digest([0; 32]),
+            encoding: Encoding::Raw,
+            chunk,
+            offset: 0,
+            len: u32::from(pages) * 4096,
+        }),
+        ..zero(first, pages)
+    }
+}
+
 #[test]
 fn regions_that_overlap_or_cross_a_boundary_or_are_empty_are_refused() {
     for regions in [
         vec![zero(0, 0)],
-        vec![zero(0, 17)],
-        vec![zero(15, 2)],
+        vec![zero(0, 1025)],
+        vec![raw(0, 17)],
+        vec![raw(15, 2)],
         vec![zero(0, 4), zero(3, 1)],
         vec![zero(32, 1), zero(16, 1)],
         vec![zero(u64::MAX, 1)],
     ] {
-        assert!(PageMap::new(regions.clone()).is_err(), "{regions:?}");
+        assert!(PageMap::new(SIZE, regions.clone()).is_err(), "{regions:?}");
     }
+    assert!(PageMap::new(SIZE, vec![zero(15, 1024), raw(1040, 16)]).is_ok());
+    assert!(PageMap::new(RegionSize::MAX, vec![raw(15, 2), raw(1024, 1024)]).is_ok());
+    assert!(PageMap::new(RegionSize::PAGE, vec![raw(15, 2)]).is_err());
 }
 
 #[test]
@@ -121,7 +147,7 @@ fn a_payload_outside_its_chunk_is_refused() {
             len,
         }),
     };
-    assert!(PageMap::new(vec![stored(904, 4096, Encoding::Raw)]).is_ok());
+    assert!(PageMap::new(SIZE, vec![stored(904, 4096, Encoding::Raw)]).is_ok());
     for bad in [
         stored(905, 4096, Encoding::Raw),
         stored(u32::MAX, 4096, Encoding::Raw),
@@ -130,22 +156,27 @@ fn a_payload_outside_its_chunk_is_refused() {
         stored(0, 3584, Encoding::Lz4),
     ] {
         assert!(
-            matches!(PageMap::new(vec![bad]), Err(PageMapError::Payload(_))),
+            matches!(PageMap::new(SIZE, vec![bad]), Err(PageMapError::Payload(_))),
             "{bad:?}"
         );
     }
 }
 
 #[test]
-fn another_version_is_named() {
-    let mut bytes = PageMap::default().encode();
-    bytes[4] = 2;
-    let error = PageMap::parse(&bytes).unwrap_err();
-    assert_eq!(
-        error,
-        ParseError::Version {
-            version: 2,
-            region_pages: 16
-        }
-    );
+fn another_version_or_region_size_is_named() {
+    let bytes = PageMap::new(SIZE, vec![raw(16, 16)]).unwrap().encode();
+    let with = |version: u8, region_pages: u16| {
+        let mut bytes = bytes.clone();
+        bytes[4] = version;
+        bytes[6..8].copy_from_slice(&region_pages.to_le_bytes());
+        PageMap::parse(&bytes)
+    };
+    assert_eq!(with(2, 16), PageMap::parse(&bytes));
+    for (version, region_pages) in [(1, 16), (3, 16), (0, 16), (2, 0), (2, 24), (2, 2048)] {
+        let version_error = ParseError::Version {
+            version: version.into(),
+            region_pages,
+        };
+        assert_eq!(with(version, region_pages), Err(version_error));
+    }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rekindle_wire::SnapshotId;
 
 use super::{PAGES_MAX, WorkingSetPage};
-use crate::codec::{self, DecodeError, Encoded, Encoding, PAGE_BYTES};
+use crate::codec::{self, Acceleration, DecodeError, Encoded, Encoding, PAGE_BYTES};
 use crate::digest::Digest;
 use crate::pagemap::{PAGE_INDEX_END, PageIndex};
 
@@ -69,7 +69,7 @@ pub(crate) fn encode(id: &SnapshotId, pages: &[WorkingSetPage]) -> Vec<u8> {
     let mut blocks = 0;
     for block in stored.chunks(BLOCK_PAGES) {
         let plain: Vec<u8> = block.iter().flat_map(|page| page.iter()).copied().collect();
-        let (encoding, bytes) = match codec::encode(&plain) {
+        let (encoding, bytes) = match codec::encode(&plain, Acceleration::default()) {
             Encoded::Lz4(bytes) => (2_u32, bytes),
             Encoded::Raw | Encoded::Zero => (1, plain),
         };

@@ -3,6 +3,7 @@
 mod edit;
 mod memory_fs;
 mod notes;
+mod ready;
 mod template;
 
 use std::collections::HashMap;

@@ -12,7 +12,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -20,11 +19,12 @@ use parking_lot::Mutex;
 use rekindle_init::causes::chain;
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, SourceError};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
-use rekindle_snapshotter::{PageIndex, PageMap, Region, RegionReader};
+use rekindle_snapshotter::{PageIndex, PageMap, RegionReader};
 use tokio::runtime::Handle;
 
 use super::edit::MAPPED_MAX;
 use super::memory_fs::{MemoryFs, MemoryFsError};
+use super::ready::ReadyPages;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
@@ -77,8 +77,8 @@ struct ProcessTemplate {
     layout: TemplateLayout,
     /// Where each region's plain bytes start in `memory`.
     starts: Vec<usize>,
-    /// One bit a page, by region.
-    ready: Vec<AtomicU16>,
+    /// Which pages are there, by region; those of regions that hold nothing are not counted.
+    ready: ReadyPages,
     memory: MmapRaw,
     read_only: OwnedFd,
     filling: Mutex<()>,
@@ -244,7 +244,8 @@ impl ProcessTemplate {
             bytes: length,
             source,
         })?;
-        let ready = map.regions().iter().map(|_| AtomicU16::new(0)).collect();
+        let held = map.regions().iter();
+        let ready = ReadyPages::none(held.map(|r| r.payload.map_or(0, |_| r.pages)));
         Ok(Self {
             pid,
             map,
@@ -263,13 +264,8 @@ impl ProcessTemplate {
         regions[index].contains(PageIndex(page)).then_some(index)
     }
 
-    fn all_bits(region: &Region) -> u16 {
-        u16::MAX >> (16 - region.pages.min(16))
-    }
-
     fn is_full(&self, index: usize) -> bool {
-        let region = &self.map.regions()[index];
-        region.payload.is_none() || self.ready[index].load(Ordering::Acquire) == Self::all_bits(region)
+        self.ready.all(index)
     }
 
     /// Copies whole pages into region `index` from its page `first` on, but for those that are there already.
@@ -280,8 +276,7 @@ impl ProcessTemplate {
         }
         let _one_writer = self.filling.lock();
         for (page, content) in (first..usize::from(region.pages)).zip(bytes.chunks_exact(PAGE as usize)) {
-            let bit = 1_u16 << page;
-            if self.ready[index].load(Ordering::Relaxed) & bit != 0 {
+            if self.ready.run(index, page) != 0 {
                 continue;
             }
             let start = self.starts[index] + page * PAGE as usize;
@@ -291,7 +286,7 @@ impl ProcessTemplate {
                 let to = self.memory.as_mut_ptr().add(start);
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, PAGE as usize);
             }
-            self.ready[index].fetch_or(bit, Ordering::Release);
+            self.ready.set(index, page);
         }
     }
 }
@@ -308,13 +303,12 @@ impl PageSource for Template {
         if region.payload.is_none() {
             return Held::Zero;
         }
-        let offset = (page.page - region.first.0) as u32;
-        let ready = process.ready[index].load(Ordering::Acquire) >> offset;
-        let run = ready.trailing_ones() as usize;
+        let offset = (page.page - region.first.0) as usize;
+        let run = process.ready.run(index, offset);
         if run == 0 {
             return Held::Absent;
         }
-        let start = process.starts[index] + offset as usize * PAGE as usize;
+        let start = process.starts[index] + offset * PAGE as usize;
         // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written
         // and will not be written again.
         let bytes = unsafe { std::slice::from_raw_parts(process.memory.as_ptr().add(start), run * PAGE as usize) };

@@ -1,0 +1,157 @@
+//! Our side: the real publish into a real S3 server, and the real reader back.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use futures::stream::{self, StreamExt as _};
+use rekindle_snapshotter::manifest::Origin;
+use rekindle_snapshotter::pagemap::ChunkRef;
+use rekindle_snapshotter::{
+    CaptureMeta, CaptureOptions, ChunkCache, Codec, Region, RegionIndex, RegionReader, Snapshot, StoreConfig, Timeouts,
+    publish,
+};
+use rekindle_wire::SnapshotId;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use super::dump::ADDRESS;
+use super::middle;
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Figures {
+    /// Payloads, page map and all.
+    pub(super) stored_bytes: u64,
+    /// Of it, payloads.
+    pub(super) payload_bytes: u64,
+    /// From the dump to a snapshot that exists.
+    pub(super) capture_s: f64,
+    /// From a store to plain memory.
+    pub(super) restore_s: f64,
+    /// From the host's chunk cache to plain memory.
+    pub(super) restore_cached_s: f64,
+}
+
+/// The one in the middle by its capture.
+pub(super) fn median(figures: Vec<Figures>) -> Option<Figures> {
+    middle(figures, |f| f.capture_s)
+}
+
+/// An S3 server in this process, and a store on it.
+pub(super) struct Store {
+    runtime: Runtime,
+    store: rekindle_snapshotter::Store,
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Starts one whose objects lie in `dir`. It ends when dropped.
+    pub(super) fn start(dir: &Path) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.context("the async runtime could not be started")?;
+        let server = rekindle_s3_local::Config {
+            root: dir.join("objects"),
+            access_key: "bench".to_owned(),
+            secret_key: "bench-secret".to_owned(),
+            buckets: Vec::new(),
+        };
+        let store = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+                .await
+                .context("no free port")?;
+            let endpoint = format!("http://{}", listener.local_addr().context("no free port")?);
+            tokio::spawn(rekindle_s3_local::serve(server, listener, std::future::pending()));
+            let config = StoreConfig {
+                endpoint: Some(endpoint),
+                bucket: "bench".to_owned(),
+                prefix: String::new(),
+                region: "us-east-1".to_owned(),
+                credentials: Some(("bench".to_owned(), "bench-secret".to_owned())),
+                force_path_style: true,
+                timeouts: Timeouts::default(),
+            };
+            let store = rekindle_snapshotter::Store::connect(config)
+                .await
+                .context("the store cannot be reached")?;
+            store.ensure_bucket().await.context("the bucket cannot be made")?;
+            anyhow::Ok(store)
+        })?;
+        let dir = dir.to_owned();
+        Ok(Self { runtime, store, dir })
+    }
+
+    /// Publishes the dump and reads its memory back into `memory`, twice.
+    pub(super) fn measure(&self, dump: &Path, codec: Codec, memory: &mut [u8]) -> Result<Figures> {
+        self.runtime.block_on(self.measured(dump, codec, memory))
+    }
+
+    async fn measured(&self, dump: &Path, codec: Codec, memory: &mut [u8]) -> Result<Figures> {
+        let meta = CaptureMeta {
+            id: SnapshotId::generate(),
+            origin: Origin::Import {
+                name: "bench".to_owned(),
+            },
+            criu: "none".to_owned(),
+            frozen_ms: 0.0,
+            extra: Vec::new(),
+            options: CaptureOptions {
+                codec,
+                ..CaptureOptions::default()
+            },
+        };
+        let begun = Instant::now();
+        let published = publish(&self.store, &RegionIndex::new(), dump, meta).await;
+        let published = published.context("the dump cannot be published")?;
+        let capture_s = begun.elapsed().as_secs_f64();
+
+        let begun = Instant::now();
+        let cache = ChunkCache::open(&self.dir.join("cache"), 64 << 30).context("no chunk cache")?;
+        let reader = RegionReader::new(self.store.clone(), cache);
+        let snapshot = Snapshot::open(&self.store, &published.id)
+            .await
+            .context("the snapshot cannot be opened")?;
+        read(&reader, &snapshot, memory).await?;
+        let restore_s = begun.elapsed().as_secs_f64();
+        memory.fill(0);
+        let begun = Instant::now();
+        read(&reader, &snapshot, memory).await?;
+        let restore_cached_s = begun.elapsed().as_secs_f64();
+        let totals = &published.manifest.totals;
+        Ok(Figures {
+            stored_bytes: published.new_bytes,
+            payload_bytes: totals.stored_bytes - totals.shared_bytes,
+            capture_s,
+            restore_s,
+            restore_cached_s,
+        })
+    }
+}
+
+/// All memory, chunk by chunk, as many at once as there are cores.
+async fn read(reader: &RegionReader, snapshot: &Snapshot, memory: &mut [u8]) -> Result<()> {
+    let mut chunks: BTreeMap<(u64, [u8; 32]), (ChunkRef, Vec<Region>)> = BTreeMap::new();
+    let mut first: std::collections::HashMap<ChunkRef, u64> = std::collections::HashMap::new();
+    for region in snapshot.processes.iter().flat_map(|p| p.page_map.regions()) {
+        if let Some(payload) = region.payload {
+            let order = *first.entry(payload.chunk).or_insert(region.first.0);
+            let entry = chunks.entry((order, payload.chunk.id.0));
+            entry.or_insert_with(|| (payload.chunk, Vec::new())).1.push(*region);
+        }
+    }
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let reads = stream::iter(chunks.into_values()).map(|(chunk, regions)| async move {
+        let plain = reader.read_chunk_regions(chunk, &regions).await;
+        plain.map(|plain| (regions, plain))
+    });
+    let mut reads = reads.buffer_unordered(cores);
+    while let Some(done) = reads.next().await {
+        let (regions, plain) = done.context("a region cannot be read")?;
+        for (region, bytes) in regions.iter().zip(plain) {
+            let at = usize::try_from(region.first.address() - ADDRESS)?;
+            memory[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Reads a dump's lazy memory, batch by batch, and hashes it. What was read may be given back to the file system at once.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use parking_lot::{Condvar, Mutex};
+
+use super::cut::{CutRegion, cut};
+use super::dump_dir::{Dump, DumpError};
+use super::split::Cut;
+use crate::codec::{PAGE_BYTES, RegionSize};
+use crate::digest::Digest;
+
+/// A batch is closed when it has as much: a window, or several small ones.
+const BATCH_BYTES: usize = RegionSize::MAX.bytes();
+
+/// Some windows of one process.
+#[derive(Debug, Clone)]
+pub(super) struct Batch {
+    /// Which process of the dump, by its place there.
+    process: usize,
+    /// Which of its windows.
+    windows: std::ops::Range<usize>,
+}
+
+/// A region whose bytes were looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    /// Which process of the dump, by its place there.
+    pub(super) process: usize,
+    /// Which pages, and where they lie in the batch's bytes.
+    pub(super) region: CutRegion,
+    /// The digest of its bytes; `None` if all are zero.
+    pub(super) hash: Option<Digest>,
+}
+
+/// A batch in memory, at most twice [`BATCH_BYTES`].
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) bytes: Vec<u8>,
+    /// By address.
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// All batches of a dump, by process and address.
+pub(super) fn batches(dump: &Dump) -> Vec<Batch> {
+    let mut batches = Vec::new();
+    for (process, dumped) in dump.processes.iter().enumerate() {
+        let (mut start, mut bytes) = (0, 0);
+        for (at, window) in dumped.windows().iter().enumerate() {
+            bytes += usize::from(window.pages) * PAGE_BYTES;
+            if bytes >= BATCH_BYTES {
+                let windows = start..at + 1;
+                batches.push(Batch { process, windows });
+                (start, bytes) = (at + 1, 0);
+            }
+        }
+        let windows = start..dumped.windows().len();
+        if !windows.is_empty() {
+            batches.push(Batch { process, windows });
+        }
+    }
+    batches
+}
+
+/// Read a batch, cut it into regions of `size` and hash them. With `consume` its pages leave the dump. Blocks.
+pub(super) fn read(dump: &Dump, batch: &Batch, size: RegionSize, consume: bool) -> Result<Memory, DumpError> {
+    let dumped = &dump.processes[batch.process];
+    let windows = &dumped.windows()[batch.windows.clone()];
+    let pages: usize = windows.iter().map(|w| usize::from(w.pages)).sum();
+    let mut bytes = vec![0; pages * PAGE_BYTES];
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    for window in windows {
+        let end = start + usize::from(window.pages) * PAGE_BYTES;
+        let own = &mut bytes[start..end];
+        let offset = window.file_page * PAGE_BYTES as u64;
+        let read = dumped.file().read_exact_at(own, offset);
+        read.map_err(|cause| DumpError::Read {
+            name: dumped.pages_name(),
+            cause,
+        })?;
+        if consume {
+            give_back(dumped.file(), window);
+        }
+        pieces.extend(cut(window, own, size).into_iter().map(|region| Piece {
+            process: batch.process,
+            hash: (!region.zero).then(|| Digest::of(region.of(own))),
+            region: CutRegion {
+                at: region.at + start,
+                ..region
+            },
+        }));
+        start = end;
+    }
+    Ok(Memory { bytes, pieces })
+}
+
+/// Memory that was copied would be there twice until the directory goes. A file system that cannot punch holes keeps it that long.
+fn give_back(file: &File, window: &Cut) {
+    let page = PAGE_BYTES as i64;
+    // The file has these pages, so their places in it are file offsets.
+    let (offset, len) = (window.file_page as i64 * page, i64::from(window.pages) * page);
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    if let Err(error) = fallocate(file, flags, offset, len) {
+        tracing::debug!(%error, "pages that were captured stay until their directory is removed");
+    }
+}
+
+/// How many threads may compute at once: they wait here, not the runtime.
+#[derive(Debug, Clone)]
+pub(super) struct Cores {
+    free: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Cores {
+    pub(super) fn new(count: usize) -> Self {
+        let free = Mutex::new(count.max(1));
+        Self {
+            free: Arc::new((free, Condvar::new())),
+        }
+    }
+
+    /// Run `work` when fewer than that many others run. Blocks.
+    pub(super) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _core = Core::take(&self.free);
+        work()
+    }
+}
+
+/// One of them, given back when dropped.
+struct Core<'a>(&'a (Mutex<usize>, Condvar));
+
+impl<'a> Core<'a> {
+    fn take(free: &'a (Mutex<usize>, Condvar)) -> Self {
+        let mut count = free.0.lock();
+        free.1.wait_while(&mut count, |count| *count == 0);
+        *count -= 1;
+        Self(free)
+    }
+}
+
+impl Drop for Core<'_> {
+    fn drop(&mut self) {
+        *self.0.0.lock() += 1;
+        self.0.1.notify_one();
+    }
+}

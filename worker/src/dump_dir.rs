@@ -1,0 +1,73 @@
+//! Where CRIU dumps: on the run directory's tmpfs, or on the cache's disk for instances with much memory (decision 9).
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::WorkerConfig;
+
+/// Below the cache directory.
+const ON_DISK: &str = "dumps";
+
+/// The directory for the dump of an instance with so much memory.
+pub(crate) fn place(config: &WorkerConfig, memory_bytes: u64) -> PathBuf {
+    if memory_bytes <= config.dump_in_memory_bytes {
+        config.run_dir.join("images")
+    } else {
+        config.cache_dir.join(ON_DISK)
+    }
+}
+
+/// Makes the directory on disk, and removes what a killed worker left in it.
+pub(crate) fn prepare(cache: &Path) -> io::Result<()> {
+    let dir = cache.join(ON_DISK);
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir)?;
+    }
+    std::fs::create_dir_all(&dir)
+}
+
+/// A dump's directory, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct DumpDir(PathBuf);
+
+impl DumpDir {
+    /// A new one.
+    pub(crate) fn make(path: &Path) -> io::Result<Self> {
+        std::fs::create_dir(path)?;
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for DumpDir {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove an image directory");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_worker_left_is_gone_and_a_dump_ends_with_its_directory() {
+        let cache = tempfile::tempdir().unwrap();
+        prepare(cache.path()).unwrap();
+        let left = cache.path().join(ON_DISK).join("dump-i-1");
+        std::fs::create_dir(&left).unwrap();
+        std::fs::write(left.join("pages-1.img"), "pages").unwrap();
+        prepare(cache.path()).unwrap();
+        assert!(!left.exists());
+        let dump = DumpDir::make(&left).unwrap();
+        assert!(DumpDir::make(&left).is_err(), "there already");
+        std::fs::write(dump.path().join("pages-1.img"), "pages").unwrap();
+        drop(dump);
+        assert!(!left.exists());
+    }
+}

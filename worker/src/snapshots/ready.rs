@@ -1,0 +1,110 @@
+//! Which pages of a template are there: a bit a page. A bit that is seen set says that the page was written, and by whom does not matter.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD: usize = u64::BITS as usize;
+
+/// The bits, by region.
+#[derive(Debug)]
+pub(super) struct ReadyPages {
+    regions: Vec<Bits>,
+    words: Vec<AtomicU64>,
+}
+
+/// A region's.
+#[derive(Debug, Clone, Copy)]
+struct Bits {
+    /// Its first word.
+    at: u32,
+    pages: u16,
+}
+
+impl ReadyPages {
+    /// No page of these regions, which have so many each.
+    pub(super) fn none(pages: impl Iterator<Item = u16>) -> Self {
+        let mut at = 0;
+        let regions: Vec<Bits> = pages
+            .map(|pages| {
+                let bits = Bits { at, pages };
+                // 2^32 words would be more than 16 TiB of memory.
+                at += usize::from(pages).div_ceil(WORD) as u32;
+                bits
+            })
+            .collect();
+        let words = (0..at).map(|_| AtomicU64::new(0)).collect();
+        Self { regions, words }
+    }
+
+    fn words(&self, region: usize) -> (&[AtomicU64], usize) {
+        let Bits { at, pages } = self.regions[region];
+        let (at, pages) = (at as usize, usize::from(pages));
+        (&self.words[at..at + pages.div_ceil(WORD)], pages)
+    }
+
+    /// Whether all pages of `region` are there.
+    pub(super) fn all(&self, region: usize) -> bool {
+        let (words, mut pages) = self.words(region);
+        words.iter().all(|word| {
+            let own = pages.min(WORD);
+            pages -= own;
+            word.load(Ordering::Acquire).trailing_ones() as usize >= own
+        })
+    }
+
+    /// How many pages of `region` are there in a row, from its page `page` on.
+    pub(super) fn run(&self, region: usize, page: usize) -> usize {
+        let (words, pages) = self.words(region);
+        let mut end = page;
+        while end < pages {
+            let bit = end % WORD;
+            let run = (words[end / WORD].load(Ordering::Acquire) >> bit).trailing_ones() as usize;
+            end += run;
+            // Bits shifted in from the left are not set, so a run ends at its word's end at the latest.
+            if run < WORD - bit {
+                break;
+            }
+        }
+        end - page
+    }
+
+    /// Page `page` of `region` is there, its bytes written before.
+    pub(super) fn set(&self, region: usize, page: usize) {
+        let (words, _) = self.words(region);
+        words[page / WORD].fetch_or(1 << (page % WORD), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_those_of_a_plain_table_for_every_size_of_region() {
+        let sizes = [16, 0, 1, 64, 65, 1024, 3];
+        let ready = ReadyPages::none(sizes.into_iter());
+        let mut table: Vec<Vec<bool>> = sizes.iter().map(|pages| vec![false; usize::from(*pages)]).collect();
+        let mut seed = 1_u64;
+        for _ in 0..4000 {
+            // Knuth's generator; the upper bits are the good ones.
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let region = (seed >> 33) as usize % sizes.len();
+            if sizes[region] == 0 {
+                continue;
+            }
+            let page = (seed >> 40) as usize % usize::from(sizes[region]);
+            ready.set(region, page);
+            table[region][page] = true;
+            for (region, pages) in table.iter().enumerate() {
+                assert_eq!(ready.all(region), pages.iter().all(|there| *there));
+            }
+            let run = table[region][page..].iter().take_while(|there| **there).count();
+            assert_eq!(ready.run(region, page), run);
+            let before = page.saturating_sub(70);
+            let run = table[region][before..].iter().take_while(|there| **there).count();
+            assert_eq!(ready.run(region, before), run);
+        }
+        assert!(ready.all(1), "a region that holds nothing lacks nothing");
+    }
+}
