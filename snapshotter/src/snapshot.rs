@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;
+use rekindle_wire::internal::LayerRef;
 
 use crate::bundle::{SectionError, open_section, read_section};
 use crate::collect::Objects;
 use crate::digest::Digest;
 use crate::images::ImageError;
 use crate::keys;
-use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Section};
+use crate::manifest::{ExtraEntry, ExtraPlace, Manifest, ManifestError, Origin, Section};
 use crate::pagemap::{PageMap, ParseError};
 use crate::store::{Store, StoreError};
 
@@ -209,6 +210,14 @@ impl Snapshot {
     /// Its id.
     pub fn id(&self) -> &SnapshotId {
         &self.manifest.id
+    }
+
+    /// The layers its processes have open: the root filesystem, and the function's own files. An import has none.
+    pub fn layers(&self) -> Option<(&LayerRef, &LayerRef)> {
+        match &self.manifest.origin {
+            Origin::Function { rootfs, layer, .. } => Some((rootfs, layer)),
+            Origin::Import { .. } => None,
+        }
     }
 
     /// The process of this pid.

@@ -125,6 +125,7 @@ impl Worker {
                 config.store.clone(),
                 reader,
                 &images,
+                &layers,
                 MemoryFs::new()?,
                 config.memory_capacity_bytes / 2,
             ),

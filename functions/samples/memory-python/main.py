@@ -9,6 +9,7 @@
 /fork        children that read and write everything, of which the parent must see nothing
 /threads     eight threads that read and write interleaved pages at once
 /allocator   many large objects freed and made again
+/library     the written pages of a library's data, then MADV_DONTNEED: they read back as the file
 /all         each of these, /digest last
 Every answer is {"check": ..., "ok": true|false, ...}. Each check leaves its region as it found it, so it can be repeated; the
 first call after a restore is the one that meets untouched snapshot pages.
@@ -18,7 +19,7 @@ import hashlib
 import os
 import threading
 
-from regions import PAGE, ZEROS, Region, drop, expected_digest, map_anonymous, remap, unmap
+from regions import PAGE, ZEROS, LibraryData, Region, drop, expected_digest, map_anonymous, mapped_file, remap, unmap
 
 BIG_PAGES = 12_288  # 48 MiB
 PAGES = 512  # 2 MiB, one for each check
@@ -26,6 +27,7 @@ HALF, QUARTER = PAGES // 2, PAGES // 4
 
 big = Region("big", BIG_PAGES)
 regions = {name: Region(name, PAGES) for name in ("dontneed", "unmap", "grow", "move", "shrink", "fork", "threads")}
+library_data = LibraryData(__file__)
 objects = [hashlib.shake_256(bytes([n])).digest(200_000 + n) for n in range(32)]
 lock = threading.Lock()
 
@@ -181,6 +183,18 @@ def allocator():
     return {"ok": wrong is None, "wrong": wrong}
 
 
+def library():
+    data = library_data
+    backing = mapped_file(data.address)
+    wrong = data.wrong_page(data.own)
+    drop(data.address, data.pages)
+    if wrong is None:
+        wrong = data.wrong_page(data.original)
+    data.write()
+    after = data.wrong_page(data.own)
+    return {"ok": wrong is None and after is None, "wrong_page": wrong, "wrong_page_after": after, "mapped_from": backing}
+
+
 def verdict(wrong, region):
     """The outcome of a check whose first wrong page is `wrong`; whatever happened, the region must be whole again."""
     after = region.wrong_page(region.own_pattern)
@@ -189,7 +203,7 @@ def verdict(wrong, region):
 
 CHECKS = {
     "dontneed": dontneed, "unmap": unmap_and_map, "grow": grow, "move": move, "shrink": shrink, "fork": fork, "threads": threads,
-    "allocator": allocator, "digest": digest,
+    "allocator": allocator, "library": library, "digest": digest,
 }
 
 

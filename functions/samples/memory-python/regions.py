@@ -11,7 +11,7 @@ import os
 PAGE = 4096
 ZEROS = bytes(PAGE)
 
-PROT_READ, PROT_WRITE = 1, 2
+PROT_READ, PROT_WRITE, PROT_EXEC = 1, 2, 4
 MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS = 0x02, 0x10, 0x20
 MADV_DONTNEED = 4
 MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
@@ -82,6 +82,36 @@ class Region:
         return pattern(self.seed, page)
 
 
+class LibraryData:
+    """A file mapped twice, as the dynamic loader maps a library: as code, and privately as data, of which every other page is
+    written."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            content = file.read()
+            self.pages = (len(content) + PAGE - 1) // PAGE
+            self.content = content.ljust(self.pages * PAGE, b"\0")
+            map_file(file.fileno(), self.pages, PROT_READ | PROT_EXEC)
+            self.address = map_file(file.fileno(), self.pages, PROT_READ | PROT_WRITE)
+        self.write()
+
+    def write(self):
+        for page in range(0, self.pages, 2):
+            ctypes.memmove(self.address + page * PAGE, b"written", 7)
+
+    def read(self, page):
+        return ctypes.string_at(self.address + page * PAGE, PAGE)
+
+    def original(self, page):
+        return self.content[page * PAGE : (page + 1) * PAGE]
+
+    def own(self, page):
+        return self.original(page) if page % 2 else b"written" + self.original(page)[7:]
+
+    def wrong_page(self, expected):
+        return next((page for page in range(self.pages) if self.read(page) != expected(page)), None)
+
+
 def expected_digest(seed, pages):
     """What Region(seed, pages).digest() must be, computed without the region."""
     total = hashlib.sha256()
@@ -94,6 +124,20 @@ def map_anonymous(pages, at=None):
     """New zero pages, at `at` (in the place of what is there) or wherever the kernel likes; their address."""
     flags = MAP_PRIVATE | MAP_ANONYMOUS | (MAP_FIXED if at is not None else 0)
     return _checked("mmap", _libc.mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0), FAILED)
+
+
+def map_file(fd, pages, protection):
+    return _checked("mmap", _libc.mmap(None, pages * PAGE, protection, MAP_PRIVATE, fd, 0), FAILED)
+
+
+def mapped_file(address):
+    """The name of the file mapped at `address`."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if start <= address < end:
+                return " ".join(line.split()[5:])
+    return ""
 
 
 def unmap(address, pages):

@@ -131,6 +131,7 @@ impl Case {
             layout: Layout {
                 mapped: if self.way.is_mapped() { vec![all] } else { Vec::new() },
                 empty: Vec::new(),
+                backed: Vec::new(),
             },
             record: false,
             handshake_limit: LIMIT,

@@ -1,5 +1,7 @@
 //! `files.img`: the open and mapped files of all processes. Entries are added, none is changed.
 
+use std::collections::HashMap;
+
 use prost::Message as _;
 
 use super::{ImageError, framing};
@@ -52,6 +54,7 @@ struct Owner {
 pub(super) struct FilesImage<'a> {
     messages: Vec<&'a [u8]>,
     added: Vec<Vec<u8>>,
+    names: HashMap<u32, String>,
     last_id: u32,
 }
 
@@ -59,7 +62,7 @@ impl<'a> FilesImage<'a> {
     pub(super) fn parse(image: &'a [u8]) -> Result<Self, ImageError> {
         let messages =
             framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-        let mut last_id = 0;
+        let (mut names, mut last_id) = (HashMap::new(), 0);
         for (entry, message) in messages.iter().enumerate() {
             let file = FileEntry::decode(*message).map_err(|cause| ImageError::Message {
                 kind: KIND,
@@ -67,12 +70,19 @@ impl<'a> FilesImage<'a> {
                 cause,
             })?;
             last_id = last_id.max(file.id);
+            names.extend(file.regular.map(|regular| (file.id, regular.name)));
         }
         Ok(Self {
             messages,
             added: Vec::new(),
+            names,
             last_id,
         })
+    }
+
+    /// The path of regular file `id`, as the processes saw it.
+    pub(super) fn name(&self, id: u32) -> Option<&str> {
+        self.names.get(&id).map(String::as_str)
     }
 
     /// Adds the regular file at `path`. Answers its id, unless there are no more.

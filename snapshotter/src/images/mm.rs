@@ -1,5 +1,6 @@
 //! `mm-PID.img`: the process's mappings, where they begin and end and what they are.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use prost::Message as _;
@@ -54,6 +55,12 @@ struct VmaEntry {
     start: u64,
     #[prost(uint64, required, tag = "2")]
     end: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pgoff: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    shmid: Option<u64>,
+    #[prost(uint32, optional, tag = "5")]
+    prot: Option<u32>,
     #[prost(uint32, required, tag = "6")]
     flags: u32,
     #[prost(uint32, required, tag = "7")]
@@ -64,7 +71,11 @@ struct VmaEntry {
 
 /// Fields written after those of a mapping's message: of a field that comes twice, the last counts.
 #[derive(Clone, PartialEq, prost::Message)]
-struct OtherBacking {
+struct Changed {
+    #[prost(uint64, optional, tag = "1")]
+    start: Option<u64>,
+    #[prost(uint64, optional, tag = "2")]
+    end: Option<u64>,
     #[prost(uint64, optional, tag = "3")]
     pgoff: Option<u64>,
     #[prost(uint64, optional, tag = "4")]
@@ -86,6 +97,7 @@ const STATUS_ANON_PRIVATE: u32 = 1 << 9;
 /// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one: it overlaps the mapping it is in.
 const STATUS_GUARD: u32 = 1 << 16;
 const MAP_ANONYMOUS: u32 = 0x20;
+const PROT_EXEC: u32 = 4;
 /// `MAP_GROWSDOWN`, `MAP_LOCKED` and `MAP_HUGETLB`: what a private mapping of a file cannot be in their place.
 const FLAGS_OF_ANONYMOUS_ONLY: u32 = 0x100 | 0x2000 | 0x4_0000;
 const MADV_WIPEONFORK: u64 = 1 << 18;
@@ -106,6 +118,25 @@ pub(super) struct MmImage {
     entry: MmEntry,
     vmas: Vec<VmaEntry>,
     guards: Vec<Range<u64>>,
+    /// What mappings that were cut up have become, by their number.
+    pieces: BTreeMap<usize, Vec<Vec<u8>>>,
+}
+
+/// A private mapping of a file: its file's id, and which byte of the file it begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileMapping {
+    pub(super) file: u32,
+    pub(super) offset: u64,
+    pub(super) executable: bool,
+}
+
+/// A part of a mapping that is to be mapped from another file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Addresses, bytes.
+    pub(super) range: Range<u64>,
+    /// Which byte of the other file it begins with.
+    pub(super) offset: u64,
 }
 
 impl MmImage {
@@ -122,7 +153,12 @@ impl MmImage {
         let vmas: Vec<VmaEntry> = decoded.collect::<Result<_, _>>().map_err(malformed)?;
         let guards = vmas.iter().filter(|v| v.status & STATUS_GUARD != 0);
         let guards = guards.map(|v| v.start..v.end).collect();
-        Ok(Self { entry, vmas, guards })
+        Ok(Self {
+            entry,
+            vmas,
+            guards,
+            pieces: BTreeMap::new(),
+        })
     }
 
     /// Whether writing it again gives the message it came as: else there is something in it that we do not know.
@@ -152,24 +188,82 @@ impl MmImage {
             && vma.flags & MAP_ANONYMOUS != 0
             && vma.flags & FLAGS_OF_ANONYMOUS_ONLY == 0
             && vma.madv.unwrap_or(0) & MADV_OF_ANONYMOUS_ONLY == 0
-            && !self.guards.iter().any(|g| g.start < vma.end && vma.start < g.end)
+            && !self.is_guarded(vma)
+    }
+
+    fn is_guarded(&self, vma: &VmaEntry) -> bool {
+        self.guards.iter().any(|g| g.start < vma.end && vma.start < g.end)
+    }
+
+    /// What mapping `at` is, if it is an ordinary private mapping of a file.
+    pub(super) fn file_mapping(&self, at: usize) -> Option<FileMapping> {
+        let vma = &self.vmas[at];
+        let ordinary = vma.status == STATUS_REGULAR | STATUS_FILE_PRIVATE
+            && vma.flags & (MAP_ANONYMOUS | FLAGS_OF_ANONYMOUS_ONLY) == 0
+            && !self.is_guarded(vma);
+        ordinary.then_some(FileMapping {
+            file: u32::try_from(vma.shmid?).ok()?,
+            offset: vma.pgoff.unwrap_or(0),
+            executable: vma.prot? & PROT_EXEC != 0,
+        })
     }
 
     /// Makes mapping `at` a private mapping of file `id` from byte `offset` on.
     pub(super) fn map_file(&mut self, at: usize, id: u32, offset: u64) {
         let vma = &self.vmas[at];
-        let other = OtherBacking {
+        let other = Changed {
             pgoff: Some(offset),
             shmid: Some(u64::from(id)),
             flags: Some(vma.flags & !MAP_ANONYMOUS),
             status: Some(vma.status & !STATUS_ANON_PRIVATE | STATUS_FILE_PRIVATE),
             fdflags: Some(0),
+            ..Changed::default()
         };
         self.entry.vmas[at].extend_from_slice(&other.encode_to_vec());
     }
 
+    /// Cuts mapping `at`, a private mapping of a file, so that `parts`, by address and inside it, are mapped from file `id`. What
+    /// lies between stays as it is.
+    pub(super) fn map_parts(&mut self, at: usize, id: u32, parts: &[Part]) {
+        let vma = &self.vmas[at];
+        let (raw, offset) = (&self.entry.vmas[at], vma.pgoff.unwrap_or(0));
+        let piece = |changed: Changed| [raw.as_slice(), &changed.encode_to_vec()].concat();
+        let kept = |range: Range<u64>| {
+            piece(Changed {
+                start: Some(range.start),
+                end: Some(range.end),
+                pgoff: Some(offset + (range.start - vma.start)),
+                ..Changed::default()
+            })
+        };
+        let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
+        let mut done = vma.start;
+        for part in parts {
+            if done < part.range.start {
+                pieces.push(kept(done..part.range.start));
+            }
+            pieces.push(piece(Changed {
+                start: Some(part.range.start),
+                end: Some(part.range.end),
+                pgoff: Some(part.offset),
+                shmid: Some(u64::from(id)),
+                fdflags: Some(0),
+                ..Changed::default()
+            }));
+            done = part.range.end;
+        }
+        if done < vma.end {
+            pieces.push(kept(done..vma.end));
+        }
+        self.pieces.insert(at, pieces);
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
-        framing::image(MM_MAGIC, std::iter::once(self.entry.encode_to_vec().as_slice()))
+        let mut entry = self.entry.clone();
+        for (at, pieces) in self.pieces.iter().rev() {
+            entry.vmas.splice(*at..=*at, pieces.iter().cloned());
+        }
+        framing::image(MM_MAGIC, std::iter::once(entry.encode_to_vec().as_slice()))
     }
 }
 

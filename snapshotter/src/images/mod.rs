@@ -25,11 +25,13 @@ pub use inventory::Inventory;
 pub use mappings::{Backing, Mapping, parse_mappings};
 pub use mm::{Vma, parse_vmas, parse_wiped_on_fork};
 pub use names::file_names;
-pub use pagemap::{PagemapEntry, PagemapImage};
+pub use pagemap::{EagerRun, PagemapEntry, PagemapImage};
 pub use stored::{
     BLOCK_BYTES_MAX, Blocks, PE_LAZY, PE_PARENT, PE_PAYLOAD_ALIGNED, PE_PRESENT, StoredPagemap, StoredRun,
 };
-pub use template::{TemplateArea, TemplateImages, TemplateLayout, TemplateProcess, map_templates};
+pub use template::{
+    FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,
+};
 
 /// Why bytes are not the image they should be.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,7 @@
 //! `pagemap-ID.img`: which pages of an address space are in `pages-N.img`, in the order in which they lie there.
 
+use std::ops::Range;
+
 use prost::Message as _;
 
 use super::{ImageError, framing};
@@ -38,6 +40,26 @@ pub(super) struct EntryMessage {
     pub(super) flags: Option<u32>,
     #[prost(uint64, optional, tag = "5")]
     pub(super) nr_pages: Option<u64>,
+}
+
+/// Fields written after those of an entry's message: of a field that comes twice, the last counts.
+#[derive(Clone, PartialEq, prost::Message)]
+struct EntryChange {
+    #[prost(uint64, required, tag = "1")]
+    vaddr: u64,
+    #[prost(uint64, required, tag = "5")]
+    nr_pages: u64,
+}
+
+/// A run of eager pages, and where in the pages image they lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EagerRun {
+    /// Its first page.
+    pub first: PageIndex,
+    /// How many pages.
+    pub pages: u64,
+    /// How many pages of the pages image lie before it, counting eager ones only.
+    pub at: u64,
 }
 
 /// A run of pages in a pagemap image.
@@ -89,6 +111,58 @@ impl PagemapImage {
             entries,
             head: head.to_vec(),
         })
+    }
+
+    /// Where in the image's pages the eager ones lie that are in one of `ranges`, which come by address: runs of them, by
+    /// address. Each is inside one range and one entry.
+    pub(super) fn eager_in(&self, ranges: &[Range<PageIndex>]) -> Vec<EagerRun> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        for entry in self.entries.iter().filter(|e| !e.lazy) {
+            let (start, end) = (entry.first.0, entry.first.0 + entry.pages);
+            let from = ranges.partition_point(|r| r.end.0 <= start);
+            for range in ranges[from..].iter().take_while(|r| r.start.0 < end) {
+                let (first, last) = (range.start.0.max(start), range.end.0.min(end));
+                runs.push(EagerRun {
+                    first: PageIndex(first),
+                    pages: last - first,
+                    at: at + (first - start),
+                });
+            }
+            at += entry.pages;
+        }
+        runs
+    }
+
+    /// The image of the eager runs but for `taken`, which [`Self::eager_in`] gave; and which of the pages it keeps, in order.
+    pub(super) fn encode_eager_without(&self, taken: &[EagerRun]) -> (Vec<u8>, Vec<EagerRun>) {
+        let (mut messages, mut kept) = (vec![self.head.clone()], Vec::new());
+        let (mut at, mut taken) = (0, taken.iter().peekable());
+        for entry in self.entries.iter().filter(|e| !e.lazy) {
+            let (start, end) = (entry.first.0, entry.first.0 + entry.pages);
+            let mut done = start;
+            let mut keep = |first: u64, last: u64| {
+                if first < last {
+                    let changed = EntryChange {
+                        vaddr: first * PAGE_BYTES as u64,
+                        nr_pages: last - first,
+                    };
+                    messages.push([entry.message.as_slice(), &changed.encode_to_vec()].concat());
+                    kept.push(EagerRun {
+                        first: PageIndex(first),
+                        pages: last - first,
+                        at: at + (first - start),
+                    });
+                }
+            };
+            while let Some(run) = taken.next_if(|run| run.first.0 < end) {
+                keep(done, run.first.0);
+                done = run.first.0 + run.pages;
+            }
+            keep(done, end);
+            at += entry.pages;
+        }
+        (framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), kept)
     }
 
     /// The image with those runs only that are not lazy: what a restore must find in its directory.

@@ -4,12 +4,16 @@
 //! memory moves or ends that: freed ranges read back as zero, moved ones keep their content at a new address.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// What an address holds, as long as the process has not written there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// What the snapshot has at this page number.
     Snapshot(u64),
+    /// What the file had there that the snapshot's process had mapped at this page number.
+    File(u64),
     /// Zero.
     Zero,
 }
@@ -18,6 +22,8 @@ pub enum Origin {
 enum Span {
     /// Page numbers of the snapshot are this much higher (wrapping) than those of the process.
     Shifted(u64),
+    /// The same, of pages that were given up, and that a file stands behind.
+    File(u64),
     Zero,
 }
 
@@ -26,14 +32,23 @@ enum Span {
 pub struct AddressMap {
     /// Start page → (end page, content); disjoint.
     spans: BTreeMap<u64, (u64, Span)>,
+    /// Page numbers of the snapshot, by address, that a file stands behind.
+    backed: Arc<[Range<u64>]>,
 }
 
 impl AddressMap {
+    /// Every page is the snapshot's of the same number. Behind those in `backed`, by address, stands a file.
+    pub fn new(backed: Arc<[Range<u64>]>) -> Self {
+        let spans = BTreeMap::new();
+        Self { spans, backed }
+    }
+
     /// What page `page` holds.
     pub fn origin(&self, page: u64) -> Origin {
         match self.span_at(page) {
             Some((_, _, Span::Zero)) => Origin::Zero,
             Some((_, _, Span::Shifted(by))) => Origin::Snapshot(page.wrapping_add(by)),
+            Some((_, _, Span::File(by))) => Origin::File(page.wrapping_add(by)),
             None => Origin::Snapshot(page),
         }
     }
@@ -52,7 +67,34 @@ impl AddressMap {
         (page < *end).then_some((*start, *end, *span))
     }
 
-    /// The pages `start..end` were freed: they read back as zero.
+    /// The pages `start..end` were given up and are still mapped: they read back as the file behind them, else as zero.
+    pub fn free(&mut self, start: u64, end: u64) {
+        let mut kept = Vec::new();
+        let mut page = start;
+        while page < end && !self.backed.is_empty() {
+            let length = self.run(page, end - page);
+            if let Origin::Snapshot(source) | Origin::File(source) = self.origin(page) {
+                let last = source.saturating_add(length);
+                let from = self.backed.partition_point(|b| b.end <= source);
+                let backed = self.backed[from..].iter().take_while(|b| b.start < last);
+                kept.extend(backed.map(|b| {
+                    let (first, last) = (b.start.max(source), b.end.min(last));
+                    (
+                        page + (first - source),
+                        page + (last - source),
+                        source.wrapping_sub(page),
+                    )
+                }));
+            }
+            page += length;
+        }
+        self.remove(start, end);
+        for (start, end, by) in kept {
+            self.put(start, end, Span::File(by));
+        }
+    }
+
+    /// The pages `start..end` were unmapped: what is mapped there later is zero.
     pub fn remove(&mut self, start: u64, end: u64) {
         self.put(start, end, Span::Zero);
     }
@@ -69,6 +111,7 @@ impl AddressMap {
             let span = match self.origin(page) {
                 Origin::Zero => Span::Zero,
                 Origin::Snapshot(source) => Span::Shifted(source.wrapping_sub(to.wrapping_add(page - from))),
+                Origin::File(source) => Span::File(source.wrapping_sub(to.wrapping_add(page - from))),
             };
             moved.push((to.wrapping_add(page - from), length, span));
             page += length;
@@ -139,30 +182,43 @@ mod tests {
     use proptest::prelude::*;
 
     const PAGES: u64 = 64;
+    const BACKED: [Range<u64>; 2] = [7..19, 30..31];
 
     #[derive(Debug, Clone)]
     enum Step {
+        Free(u64, u64),
         Remove(u64, u64),
         Remap(u64, u64, u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let remove = (0..PAGES, 1..16_u64).prop_map(|(s, n)| Step::Remove(s, (s + n).min(PAGES)));
+        let run = || (0..PAGES, 1..16_u64).prop_map(|(s, n)| (s, (s + n).min(PAGES)));
+        let free = run().prop_map(|(s, e)| Step::Free(s, e));
+        let remove = run().prop_map(|(s, e)| Step::Remove(s, e));
         let remap = (0..PAGES, 0..PAGES, 1..16_u64)
             .prop_filter("the kernel refuses to move onto itself", |(f, t, n)| {
                 f + n <= PAGES && t + n <= PAGES && (f + n <= *t || t + n <= *f)
             })
             .prop_map(|(f, t, n)| Step::Remap(f, t, n));
-        prop_oneof![remove, remap]
+        prop_oneof![free, remove, remap]
     }
 
     proptest! {
         #[test]
         fn it_agrees_with_a_plain_array(steps in prop::collection::vec(step(), 0..60)) {
-            let mut map = AddressMap::default();
+            let mut map = AddressMap::new(BACKED.into());
             let mut model: Vec<Origin> = (0..PAGES).map(Origin::Snapshot).collect();
             for step in steps {
                 match step {
+                    Step::Free(s, e) => {
+                        map.free(s, e);
+                        for origin in &mut model[s as usize..e as usize] {
+                            *origin = match *origin {
+                                Origin::Snapshot(p) | Origin::File(p) if BACKED.iter().any(|b| b.contains(&p)) => Origin::File(p),
+                                _ => Origin::Zero,
+                            };
+                        }
+                    }
                     Step::Remove(s, e) => {
                         map.remove(s, e);
                         model[s as usize..e as usize].fill(Origin::Zero);
@@ -185,6 +241,7 @@ mod tests {
                     let expected = match map.origin(page) {
                         Origin::Zero => Origin::Zero,
                         Origin::Snapshot(p) => Origin::Snapshot(p + next),
+                        Origin::File(p) => Origin::File(p + next),
                     };
                     prop_assert_eq!(map.origin(page + next), expected);
                 }

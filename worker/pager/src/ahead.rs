@@ -44,8 +44,10 @@ impl Thread {
     fn fill_quietly(&self, index: usize, page: u64, limit: u64) -> (u64, Option<Filled>) {
         let memory = &self.memories[index];
         let run = memory.map.run(page, limit);
-        let Origin::Snapshot(source) = memory.map.origin(page) else {
-            return (run, Some(memory.zero_quietly(page, run)));
+        let source = match memory.map.origin(page) {
+            Origin::Snapshot(source) => source,
+            Origin::Zero => return (run, Some(memory.zero_quietly(page, run))),
+            Origin::File(_) => return (run, None),
         };
         let held = |n: u64| {
             self.source.held(PageRef {

@@ -30,6 +30,16 @@ impl Thread {
         let memory = &self.memories[index];
         let filled = match memory.map.origin(fault.page) {
             Origin::Zero => self.give_zero(index, fault),
+            Origin::File(source) => {
+                let wanted = PageRef {
+                    pid: memory.pid,
+                    page: source,
+                };
+                match self.source.file_page(wanted) {
+                    Ok(bytes) => memory.copy(fault.page, &bytes),
+                    Err(e) => return self.lose_at(index, fault.page, &e.message),
+                }
+            }
             Origin::Snapshot(source) => {
                 let wanted = PageRef {
                     pid: memory.pid,

@@ -51,8 +51,15 @@ pub struct Fault {
 /// Something the process did to its mappings.
 #[derive(Debug)]
 pub enum Happened {
-    /// It freed or unmapped these pages.
-    Removed {
+    /// It gave up what these pages held; they are still mapped.
+    Freed {
+        /// First page number.
+        start: u64,
+        /// Page number after the last.
+        end: u64,
+    },
+    /// It unmapped these pages.
+    Unmapped {
         /// First page number.
         start: u64,
         /// Page number after the last.
@@ -117,7 +124,11 @@ impl Memory {
                     });
                     continue;
                 }
-                Event::Remove { start, end } | Event::Unmap { start, end } => Happened::Removed {
+                Event::Remove { start, end } => Happened::Freed {
+                    start: page(start),
+                    end: page(end),
+                },
+                Event::Unmap { start, end } => Happened::Unmapped {
                     start: page(start),
                     end: page(end),
                 },

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::ops::Range;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,6 +53,17 @@ pub struct Layout {
     pub mapped: Vec<PageRange>,
     /// Anonymous memory of which the snapshot holds nothing: left to the kernel.
     pub empty: Vec<PageRange>,
+    /// Those of the mapped, by address, that the process had mapped from a file: what it gives up reads as the file again,
+    /// which [`PageSource::file_page`] has.
+    pub backed: Vec<PageRange>,
+}
+
+impl Layout {
+    /// Page numbers in `backed` of one process.
+    pub(crate) fn backed_of(&self, pid: i32) -> Arc<[Range<u64>]> {
+        let of = self.backed.iter().filter(|b| b.first.pid == pid);
+        of.map(|b| b.first.page..b.first.page + b.pages).collect()
+    }
 }
 
 /// A page that cannot be had.

@@ -41,4 +41,13 @@ pub trait PageSource: Send + Sync {
     /// # Errors
     /// When the page cannot be had.
     fn fetch(&self, page: PageRef) -> Result<(), SourceError>;
+
+    /// What the file has behind a page that the layout calls backed. Blocks as the file does; asked for seldom.
+    ///
+    /// # Errors
+    /// When the file cannot be had.
+    fn file_page(&self, page: PageRef) -> Result<Box<[u8]>, SourceError> {
+        let message = format!("no file stands behind page {:#x} of process {}", page.page, page.pid);
+        Err(SourceError { message })
+    }
 }

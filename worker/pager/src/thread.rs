@@ -252,7 +252,10 @@ impl Thread {
                 Ok(_) => {}
             }
             match handshake::next(stream)? {
-                Greeting::Process(pid, fd) => self.add_memory(pid, fd, Arc::default())?,
+                Greeting::Process(pid, fd) => {
+                    let map = AddressMap::new(self.layout.backed_of(pid));
+                    self.add_memory(pid, fd, Arc::new(map))?;
+                }
                 Greeting::Finished | Greeting::Closed => {
                     self.waiting.remove(stream);
                     *greeting = None;
@@ -269,7 +272,8 @@ impl Thread {
         for event in happened.drain(..) {
             let memory = &mut self.memories[index];
             match event {
-                Happened::Removed { start, end } => Arc::make_mut(&mut memory.map).remove(start, end),
+                Happened::Freed { start, end } => Arc::make_mut(&mut memory.map).free(start, end),
+                Happened::Unmapped { start, end } => Arc::make_mut(&mut memory.map).remove(start, end),
                 Happened::Moved { from, to, count } => Arc::make_mut(&mut memory.map).remap(from, to, count),
                 Happened::Forked(fd) => {
                     let (pid, map) = (memory.pid, Arc::clone(&memory.map));

@@ -140,6 +140,7 @@ impl Restored {
                     pages: PAGES,
                 }],
                 empty: Vec::new(),
+                backed: Vec::new(),
             },
             record: false,
             handshake_limit: LIMIT,

@@ -11,14 +11,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use criu::{LIMIT, map};
+use criu::{LIMIT, map, map_from};
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::Mutex;
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, SourceError};
 use userfaultfd::Uffd;
 
 const PID: i32 = 501;
-/// Pages of each of the two mappings, and of the room where pages are moved to.
+/// Pages of each of the three mappings, and of the room where pages are moved to.
 const PAGES: u64 = 96;
 const OPERATIONS: usize = 400;
 /// Where the memory under test lies.
@@ -36,14 +36,20 @@ fn content(page: u64) -> [u8; PAGE as usize] {
     bytes
 }
 
-/// A snapshot of two mappings: one that is mapped from a file, filled page by page as they are asked for, and one that is
-/// copied.
+/// What the file has behind page `n` of the mapping that was one of a file.
+fn behind(page: u64) -> [u8; PAGE as usize] {
+    content(!page)
+}
+
+/// A snapshot of three mappings: one that is mapped from a file, filled page by page as they are asked for, one that is
+/// copied, and one that is mapped from the file too, whole, and that the process had mapped from another file.
 struct Snapshot {
     file: File,
     template: MmapRaw,
     /// First pages of the mapping of the file and of the other.
     mapped: u64,
     copied: u64,
+    folded: u64,
     copies: Vec<u8>,
     ready: Mutex<Vec<bool>>,
 }
@@ -54,6 +60,11 @@ impl PageSource for Snapshot {
         let (index, is_mapped) = match page.page {
             p if (self.mapped..self.mapped + PAGES).contains(&p) => (p - self.mapped, true),
             p if (self.copied..self.copied + PAGES).contains(&p) => (p - self.copied, false),
+            p if (self.folded..self.folded + PAGES).contains(&p) => {
+                let at = (PAGES + p - self.folded) as usize * size;
+                // SAFETY: inside the mapping, and written before the pager was started.
+                return Held::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(at), size) });
+            }
             _ => return Held::Zero,
         };
         if index.is_multiple_of(3) {
@@ -76,11 +87,33 @@ impl PageSource for Snapshot {
         self.ready.lock()[index as usize] = true;
         Ok(())
     }
+
+    fn file_page(&self, page: PageRef) -> Result<Box<[u8]>, SourceError> {
+        assert!((self.folded..self.folded + PAGES).contains(&page.page));
+        Ok(behind(page.page - self.folded).into())
+    }
+}
+
+/// A page of the model.
+struct Page {
+    bytes: Vec<u8>,
+    /// What it holds when it is given up.
+    behind: [u8; PAGE as usize],
+}
+
+impl Page {
+    fn new(bytes: &[u8]) -> Self {
+        let behind = [0; PAGE as usize];
+        Self {
+            bytes: bytes.to_vec(),
+            behind,
+        }
+    }
 }
 
 /// The process and the model of it: what each mapped page must hold.
 struct Process {
-    pages: BTreeMap<u64, Vec<u8>>,
+    pages: BTreeMap<u64, Page>,
     /// Every page that is, or was, or may come to be mapped.
     room: std::ops::Range<u64>,
     pager: Option<Pager>,
@@ -92,28 +125,41 @@ impl Process {
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // Far from where the kernel puts what it may put anywhere, so that nothing else gets mapped there.
         let first = ROOM / PAGE + seed * PAGES * 16;
-        let (mapped, copied) = (first + PAGES, first + 3 * PAGES);
+        let (mapped, copied, folded) = (first + PAGES, first + 3 * PAGES, first + 5 * PAGES);
         let file = criu::template();
-        let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
+        for page in 0..PAGES {
+            file.write_all_at(&content(7 * page), (PAGES + page) * PAGE).unwrap();
+        }
+        let template = MmapOptions::new()
+            .len((2 * PAGES * PAGE) as usize)
+            .map_raw(&file)
+            .unwrap();
         map(mapped, PAGES, libc::MAP_PRIVATE | libc::MAP_FIXED, file.as_raw_fd());
         map(copied, PAGES, anonymous | libc::MAP_FIXED, -1);
+        let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, (PAGES * PAGE).cast_signed());
+        map_from(folded, PAGES, flags, file.as_raw_fd(), offset);
         let snapshot = Snapshot {
             file,
             template,
             mapped,
             copied,
+            folded,
             copies: (0..PAGES).flat_map(content).collect(),
             ready: Mutex::new(vec![false; PAGES as usize]),
         };
         let uffd = criu::userfaultfd();
         uffd.register((copied * PAGE) as *mut _, (PAGES * PAGE) as usize)
             .unwrap();
-        let pager = serve(seed, snapshot, &uffd, mapped);
+        let pager = serve(seed, snapshot, &uffd, mapped, folded);
         let pages = [mapped, copied]
             .into_iter()
-            .flat_map(|start| (0..PAGES).map(move |n| (start + n, content(n).to_vec())));
+            .flat_map(|start| (0..PAGES).map(move |n| (start + n, Page::new(&content(n)))));
+        let of_file = (0..PAGES).map(|n| {
+            let (bytes, behind) = (content(7 * n).to_vec(), behind(n));
+            (folded + n, Page { bytes, behind })
+        });
         Self {
-            pages: pages.collect(),
+            pages: pages.chain(of_file).collect(),
             room: first..first + PAGES * 8,
             pager: Some(pager),
             random: seed.wrapping_mul(2).wrapping_add(1),
@@ -152,7 +198,7 @@ impl Process {
                 let (at, value) = (self.number(PAGE), self.number(256) as u8);
                 // SAFETY: a mapped, writable page.
                 unsafe { ((page * PAGE + at) as *mut u8).write_volatile(value) };
-                self.pages.get_mut(&page).unwrap()[at as usize] = value;
+                self.pages.get_mut(&page).unwrap().bytes[at as usize] = value;
             }
             5 => {
                 let (start, length) = self.run();
@@ -161,7 +207,8 @@ impl Process {
                     unsafe { libc::madvise((start * PAGE) as *mut _, (length * PAGE) as usize, libc::MADV_DONTNEED) };
                 assert_eq!(rc, 0);
                 for page in start..start + length {
-                    self.pages.get_mut(&page).unwrap().fill(0);
+                    let page = self.pages.get_mut(&page).unwrap();
+                    page.bytes = page.behind.to_vec();
                 }
             }
             6 if self.pages.len() as u64 > PAGES => {
@@ -181,7 +228,7 @@ impl Process {
                     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
                     assert_eq!(map(start, 4, flags, -1), start);
                     self.pages
-                        .extend((start..start + 4).map(|page| (page, vec![0; PAGE as usize])));
+                        .extend((start..start + 4).map(|page| (page, Page::new(&[0; PAGE as usize]))));
                 }
             }
             _ if self.number(4) == 0 => self.fork(),
@@ -210,7 +257,7 @@ impl Process {
             let page = if n < length {
                 self.pages.remove(&(start + n)).unwrap()
             } else {
-                vec![0; PAGE as usize]
+                Page::new(&[0; PAGE as usize])
             };
             self.pages.insert(to + n, page);
         }
@@ -225,7 +272,10 @@ impl Process {
         match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
             0 => {
                 // SAFETY: mapped pages.
-                let same = self.pages.iter().all(|(page, expected)| unsafe { is(*page, expected) });
+                let same = self
+                    .pages
+                    .iter()
+                    .all(|(page, expected)| unsafe { is(*page, &expected.bytes) });
                 // SAFETY: a mapped, writable page; then the end.
                 unsafe {
                     ((page * PAGE) as *mut u8).write_volatile(77);
@@ -244,7 +294,7 @@ impl Process {
 
     fn check(&self, page: u64) {
         // SAFETY: a mapped page.
-        assert!(unsafe { is(page, &self.pages[&page]) }, "page {page:#x} differs");
+        assert!(unsafe { is(page, &self.pages[&page].bytes) }, "page {page:#x} differs");
     }
 
     fn end(mut self) {
@@ -265,15 +315,19 @@ unsafe fn is(page: u64, expected: &[u8]) -> bool {
     (0..expected.len()).all(|at| unsafe { ((page * PAGE + at as u64) as *const u8).read_volatile() } == expected[at])
 }
 
-fn serve(seed: u64, snapshot: Snapshot, uffd: &Uffd, mapped: u64) -> Pager {
-    let first = PageRef { pid: PID, page: mapped };
+fn serve(seed: u64, snapshot: Snapshot, uffd: &Uffd, mapped: u64, folded: u64) -> Pager {
+    let range = |page| PageRange {
+        first: PageRef { pid: PID, page },
+        pages: PAGES,
+    };
     let config = |listener| PagerConfig {
         name: "test".to_owned(),
         listener,
         source: Arc::new(snapshot),
         layout: Layout {
-            mapped: vec![PageRange { first, pages: PAGES }],
+            mapped: vec![range(mapped), range(folded)],
             empty: Vec::new(),
+            backed: vec![range(folded)],
         },
         // What is recorded is let in page by page, the rest with its neighbours.
         record: seed.is_multiple_of(2),

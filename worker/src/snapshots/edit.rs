@@ -5,8 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rekindle_init::protocol::held_path;
+use rekindle_pager::PAGE;
 use rekindle_snapshotter::Process;
-use rekindle_snapshotter::images::{ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area};
+use rekindle_snapshotter::images::{EagerRun, ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area};
+
+use super::originals::is_of_a_layer;
 
 /// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
 pub(super) const MAPPED_MAX: usize = 16;
@@ -36,40 +39,81 @@ fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
     fs::read(&path).map_err(|e| EditError::File(path, e))
 }
 
-/// Replaces the images in `dir`: processes that can be are restored from templates. Answers their layouts, in order; an
-/// empty one for a process that is restored the plain way.
+/// A process's memory as it will be restored.
+#[derive(Debug, Default)]
+pub(super) struct Edited {
+    /// What maps its template; empty if it is restored the plain way.
+    pub(super) layout: TemplateLayout,
+    /// The bytes of the layout's folded areas, one after the other.
+    pub(super) folded: Vec<u8>,
+}
+
+/// Replaces the images in `dir`: processes that can be are restored from templates. Answers what became of them, in order.
 ///
 /// # Errors
 /// When an image is missing or malformed; none is replaced then, or the directory cannot be used any more.
-pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<TemplateLayout>, EditError> {
-    let mm_path = |pid: u32| dir.join(format!("mm-{pid}.img"));
+pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edited>, EditError> {
+    let image_path = |kind: &str, pid: u32| dir.join(format!("{kind}-{pid}.img"));
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
-    let images = processes.iter().map(|p| read(mm_path(p.pid)));
-    let images = images.collect::<Result<Vec<_>, _>>()?;
+    let both = |p: &Process| Ok((read(image_path("mm", p.pid))?, read(image_path("pagemap", p.pid))?));
+    let images = processes.iter().map(both).collect::<Result<Vec<_>, EditError>>()?;
     let files_path = dir.join("files.img");
     let files = read(files_path.clone())?;
     let asked: Vec<_> = std::iter::zip(processes, std::iter::zip(&images, &paths))
         .take(MAPPED_MAX)
-        .map(|(process, (mm, path))| TemplateProcess {
+        .map(|(process, ((mm, pagemap), path))| TemplateProcess {
             mm,
+            pagemap,
             page_map: &process.page_map,
             path,
         })
         .collect();
-    let edited = map_templates(&files, &asked).map_err(|cause| EditError::Image {
+    let edited = map_templates(&files, &asked, is_of_a_layer).map_err(|cause| EditError::Image {
         name: "files.img".to_owned(),
         cause,
     })?;
     let write = |path: PathBuf, bytes: &[u8]| fs::write(&path, bytes).map_err(|e| EditError::File(path, e));
-    let mut layouts = vec![TemplateLayout::default(); processes.len()];
-    for ((process, layout), edited) in processes.iter().zip(&mut layouts).zip(edited.processes) {
-        if let Some((mm, found)) = edited {
-            write(mm_path(process.pid), &mm)?;
-            *layout = found;
-        }
+    let mut done = Vec::with_capacity(processes.len());
+    for (at, process) in processes.iter().enumerate() {
+        let Some(edit) = edited.processes.get(at).and_then(Option::as_ref) else {
+            done.push(Edited::default());
+            continue;
+        };
+        write(image_path("mm", process.pid), &edit.mm)?;
+        let folded = if edit.folded.is_empty() {
+            Vec::new()
+        } else {
+            write(image_path("pagemap", process.pid), &edit.pagemap)?;
+            take_pages(
+                &dir.join(format!("pages-{}.img", edit.pages_id)),
+                &edit.folded,
+                &edit.kept,
+            )?
+        };
+        let layout = edit.layout.clone();
+        done.push(Edited { layout, folded });
     }
     write(files_path, &edited.files)?;
-    Ok(layouts)
+    Ok(done)
+}
+
+/// Leaves only the pages `kept` in a pages image, and answers those `taken`.
+fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<u8>, EditError> {
+    let pages = read(path.to_owned())?;
+    let gather = |runs: &[EagerRun]| {
+        let slices = runs.iter().map(|run| {
+            let (start, length) = ((run.at * PAGE) as usize, (run.pages * PAGE) as usize);
+            pages.get(start..start + length)
+        });
+        let slices = slices.collect::<Option<Vec<_>>>();
+        slices.map(|s| s.concat()).ok_or_else(|| {
+            let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "it has fewer pages than its pagemap says");
+            EditError::File(path.to_owned(), ended)
+        })
+    };
+    let (taken, kept) = (gather(taken)?, gather(kept)?);
+    fs::write(path, kept).map_err(|e| EditError::File(path.to_owned(), e))?;
+    Ok(taken)
 }
 
 /// Addresses in memory that the kernel touches before the pager can take faults on it: they must be in the template before.

@@ -3,6 +3,7 @@
 mod edit;
 mod memory_fs;
 mod notes;
+mod originals;
 mod ready;
 mod template;
 
@@ -22,6 +23,7 @@ use tokio::sync::OnceCell;
 pub use edit::EditError;
 pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
+pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
 
 /// Restores whose faults are recorded and merged into the working set.
@@ -33,6 +35,9 @@ pub enum SnapshotError {
     /// It cannot be read from the store.
     #[error("open snapshot {0}")]
     Open(SnapshotId, #[source] OpenError),
+    /// It is no function's.
+    #[error("snapshot {0} was imported: no function can be restored from it")]
+    Imported(SnapshotId),
     /// Its images cannot be written.
     #[error("write the images of snapshot {0}")]
     Images(SnapshotId, #[source] OpenError),
@@ -129,6 +134,7 @@ pub struct Snapshots {
     store: Store,
     reader: Arc<RegionReader>,
     dir: PathBuf,
+    layers_dir: PathBuf,
     memory: MemoryFs,
     limit_bytes: u64,
     openings: AtomicU64,
@@ -137,12 +143,21 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// None open yet; images go below `dir`, templates take at most `limit_bytes` of `memory` together (but for those in use).
-    pub fn new(store: Store, reader: Arc<RegionReader>, dir: &Path, memory: MemoryFs, limit_bytes: u64) -> Self {
+    /// None open yet; images go below `dir`, layers are by digest below `layers_dir`, and templates take at most `limit_bytes`
+    /// of `memory` together (but for those in use).
+    pub fn new(
+        store: Store,
+        reader: Arc<RegionReader>,
+        dir: &Path,
+        layers_dir: &Path,
+        memory: MemoryFs,
+        limit_bytes: u64,
+    ) -> Self {
         Self {
             store,
             reader,
             dir: dir.to_owned(),
+            layers_dir: layers_dir.to_owned(),
             memory,
             limit_bytes,
             openings: AtomicU64::new(0),
@@ -180,25 +195,41 @@ impl Snapshots {
                 .map_err(writing)?;
         }
         let notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        let layouts = edit::use_templates(&images_dir, &snapshot.processes);
-        let layouts = layouts.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let edited = edit::use_templates(&images_dir, &snapshot.processes);
+        let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-        let processes = std::iter::zip(&snapshot.processes, layouts).map(|(process, layout)| ProcessMemory {
+        let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
             pid: process.pid.cast_signed(),
             map: Arc::clone(&process.page_map),
-            layout,
+            layout: edited.layout,
+            folded: edited.folded,
         });
+        let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
+        let originals = Originals {
+            rootfs: self.layers_dir.join(&rootfs.digest),
+            app: self.layers_dir.join(&app.digest),
+        };
         let runtime = tokio::runtime::Handle::current();
         let template = Template::new(
             id.as_str(),
             processes.collect(),
+            originals,
             &self.memory,
             Arc::clone(&self.reader),
             runtime,
         )?;
         let template = Arc::new(template);
-        let mut working_set = self.load_working_set(id, &template).await;
+        let recorded = self.load_working_set(id, &template).await;
+        let has_recorded = !recorded.is_empty();
+        // What was eager was so for CRIU's sake; it is there, and letting it in costs less than its first faults.
+        let folded = template.folded();
+        let folded = folded.iter().flat_map(|range| {
+            let (pid, first) = (range.first.pid, range.first.page);
+            (first..first + range.pages).map(move |page| PageRef { pid, page })
+        });
+        let mut working_set: Vec<_> = recorded.into_iter().chain(folded).collect();
         working_set.sort_unstable();
+        working_set.dedup();
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
         let filling = Arc::clone(&template);
@@ -213,7 +244,7 @@ impl Snapshots {
             images_dir,
             notes,
             template,
-            recorded: AtomicU32::new(if working_set.is_empty() { 0 } else { RECORDED_RESTORES }),
+            recorded: AtomicU32::new(if has_recorded { RECORDED_RESTORES } else { 0 }),
             working_set: Mutex::new(working_set.into()),
             snapshot,
             last_used: AtomicU64::new(0),

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 
 use super::edit::MAPPED_MAX;
 use super::memory_fs::{MemoryFs, MemoryFsError};
+use super::originals::Originals;
 use super::ready::ReadyPages;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
@@ -48,6 +49,9 @@ pub enum TemplateError {
         /// The region.
         region: String,
     },
+    /// The images have less than they should.
+    #[error("the eager pages of snapshot {0} are fewer than its mappings: delete the snapshot and deploy again")]
+    FoldedShort(String),
     /// No address space.
     #[error("map {bytes} bytes of the template of {snapshot}")]
     Map {
@@ -69,6 +73,8 @@ pub struct ProcessMemory {
     pub map: Arc<PageMap>,
     /// What clones map; nothing for one that is restored the plain way.
     pub layout: TemplateLayout,
+    /// The bytes of the layout's folded areas, one after the other.
+    pub folded: Vec<u8>,
 }
 
 struct ProcessTemplate {
@@ -87,19 +93,31 @@ struct ProcessTemplate {
 /// A snapshot's memory on this host.
 pub struct Template {
     processes: Vec<ProcessTemplate>,
+    originals: Originals,
     reader: Arc<RegionReader>,
     runtime: Handle,
     bytes: u64,
 }
 
+fn range(pid: i32, area: &TemplateArea) -> PageRange {
+    PageRange {
+        first: PageRef {
+            pid,
+            page: area.first.0,
+        },
+        pages: area.pages,
+    }
+}
+
 impl Template {
-    /// An empty template for these processes.
+    /// A template for these processes, empty but for what is folded.
     ///
     /// # Errors
     /// When no file or address space can be had.
     pub fn new(
         snapshot: &str,
         processes: Vec<ProcessMemory>,
+        originals: Originals,
         fs: &MemoryFs,
         reader: Arc<RegionReader>,
         runtime: Handle,
@@ -109,9 +127,15 @@ impl Template {
             .map(|process| ProcessTemplate::new(snapshot, process, fs))
             .collect::<Result<Vec<_>, _>>()?;
         let held = processes.iter().flat_map(|p| p.map.regions());
-        let bytes = held.filter(|r| r.payload.is_some()).map(|r| r.plain_len() as u64).sum();
+        let held = held.filter(|r| r.payload.is_some()).map(|r| r.plain_len() as u64);
+        let folded = processes
+            .iter()
+            .flat_map(|p| &p.layout.folded)
+            .map(|f| f.area.pages * PAGE);
+        let bytes = held.chain(folded).sum();
         Ok(Self {
             processes,
+            originals,
             reader,
             runtime,
             bytes,
@@ -126,20 +150,26 @@ impl Template {
     /// How the memory of all processes is laid out, for the pager.
     pub fn layout(&self) -> Layout {
         let ranges = |areas: fn(&TemplateLayout) -> &[TemplateArea]| {
-            let range = |pid, area: &TemplateArea| PageRange {
-                first: PageRef {
-                    pid,
-                    page: area.first.0,
-                },
-                pages: area.pages,
-            };
             let of = |p: &ProcessTemplate| areas(&p.layout).iter().map(|a| range(p.pid, a)).collect::<Vec<_>>();
             self.processes.iter().flat_map(of).collect()
         };
         Layout {
             mapped: ranges(|l| &l.mappings),
             empty: ranges(|l| &l.empty),
+            backed: self.folded(),
         }
+    }
+
+    /// What was folded into it, whole from the beginning.
+    pub fn folded(&self) -> Vec<PageRange> {
+        let of = |p: &ProcessTemplate| {
+            p.layout
+                .folded
+                .iter()
+                .map(|f| range(p.pid, &f.area))
+                .collect::<Vec<_>>()
+        };
+        self.processes.iter().flat_map(of).collect()
     }
 
     /// Brings the pages with these addresses, of all processes that have them.
@@ -215,7 +245,12 @@ impl Template {
 
 impl ProcessTemplate {
     fn new(snapshot: &str, process: ProcessMemory, fs: &MemoryFs) -> Result<Self, TemplateError> {
-        let ProcessMemory { pid, map, layout } = process;
+        let ProcessMemory {
+            pid,
+            map,
+            layout,
+            folded,
+        } = process;
         // Regions end where a mapping ends, so each is inside one or outside all.
         let mut length = (layout.pages() * PAGE) as usize;
         let starts = map.regions().iter().map(|region| match layout.mapping(region.first) {
@@ -244,6 +279,18 @@ impl ProcessTemplate {
             bytes: length,
             source,
         })?;
+        let mut rest = folded.as_slice();
+        for area in layout.folded.iter().map(|f| &f.area) {
+            let Some((bytes, behind)) = rest.split_at_checked((area.pages * PAGE) as usize) else {
+                return Err(TemplateError::FoldedShort(snapshot.to_owned()));
+            };
+            // SAFETY: the area lies inside the mapping, as all of the layout's, and nobody else has it yet.
+            unsafe {
+                let to = memory.as_mut_ptr().add((area.at * PAGE) as usize);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+            rest = behind;
+        }
         let held = map.regions().iter();
         let ready = ReadyPages::none(held.map(|r| r.payload.map_or(0, |_| r.pages)));
         Ok(Self {
@@ -262,6 +309,22 @@ impl ProcessTemplate {
         let regions = self.map.regions();
         let index = regions.partition_point(|r| r.first.0 <= page).checked_sub(1)?;
         regions[index].contains(PageIndex(page)).then_some(index)
+    }
+
+    fn held_folded(&self, page: u64) -> Held<'_> {
+        let Some(folded) = self.layout.folded(PageIndex(page)) else {
+            return Held::Zero;
+        };
+        let (start, end) = (
+            folded.area.at + page - folded.area.first.0,
+            folded.area.at + folded.area.pages,
+        );
+        // SAFETY: these pages lie inside the mapping, which lives as long as `self`, and were written when it was made.
+        let bytes = unsafe {
+            let from = self.memory.as_ptr().add((start * PAGE) as usize);
+            std::slice::from_raw_parts(from, ((end - start) * PAGE) as usize)
+        };
+        Held::Mapped(bytes)
     }
 
     fn is_full(&self, index: usize) -> bool {
@@ -297,7 +360,7 @@ impl PageSource for Template {
             return Held::Zero;
         };
         let Some(index) = process.index(page.page) else {
-            return Held::Zero;
+            return process.held_folded(page.page);
         };
         let region = &process.map.regions()[index];
         if region.payload.is_none() {
@@ -327,5 +390,17 @@ impl PageSource for Template {
             return Ok(());
         };
         self.runtime.block_on(self.fill_region(process, index))
+    }
+    fn file_page(&self, page: PageRef) -> Result<Box<[u8]>, SourceError> {
+        let process = self.process(page.pid);
+        let folded = process.and_then(|p| p.layout.folded(PageIndex(page.page)));
+        let Some(folded) = folded else {
+            return Ok(vec![0; PAGE as usize].into());
+        };
+        let offset = folded.offset + (page.page - folded.area.first.0) * PAGE;
+        let read = self.originals.page(&folded.file, offset);
+        read.map_err(|e| SourceError {
+            message: format!("{} cannot be read at {offset}: {e}", folded.file),
+        })
     }
 }

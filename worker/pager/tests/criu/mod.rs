@@ -38,9 +38,14 @@ pub(crate) fn template() -> File {
 
 /// A new mapping, at a page where nothing may be; answers its first page.
 pub(crate) fn map(at: u64, pages: u64, flags: i32, fd: i32) -> u64 {
+    map_from(at, pages, flags, fd, 0)
+}
+
+/// The same, of a file from its byte `offset` on.
+pub(crate) fn map_from(at: u64, pages: u64, flags: i32, fd: i32, offset: i64) -> u64 {
     let (address, length) = ((at * PAGE) as *mut _, (pages * PAGE) as usize);
     // SAFETY: a new mapping, in nobody's way: at an address of the kernel's choice, or within a range this test has made.
-    let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+    let mapped = unsafe { libc::mmap(address, length, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset) };
     assert_ne!(mapped, libc::MAP_FAILED);
     mapped as u64 / PAGE
 }
