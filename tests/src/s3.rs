@@ -4,9 +4,9 @@
 //! written in one piece and is far smaller than the buffer.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rekindle_s3_local::{Config, serve};
 use rekindle_snapshotter::{Store, StoreConfig, Timeouts};
@@ -38,12 +38,45 @@ pub enum Line {
     Dead,
 }
 
+/// A request that went over the line.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Method and path.
+    pub what: String,
+    /// When it came.
+    pub at: Instant,
+    /// When its answer began, if it has.
+    pub answered: Option<Instant>,
+}
+
+/// What the line's connections share.
+#[derive(Debug)]
+struct Shared {
+    state: watch::Sender<Line>,
+    kept: AtomicUsize,
+    /// Milliseconds that each request is kept before it goes on.
+    delay_ms: AtomicU64,
+    asked: Mutex<Vec<Asked>>,
+}
+
+impl Shared {
+    /// Notes a request that has come; answers its number.
+    fn note(&self, what: String) -> usize {
+        let mut asked = self.asked.lock().unwrap();
+        asked.push(Asked {
+            what,
+            at: Instant::now(),
+            answered: None,
+        });
+        asked.len() - 1
+    }
+}
+
 /// The store.
 pub struct ObjectStore {
     server: SocketAddr,
     line: SocketAddr,
-    state: Arc<watch::Sender<Line>>,
-    kept: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
     _root: TempDir,
 }
 
@@ -57,23 +90,26 @@ impl ObjectStore {
             secret_key: SECRET.to_owned(),
             buckets: vec![BUCKET.to_owned()],
         };
-        let state = Arc::new(watch::Sender::new(Line::Good));
-        let kept = Arc::new(AtomicUsize::new(0));
-        let (lined, counted) = (Arc::clone(&state), Arc::clone(&kept));
+        let shared = Arc::new(Shared {
+            state: watch::Sender::new(Line::Good),
+            kept: AtomicUsize::new(0),
+            delay_ms: AtomicU64::new(0),
+            asked: Mutex::default(),
+        });
+        let lined = Arc::clone(&shared);
         let (server, line) = RUNTIME.block_on(async move {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let server = listener.local_addr().unwrap();
             tokio::spawn(async move { serve(config, listener, std::future::pending()).await.unwrap() });
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let line = listener.local_addr().unwrap();
-            tokio::spawn(accept(listener, server, lined, counted));
+            tokio::spawn(accept(listener, server, lined));
             (server, line)
         });
         Self {
             server,
             line,
-            state,
-            kept,
+            shared,
             _root: root,
         }
     }
@@ -98,17 +134,28 @@ impl ObjectStore {
 
     /// Changes what the line does, for connections that are open as well.
     pub fn set(&self, line: Line) {
-        self.state.send_replace(line);
+        self.shared.state.send_replace(line);
     }
 
     /// What the line does now: one that was to die may have.
     pub fn line(&self) -> Line {
-        *self.state.borrow()
+        *self.shared.state.borrow()
     }
 
     /// How many requests for chunks it was made to keep so far.
     pub fn kept(&self) -> usize {
-        self.kept.load(Ordering::Relaxed)
+        self.shared.kept.load(Ordering::Relaxed)
+    }
+
+    /// From now on the line keeps each request for so long before it goes on.
+    pub fn set_delay(&self, delay: Duration) {
+        let milliseconds = u64::try_from(delay.as_millis()).unwrap();
+        self.shared.delay_ms.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// The requests since this was asked last.
+    pub fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut *self.shared.asked.lock().unwrap())
     }
 
     /// A client that does not use the line.
@@ -136,36 +183,40 @@ pub(crate) fn environment(key: &str, secret: &str) -> Vec<(String, String)> {
     variables.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec()
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, state: Arc<watch::Sender<Line>>, kept: Arc<AtomicUsize>) {
+async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let (state, kept) = (Arc::clone(&state), Arc::clone(&kept));
+        let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            let mut watched = state.subscribe();
+            let mut watched = shared.state.subscribe();
             let died = async move { drop(watched.wait_for(|line| *line == Line::Dead).await) };
             tokio::select! {
                 () = died => {}
                 // A broken connection is one of the two's, who notice themselves.
-                _ = carry(client, server, &state, &kept) => {}
+                _ = carry(client, server, &shared) => {}
             }
         });
     }
 }
 
-async fn carry(
-    client: TcpStream,
-    server: SocketAddr,
-    state: &watch::Sender<Line>,
-    kept: &AtomicUsize,
-) -> std::io::Result<()> {
+/// The method and path of the request whose head begins here, if one does.
+fn head_of(bytes: &[u8]) -> Option<String> {
+    let begins = [&b"GET "[..], b"PUT ", b"HEAD ", b"POST ", b"DELETE "];
+    let line = bytes.split(|b| *b == b'\r').next()?;
+    let is_head = begins.iter().any(|b| line.starts_with(b)) && line.ends_with(b" HTTP/1.1");
+    is_head.then(|| String::from_utf8_lossy(&line[..line.len() - 9]).into_owned())
+}
+
+async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::io::Result<()> {
     let server = TcpStream::connect(server).await?;
     server.set_nodelay(true)?;
     client.set_nodelay(true)?;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let last = Mutex::new(None);
     let asking = async {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -173,17 +224,27 @@ async fn carry(
             if read == 0 {
                 return to_server.shutdown().await;
             }
+            if let Some(what) = head_of(&buffer[..read]) {
+                *last.lock().unwrap() = Some(shared.note(what));
+                tokio::time::sleep(Duration::from_millis(shared.delay_ms.load(Ordering::Relaxed))).await;
+            }
             if buffer[..read].windows(CHUNK.len()).any(|w| w == CHUNK) {
-                let line = *state.borrow();
+                let line = *shared.state.borrow();
                 match line {
                     Line::ChunksHang => std::future::pending().await,
                     Line::ChunksWait => {
-                        kept.fetch_add(1, Ordering::Relaxed);
+                        shared.kept.fetch_add(1, Ordering::Relaxed);
                         // The sender outlives every connection.
-                        drop(state.subscribe().wait_for(|line| *line != Line::ChunksWait).await);
+                        drop(
+                            shared
+                                .state
+                                .subscribe()
+                                .wait_for(|line| *line != Line::ChunksWait)
+                                .await,
+                        );
                     }
                     Line::DiesAtChunks => {
-                        state.send_replace(Line::Dead);
+                        shared.state.send_replace(Line::Dead);
                     }
                     Line::Good | Line::Dead => {}
                 }
@@ -191,9 +252,23 @@ async fn carry(
             to_server.write_all(&buffer[..read]).await?;
         }
     };
-    let answering = tokio::io::copy(&mut from_server, &mut to_client);
+    let answering = async {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let read = from_server.read(&mut buffer).await?;
+            if read == 0 {
+                return to_client.shutdown().await;
+            }
+            if let Some(at) = last.lock().unwrap().take()
+                && let Some(asked) = shared.asked.lock().unwrap().get_mut(at)
+            {
+                asked.answered = Some(Instant::now());
+            }
+            to_client.write_all(&buffer[..read]).await?;
+        }
+    };
     tokio::select! {
         asked = asking => asked,
-        answered = answering => answered.map(drop),
+        answered = answering => answered,
     }
 }

@@ -2,6 +2,7 @@
 //! the answer back. The request counts as in flight until the function has ended its answer, whether anybody waits for it or not.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -243,12 +244,13 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
         return;
     };
     let touched = pager.take_working_set();
-    if !snapshot.record(&touched) {
+    let faults = pager.stats().faults.load(Ordering::Relaxed);
+    let Some(order) = snapshot.record(&touched, faults) else {
         return;
-    }
+    };
     let (worker, snapshot) = (Arc::clone(worker), Arc::clone(snapshot));
     tokio::spawn(async move {
-        if let Err(e) = worker.snapshots.store_working_set(&snapshot, &touched).await {
+        if let Err(e) = worker.snapshots.store_working_set(&snapshot, &order).await {
             tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
         }
     });

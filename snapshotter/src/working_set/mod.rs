@@ -17,7 +17,7 @@ use crate::codec::{self, PAGE_BYTES};
 use crate::keys;
 use crate::pagemap::{PageIndex, Region};
 use crate::snapshot::Snapshot;
-use crate::store::{Outcome, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 pub use encoding::PackError;
 
@@ -51,8 +51,6 @@ pub struct StoredWorkingSet {
     pub pages: usize,
     /// Its size.
     pub bytes: u64,
-    /// Whether it is the first of its snapshot; if not, the first stays.
-    pub outcome: Outcome,
 }
 
 /// Why there is no working set.
@@ -136,13 +134,10 @@ pub async fn store_working_set(
     let encoded = tokio::task::spawn_blocking(move || encoding::encode(&named, &pages)).await;
     let encoded = Bytes::from(encoded.map_err(|_| WorkingSetError::Shutdown)?);
     let bytes = encoded.len() as u64;
-    let put = store.put_if_absent(&keys::working_set(&id), encoded).await;
-    let outcome = put.map_err(|cause| WorkingSetError::Store { id, cause })?;
-    Ok(StoredWorkingSet {
-        pages: count,
-        bytes,
-        outcome,
-    })
+    // In the place of an earlier one: what a later restore has touched is better known.
+    let put = store.put(&keys::working_set(&id), encoded).await;
+    put.map_err(|cause| WorkingSetError::Store { id, cause })?;
+    Ok(StoredWorkingSet { pages: count, bytes })
 }
 
 /// The working set of a snapshot in the order of its first use; `None` while it has none.

@@ -6,17 +6,20 @@ mod notes;
 mod originals;
 mod ready;
 mod template;
+mod working_set;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rekindle_pager::{PageRef, SourceError};
 use rekindle_snapshotter::working_set::WorkingSetError;
-use rekindle_snapshotter::{OpenError, PageIndex, RegionReader, Snapshot, Store, load_working_set, store_working_set};
+use rekindle_snapshotter::{
+    OpenError, PageIndex, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set, store_working_set,
+};
 use rekindle_wire::SnapshotId;
 use tokio::sync::OnceCell;
 
@@ -25,9 +28,7 @@ pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
-
-/// Restores whose faults are recorded and merged into the working set.
-const RECORDED_RESTORES: u32 = 3;
+use working_set::WorkingSet;
 
 /// Why a snapshot cannot be used here.
 #[derive(Debug, thiserror::Error)]
@@ -66,35 +67,27 @@ pub struct OpenSnapshot {
     /// Its memory.
     pub template: Arc<Template>,
     snapshot: Snapshot,
-    /// By address, so that neighbours are mapped at once.
-    working_set: Mutex<Arc<[PageRef]>>,
-    recorded: AtomicU32,
+    /// Addresses that the kernel touches first.
+    first: Vec<u64>,
+    working_set: Mutex<WorkingSet>,
     last_used: AtomicU64,
 }
 
 impl OpenSnapshot {
     /// Pages to map before the first instruction, by address.
     pub fn working_set(&self) -> Arc<[PageRef]> {
-        Arc::clone(&self.working_set.lock())
+        self.working_set.lock().ahead()
     }
 
     /// Whether what a restore touches is still to be recorded.
     pub fn is_recording(&self) -> bool {
-        self.recorded.load(Ordering::Relaxed) < RECORDED_RESTORES
+        self.working_set.lock().is_recording()
     }
 
-    /// Adds what a restore touched to the working set. Whether this was the first restore anywhere whose faults were recorded.
-    pub fn record(&self, touched: &[PageRef]) -> bool {
-        let restores = self.recorded.fetch_add(1, Ordering::Relaxed);
-        if restores >= RECORDED_RESTORES || touched.is_empty() {
-            return false;
-        }
-        let mut set = self.working_set.lock();
-        let mut merged: Vec<PageRef> = set.iter().chain(touched).copied().collect();
-        merged.sort_unstable();
-        merged.dedup();
-        *set = merged.into();
-        restores == 0
+    /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded. Answers the
+    /// working set if it is to be stored now.
+    pub fn record(&self, touched: &[PageRef], faults: u64) -> Option<Vec<PageRef>> {
+        self.working_set.lock().record(touched, faults)
     }
 }
 
@@ -180,9 +173,10 @@ impl Snapshots {
     }
 
     async fn load(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
-        let snapshot = Snapshot::open(&self.store, id)
-            .await
-            .map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        // Everything that can be asked for by the snapshot's name is, at once: one round trip.
+        let recorded = load_working_set(&self.store, id);
+        let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
+        let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
         // Its own each time: instances may still use what an earlier opening wrote.
         let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
@@ -219,17 +213,14 @@ impl Snapshots {
             runtime,
         )?;
         let template = Arc::new(template);
-        let recorded = self.load_working_set(id, &template).await;
-        let has_recorded = !recorded.is_empty();
+        let recorded = put_working_set(id, recorded, &template);
         // What was eager was so for CRIU's sake; it is there, and letting it in costs less than its first faults.
         let folded = template.folded();
         let folded = folded.iter().flat_map(|range| {
             let (pid, first) = (range.first.pid, range.first.page);
             (first..first + range.pages).map(move |page| PageRef { pid, page })
         });
-        let mut working_set: Vec<_> = recorded.into_iter().chain(folded).collect();
-        working_set.sort_unstable();
-        working_set.dedup();
+        let working_set = WorkingSet::new(recorded, folded.collect());
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
         let filling = Arc::clone(&template);
@@ -244,42 +235,23 @@ impl Snapshots {
             images_dir,
             notes,
             template,
-            recorded: AtomicU32::new(if has_recorded { RECORDED_RESTORES } else { 0 }),
-            working_set: Mutex::new(working_set.into()),
+            first,
+            working_set: Mutex::new(working_set),
             snapshot,
             last_used: AtomicU64::new(0),
         }))
     }
 
-    /// Best effort: without its working set a snapshot restores as well, only slower.
-    async fn load_working_set(&self, id: &SnapshotId, template: &Template) -> Vec<PageRef> {
-        match load_working_set(&self.store, id).await {
-            Ok(pages) => pages
-                .unwrap_or_default()
-                .into_iter()
-                .map(|page| {
-                    let at = PageRef {
-                        pid: page.pid.cast_signed(),
-                        page: page.page.0,
-                    };
-                    template.put_page(at, page.bytes());
-                    at
-                })
-                .collect(),
-            Err(e) => {
-                tracing::warn!(snapshot = %id, error = %e, "no working set");
-                Vec::new()
-            }
-        }
-    }
-
-    /// Stores what a snapshot's first restore touched, in that order, for hosts that have nothing of it yet.
+    /// Stores what a snapshot's restores touched, in that order, for hosts that have nothing of it yet; with it what the kernel
+    /// touches before, so that it is not asked for by itself.
     ///
     /// # Errors
     /// When the store fails; the set is still used here.
     pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[PageRef]) -> Result<(), WorkingSetError> {
-        let order: Vec<_> = order
+        let first = snapshot.template.pages_at(&snapshot.first);
+        let order: Vec<_> = first
             .iter()
+            .chain(order)
             .map(|p| (p.pid.cast_unsigned(), PageIndex(p.page)))
             .collect();
         store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order)
@@ -308,4 +280,25 @@ impl Snapshots {
             total -= bytes;
         }
     }
+}
+
+/// Puts a working set into the template: what pages it has. Best effort: without it a snapshot restores as well, only slower.
+fn put_working_set(
+    id: &SnapshotId,
+    loaded: Result<Option<Vec<WorkingSetPage>>, WorkingSetError>,
+    template: &Template,
+) -> Vec<PageRef> {
+    let pages = loaded.unwrap_or_else(|e| {
+        tracing::warn!(snapshot = %id, error = %e, "no working set");
+        None
+    });
+    let put = |page: WorkingSetPage| {
+        let at = PageRef {
+            pid: page.pid.cast_signed(),
+            page: page.page.0,
+        };
+        template.put_page(at, page.bytes());
+        at
+    };
+    pages.unwrap_or_default().into_iter().map(put).collect()
 }

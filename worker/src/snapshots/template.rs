@@ -185,6 +185,16 @@ impl Template {
         Ok(())
     }
 
+    /// The pages with these addresses, of all processes that have them.
+    pub fn pages_at(&self, addresses: &[u64]) -> Vec<PageRef> {
+        let of = |p: &ProcessTemplate| {
+            let pages = addresses.iter().map(|a| a / PAGE);
+            let held = pages.filter(|page| p.index(*page).is_some());
+            held.map(|page| PageRef { pid: p.pid, page }).collect::<Vec<_>>()
+        };
+        self.processes.iter().flat_map(of).collect()
+    }
+
     /// Its size when full, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
