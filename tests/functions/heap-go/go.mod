@@ -1,0 +1,3 @@
+module rekindle.test/heap
+
+go 1.22

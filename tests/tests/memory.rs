@@ -1,0 +1,111 @@
+//! What programs and their allocators do to memory keeps its meaning after a lazy restore: the programs below
+//! `tests/functions` check every byte of it themselves, booted (the kernel's own memory) and restored (the pager's).
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rekindle_e2e::{Folder, shared};
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("functions").join(name)
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}
+
+/// A folder with the C program of the checks, and `settings` in its fn.toml.
+fn checks(name: &str, settings: &str) -> Folder {
+    let folder = Folder::with_manifest(&format!(
+        "name = \"{name}\"\nruntime = \"http\"\ncommand = [\"./checks\"]\nmemory = \"192MiB\"\ntimeout = \"60s\"\nidle = \"60s\"\n\
+         max_instances = 40\n{settings}"
+    ));
+    let mut sources: Vec<_> = fs::read_dir(source("memory"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
+    let program = folder.path().join("checks");
+    run(Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(program)
+        .args(sources));
+    folder
+}
+
+/// Each check in an instance of its own, so that it meets pages that nobody has touched.
+fn every_check_passes(name: &str) {
+    for start in ["booted", "restored"] {
+        let checks = shared().get(name, "/").ok().text();
+        assert!(checks.lines().count() > 10, "{checks}");
+        for check in checks.lines() {
+            let answer = shared().fresh(start, name, &format!("/{check}"));
+            assert_eq!(answer.text(), format!("{check}: ok\n"), "{start}");
+            assert_eq!(answer.start(), start, "{check}");
+        }
+    }
+}
+
+#[test]
+fn mappings_threads_stacks_and_the_c_library_s_heap_keep_their_meaning() {
+    shared().deploy(&checks("memory-c", ""));
+    every_check_passes("memory-c");
+}
+
+#[test]
+fn jemalloc_finds_its_heap_again() {
+    let library = Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
+    if !library.exists() {
+        assert!(
+            std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(),
+            "install libjemalloc2"
+        );
+        println!("skipped: libjemalloc2 is not installed");
+        return;
+    }
+    let folder = checks("memory-jemalloc", "[env]\nLD_PRELOAD = \"/app/libjemalloc.so.2\"\n");
+    fs::copy(library, folder.path().join("libjemalloc.so.2")).unwrap();
+    shared().deploy(&folder);
+    every_check_passes("memory-jemalloc");
+}
+
+#[test]
+fn go_s_heap_is_whole_after_a_restore() {
+    if Command::new("go").arg("version").output().is_err() {
+        assert!(std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(), "install Go");
+        println!("skipped: Go is not installed");
+        return;
+    }
+    let folder = Folder::with_manifest(
+        "name = \"heap-go\"\nruntime = \"http\"\ncommand = [\"./heap\"]\nmemory = \"512MiB\"\ntimeout = \"60s\"\n",
+    );
+    run(Command::new("go")
+        .args(["build", "-o"])
+        .arg(folder.path().join("heap"))
+        .arg(".")
+        .env("CGO_ENABLED", "0")
+        .current_dir(source("heap-go")));
+    shared().deploy(&folder);
+    for start in ["booted", "restored"] {
+        let answer = shared().fresh(start, "heap-go", "/");
+        assert_eq!((answer.text().as_str(), answer.start()), ("allocator: ok\n", start));
+    }
+}
+
+#[test]
+fn v8_s_heap_is_whole_after_a_restore() {
+    let code = fs::read_to_string(source("heap-node").join("index.js")).unwrap();
+    let folder = Folder::with_manifest(
+        "name = \"heap-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"512MiB\"\ntimeout = \"60s\"\n",
+    );
+    shared().deploy(&folder.file("index.js", &code));
+    for start in ["booted", "restored"] {
+        let answer = shared().fresh(start, "heap-node", "/");
+        assert_eq!((answer.text().as_str(), answer.start()), ("allocator: ok", start));
+    }
+}
