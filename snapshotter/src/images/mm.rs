@@ -293,6 +293,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_mappings_marked_so_are_wiped_on_fork() {
+        let vma = |start, madv| {
+            let (end, flags, status) = (start + 0x1000, 0x22, STATUS_REGULAR | STATUS_ANON_PRIVATE);
+            VmaEntry {
+                start,
+                end,
+                flags,
+                status,
+                madv,
+            }
+            .encode_to_vec()
+        };
+        let other = 1 << 16;
+        let entry = MmEntry {
+            vmas: vec![
+                vma(0x3000, Some(MADV_WIPEONFORK | other)),
+                vma(0x1000, None),
+                vma(0x2000, Some(other)),
+            ],
+            ..MmEntry::default()
+        };
+        let image = framing::image(MM_MAGIC, std::iter::once(entry.encode_to_vec().as_slice()));
+        let expected = Vma {
+            start: 0x3000,
+            end: 0x4000,
+        };
+        assert_eq!(parse_wiped_on_fork(&image).unwrap(), [expected]);
+    }
+
+    #[test]
     fn mappings_come_by_address_and_guard_ranges_inside_them_are_no_mappings() {
         let image = mm_image(&[(0x9000, 0xa000, 1), (0x1000, 0x8000, 1), (0x2000, 0x3000, STATUS_GUARD)]);
         let expected = [(0x1000, 0x8000), (0x9000, 0xa000)].map(|(start, end)| Vma { start, end });
