@@ -130,31 +130,29 @@ pub fn images(bytes: &[u8]) {
     }
 }
 
-/// The edits of mm and files images for a restore from a template: two images with their lengths.
+/// The first of two parts, behind its length, and the other.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<2>()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))
+}
+
+/// The edits of files, mm and pagemap images for a restore from a template: two images with their lengths, and the third.
 pub fn template(bytes: &[u8]) {
-    let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
-        return;
-    };
-    let Some((files, mm)) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len))) else {
-        return;
-    };
+    let Some((files, rest)) = split(bytes) else { return };
+    let Some((mm, pagemap)) = split(rest) else { return };
     let page_map = PageMap::default();
     let process = TemplateProcess {
         mm,
+        pagemap,
         page_map: &page_map,
         path: "/template",
     };
-    drop(images::map_templates(files, &[process]));
+    drop(images::map_templates(files, &[process], |path| path.starts_with('/')));
 }
 
 /// A pagemap with its pages image: decompressed, compressed, in `scratch`, which must be empty.
 pub fn pages(bytes: &[u8], scratch: &Path) {
-    let Some((len, rest)) = bytes.split_first_chunk::<2>() else {
-        return;
-    };
-    let Some((pagemap, pages)) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len))) else {
-        return;
-    };
+    let Some((pagemap, pages)) = split(bytes) else { return };
     let Ok(map) = StoredPagemap::parse(pagemap) else { return };
     // A run without blocks takes its size in the file; zero blocks take none, so what they stand for is kept small here.
     if map.runs.iter().map(|r| r.pages).sum::<u64>() > 1024 {
@@ -280,7 +278,10 @@ mod tests {
         put(
             "template",
             "small",
-            &pair(&golden("files.img"), &golden("mm-11597.img")),
+            &pair(
+                &golden("files.img"),
+                &pair(&golden("mm-11597.img"), &golden("pagemap-11597.img")),
+            ),
         );
         put(
             "pages",

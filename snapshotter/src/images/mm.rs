@@ -232,7 +232,7 @@ impl MmImage {
             piece(Changed {
                 start: Some(range.start),
                 end: Some(range.end),
-                pgoff: Some(offset + (range.start - vma.start)),
+                pgoff: Some(offset.wrapping_add(range.start - vma.start)),
                 ..Changed::default()
             })
         };

@@ -276,7 +276,7 @@ fn fold(
         plan.layout.folded.push(FoldedArea {
             area,
             file: name.to_owned(),
-            offset: mapping.offset + (area.first.0 - pages.start.0) * page,
+            offset: mapping.offset.wrapping_add((area.first.0 - pages.start.0) * page),
         });
     }
     if !parts.is_empty() {
