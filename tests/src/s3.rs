@@ -45,8 +45,6 @@ pub struct Asked {
     pub what: String,
     /// When it came.
     pub at: Instant,
-    /// When its answer began, if it has.
-    pub answered: Option<Instant>,
 }
 
 /// What the line's connections share.
@@ -60,15 +58,10 @@ struct Shared {
 }
 
 impl Shared {
-    /// Notes a request that has come; answers its number.
-    fn note(&self, what: String) -> usize {
-        let mut asked = self.asked.lock().unwrap();
-        asked.push(Asked {
-            what,
-            at: Instant::now(),
-            answered: None,
-        });
-        asked.len() - 1
+    /// Notes a request that has come.
+    fn note(&self, what: String) {
+        let at = Instant::now();
+        self.asked.lock().unwrap().push(Asked { what, at });
     }
 }
 
@@ -216,7 +209,6 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
     client.set_nodelay(true)?;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let last = Mutex::new(None);
     let asking = async {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -225,7 +217,7 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
                 return to_server.shutdown().await;
             }
             if let Some(what) = head_of(&buffer[..read]) {
-                *last.lock().unwrap() = Some(shared.note(what));
+                shared.note(what);
                 tokio::time::sleep(Duration::from_millis(shared.delay_ms.load(Ordering::Relaxed))).await;
             }
             if buffer[..read].windows(CHUNK.len()).any(|w| w == CHUNK) {
@@ -252,23 +244,9 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
             to_server.write_all(&buffer[..read]).await?;
         }
     };
-    let answering = async {
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            let read = from_server.read(&mut buffer).await?;
-            if read == 0 {
-                return to_client.shutdown().await;
-            }
-            if let Some(at) = last.lock().unwrap().take()
-                && let Some(asked) = shared.asked.lock().unwrap().get_mut(at)
-            {
-                asked.answered = Some(Instant::now());
-            }
-            to_client.write_all(&buffer[..read]).await?;
-        }
-    };
+    let answering = tokio::io::copy(&mut from_server, &mut to_client);
     tokio::select! {
         asked = asking => asked,
-        answered = answering => answered,
+        answered = answering => answered.map(drop),
     }
 }

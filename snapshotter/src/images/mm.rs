@@ -302,6 +302,7 @@ mod tests {
                 flags,
                 status,
                 madv,
+                ..VmaEntry::default()
             }
             .encode_to_vec()
         };

@@ -10,6 +10,7 @@
     reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
 )]
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 use rekindle_init::causes::chain;
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, SourceError};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
-use rekindle_snapshotter::{PageIndex, PageMap, RegionReader};
+use rekindle_snapshotter::{Digest, PageIndex, PageMap, RegionReader};
 use tokio::runtime::Handle;
 
 use super::edit::MAPPED_MAX;
@@ -29,8 +30,9 @@ use super::ready::ReadyPages;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
-/// Regions filled at once in the background.
-const BACKGROUND: usize = 4;
+/// Chunks that the background fills from at once: as many are asked for together, so that what was forgotten in the working set
+/// is on its way before it is missed.
+const BACKGROUND: usize = 8;
 
 /// Size of a template's file: as a mapping may grow by `mremap`, there must be file behind all it could grow to. Sparse.
 const FILE_BYTES: u64 = 1 << 50;
@@ -177,12 +179,14 @@ impl Template {
     /// # Errors
     /// When one cannot be had.
     pub async fn bring(&self, addresses: &[u64]) -> Result<(), SourceError> {
-        for process in &self.processes {
-            for index in addresses.iter().filter_map(|a| process.index(a / PAGE)) {
-                self.fill_region(process, index).await?;
-            }
-        }
-        Ok(())
+        let missing = self.pages_at(addresses).into_iter();
+        let missing = missing.filter(|page| self.held(*page) == Held::Absent);
+        // At once: each may be in another chunk.
+        let brought = missing.filter_map(|page| {
+            let process = self.process(page.pid)?;
+            Some(self.fill_region(process, process.index(page.page)?))
+        });
+        futures::future::try_join_all(brought).await.map(drop)
     }
 
     /// The pages with these addresses, of all processes that have them.
@@ -214,22 +218,28 @@ impl Template {
         }
     }
 
-    /// Fills everything that is still missing, a few regions at a time.
+    /// Fills everything that is still missing, from a few chunks at a time.
     ///
     /// # Errors
     /// The first region that cannot be had; what was filled stays.
     pub async fn fill_all(&self) -> Result<(), SourceError> {
         use futures::TryStreamExt;
-        let missing = self.processes.iter().flat_map(|p| {
-            (0..p.map.regions().len())
-                .filter(|i| !p.is_full(*i))
-                .map(move |i| (p, i))
-        });
-        futures::stream::iter(missing.map(Ok))
-            .try_for_each_concurrent(BACKGROUND, |(process, index)| async move {
-                // Instances that start meanwhile come first.
-                tokio::task::yield_now().await;
-                self.fill_region(process, index).await
+        let mut by_chunk: BTreeMap<Digest, Vec<(&ProcessTemplate, usize)>> = BTreeMap::new();
+        for process in &self.processes {
+            for (index, region) in process.map.regions().iter().enumerate() {
+                if let Some(payload) = region.payload.filter(|_| !process.is_full(index)) {
+                    by_chunk.entry(payload.chunk.id).or_default().push((process, index));
+                }
+            }
+        }
+        futures::stream::iter(by_chunk.into_values().map(Ok))
+            .try_for_each_concurrent(BACKGROUND, |regions| async move {
+                for (process, index) in regions {
+                    // Instances that start meanwhile come first.
+                    tokio::task::yield_now().await;
+                    self.fill_region(process, index).await?;
+                }
+                Ok(())
             })
             .await
     }
