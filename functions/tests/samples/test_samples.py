@@ -126,7 +126,7 @@ class Samples(unittest.TestCase):
         for _ in range(2):
             answer = sample.json("/all")
             self.assertTrue(answer["ok"], [result for result in answer["results"] if not result["ok"]])
-            self.assertEqual(9, len(answer["results"]))
+            self.assertEqual(10, len(answer["results"]))
 
     def test_http_rust_greets_echoes_and_counts_hooks(self):
         sample = self.started("http-rust")
