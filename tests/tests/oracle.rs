@@ -184,7 +184,10 @@ fn a_lazy_restore_gives_the_memory_that_an_eager_one_gives_byte_for_byte() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.ends_with(".img") {
             let [was, is] = [images.path(), &exported].map(|d| std::fs::read(d.join(&name)).unwrap());
-            assert!(was == is, "{name} is exported otherwise than CRIU wrote it");
+            assert!(
+                is_as_far_as_kept(&was, &is, name.starts_with("pages-")),
+                "{name} is exported otherwise than CRIU wrote it"
+            );
         }
     }
 
@@ -221,6 +224,13 @@ fn a_lazy_restore_gives_the_memory_that_an_eager_one_gives_byte_for_byte() {
             );
         }
     });
+}
+
+/// Whether a file is what it was. Of memory, the worker punches out of the dump what it has read: such pages read as zero when
+/// the dump is copied. They are compared with the memory of the original below.
+fn is_as_far_as_kept(was: &[u8], is: &[u8], memory: bool) -> bool {
+    let same = |(was, is): (&[u8], &[u8])| was == is || memory && was.iter().all(|b| *b == 0);
+    was.len() == is.len() && std::iter::zip(was.chunks(PAGE), is.chunks(PAGE)).all(same)
 }
 
 /// The function's first process, by its pid inside.
