@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use http::Method;
+use http::{Method, StatusCode};
 use rekindle_snapshotter::{Acceleration, RegionSize};
 use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,9 @@ async fn measure(args: &Args, folder: &Path, region: RegionSize, acceleration: A
             .call(Method::GET, &format!("/function/pattern{path}"), &headers)
             .await?;
         let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
-        let answer = answer.of_function()?;
+        if answer.status != StatusCode::OK {
+            bail!("{}: {}", answer.status, answer.text());
+        }
         if answer.header(START) != "restored" {
             bail!("the instance was {}, not restored", answer.header(START));
         }
