@@ -130,18 +130,20 @@ impl Record {
 
     /// Writes it; returns where.
     pub(crate) fn write(&self, args: &Args) -> Result<PathBuf> {
-        let path = match &args.json {
-            Some(path) => path.clone(),
-            None => {
-                let stamp = self.date.replace(['-', ':'], "");
-                checkout()
-                    .join("load-tests/results")
-                    .join(format!("{stamp}-{}.json", self.revision))
-            }
-        };
+        let path = place(args.json.as_deref(), &self.date, &self.revision, "");
         write_json(self, &path)?;
         Ok(path)
     }
+}
+
+/// Where a record goes: to `asked`, else among the results, by its date, its revision and its `kind`.
+pub(crate) fn place(asked: Option<&Path>, date: &str, revision: &str, kind: &str) -> PathBuf {
+    let by_name = || {
+        let stamp = date.replace(['-', ':'], "");
+        let results = checkout().join("load-tests/results");
+        results.join(format!("{stamp}-{revision}{kind}.json"))
+    };
+    asked.map_or_else(by_name, Path::to_path_buf)
 }
 
 /// Writes a record.

@@ -109,14 +109,7 @@ pub(crate) fn run(all: &Args, args: &CodecArgs) -> Result<()> {
     if args.process > 0 {
         record.processes = process::run(all, args.process, &args.regions, args.acceleration)?;
     }
-    let path = match &args.json {
-        Some(path) => path.clone(),
-        None => {
-            let stamp = record.date.replace(['-', ':'], "");
-            let results = crate::args::checkout().join("load-tests/results");
-            results.join(format!("{stamp}-{}-codec.json", record.revision))
-        }
-    };
+    let path = record::place(args.json.as_deref(), &record.date, &record.revision, "-codec");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));

@@ -115,14 +115,7 @@ pub(crate) fn run(args: &PagerArgs) -> Result<()> {
         case.first_touches.read();
         case.waited.read();
     }
-    let path = match &args.json {
-        Some(path) => path.clone(),
-        None => {
-            let stamp = record.date.replace(['-', ':'], "");
-            let results = crate::args::checkout().join("load-tests/results");
-            results.join(format!("{stamp}-{}-pager.json", record.revision))
-        }
-    };
+    let path = record::place(args.json.as_deref(), &record.date, &record.revision, "-pager");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));
