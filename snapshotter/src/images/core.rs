@@ -3,9 +3,7 @@
 //! The kernel writes there as soon as CRIU has registered it, which is before anybody else could touch the process's
 //! memory.
 
-use prost::Message as _;
-
-use super::{ImageError, framing};
+use super::{ImageError, first_message, framing};
 
 const KIND: &str = "core";
 const CORE_MAGIC: u32 = 0x5505_3847;
@@ -33,12 +31,7 @@ struct RseqEntry {
 /// The restartable-sequences area of the thread: address and bytes; `None` if it registered none.
 pub fn rseq_area(image: &[u8]) -> Result<Option<(u64, u32)>, ImageError> {
     let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-    let first = *entries.first().ok_or(ImageError::Empty(KIND))?;
-    let core = CoreEntry::decode(first).map_err(|cause| ImageError::Message {
-        kind: KIND,
-        entry: 0,
-        cause,
-    })?;
+    let core: CoreEntry = first_message(&entries, KIND)?;
     let rseq = core.thread.and_then(|t| t.rseq);
     Ok(rseq.filter(|r| r.address != 0).map(|r| (r.address, r.size)))
 }

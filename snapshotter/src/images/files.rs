@@ -31,8 +31,9 @@ struct RegularFile {
     pos: u64,
     #[prost(message, required, tag = "5")]
     owner: Owner,
-    #[prost(string, required, tag = "6")]
-    name: String,
+    /// Bytes: a path need not be UTF-8.
+    #[prost(bytes = "vec", required, tag = "6")]
+    name: Vec<u8>,
 }
 
 /// Who gets signals of a file: nobody.
@@ -54,7 +55,7 @@ struct Owner {
 pub(super) struct FilesImage<'a> {
     messages: Vec<&'a [u8]>,
     added: Vec<Vec<u8>>,
-    names: HashMap<u32, String>,
+    names: HashMap<u32, Vec<u8>>,
     last_id: u32,
 }
 
@@ -80,9 +81,9 @@ impl<'a> FilesImage<'a> {
         })
     }
 
-    /// The path of regular file `id`, as the processes saw it.
+    /// The path of regular file `id`, as the processes saw it, if it is UTF-8.
     pub(super) fn name(&self, id: u32) -> Option<&str> {
-        self.names.get(&id).map(String::as_str)
+        std::str::from_utf8(self.names.get(&id)?).ok()
     }
 
     /// Adds the regular file at `path`. Answers its id, unless there are no more.
@@ -91,7 +92,7 @@ impl<'a> FilesImage<'a> {
         self.last_id = id;
         let regular = RegularFile {
             id,
-            name: path.to_owned(),
+            name: path.as_bytes().to_vec(),
             ..RegularFile::default()
         };
         let entry = FileEntry {
@@ -107,4 +108,12 @@ impl<'a> FilesImage<'a> {
         let added = self.added.iter().map(Vec::as_slice);
         framing::image(FILES_MAGIC, self.messages.iter().copied().chain(added))
     }
+}
+
+/// The paths of regular files, by id; those that are not UTF-8 are shown as well as they can be.
+pub fn file_names(image: &[u8]) -> Result<HashMap<u32, String>, ImageError> {
+    let names = FilesImage::parse(image)?.names.into_iter();
+    Ok(names
+        .map(|(id, name)| (id, String::from_utf8_lossy(&name).into_owned()))
+        .collect())
 }

@@ -2,9 +2,7 @@
 //!
 //! It has no common magic number before its own.
 
-use prost::Message as _;
-
-use super::{ImageError, framing, wire};
+use super::{ImageError, first_message, framing, wire};
 
 const KIND: &str = "inventory";
 const INVENTORY_MAGIC: u32 = 0x5831_3116;
@@ -44,11 +42,7 @@ impl<'a> Inventory<'a> {
         let messages =
             framing::bare_entries(image, INVENTORY_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
         let (message, rest) = messages.split_first().ok_or(ImageError::Empty(KIND))?;
-        let entry = InventoryEntry::decode(*message).map_err(|cause| ImageError::Message {
-            kind: KIND,
-            entry: 0,
-            cause,
-        })?;
+        let entry: InventoryEntry = first_message(&messages, KIND)?;
         let mode = entry.compress.unwrap_or(0);
         let known = match entry.version {
             VERSION_PLAIN => mode == 0,

@@ -1,49 +1,16 @@
 //! `mm-PID.img` once more, for people and for conversions: every mapping with what it is of.
 
-use prost::Message as _;
-
-use super::{ImageError, framing};
-
-const KIND: &str = "mm";
-const MM_MAGIC: u32 = 0x5749_2820;
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct MmMappings {
-    #[prost(message, repeated, tag = "14")]
-    vmas: Vec<VmaEntry>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct VmaEntry {
-    #[prost(uint64, required, tag = "1")]
-    start: u64,
-    #[prost(uint64, required, tag = "2")]
-    end: u64,
-    #[prost(uint64, optional, tag = "3")]
-    pgoff: Option<u64>,
-    #[prost(uint64, optional, tag = "4")]
-    shmid: Option<u64>,
-    #[prost(uint32, optional, tag = "5")]
-    prot: Option<u32>,
-    #[prost(uint32, optional, tag = "6")]
-    flags: Option<u32>,
-    #[prost(uint32, optional, tag = "7")]
-    status: Option<u32>,
-}
+use super::ImageError;
+use super::mm::{MAP_GROWSDOWN, MAP_HUGETLB, MmImage, STATUS_FILE_PRIVATE, STATUS_HEAP};
 
 const MAP_SHARED: u32 = 0x1;
-const MAP_HUGETLB: u32 = 0x4_0000;
-const MAP_GROWSDOWN: u32 = 0x100;
-const STATUS_HEAP: u32 = 1 << 5;
 const STATUS_STACK: u32 = 1 << 1;
 const STATUS_VSYSCALL: u32 = 1 << 2;
 const STATUS_VDSO: u32 = 1 << 3;
 const STATUS_VVAR: u32 = 1 << 12;
-const STATUS_FILE_PRIVATE: u32 = 1 << 6;
 const STATUS_FILE_SHARED: u32 = 1 << 7;
 const STATUS_ANON_SHARED: u32 = 1 << 8;
 const STATUS_SYSVIPC: u32 = 1 << 10;
-const STATUS_GUARD: u32 = 1 << 16;
 /// The mapping belongs to a plugin, such as one for GPUs.
 const STATUS_PLUGIN: u32 = 1 << 27;
 
@@ -99,19 +66,10 @@ impl Mapping {
 
 /// The mappings in an mm image, by address. Ranges of guard pages inside them are none.
 pub fn parse_mappings(image: &[u8]) -> Result<Vec<Mapping>, ImageError> {
-    let entries = framing::entries(image, MM_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-    let first = *entries.first().ok_or(ImageError::Empty(KIND))?;
-    let mm = MmMappings::decode(first).map_err(|cause| ImageError::Message {
-        kind: KIND,
-        entry: 0,
-        cause,
-    })?;
-    let mut mappings = Vec::with_capacity(mm.vmas.len());
-    for vma in mm.vmas {
-        let (flags, status) = (vma.flags.unwrap_or(0), vma.status.unwrap_or(0));
-        if status & STATUS_GUARD != 0 {
-            continue;
-        }
+    let mm = MmImage::parse(image)?;
+    let mut mappings = Vec::new();
+    for (_, vma) in mm.entries() {
+        let (flags, status) = (vma.flags, vma.status);
         if vma.start >= vma.end {
             return Err(ImageError::Mapping { address: vma.start });
         }

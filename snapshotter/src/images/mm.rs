@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use prost::Message as _;
 
-use super::{ImageError, framing};
+use super::{ImageError, first_message, framing};
 
 const KIND: &str = "mm";
 const MM_MAGIC: u32 = 0x5749_2820;
@@ -50,21 +50,21 @@ struct MmEntry {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct VmaEntry {
+pub(super) struct VmaEntry {
     #[prost(uint64, required, tag = "1")]
-    start: u64,
+    pub(super) start: u64,
     #[prost(uint64, required, tag = "2")]
-    end: u64,
+    pub(super) end: u64,
     #[prost(uint64, optional, tag = "3")]
-    pgoff: Option<u64>,
+    pub(super) pgoff: Option<u64>,
     #[prost(uint64, optional, tag = "4")]
-    shmid: Option<u64>,
+    pub(super) shmid: Option<u64>,
     #[prost(uint32, optional, tag = "5")]
-    prot: Option<u32>,
+    pub(super) prot: Option<u32>,
     #[prost(uint32, required, tag = "6")]
-    flags: u32,
+    pub(super) flags: u32,
     #[prost(uint32, required, tag = "7")]
-    status: u32,
+    pub(super) status: u32,
     #[prost(uint64, optional, tag = "9")]
     madv: Option<u64>,
 }
@@ -91,15 +91,18 @@ struct Changed {
 /// An ordinary mapping.
 const STATUS_REGULAR: u32 = 1 << 0;
 /// The one whose end `brk` moves.
-const STATUS_HEAP: u32 = 1 << 5;
-const STATUS_FILE_PRIVATE: u32 = 1 << 6;
+pub(super) const STATUS_HEAP: u32 = 1 << 5;
+pub(super) const STATUS_FILE_PRIVATE: u32 = 1 << 6;
 const STATUS_ANON_PRIVATE: u32 = 1 << 9;
 /// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one: it overlaps the mapping it is in.
 const STATUS_GUARD: u32 = 1 << 16;
 const MAP_ANONYMOUS: u32 = 0x20;
 const PROT_EXEC: u32 = 4;
-/// `MAP_GROWSDOWN`, `MAP_LOCKED` and `MAP_HUGETLB`: what a private mapping of a file cannot be in their place.
-const FLAGS_OF_ANONYMOUS_ONLY: u32 = 0x100 | 0x2000 | 0x4_0000;
+pub(super) const MAP_GROWSDOWN: u32 = 0x100;
+const MAP_LOCKED: u32 = 0x2000;
+pub(super) const MAP_HUGETLB: u32 = 0x4_0000;
+/// What a private mapping of a file cannot be in the place of anonymous memory.
+const FLAGS_OF_ANONYMOUS_ONLY: u32 = MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB;
 const MADV_WIPEONFORK: u64 = 1 << 18;
 /// The kernel refuses it for a mapping of a file.
 const MADV_OF_ANONYMOUS_ONLY: u64 = MADV_WIPEONFORK;
@@ -142,13 +145,12 @@ pub(super) struct Part {
 impl MmImage {
     pub(super) fn parse(image: &[u8]) -> Result<Self, ImageError> {
         let entries = framing::entries(image, MM_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-        let first = *entries.first().ok_or(ImageError::Empty(KIND))?;
+        let entry: MmEntry = first_message(&entries, KIND)?;
         let malformed = |cause| ImageError::Message {
             kind: KIND,
             entry: 0,
             cause,
         };
-        let entry = MmEntry::decode(first).map_err(malformed)?;
         let decoded = entry.vmas.iter().map(|raw| VmaEntry::decode(raw.as_slice()));
         let vmas: Vec<VmaEntry> = decoded.collect::<Result<_, _>>().map_err(malformed)?;
         let guards = vmas.iter().filter(|v| v.status & STATUS_GUARD != 0);
@@ -166,10 +168,15 @@ impl MmImage {
         self.encode() == image
     }
 
+    /// What the image has of all mappings but guard ranges, as they come.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (usize, &VmaEntry)> {
+        let all = self.vmas.iter().enumerate();
+        all.filter(|(_, v)| v.status & STATUS_GUARD == 0)
+    }
+
     /// All mappings but guard ranges, as they come.
     pub(super) fn vmas(&self) -> impl Iterator<Item = (usize, Vma)> {
-        let real = self.vmas.iter().enumerate();
-        real.filter(|(_, v)| v.status & STATUS_GUARD == 0).map(|(at, v)| {
+        self.entries().map(|(at, v)| {
             (
                 at,
                 Vma {

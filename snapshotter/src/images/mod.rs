@@ -11,7 +11,6 @@ mod framing;
 mod inventory;
 mod mappings;
 mod mm;
-mod names;
 mod pagemap;
 mod stored;
 mod template;
@@ -20,15 +19,13 @@ pub(crate) mod testing;
 mod wire;
 
 pub use self::core::rseq_area;
+pub use files::file_names;
 pub use framing::FramingError;
 pub use inventory::Inventory;
 pub use mappings::{Backing, Mapping, parse_mappings};
 pub use mm::{Vma, parse_vmas, parse_wiped_on_fork};
-pub use names::file_names;
-pub use pagemap::{EagerRun, PagemapEntry, PagemapImage};
-pub use stored::{
-    BLOCK_BYTES_MAX, Blocks, PE_LAZY, PE_PARENT, PE_PAYLOAD_ALIGNED, PE_PRESENT, StoredPagemap, StoredRun,
-};
+pub use pagemap::{EagerRun, PE_LAZY, PE_PARENT, PE_PRESENT, PagemapEntry, PagemapImage};
+pub use stored::{BLOCK_BYTES_MAX, Blocks, PE_PAYLOAD_ALIGNED, StoredPagemap, StoredRun};
 pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,
 };
@@ -116,4 +113,10 @@ pub enum ImageError {
         /// Its address.
         address: u64,
     },
+}
+
+/// The first message of an image of kind `kind`.
+fn first_message<M: prost::Message + Default>(messages: &[&[u8]], kind: &'static str) -> Result<M, ImageError> {
+    let first = *messages.first().ok_or(ImageError::Empty(kind))?;
+    M::decode(first).map_err(|cause| ImageError::Message { kind, entry: 0, cause })
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use prost::Message as _;
 
-use super::{ImageError, framing};
+use super::{ImageError, first_message, framing, wire};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::PageIndex;
 
@@ -12,43 +12,96 @@ pub(super) const PAGEMAP_MAGIC: u32 = 0x5608_4025;
 pub(super) const KIND: &str = "pagemap";
 
 /// The pages are in the parent image.
-const PE_PARENT: u32 = 1 << 0;
+pub const PE_PARENT: u32 = 1 << 0;
 /// The pages may be restored lazily.
-const PE_LAZY: u32 = 1 << 1;
+pub const PE_LAZY: u32 = 1 << 1;
 /// The pages are in the pages image.
-const PE_PRESENT: u32 = 1 << 2;
+pub const PE_PRESENT: u32 = 1 << 2;
 
 /// Addresses end here: 57 bits.
-pub(super) const ADDRESS_END: u64 = 1 << 57;
+const ADDRESS_END: u64 = 1 << 57;
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct HeadMessage {
+struct HeadMessage {
     #[prost(uint32, required, tag = "1")]
-    pub(super) pages_id: u32,
+    pages_id: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct EntryMessage {
-    #[prost(uint64, required, tag = "1")]
-    pub(super) vaddr: u64,
-    /// Zero where the number is in `nr_pages`, as CRIU writes it from 4.0 on.
-    #[prost(uint32, required, tag = "2")]
-    pub(super) compat_nr_pages: u32,
-    #[prost(bool, optional, tag = "3")]
-    pub(super) in_parent: Option<bool>,
-    #[prost(uint32, optional, tag = "4")]
-    pub(super) flags: Option<u32>,
-    #[prost(uint64, optional, tag = "5")]
-    pub(super) nr_pages: Option<u64>,
-}
-
-/// Fields written after those of an entry's message: of a field that comes twice, the last counts.
-#[derive(Clone, PartialEq, prost::Message)]
-struct EntryChange {
+struct EntryMessage {
     #[prost(uint64, required, tag = "1")]
     vaddr: u64,
-    #[prost(uint64, required, tag = "5")]
-    nr_pages: u64,
+    /// Zero where the number is in `nr_pages`, as CRIU writes it from 4.0 on.
+    #[prost(uint32, required, tag = "2")]
+    compat_nr_pages: u32,
+    #[prost(bool, optional, tag = "3")]
+    in_parent: Option<bool>,
+    #[prost(uint32, optional, tag = "4")]
+    flags: Option<u32>,
+    #[prost(uint64, optional, tag = "5")]
+    nr_pages: Option<u64>,
+}
+
+/// Fields of an entry's message.
+pub(super) const FIELD_ADDRESS: u64 = 1;
+pub(super) const FIELD_PAGES: u64 = 5;
+
+/// An entry of a pagemap image as it stands there, its addresses checked.
+pub(super) struct RawEntry<'a> {
+    /// Which entry, from 1: the head is 0.
+    pub(super) number: usize,
+    pub(super) message: &'a [u8],
+    pub(super) address: u64,
+    pub(super) pages: u64,
+    /// `PE_*`.
+    pub(super) flags: u32,
+}
+
+/// The parts of a pagemap image, with what `of` makes of each entry: the number of its pages image, its head, its runs.
+pub(super) fn parse_with<T>(
+    image: &[u8],
+    of: impl Fn(RawEntry<'_>) -> Result<T, ImageError>,
+) -> Result<(u32, Vec<u8>, Vec<T>), ImageError> {
+    let messages = framing::entries(image, PAGEMAP_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let HeadMessage { pages_id } = first_message(&messages, KIND)?;
+    let mut runs = Vec::with_capacity(messages.len() - 1);
+    let mut end = 0;
+    for (number, message) in messages.iter().enumerate().skip(1) {
+        let fields = EntryMessage::decode(*message).map_err(|cause| ImageError::Message {
+            kind: KIND,
+            entry: number,
+            cause,
+        })?;
+        let entry = checked(number, message, &fields, end)?;
+        // Checked to be below the end of all addresses.
+        end = entry.address + entry.pages * PAGE_BYTES as u64;
+        runs.push(of(entry)?);
+    }
+    Ok((pages_id, messages[0].to_vec(), runs))
+}
+
+/// Entries come by address, whole pages each, below the end of all addresses.
+fn checked<'a>(number: usize, message: &'a [u8], fields: &EntryMessage, end: u64) -> Result<RawEntry<'a>, ImageError> {
+    let address = fields.vaddr;
+    let pages = fields.nr_pages.unwrap_or(u64::from(fields.compat_nr_pages));
+    let page = PAGE_BYTES as u64;
+    let last = pages.checked_mul(page).and_then(|b| b.checked_add(address));
+    if pages == 0 || last.is_none_or(|l| l > ADDRESS_END) || !address.is_multiple_of(page) || address < end {
+        return Err(ImageError::Range { address, pages });
+    }
+    // Images from before the flags say it by in_parent alone.
+    let in_parent = fields.in_parent.unwrap_or(false);
+    let mut flags = fields.flags.unwrap_or(if in_parent { 0 } else { PE_PRESENT });
+    if in_parent {
+        flags |= PE_PARENT;
+    }
+    Ok(RawEntry {
+        number,
+        message,
+        address,
+        pages,
+        flags,
+    })
 }
 
 /// A run of eager pages, and where in the pages image they lie.
@@ -84,32 +137,23 @@ pub struct PagemapImage {
     head: Vec<u8>,
 }
 
+impl PagemapEntry {
+    /// Its message, of these of its pages only.
+    fn part(&self, first: u64, pages: u64) -> Result<Vec<u8>, ImageError> {
+        wire::with_varint(&self.message, FIELD_ADDRESS, PageIndex(first).address())
+            .and_then(|message| wire::with_varint(&message, FIELD_PAGES, pages))
+            .map_err(|cause| ImageError::Wire { kind: KIND, cause })
+    }
+}
+
 impl PagemapImage {
     /// Read a pagemap image. One with pages that are elsewhere is refused.
     pub fn parse(image: &[u8]) -> Result<Self, ImageError> {
-        let messages =
-            framing::entries(image, PAGEMAP_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-        let (head, rest) = messages.split_first().ok_or(ImageError::Empty(KIND))?;
-        let malformed = |entry| {
-            move |cause| ImageError::Message {
-                kind: KIND,
-                entry,
-                cause,
-            }
-        };
-        let pages_id = HeadMessage::decode(*head).map_err(malformed(0))?.pages_id;
-        let mut entries = Vec::with_capacity(rest.len());
-        let mut end = 0;
-        for (at, message) in rest.iter().enumerate() {
-            let fields = EntryMessage::decode(*message).map_err(malformed(at + 1))?;
-            let entry = checked(&fields, message, end)?;
-            end = entry.first.0 + entry.pages;
-            entries.push(entry);
-        }
+        let (pages_id, head, entries) = parse_with(image, plain)?;
         Ok(Self {
             pages_id,
             entries,
-            head: head.to_vec(),
+            head,
         })
     }
 
@@ -135,7 +179,7 @@ impl PagemapImage {
     }
 
     /// The image of the eager runs but for `taken`, which [`Self::eager_in`] gave; and which of the pages it keeps, in order.
-    pub(super) fn encode_eager_without(&self, taken: &[EagerRun]) -> (Vec<u8>, Vec<EagerRun>) {
+    pub(super) fn encode_eager_without(&self, taken: &[EagerRun]) -> Result<(Vec<u8>, Vec<EagerRun>), ImageError> {
         let (mut messages, mut kept) = (vec![self.head.clone()], Vec::new());
         let (mut at, mut taken) = (0, taken.iter().peekable());
         for entry in self.entries.iter().filter(|e| !e.lazy) {
@@ -143,26 +187,23 @@ impl PagemapImage {
             let mut done = start;
             let mut keep = |first: u64, last: u64| {
                 if first < last {
-                    let changed = EntryChange {
-                        vaddr: first * PAGE_BYTES as u64,
-                        nr_pages: last - first,
-                    };
-                    messages.push([entry.message.as_slice(), &changed.encode_to_vec()].concat());
+                    messages.push(entry.part(first, last - first)?);
                     kept.push(EagerRun {
                         first: PageIndex(first),
                         pages: last - first,
                         at: at + (first - start),
                     });
                 }
+                Ok(())
             };
             while let Some(run) = taken.next_if(|run| run.first.0 < end) {
-                keep(done, run.first.0);
+                keep(done, run.first.0)?;
                 done = run.first.0 + run.pages;
             }
-            keep(done, end);
+            keep(done, end)?;
             at += entry.pages;
         }
-        (framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), kept)
+        Ok((framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), kept))
     }
 
     /// The image with those runs only that are not lazy: what a restore must find in its directory.
@@ -172,31 +213,19 @@ impl PagemapImage {
     }
 }
 
-fn checked(fields: &EntryMessage, message: &[u8], end: u64) -> Result<PagemapEntry, ImageError> {
-    let address = fields.vaddr;
-    let pages = fields.nr_pages.unwrap_or(u64::from(fields.compat_nr_pages));
-    let bytes = pages.checked_mul(PAGE_BYTES as u64);
-    let fits = bytes
-        .and_then(|b| b.checked_add(address))
-        .is_some_and(|e| e <= ADDRESS_END);
-    let first = PageIndex::containing(address);
-    if pages == 0 || !fits || !address.is_multiple_of(PAGE_BYTES as u64) || first.0 < end {
-        return Err(ImageError::Range { address, pages });
-    }
-    // Images from before the flags say it by in_parent alone.
-    let in_parent = fields.in_parent.unwrap_or(false);
-    let flags = fields.flags.unwrap_or(if in_parent { PE_PARENT } else { PE_PRESENT });
-    if in_parent || flags & PE_PARENT != 0 {
+fn plain(entry: RawEntry<'_>) -> Result<PagemapEntry, ImageError> {
+    let RawEntry { address, flags, .. } = entry;
+    if flags & PE_PARENT != 0 {
         return Err(ImageError::Parent { address });
     }
     if flags & PE_PRESENT == 0 {
         return Err(ImageError::Absent { address });
     }
     Ok(PagemapEntry {
-        first,
-        pages,
+        first: PageIndex::containing(address),
+        pages: entry.pages,
         lazy: flags & PE_LAZY != 0,
-        message: message.to_vec(),
+        message: entry.message.to_vec(),
     })
 }
 

@@ -10,27 +10,19 @@
 
 use prost::Message as _;
 
-use super::pagemap::{ADDRESS_END, EntryMessage, HeadMessage, KIND, PAGEMAP_MAGIC};
+use super::pagemap::{FIELD_ADDRESS, FIELD_PAGES, KIND, PAGEMAP_MAGIC, PE_PARENT, PE_PRESENT, RawEntry, parse_with};
 use super::{ImageError, framing, wire};
 use crate::codec::PAGE_BYTES;
 
-/// The pages are in the parent image.
-pub const PE_PARENT: u32 = 1 << 0;
-/// The pages may be restored lazily.
-pub const PE_LAZY: u32 = 1 << 1;
-/// The pages are in the pages image.
-pub const PE_PRESENT: u32 = 1 << 2;
 /// The run's bytes begin at a multiple of the page size.
 pub const PE_PAYLOAD_ALIGNED: u32 = 1 << 3;
 
 /// Most bytes of memory in a block.
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
 
-const FIELD_ADDRESS: u64 = 1;
 const FIELD_COMPAT_PAGES: u64 = 2;
 const FIELD_IN_PARENT: u64 = 3;
 const FIELD_FLAGS: u64 = 4;
-const FIELD_PAGES: u64 = 5;
 const FIELD_BLOCKS: u64 = 6;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -152,31 +144,8 @@ fn edited(result: Result<Vec<u8>, wire::WireError>) -> Result<Vec<u8>, ImageErro
 impl StoredPagemap {
     /// Read a pagemap image. Every count is checked; memory used is proportional to `image`.
     pub fn parse(image: &[u8]) -> Result<Self, ImageError> {
-        let messages =
-            framing::entries(image, PAGEMAP_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
-        let (head, rest) = messages.split_first().ok_or(ImageError::Empty(KIND))?;
-        let malformed = |entry| {
-            move |cause| ImageError::Message {
-                kind: KIND,
-                entry,
-                cause,
-            }
-        };
-        let pages_id = HeadMessage::decode(*head).map_err(malformed(0))?.pages_id;
-        let mut runs = Vec::with_capacity(rest.len());
-        let mut end = 0;
-        for (at, message) in rest.iter().enumerate() {
-            let fields = EntryMessage::decode(*message).map_err(malformed(at + 1))?;
-            let blocks = BlocksOnly::decode(*message).map_err(malformed(at + 1))?.blocks;
-            let run = checked(&fields, blocks, message, end)?;
-            end = run.end();
-            runs.push(run);
-        }
-        Ok(Self {
-            pages_id,
-            runs,
-            head: head.to_vec(),
-        })
+        let (pages_id, head, runs) = parse_with(image, stored)?;
+        Ok(Self { pages_id, runs, head })
     }
 
     /// The image with these runs instead.
@@ -221,28 +190,18 @@ impl StoredPagemap {
     }
 }
 
-fn checked(
-    fields: &EntryMessage,
-    blocks: Option<BlocksMessage>,
-    message: &[u8],
-    end: u64,
-) -> Result<StoredRun, ImageError> {
-    let address = fields.vaddr;
-    let pages = fields.nr_pages.unwrap_or(u64::from(fields.compat_nr_pages));
-    let page = PAGE_BYTES as u64;
-    let fits = pages.checked_mul(page).and_then(|b| b.checked_add(address));
-    if pages == 0 || fits.is_none_or(|e| e > ADDRESS_END) || !address.is_multiple_of(page) || address < end {
-        return Err(ImageError::Range { address, pages });
-    }
-    // Images from before the flags say it by in_parent alone.
-    let in_parent = fields.in_parent.unwrap_or(false);
-    let mut flags = fields.flags.unwrap_or(if in_parent { 0 } else { PE_PRESENT });
-    if in_parent {
-        flags |= PE_PARENT;
-    }
+fn stored(entry: RawEntry<'_>) -> Result<StoredRun, ImageError> {
+    let RawEntry {
+        address, pages, flags, ..
+    } = entry;
+    let message = BlocksOnly::decode(entry.message).map_err(|cause| ImageError::Message {
+        kind: KIND,
+        entry: entry.number,
+        cause,
+    })?;
     let contradicts =
         flags & PE_PRESENT != 0 && flags & PE_PARENT != 0 || flags & PE_PRESENT == 0 && flags & PE_PAYLOAD_ALIGNED != 0;
-    let blocks = match blocks {
+    let blocks = match message.blocks {
         Some(blocks) if flags & PE_PRESENT != 0 => {
             Some(checked_blocks(blocks, pages).ok_or(ImageError::Blocks { address })?)
         }
@@ -257,7 +216,7 @@ fn checked(
         pages,
         flags,
         blocks,
-        message: message.to_vec(),
+        message: entry.message.to_vec(),
     })
 }
 

@@ -199,7 +199,7 @@ fn map_template(
     }
     let areas = plan.layout.folded.iter().map(|f| f.area.first..f.area.end());
     let folded = pagemap.eager_in(&areas.collect::<Vec<_>>());
-    let (pagemap_image, kept) = pagemap.encode_eager_without(&folded);
+    let (pagemap_image, kept) = pagemap.encode_eager_without(&folded)?;
     Ok(Some(TemplateEdit {
         mm: mm.encode(),
         pagemap: pagemap_image,
