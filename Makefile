@@ -18,8 +18,11 @@ DENY := $(TOOLS)/bin/cargo-deny
 FUZZ := $(TOOLS)/bin/cargo-fuzz
 CARGO_ARGS ?=
 BENCH_ARGS ?=
+LOAD_ARGS ?=
+SCENARIOS ?=
+DURATION ?= 30s
 
-.PHONY: fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
+.PHONY: load fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -43,6 +46,11 @@ check: fmt clippy doc shell ## formatting, lints, documentation, scripts; cargo-
 
 bench: setup ## measure booted, restored and warm, next to a plain start and stock CRIU
 	cargo run --release --locked -p rekindle-bench -- $(BENCH_ARGS)
+
+load: setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m; LOAD_ARGS='--port 8080' for the running one)
+	@k6=$$(scripts/install-k6.sh) && \
+	cargo run --release --locked -p rekindle-bench -- load --k6 "$$k6" --duration $(DURATION) \
+		$(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(LOAD_ARGS)
 
 # Stable Rust: coverage needs no sanitizer, and there is next to no unsafe code to sanitize.
 TIME ?= 60

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 use crate::codec::CodecArgs;
+use crate::load::{LoadArgs, LoadReportArgs};
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
 use crate::subject::Subject;
@@ -39,16 +40,23 @@ pub(crate) struct Args {
     /// The CRIU binary of the peers and of the platform.
     #[arg(
         long,
+        global = true,
         value_name = "PATH",
         env = "FN_CRIU",
         default_value = "/usr/local/lib/rekindle/criu/criu"
     )]
     pub(crate) criu: PathBuf,
     /// The directory of `fn` and `rekindle-init`; by default this program's own.
-    #[arg(long, value_name = "DIR", env = "REKINDLE_BIN_DIR")]
+    #[arg(long, global = true, value_name = "DIR", env = "REKINDLE_BIN_DIR")]
     pub(crate) bin: Option<PathBuf>,
     /// The cache directory that has the root filesystems in `runtimes/`.
-    #[arg(long, value_name = "DIR", env = "FN_CACHE", default_value = "/var/cache/rekindle")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "FN_CACHE",
+        default_value = "/var/cache/rekindle"
+    )]
     pub(crate) cache: PathBuf,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -62,6 +70,10 @@ pub(crate) enum Command {
     PeerHost(PeerHostArgs),
     /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
+    /// Run k6's scenarios and write a report.
+    Load(LoadArgs),
+    /// Write the page and the plots of a load once more.
+    LoadReport(LoadReportArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
     Pager(PagerArgs),
     /// A process whose memory the pager serves.

@@ -5,13 +5,13 @@ use std::fs;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Rounds of the fixed loop: about 5 ms on a core of 2024.
 const LOOP_ROUNDS: u64 = 4_000_000;
 
 /// What figures cannot be read without.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// The kernel's release.
     kernel: String,

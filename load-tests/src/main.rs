@@ -7,16 +7,19 @@
 //!           └─ record (JSON) ─ report (tables)
 //! ```
 //!
-//! `pager` and `codec` measure one part alone: page faults, and how memory is stored.
+//! `pager` and `codec` measure one part alone: page faults, and how memory is stored. `load` puts a platform under k6's scenarios.
 
 mod args;
 mod client;
 mod codec;
+mod folder;
+mod load;
 mod machine;
 mod ours;
 mod pager;
 mod peers;
 mod platform;
+mod plot;
 mod record;
 mod report;
 mod rounds;
@@ -51,7 +54,8 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(Command::Pager(pager)) => return pager::run(pager).map(|()| ExitCode::SUCCESS),
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
-        Some(Command::PeerHost(_)) | None => {}
+        Some(Command::LoadReport(report)) => return load::report(report).map(|()| ExitCode::SUCCESS),
+        Some(Command::PeerHost(_) | Command::Load(_)) | None => {}
     }
     // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -62,9 +66,15 @@ fn run(args: &Args) -> Result<ExitCode> {
         runtime.block_on(peers::host::serve(host))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let measuring = async {
+        match &args.command {
+            Some(Command::Load(load)) => load::run(args, load).await,
+            _ => measure(args).await,
+        }
+    };
     runtime.block_on(async {
         tokio::select! {
-            outcome = measure(args) => outcome,
+            outcome = measuring => outcome,
             // What was started is dropped with `measure`, and so stopped.
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing was written"),
         }

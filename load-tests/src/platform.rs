@@ -30,8 +30,12 @@ pub(crate) struct Platform {
     child: Child,
     root: TempDir,
     port: u16,
-    programs: PathBuf,
+    programs: Programs,
 }
+
+/// The directory of `fn` and `rekindle-init`.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs(PathBuf);
 
 impl Platform {
     /// Starts one and waits until it is ready.
@@ -41,7 +45,7 @@ impl Platform {
 
     /// Starts one with these settings in its environment.
     pub(crate) async fn start_with(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
-        let programs = programs(args)?;
+        let programs = Programs::find(args)?;
         let runtimes = args.cache.join("runtimes");
         if !runtimes.join("python.tar").exists() {
             bail!(
@@ -62,7 +66,7 @@ impl Platform {
         // It stops, in good order, even when this program is killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "TERM"])
-            .arg(programs.join("fn"))
+            .arg(programs.cli())
             .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{port}"), "--criu"])
             .arg(&args.criu)
             .env("FN_DATA", root.path().join("data"))
@@ -113,21 +117,9 @@ impl Platform {
 
     /// Deploys the function in this folder by `fn deploy` and waits until its snapshot is live.
     pub(crate) fn deploy(&self, folder: &Path) -> Result<VersionInfo> {
-        let output = Command::new(self.programs.join("fn"))
-            .arg("deploy")
-            .arg(folder)
-            .args(["--json", "--wait", DEPLOY_LIMIT_S])
-            .env("FN_URL", format!("http://127.0.0.1:{}", self.port))
-            .env("FN_KEY", self.key()?)
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .output()
-            .context("fn deploy cannot be started")?;
-        if !output.status.success() {
-            let told = String::from_utf8_lossy(&output.stderr);
-            bail!("fn deploy {}: {}\n{}", folder.display(), told.trim(), self.log_tail());
-        }
-        let version: VersionInfo = serde_json::from_slice(&output.stdout).context("fn deploy told no version")?;
+        let url = format!("http://127.0.0.1:{}", self.port);
+        let deployed = self.programs.deploy(&url, &self.key()?, folder);
+        let version = deployed.with_context(|| format!("the end of the platform's log:\n{}", self.log_tail()))?;
         match &version.snapshot_error {
             Some(error) => bail!("{} has no snapshot: {error}", folder.display()),
             None => Ok(version),
@@ -136,7 +128,7 @@ impl Platform {
 
     /// Its program, and when that was built.
     pub(crate) fn program(&self) -> String {
-        let path = self.programs.join("fn");
+        let path = self.programs.cli();
         let built = fs::metadata(&path)
             .and_then(|m| m.modified())
             .map(humantime::format_rfc3339_seconds);
@@ -178,22 +170,68 @@ impl Drop for Platform {
     }
 }
 
-/// The directory of the programs under test.
-fn programs(args: &Args) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("the path of this program is not known")?;
-    let dir = match &args.bin {
-        Some(dir) => dir.clone(),
-        None => own.parent().map(Path::to_owned).unwrap_or_default(),
-    };
-    for name in ["fn", "rekindle-init"] {
-        if !dir.join(name).exists() {
+impl Programs {
+    /// Those named by `--bin`, else beside this program.
+    pub(crate) fn find(args: &Args) -> Result<Self> {
+        let own = std::env::current_exe().context("the path of this program is not known")?;
+        let dir = match &args.bin {
+            Some(dir) => dir.clone(),
+            None => own.parent().map(Path::to_owned).unwrap_or_default(),
+        };
+        for name in ["fn", "rekindle-init"] {
+            if !dir.join(name).exists() {
+                bail!(
+                    "{}: missing: run `make build`, or name its directory with --bin",
+                    dir.join(name).display()
+                );
+            }
+        }
+        Ok(Self(dir))
+    }
+
+    /// `fn`.
+    pub(crate) fn cli(&self) -> PathBuf {
+        self.0.join("fn")
+    }
+
+    /// Deploys the function in this folder by `fn deploy` and waits until it is live.
+    pub(crate) fn deploy(&self, url: &str, key: &str, folder: &Path) -> Result<VersionInfo> {
+        let mut command = self.client(url, key);
+        command
+            .arg("deploy")
+            .arg(folder)
+            .args(["--json", "--wait", DEPLOY_LIMIT_S]);
+        let output = command.output().context("fn deploy cannot be started")?;
+        if !output.status.success() {
+            let told = String::from_utf8_lossy(&output.stderr);
+            bail!("fn deploy {}: {}", folder.display(), told.trim());
+        }
+        serde_json::from_slice(&output.stdout).context("fn deploy told no version")
+    }
+
+    /// Removes a function with all its versions.
+    pub(crate) fn delete(&self, url: &str, key: &str, function: &str) -> Result<()> {
+        let mut command = self.client(url, key);
+        command.args(["delete", "--yes", function]);
+        let output = command.output().context("fn delete cannot be started")?;
+        if !output.status.success() {
             bail!(
-                "{}: missing: run `make build`, or name its directory with --bin",
-                dir.join(name).display()
+                "fn delete {function}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
             );
         }
+        Ok(())
     }
-    Ok(dir)
+
+    fn client(&self, url: &str, key: &str) -> Command {
+        let mut command = Command::new(self.cli());
+        command
+            .env("FN_URL", url)
+            .env("FN_KEY", key)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null());
+        command
+    }
 }
 
 /// A port that nobody listens on now.

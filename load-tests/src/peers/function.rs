@@ -1,6 +1,5 @@
 //! The function as a process on the host: the same bootstrap, the same files, the same environment as in an instance.
 
-use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::checkout;
+use crate::folder::copy;
 
 /// Debian's, which the platform's runtime has too; a shim of a version switcher in PATH would be measured with it.
 const PYTHON: &str = "/usr/bin/python3";
@@ -93,25 +93,6 @@ impl Function {
     }
 }
 
-/// Copies a folder without the bytecode in it.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir(to).with_context(|| format!("{}: cannot be made", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("{}: cannot be read", from.display()))? {
-        let path = entry
-            .with_context(|| format!("{}: cannot be read", from.display()))?
-            .path();
-        let Some(name) = path.file_name().filter(|n| *n != "__pycache__") else {
-            continue;
-        };
-        if path.is_dir() {
-            copy(&path, &to.join(name))?;
-        } else {
-            fs::copy(&path, to.join(name)).with_context(|| format!("{}: cannot be copied", path.display()))?;
-        }
-    }
-    Ok(())
-}
-
 /// A process of ours; killed when dropped, and gone then.
 pub(super) struct Running(Child);
 
@@ -149,24 +130,5 @@ impl Drop for Running {
         // It may have ended, which is what we want.
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_copy_has_every_file_but_no_bytecode() {
-        let dir = tempfile::tempdir().unwrap();
-        let from = dir.path().join("from");
-        fs::create_dir_all(from.join("package/__pycache__")).unwrap();
-        fs::write(from.join("main.py"), "1").unwrap();
-        fs::write(from.join("package/module.py"), "2").unwrap();
-        fs::write(from.join("package/__pycache__/module.pyc"), "3").unwrap();
-        let to = dir.path().join("to");
-        copy(&from, &to).unwrap();
-        assert_eq!(fs::read_to_string(to.join("package/module.py")).unwrap(), "2");
-        assert!(to.join("main.py").exists() && !to.join("package/__pycache__").exists());
     }
 }

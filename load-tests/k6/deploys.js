@@ -1,0 +1,40 @@
+// Deploys under load: RATE requests a second to a function of which a new version goes live again and again. Each version answers with
+// its own number; none of the requests may fail, and what is served must become newer.
+//
+// ARCHIVE names the function's packed folder (.tar.gz); `make load` makes it. Without it nothing is deployed.
+
+import { sleep } from 'k6';
+
+import { deployCount, deployed, deploys, thresholds } from './lib/metrics.js';
+import { deploy, invoke } from './lib/platform.js';
+import { deployEvery, duration, rate } from './lib/settings.js';
+
+export { handleSummary } from './lib/summary.js';
+
+const archive = __ENV.ARCHIVE ? open(__ENV.ARCHIVE, 'b') : null;
+
+export const options = {
+  scenarios: {
+    load: { executor: 'constant-arrival-rate', rate, duration: `${duration}s`, preAllocatedVUs: 40, maxVUs: 200 },
+    deploys: { executor: 'constant-vus', exec: 'deployer', vus: 1, duration: `${duration}s`, gracefulStop: '150s' },
+  },
+  thresholds: thresholds(archive === null ? {} : { fn_deployed: ['rate==1'], fn_deploy_count: ['count>0'] }),
+};
+
+export default () => invoke('deployed', '/', (answer) => /^version [0-9]+$/.test(answer.body));
+
+export const deployer = () => {
+  sleep(deployEvery);
+  if (archive === null) return;
+  const began = Date.now();
+  try {
+    const { version, function: fn } = deploy(archive);
+    deploys.add(Date.now() - began, { fn });
+    deployCount.add(1);
+    deployed.add(true);
+    console.info(`version ${version} is live`);
+  } catch (error) {
+    deployed.add(false);
+    console.error(String(error));
+  }
+};

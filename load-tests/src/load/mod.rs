@@ -1,0 +1,195 @@
+//! `rekindle-bench load`: a platform under k6's scenarios, and the report of it.
+//!
+//! ```text
+//! target (own or running) ── folders deployed ──> for each scenario: k6 ──samples──> points ─┐
+//!                                                                    pool ──levels───────────┴─> record.json ─> plots ─> index.html
+//! ```
+
+mod args;
+mod folders;
+mod histogram;
+mod k6;
+mod page;
+mod plots;
+mod points;
+mod pool;
+mod record;
+mod scenario;
+mod target;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+pub(crate) use args::{LoadArgs, LoadReportArgs};
+use k6::K6;
+use record::{LoadRecord, Ran};
+use scenario::{MANY, Scenario};
+use target::Target;
+
+use crate::args::Args;
+use crate::record::{told, write_json};
+
+/// The settings with which the number of functions of `popularity` is told.
+const MANY_SETTING: &str = "MANY";
+
+/// Runs the load and writes its report. The exit code is a failure when a threshold was crossed.
+pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
+    let k6 = K6::find(load.k6.as_deref(), &args.cache)?;
+    let scenarios = if load.scenarios.is_empty() {
+        Scenario::ALL.to_vec()
+    } else {
+        load.scenarios.clone()
+    };
+    let mut record = LoadRecord::begin();
+    eprintln!(
+        "{} for {} each, on {}",
+        names(&scenarios),
+        humantime::format_duration(load.duration),
+        record.machine
+    );
+    let folders = tempfile::Builder::new()
+        .prefix("rekindle-load-")
+        .tempdir()
+        .context("no temporary directory")?;
+    let target = Target::of(args, load, &[]).await?;
+    record.platform = target.told();
+    record.k6 = k6.version().to_owned();
+    record.duration_s = load.duration.as_secs_f64();
+    record.settings.clone_from(&load.settings);
+
+    let environment = environment(load, &target)?;
+    let deployed = deploy(&target, &scenarios, many(&environment)?, folders.path())?;
+    let outcome = measure(&mut record, load, &k6, &target, &scenarios, &environment, &folders).await;
+    for function in &deployed {
+        // What is left of a load is in nobody's way; that it could not be removed is told, not a failure.
+        if let Err(error) = target.remove(function) {
+            eprintln!("{error:#}");
+        }
+    }
+    record.end();
+    let dir = record.place(load.out.as_deref());
+    write(&record, &dir)?;
+    page::print(&record);
+    println!("\nreport: {}", told(&dir.join("index.html")));
+    // What ran before a scenario that could not be run is in the report all the same.
+    outcome?;
+    let crossed: Vec<String> = record
+        .crossed()
+        .map(|(s, t)| format!("{}: {} {}", s.name(), t.metric, t.limit))
+        .collect();
+    if !crossed.is_empty() {
+        eprintln!("thresholds crossed:\n  {}", crossed.join("\n  "));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `rekindle-bench load-report`: the page and the plots once more, from a record.
+pub(crate) fn report(args: &LoadReportArgs) -> Result<()> {
+    let path = &args.record;
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let record: LoadRecord =
+        serde_json::from_str(&text).with_context(|| format!("{}: no record of a load", path.display()))?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    page::write(&record, dir)?;
+    println!("report: {}", told(&dir.join("index.html")));
+    Ok(())
+}
+
+fn write(record: &LoadRecord, dir: &Path) -> Result<()> {
+    write_json(record, &dir.join("record.json"))?;
+    page::write(record, dir)
+}
+
+async fn measure(
+    record: &mut LoadRecord,
+    load: &LoadArgs,
+    k6: &K6,
+    target: &Target,
+    scenarios: &[Scenario],
+    environment: &BTreeMap<String, String>,
+    folders: &TempDir,
+) -> Result<()> {
+    for scenario in scenarios {
+        let mut environment = environment.clone();
+        if *scenario == Scenario::Deploys {
+            let function = &scenario.wants(0)[0].name;
+            let archive = folders::pack(&folders.path().join(function))?;
+            environment.insert("ARCHIVE".to_owned(), archive.display().to_string());
+        }
+        eprintln!("{}", scenario.name());
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let (began, started) = (SystemTime::now(), Instant::now());
+        let (k6, scenario, otlp) = (k6.clone(), *scenario, load.otlp.clone());
+        let dir = folders.path().to_owned();
+        let running = tokio::task::spawn_blocking(move || k6.run(scenario, &environment, otlp.as_deref(), &dir, began));
+        let watching = pool::watch(target, stopped);
+        let ran = async {
+            let outcome = running.await.context("k6 was not waited for")?;
+            // Nobody listens only if the watching has ended already.
+            let _listening = stop.send(true);
+            outcome
+        };
+        let (outcome, levels) = tokio::join!(ran, watching);
+        let k6::Outcome { tally, thresholds, log } =
+            outcome.with_context(|| format!("scenario {}", scenario.name()))?;
+        eprintln!(
+            "{}: {} answers, {} failures",
+            scenario.name(),
+            tally.answers(),
+            tally.failures()
+        );
+        record.scenarios.push(Ran {
+            scenario,
+            took_s: started.elapsed().as_secs_f64(),
+            tally,
+            thresholds,
+            levels,
+            log,
+        });
+    }
+    Ok(())
+}
+
+/// What k6 is told: the platform, how long, and the settings.
+fn environment(load: &LoadArgs, target: &Target) -> Result<BTreeMap<String, String>> {
+    let seconds = load.duration.as_secs().max(1);
+    let mut out = BTreeMap::from([
+        ("FN_URL".to_owned(), target.url()),
+        ("FN_KEY".to_owned(), target.key.clone()),
+        ("PREFIX".to_owned(), scenario::PREFIX.to_owned()),
+        ("DURATION".to_owned(), format!("{seconds}s")),
+        (MANY_SETTING.to_owned(), MANY.to_string()),
+    ]);
+    out.extend(load.settings.iter().cloned());
+    Ok(out)
+}
+
+fn many(environment: &BTreeMap<String, String>) -> Result<usize> {
+    let text = environment.get(MANY_SETTING).map_or("", String::as_str);
+    text.parse()
+        .with_context(|| format!("{MANY_SETTING}={text} is not a number"))
+}
+
+/// Deploys everything the scenarios call, once each; returns the functions' names.
+fn deploy(target: &Target, scenarios: &[Scenario], many: usize, dir: &Path) -> Result<BTreeSet<String>> {
+    let mut deployed = BTreeSet::new();
+    for wanted in scenarios.iter().flat_map(|s| s.wants(many)) {
+        if deployed.insert(wanted.name.clone()) {
+            let folder = folders::prepare(&wanted, dir)?;
+            target.deploy(&folder)?;
+        }
+    }
+    eprintln!("deployed {} functions", deployed.len());
+    Ok(deployed)
+}
+
+fn names(scenarios: &[Scenario]) -> String {
+    scenarios.iter().map(|s| s.name()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,97 @@
+//! The record of a load: what the page and its plots are made of. Written as JSON beside them.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::k6::Threshold;
+use super::points::Tally;
+use super::pool::Level;
+use super::scenario::Scenario;
+use crate::machine::{self, Machine};
+use crate::record::revision;
+
+/// How often the fixed loop runs before and after.
+const LOOPS: usize = 10;
+
+/// One run of `make load`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LoadRecord {
+    /// The commit of the checkout, with `-dirty` if something in it is not committed.
+    pub(crate) revision: String,
+    /// When it began, RFC 3339 in UTC.
+    pub(crate) date: String,
+    /// Where.
+    pub(crate) machine: Machine,
+    /// The share of all cores that others kept busy in the second before.
+    pub(crate) busy_before: f64,
+    /// The load average of the minute before.
+    pub(crate) load_before: f64,
+    /// A fixed piece of work, milliseconds, some times before and some times after: its spread is the machine's.
+    pub(crate) cpu_loop_ms: Vec<f64>,
+    /// The platform.
+    pub(crate) platform: String,
+    /// k6's version.
+    pub(crate) k6: String,
+    /// How long each scenario was to take, seconds.
+    pub(crate) duration_s: f64,
+    /// Settings that were not the scenarios' own.
+    pub(crate) settings: Vec<(String, String)>,
+    /// In the order they ran.
+    pub(crate) scenarios: Vec<Ran>,
+}
+
+/// One scenario.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Ran {
+    /// Which.
+    pub(crate) scenario: Scenario,
+    /// From k6's start to its end, seconds.
+    pub(crate) took_s: f64,
+    /// Everything k6 measured.
+    pub(crate) tally: Tally,
+    /// The limits.
+    pub(crate) thresholds: Vec<Threshold>,
+    /// The platform's instances meanwhile.
+    pub(crate) levels: Vec<Level>,
+    /// What k6 logged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) log: Vec<String>,
+}
+
+impl LoadRecord {
+    /// Of a load that begins now. Blocks for a second.
+    pub(crate) fn begin() -> Self {
+        Self {
+            revision: revision(),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            machine: Machine::this(),
+            busy_before: machine::busy(Duration::from_secs(1)),
+            load_before: machine::load(),
+            cpu_loop_ms: (0..LOOPS).map(|_| machine::cpu_loop()).collect(),
+            platform: String::new(),
+            k6: String::new(),
+            duration_s: 0.0,
+            settings: Vec::new(),
+            scenarios: Vec::new(),
+        }
+    }
+
+    /// It has ended now.
+    pub(crate) fn end(&mut self) {
+        self.cpu_loop_ms.extend((0..LOOPS).map(|_| machine::cpu_loop()));
+    }
+
+    /// Where it goes: the directory asked for, else one among the results.
+    pub(crate) fn place(&self, asked: Option<&Path>) -> PathBuf {
+        let file = crate::record::place(None, &self.date, &self.revision, "-load");
+        asked.map_or_else(|| file.with_extension(""), Path::to_path_buf)
+    }
+
+    /// The limits that did not hold, with their scenarios.
+    pub(crate) fn crossed(&self) -> impl Iterator<Item = (Scenario, &Threshold)> {
+        let all = self.scenarios.iter();
+        all.flat_map(|ran| ran.thresholds.iter().filter(|t| !t.met).map(|t| (ran.scenario, t)))
+    }
+}

@@ -1,0 +1,81 @@
+//! The platform under load: one of its own, or the one that runs already.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::args::LoadArgs;
+use crate::args::Args;
+use crate::platform::{Platform, Programs};
+
+/// Where the admin key of `make up`'s platform is.
+const KEY_FILE: &str = "/var/lib/rekindle/admin.key";
+
+/// A platform on this machine.
+pub(crate) struct Target {
+    /// Its gateway's.
+    pub(crate) port: u16,
+    /// The admin key.
+    pub(crate) key: String,
+    programs: Programs,
+    // Stopped when dropped.
+    own: Option<Platform>,
+}
+
+impl Target {
+    /// The one that runs already if its port is given, else one of its own with these settings in its environment.
+    pub(super) async fn of(args: &Args, load: &LoadArgs, settings: &[(&str, &str)]) -> Result<Self> {
+        let programs = Programs::find(args)?;
+        let Some(port) = load.port else {
+            let platform = Platform::start_with(args, settings).await?;
+            return Ok(Self {
+                port: platform.port(),
+                key: platform.key()?,
+                programs,
+                own: Some(platform),
+            });
+        };
+        let key = match &load.key {
+            Some(key) => key.clone(),
+            None => fs::read_to_string(KEY_FILE)
+                .with_context(|| format!("{KEY_FILE}: no admin key there: give the platform's with --key"))?,
+        };
+        Ok(Self {
+            port,
+            key: key.trim().to_owned(),
+            programs,
+            own: None,
+        })
+    }
+
+    /// Its address.
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Deploys the function in this folder and waits until its snapshot is live.
+    pub(super) fn deploy(&self, folder: &Path) -> Result<()> {
+        let version = self.programs.deploy(&self.url(), &self.key, folder)?;
+        match version.snapshot_error {
+            Some(error) => bail!("{} has no snapshot: {error}", folder.display()),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes a function with all its versions; one of its own goes with the platform.
+    pub(super) fn remove(&self, function: &str) -> Result<()> {
+        match self.own {
+            Some(_) => Ok(()),
+            None => self.programs.delete(&self.url(), &self.key, function),
+        }
+    }
+
+    /// What a reader of the report is told.
+    pub(super) fn told(&self) -> String {
+        match &self.own {
+            Some(platform) => format!("one of its own: {}", platform.program()),
+            None => format!("the one that runs at {}", self.url()),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Plots as SVG text: dark on light, labelled axes with units, logarithmic where a scale spans decades. Drawn by `plotters`, which works
+//! in-process without fonts or a browser and has logarithmic axes; nothing here knows what is plotted.
+
+mod lines;
+mod scale;
+
+pub(crate) use lines::{Line, Lines, lines};
+pub(crate) use scale::Axis;
+
+use plotters::style::RGBColor;
+
+/// Of every plot, pixels; SVG scales.
+const WIDTH: u32 = 860;
+const FONT: &str = "sans-serif";
+const INK: RGBColor = RGBColor(33, 37, 41);
+const FAINT: RGBColor = RGBColor(222, 226, 230);
+
+/// A colour that is readable on white.
+pub(crate) type Colour = RGBColor;
+
+/// Colours that can be told apart, also by most who do not see all of them (Okabe and Ito's, the yellow left out).
+pub(crate) const PALETTE: [Colour; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(73, 80, 87),
+];
+
+/// The colour of the `n`th thing.
+pub(crate) fn colour(n: usize) -> Colour {
+    PALETTE[n % PALETTE.len()]
+}
+
+/// Why a plot could not be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("the plot \"{title}\" cannot be drawn: {reason}")]
+pub(crate) struct PlotError {
+    title: String,
+    reason: String,
+}
+
+impl PlotError {
+    fn of(title: &str, reason: impl std::fmt::Display) -> Self {
+        let (title, reason) = (title.to_owned(), reason.to_string());
+        Self { title, reason }
+    }
+}
