@@ -8,7 +8,7 @@
 //!  pager        ◄── RegionReader (chunk cache on disk, else the store) ◄── PageMap::lookup(page)
 //! ```
 //!
-//! Byte layouts are in `docs/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`]. Only
+//! Byte layouts are in `docs/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`], [`GreedyDual`]. Only
 //! [`store`] talks to S3.
 
 mod bundle;
@@ -22,6 +22,7 @@ pub mod digest;
 mod flights;
 #[doc(hidden)]
 pub mod fuzz;
+mod greedy_dual;
 pub mod images;
 pub mod inspect;
 pub mod interchange;
@@ -38,11 +39,12 @@ pub mod working_set;
 
 pub use bundle::{BundleTooLarge, SectionError};
 pub use capture::{CaptureMeta, CaptureOptions, ExtraFile, PublishError, Published, publish};
-pub use chunks::{CacheError, ChunkCache, ReadError, RegionReader};
+pub use chunks::{CacheError, CacheUse, ChunkCache, ReadError, RegionReader};
 pub use codec::{Acceleration, Codec, RegionSize};
 pub use collect::{Owner, Publication, PublicationError};
 pub use delete::delete;
 pub use digest::Digest;
+pub use greedy_dual::GreedyDual;
 pub use inspect::inspect;
 pub use layer::{fetch_layer, publish_layer};
 pub use manifest::Manifest;

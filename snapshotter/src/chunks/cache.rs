@@ -1,5 +1,5 @@
-//! Chunks on this host's disk: one file each, named by the chunk's digest, at most so many bytes together. The chunk
-//! longest unused goes first.
+//! Chunks on this host's disk: one file each, named by the chunk's digest, at most so many bytes together. Which
+//! chunk goes first is greedy-dual's to say: small ones stay longer, as each costs a round trip; of equal ones the longest unused goes.
 //!
 //! Only whole chunks whose digest was checked are put in, by rename. What comes out is checked again by the reader
 //! (region by region), so a file that rots is noticed. All calls block for as long as the disk does. One process at a
@@ -12,11 +12,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::digest::Digest;
+use crate::greedy_dual::GreedyDual;
 use crate::pagemap::ChunkRef;
+
+/// What a round trip to the store takes, about, and how many bytes come in a second: which chunks are worth keeping only depends on
+/// their ratio.
+const ROUND_TRIP: Duration = Duration::from_millis(30);
+const BYTES_A_SECOND: u64 = 200 << 20;
+
+/// What it would take to have a chunk of `bytes` again.
+fn cost(bytes: u64) -> Duration {
+    ROUND_TRIP + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / BYTES_A_SECOND)
+}
 
 /// The cache's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,21 +50,38 @@ struct Inner {
     dir: PathBuf,
     max_bytes: u64,
     temporary: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    chunks: HashMap<Digest, Kept>,
+    /// How long each is.
+    chunks: HashMap<Digest, u64>,
     bytes: u64,
-    /// Counts uses; a chunk's last one says how long ago that was.
-    clock: u64,
+    worth: GreedyDual<Digest>,
+    evicted: u64,
+    evicted_bytes: u64,
 }
 
-#[derive(Debug)]
-struct Kept {
-    bytes: u64,
-    used: u64,
+/// How a cache is used. What is counted is counted from when it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Bytes in it, and how many there may be.
+    pub bytes: u64,
+    /// The limit.
+    pub max_bytes: u64,
+    /// Chunks in it.
+    pub chunks: u64,
+    /// Reads it answered.
+    pub hits: u64,
+    /// Chunks that had to be fetched.
+    pub misses: u64,
+    /// Chunks that had to go.
+    pub evicted: u64,
+    /// Their bytes.
+    pub evicted_bytes: u64,
 }
 
 impl ChunkCache {
@@ -70,6 +99,8 @@ impl ChunkCache {
                 dir: dir.to_owned(),
                 max_bytes,
                 temporary: AtomicU64::new(0),
+                hits: AtomicU64::new(0),
+                misses: AtomicU64::new(0),
                 state: Mutex::new(state),
             }),
         };
@@ -82,6 +113,25 @@ impl ChunkCache {
         self.inner.state.lock().bytes
     }
 
+    /// How it is used.
+    pub fn usage(&self) -> CacheUse {
+        let state = self.inner.state.lock();
+        CacheUse {
+            bytes: state.bytes,
+            max_bytes: self.inner.max_bytes,
+            chunks: state.chunks.len() as u64,
+            hits: self.inner.hits.load(Ordering::Relaxed),
+            misses: self.inner.misses.load(Ordering::Relaxed),
+            evicted: state.evicted,
+            evicted_bytes: state.evicted_bytes,
+        }
+    }
+
+    /// A chunk has to be fetched.
+    pub(super) fn missed(&self) {
+        self.inner.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether the chunk is in the cache; that may change at any moment.
     pub fn contains(&self, id: &Digest) -> bool {
         self.inner.state.lock().chunks.contains_key(id)
@@ -92,15 +142,16 @@ impl ChunkCache {
     pub(super) fn read(&self, id: &Digest, offset: u64, into: &mut [u8]) -> bool {
         {
             let mut state = self.inner.state.lock();
-            state.clock += 1;
-            let now = state.clock;
-            let Some(kept) = state.chunks.get_mut(id) else {
+            let Some(bytes) = state.chunks.get(id).copied() else {
                 return false;
             };
-            kept.used = now;
+            state.worth.used(*id, cost(bytes), bytes);
         }
         match fs::File::open(self.path(id)).and_then(|file| file.read_exact_at(into, offset)) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.inner.hits.fetch_add(1, Ordering::Relaxed);
+                true
+            }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(chunk = %id, error, "cached chunk cannot be read and is dropped");
@@ -125,11 +176,10 @@ impl ChunkCache {
             return written;
         }
         let mut state = self.inner.state.lock();
-        state.clock += 1;
-        let used = state.clock;
-        if let Some(before) = state.chunks.insert(chunk.id, Kept { bytes: len, used }) {
-            state.bytes -= before.bytes;
+        if let Some(before) = state.chunks.insert(chunk.id, len) {
+            state.bytes -= before;
         }
+        state.worth.used(chunk.id, cost(len), len);
         state.bytes += len;
         self.evict(&mut state, Some(&chunk.id));
         Ok(())
@@ -138,24 +188,26 @@ impl ChunkCache {
     /// Drop a chunk, as it was found corrupt.
     pub(super) fn remove(&self, id: &Digest) {
         let mut state = self.inner.state.lock();
-        if let Some(kept) = state.chunks.remove(id) {
-            state.bytes -= kept.bytes;
+        if let Some(bytes) = state.chunks.remove(id) {
+            state.bytes -= bytes;
         }
+        state.worth.forget(id);
         // If it is not there any more, all the better.
         drop(fs::remove_file(self.path(id)));
     }
 
     fn evict(&self, state: &mut State, but: Option<&Digest>) {
         while state.bytes > self.inner.max_bytes {
-            let candidates = state.chunks.iter().filter(|(id, _)| Some(*id) != but);
-            let Some((id, _)) = candidates
-                .min_by_key(|(_, kept)| kept.used)
-                .map(|(id, kept)| (*id, kept.used))
-            else {
+            let candidates = state.chunks.keys().filter(|id| Some(*id) != but);
+            let Some(id) = state.worth.least(candidates).copied() else {
                 return;
             };
-            if let Some(kept) = state.chunks.remove(&id) {
-                state.bytes -= kept.bytes;
+            state.worth.gone(&id);
+            state.worth.forget(&id);
+            if let Some(bytes) = state.chunks.remove(&id) {
+                state.bytes -= bytes;
+                state.evicted += 1;
+                state.evicted_bytes += bytes;
             }
             if let Err(error) = fs::remove_file(self.path(&id)) {
                 let error = &error as &dyn std::error::Error;
@@ -185,15 +237,9 @@ fn scan(dir: &Path) -> io::Result<State> {
     found.sort_unstable();
     let mut state = State::default();
     for (_, id, bytes) in found {
-        state.clock += 1;
         state.bytes += bytes;
-        state.chunks.insert(
-            id,
-            Kept {
-                bytes,
-                used: state.clock,
-            },
-        );
+        state.worth.used(id, cost(bytes), bytes);
+        state.chunks.insert(id, bytes);
     }
     Ok(state)
 }

@@ -5,5 +5,5 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{CacheError, ChunkCache};
+pub use cache::{CacheError, CacheUse, ChunkCache};
 pub use reader::{ReadError, RegionReader};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::cache::ChunkCache;
+use super::cache::{CacheUse, ChunkCache};
 use crate::codec::{self, DecodeError, RegionSize};
 use crate::digest::Digest;
 use crate::flights::Flights;
@@ -107,6 +107,11 @@ impl RegionReader {
         }
     }
 
+    /// How the cache is used.
+    pub fn cache_usage(&self) -> CacheUse {
+        self.inner.cache.usage()
+    }
+
     /// The region's plain bytes, checked. Fetches its chunk if it is not on this host.
     pub async fn read(&self, region: &Region) -> Result<Bytes, ReadError> {
         let Some(payload) = &region.payload else {
@@ -194,6 +199,7 @@ impl Inner {
         if let Some(bytes) = blocking(chunk, move || this.whole_local(chunk)).await? {
             return Ok(bytes);
         }
+        self.cache.missed();
         let result = Box::pin(self.fetch_checked(chunk)).await;
         if let Ok(bytes) = &result {
             let (this, bytes) = (self.clone(), bytes.clone());

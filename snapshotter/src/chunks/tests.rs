@@ -37,6 +37,11 @@ fn the_chunk_longest_unused_goes_first_and_a_restart_keeps_the_rest() {
     insert(&cache, 4);
     assert_eq!([1, 2, 3, 4].map(|seed| reads(&cache, seed)), [true, false, true, true]);
     assert_eq!((cache.bytes(), fs::read_dir(dir.path()).unwrap().count()), (3000, 3));
+    let usage = cache.usage();
+    assert_eq!(
+        (usage.chunks, usage.hits, usage.evicted, usage.evicted_bytes),
+        (3, 4, 1, 1000)
+    );
 
     fs::write(dir.path().join("tmp-7"), "unfinished").unwrap();
     fs::write(dir.path().join("stranger"), "?").unwrap();

@@ -1,0 +1,158 @@
+//! Which of what is kept goes first: greedy-dual (N. Young, 1994; by size: P. Cao and S. Irani, 1997). Pure.
+//!
+//! Each use gives a thing the worth of the clock, plus what it would cost to have it again for each byte it takes. What is worth
+//! least goes, and the clock goes on to what that was worth. So what is dear and small outlives what is cheap and large, but
+//! not for ever without being used; and among equals the longest unused goes first.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+/// What things are worth.
+#[derive(Debug)]
+pub struct GreedyDual<K> {
+    /// Nanoseconds a byte, as all worth is.
+    clock: f64,
+    uses: u64,
+    worth: HashMap<K, Worth>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+struct Worth {
+    value: f64,
+    /// Tells equals apart.
+    used: u64,
+}
+
+impl<K> Default for GreedyDual<K> {
+    fn default() -> Self {
+        Self {
+            clock: 0.0,
+            uses: 0,
+            worth: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone> GreedyDual<K> {
+    /// `key` is used, or kept from now on: it takes `bytes`, and to have it again would cost `cost`.
+    pub fn used(&mut self, key: K, cost: Duration, bytes: u64) {
+        self.uses += 1;
+        let worth = self.would_be(cost, bytes);
+        self.worth.insert(key, worth);
+    }
+
+    fn would_be(&self, cost: Duration, bytes: u64) -> Worth {
+        // Below 2^53 nanoseconds and bytes nothing is lost.
+        let value = self.clock + cost.as_nanos() as f64 / bytes.max(1) as f64;
+        let used = self.uses;
+        Worth { value, used }
+    }
+
+    /// What is worth least of `candidates`; those never used are worth nothing.
+    pub fn least<'a>(&self, candidates: impl Iterator<Item = &'a K>) -> Option<&'a K> {
+        let nothing = Worth { value: 0.0, used: 0 };
+        let worth = |key: &K| self.worth.get(key).copied().unwrap_or(nothing);
+        candidates.min_by(|a, b| {
+            let (a, b) = (worth(a), worth(b));
+            a.value.total_cmp(&b.value).then(a.used.cmp(&b.used))
+        })
+    }
+
+    /// Whether something that costs so much would be worth more, if it were used now, than `key` is.
+    pub fn would_outlive(&self, key: &K, cost: Duration, bytes: u64) -> bool {
+        let worth = self.worth.get(key).map_or(0.0, |w| w.value);
+        self.would_be(cost, bytes).value > worth
+    }
+
+    /// `key`, or a part of it, had to go: the clock goes on to what it was worth.
+    pub fn gone(&mut self, key: &K) {
+        if let Some(worth) = self.worth.get(key) {
+            self.clock = self.clock.max(worth.value);
+        }
+    }
+
+    /// Nothing more is to be known of `key`.
+    pub fn forget(&mut self, key: &K) {
+        self.worth.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn of_equals_the_longest_unused_goes_first() {
+        let mut kept = GreedyDual::default();
+        for key in [1, 2, 3] {
+            kept.used(key, MS, 100);
+        }
+        kept.used(1, MS, 100);
+        assert_eq!(kept.least([1, 2, 3].iter()), Some(&2));
+        assert_eq!(
+            kept.least([1, 2, 3, 4].iter()),
+            Some(&4),
+            "what was never used is worth nothing"
+        );
+        assert_eq!(kept.least([].iter()), None);
+    }
+
+    #[test]
+    fn what_is_dear_outlives_what_is_cheap_but_not_for_ever() {
+        let mut kept = GreedyDual::default();
+        kept.used(0, 10 * MS, 100);
+        for key in 1..=20 {
+            kept.used(key, MS, 100);
+            let least = *kept.least([0, key].iter()).unwrap();
+            if key <= 9 {
+                assert_eq!(least, key);
+            }
+            kept.gone(&least);
+            kept.forget(&least);
+            if least == 0 {
+                return;
+            }
+        }
+        panic!("it was never used again, and stays");
+    }
+
+    #[test]
+    fn a_newcomer_outlives_only_what_is_worth_less() {
+        let mut kept = GreedyDual::default();
+        kept.used("old", 2 * MS, 100);
+        assert!(!kept.would_outlive(&"old", MS, 100));
+        assert!(kept.would_outlive(&"old", 3 * MS, 100));
+        kept.used("other", 4 * MS, 100);
+        kept.gone(&"other");
+        assert!(kept.would_outlive(&"old", MS, 100), "time has passed");
+    }
+
+    proptest! {
+        #[test]
+        fn the_clock_never_goes_back_and_the_least_is_the_least(
+            steps in proptest::collection::vec((0_u8..8, 0_u64..50, 1_u64..5000, any::<bool>()), 1..200)
+        ) {
+            let mut kept = GreedyDual::default();
+            let all: Vec<u8> = (0..8).collect();
+            for (key, cost, bytes, evict) in steps {
+                let clock = kept.clock;
+                if evict {
+                    let least = *kept.least(all.iter()).unwrap();
+                    let value = |k: &u8| kept.worth.get(k).map_or(0.0, |w| w.value);
+                    prop_assert!(all.iter().all(|k| value(&least) <= value(k)));
+                    kept.gone(&least);
+                    kept.forget(&least);
+                } else {
+                    kept.used(key, MS * cost as u32, bytes);
+                    prop_assert!(kept.worth[&key].value >= kept.clock);
+                }
+                prop_assert!(kept.clock >= clock);
+            }
+        }
+    }
+}
