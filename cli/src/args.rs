@@ -7,11 +7,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 
 mod codec;
+mod room;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use codec::CodecArgs;
+pub(crate) use room::RoomArgs;
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
 const EXAMPLES: &str = "\
@@ -188,9 +190,8 @@ pub(crate) struct UpArgs {
     /// How long to wait for the platform to be ready.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub(crate) wait: u64,
-    /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<rekindle_wire::manifest::ByteSize>,
+    #[command(flatten)]
+    pub(crate) room: RoomArgs,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
 }
@@ -531,9 +532,8 @@ pub(crate) struct WorkerArgs {
     /// The CRIU binary to use.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
-    /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<rekindle_wire::manifest::ByteSize>,
+    #[command(flatten)]
+    pub(crate) room: RoomArgs,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
 }

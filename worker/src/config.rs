@@ -40,6 +40,8 @@ pub struct WorkerConfig {
     pub cgroup_parent: String,
     /// Memory it may give to instances, bytes.
     pub memory_capacity_bytes: u64,
+    /// Memory that templates and images of snapshots may take together, bytes.
+    pub template_bytes: u64,
     /// Size limit of the chunk cache, bytes.
     pub chunk_cache_bytes: u64,
     /// How the memory of checkpoints is cut and compressed. Snapshots of any codec are restored.
@@ -83,6 +85,7 @@ impl WorkerConfig {
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
             cgroup_parent: crate::cgroup::PARENT.to_owned(),
             memory_capacity_bytes: half_of_memory(),
+            template_bytes: half_of_memory() / 2,
             chunk_cache_bytes: 4 << 30,
             codec: Codec::default(),
             dump_in_memory_bytes: half_of_memory() / 4,

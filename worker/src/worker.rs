@@ -127,7 +127,7 @@ impl Worker {
                 &images,
                 &layers,
                 MemoryFs::new()?,
-                config.memory_capacity_bytes / 2,
+                config.template_bytes,
             ),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),

@@ -140,7 +140,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         token: &secrets.cluster_token,
         store,
         criu: args.criu.as_deref(),
-        memory: args.memory,
+        room: args.room,
         codec: args.codec,
     })?;
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));

@@ -11,7 +11,6 @@ use anyhow::{Context as _, Result, bail};
 use rekindle_gateway::KeyHash;
 use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
-use rekindle_wire::manifest::ByteSize;
 use rekindle_worker::WorkerConfig;
 use tokio::net::TcpListener;
 
@@ -19,7 +18,7 @@ use super::layout::{Layout, make_private};
 use super::pid;
 use super::roles::Roles;
 use super::{isolation, leftovers, secrets, store};
-use crate::args::{CodecArgs, CollectingArgs, GatewayArgs, S3Args, SchedulerArgs, WorkerArgs};
+use crate::args::{CodecArgs, CollectingArgs, GatewayArgs, RoomArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
 
 /// `fn gateway`.
@@ -96,7 +95,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             token: &token,
             store: store::external(&args.s3, &endpoint).await?,
             criu: args.criu.as_deref(),
-            memory: args.memory,
+            room: args.room,
             codec: args.codec,
         })?;
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
@@ -163,7 +162,7 @@ pub(super) struct WorkerSettings<'a> {
     pub(super) token: &'a str,
     pub(super) store: Store,
     pub(super) criu: Option<&'a Path>,
-    pub(super) memory: Option<ByteSize>,
+    pub(super) room: RoomArgs,
     pub(super) codec: CodecArgs,
 }
 
@@ -177,7 +176,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         token,
         store,
         criu,
-        memory,
+        room,
         codec,
     } = settings;
     let criu = match doctor::find_criu(criu) {
@@ -199,8 +198,14 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     if let Some(bound) = codec.dump_in_memory {
         config.dump_in_memory_bytes = bound.0;
     }
-    if let Some(memory) = memory {
+    if let Some(memory) = room.memory {
         config.memory_capacity_bytes = memory.0;
+    }
+    if let Some(limit) = room.template_memory {
+        config.template_bytes = limit.0;
+    }
+    if let Some(limit) = room.chunk_cache {
+        config.chunk_cache_bytes = limit.0;
     }
     Ok(config)
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use rekindle_pager::{Held, PAGE, PageRef, PageSource, SourceError};
+use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
 use rekindle_snapshotter::Digest;
 use rekindle_snapshotter::codec::{self, Encoded, Encoding};
 
@@ -138,7 +138,7 @@ impl Content {
 }
 
 impl PageSource for Content {
-    fn held(&self, page: PageRef) -> Held<'_> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
         let Some(index) = page.page.checked_sub(FIRST.page).filter(|i| *i < self.pages) else {
             return Held::Zero;
         };

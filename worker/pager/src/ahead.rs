@@ -6,6 +6,7 @@ use crate::PAGE;
 use crate::address_map::Origin;
 use crate::fill::ZEROS;
 use crate::memory::Filled;
+use crate::pin::pin;
 use crate::source::{Held, PageRef};
 use crate::thread::Thread;
 
@@ -49,11 +50,10 @@ impl Thread {
             Origin::Zero => return (run, Some(memory.zero_quietly(page, run))),
             Origin::File(_) => return (run, None),
         };
+        let pin = pin();
         let held = |n: u64| {
-            self.source.held(PageRef {
-                pid: memory.pid,
-                page: source + n,
-            })
+            let page = source + n;
+            self.source.held(PageRef { pid: memory.pid, page }, &pin)
         };
         match held(0) {
             Held::Mapped(bytes) => {
@@ -122,7 +122,8 @@ impl Thread {
             let page = first.page + done;
             // Only what still lies where it lay: the processes have not run yet.
             let untouched = memory.map.origin(page) == Origin::Snapshot(page);
-            let outcome = match self.source.held(PageRef { pid: first.pid, page }) {
+            let pin = pin();
+            let outcome = match self.source.held(PageRef { pid: first.pid, page }, &pin) {
                 Held::Mapped(bytes) if untouched => memory.let_in(page, (bytes.len() as u64 / PAGE).min(count - done)),
                 Held::Bytes(bytes) if untouched => {
                     let length = bytes.len().min(((count - done) * PAGE) as usize);

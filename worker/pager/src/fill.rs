@@ -7,6 +7,7 @@ use crate::PAGE;
 use crate::address_map::Origin;
 use crate::memory::{Fault, Filled};
 use crate::pager::LostPage;
+use crate::pin::pin;
 use crate::source::{Held, PageRef};
 use crate::thread::{Pending, Thread};
 
@@ -76,21 +77,26 @@ impl Thread {
         }
     }
 
-    /// Answers the faults whose pages were brought.
+    /// Answers the faults whose pages were brought. One that was taken back meanwhile is brought again, so often and not more.
     pub(crate) fn answer_fetched(&mut self) {
         while let Some(fetched) = self.fetching.next() {
-            let brought = !matches!(self.source.held(fetched.wanted), Held::Absent);
-            match fetched.outcome {
-                Ok(()) if brought => self.answer(fetched.pending),
-                outcome => {
-                    let message = outcome.err();
-                    self.lose(LostPage {
-                        pid: fetched.wanted.pid,
-                        page: fetched.wanted.page,
-                        message: message.unwrap_or_else(|| "the source has no page after bringing it".to_owned()),
+            let (wanted, pending) = (fetched.wanted, fetched.pending);
+            let message = match fetched.outcome {
+                Ok(()) if pending.brought < MISSED_RETRIES => {
+                    self.answer(Pending {
+                        brought: pending.brought + 1,
+                        ..pending
                     });
+                    continue;
                 }
-            }
+                Ok(()) => "it was brought again and again, and is not here".to_owned(),
+                Err(message) => message,
+            };
+            self.lose(LostPage {
+                pid: wanted.pid,
+                page: wanted.page,
+                message,
+            });
         }
     }
 
@@ -118,7 +124,8 @@ impl Thread {
     /// Gives the snapshot's page `wanted`; `None` if it is absent.
     fn give(&mut self, index: usize, fault: Fault, wanted: PageRef) -> Option<Filled> {
         let (memory, stats) = (&self.memories[index], &self.reach.stats);
-        let filled = match self.source.held(wanted) {
+        let pin = pin();
+        let filled = match self.source.held(wanted, &pin) {
             Held::Zero => self.give_zero(index, fault),
             // A page that is about to be written becomes the process's own at once, instead of in a second fault.
             Held::Mapped(bytes) if !fault.write => {

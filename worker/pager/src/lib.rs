@@ -10,6 +10,7 @@
 //!
 //! - [`address_map`]: which addresses of a process still belong to the snapshot (pure).
 //! - [`source`]: where pages come from, behind a trait.
+//! - `pin`: how a source's host takes pages back that somebody may be looking at.
 //! - [`handshake`]: the protocol on `lazy-pages.socket`.
 //! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
 //! - [`pager`]: the handle; `thread` reads what happens (`waiting` for it), `fill` answers it, `ahead` fills what is likely
@@ -26,12 +27,14 @@ pub mod handshake;
 pub mod latency;
 pub mod memory;
 pub mod pager;
+mod pin;
 pub mod source;
 mod thread;
 mod waiting;
 
 pub use latency::Latency;
 pub use pager::{Layout, LostPage, PageRange, Pager, PagerConfig, PagerError, Stats};
+pub use pin::{Pin, pin, unpinned};
 pub use source::{Held, PageRef, PageSource, SourceError};
 
 /// Bytes of a page.

@@ -1,5 +1,7 @@
 //! Where pages come from.
 
+use crate::pin::Pin;
+
 /// A page of a snapshot: the process it belonged to, and its number in that process's address space (address / 4096).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageRef {
@@ -32,11 +34,11 @@ pub struct SourceError {
 
 /// Serves the plain bytes of a snapshot's pages. Shared by all instances of a snapshot.
 pub trait PageSource: Send + Sync {
-    /// What is held of a page. Never blocks.
-    fn held(&self, page: PageRef) -> Held<'_>;
+    /// What is held of a page. Never blocks. What it answers is so for as long as `pin` is held; then the host may take it back.
+    fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> Held<'a>;
 
-    /// Brings a page, so that [`Self::held`] does not answer [`Held::Absent`] any more. Blocks, with a limit; called on
-    /// several threads of an instance at once.
+    /// Brings a page, so that [`Self::held`] does not answer [`Held::Absent`] any more, unless it is taken back at once. Blocks,
+    /// with a limit, and must not be called by who is pinned; called on several threads of an instance at once.
     ///
     /// # Errors
     /// When the page cannot be had.

@@ -46,6 +46,8 @@ pub(crate) struct Pending {
     pub(crate) fault: Fault,
     /// How often it was tried in vain.
     pub(crate) attempts: u32,
+    /// How often its page was brought.
+    pub(crate) brought: u32,
     /// When it was read.
     pub(crate) since: Instant,
 }
@@ -289,6 +291,7 @@ impl Thread {
                 memory: self.memories[index].key,
                 fault,
                 attempts: 0,
+                brought: 0,
                 since,
             });
         }

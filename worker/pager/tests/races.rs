@@ -15,7 +15,9 @@ use std::thread;
 use criu::{LIMIT, map};
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rekindle_pager::{Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, SourceError};
+use rekindle_pager::{
+    Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
+};
 
 const PID: i32 = 501;
 /// Of the mapping. The first half is in the template, the second half comes when the gate is open.
@@ -56,7 +58,7 @@ impl Snapshot {
 }
 
 impl PageSource for Snapshot {
-    fn held(&self, page: PageRef) -> Held<'_> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
         let Some(index) = page.page.checked_sub(self.first).filter(|i| *i < PAGES) else {
             return Held::Zero;
         };

@@ -1,5 +1,6 @@
 //! Memory served by the pager, under operations at random, beside a naive model: every byte is compared. The test plays CRIU
 //! (it makes the mappings and sends their userfaultfd) and the restored process (it operates on them); the pager is the real one.
+//! Meanwhile a thread takes pages of the template back, as a host that is short of memory does.
 #![allow(unsafe_code, reason = "works on memory by its addresses")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -10,11 +11,16 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 use criu::{LIMIT, map, map_from};
 use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
-use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, SourceError};
+use rekindle_pager::{
+    Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError, unpinned,
+};
 use userfaultfd::Uffd;
 
 const PID: i32 = 501;
@@ -51,11 +57,36 @@ struct Snapshot {
     copied: u64,
     folded: u64,
     copies: Vec<u8>,
-    ready: Mutex<Vec<bool>>,
+    ready: Vec<AtomicBool>,
+    /// Held by whoever changes the first mapping's part of the file.
+    changing: Mutex<()>,
+    taken_back: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Snapshot {
+    /// Takes pages of the first mapping back until it has ended, runs of up to eight.
+    fn take_back(&self, mut random: u64) {
+        while !self.ended.load(Ordering::Relaxed) {
+            let start = number(&mut random, PAGES);
+            let run = start..(start + 1 + number(&mut random, 8)).min(PAGES);
+            let _alone = self.changing.lock();
+            let there: Vec<u64> = run
+                .filter(|n| self.ready[*n as usize].swap(false, Ordering::AcqRel))
+                .collect();
+            assert!(unpinned(LIMIT));
+            for page in &there {
+                let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                let (offset, length) = ((page * PAGE).cast_signed(), PAGE.cast_signed());
+                fallocate(&self.file, flags, offset, length).unwrap();
+            }
+            self.taken_back.fetch_add(there.len() as u64, Ordering::Relaxed);
+        }
+    }
 }
 
 impl PageSource for Snapshot {
-    fn held(&self, page: PageRef) -> Held<'_> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
         let size = PAGE as usize;
         let (index, is_mapped) = match page.page {
             p if (self.mapped..self.mapped + PAGES).contains(&p) => (p - self.mapped, true),
@@ -74,17 +105,18 @@ impl PageSource for Snapshot {
         if !is_mapped {
             return Held::Bytes(&self.copies[index * size..(index + 1) * size]);
         }
-        if !self.ready.lock()[index] {
+        if !self.ready[index].load(Ordering::Acquire) {
             return Held::Absent;
         }
-        // SAFETY: inside the mapping, and written before its mark was set.
+        // SAFETY: inside the mapping, written before its mark was set, and not taken back while the caller is pinned.
         Held::Mapped(unsafe { std::slice::from_raw_parts(self.template.as_ptr().add(index * size), size) })
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
         let index = page.page - self.mapped;
+        let _alone = self.changing.lock();
         self.file.write_all_at(&content(index), index * PAGE).unwrap();
-        self.ready.lock()[index as usize] = true;
+        self.ready[index as usize].store(true, Ordering::Release);
         Ok(())
     }
 
@@ -117,6 +149,8 @@ struct Process {
     /// Every page that is, or was, or may come to be mapped.
     room: std::ops::Range<u64>,
     pager: Option<Pager>,
+    snapshot: Arc<Snapshot>,
+    taker: Option<JoinHandle<()>>,
     random: u64,
 }
 
@@ -138,19 +172,24 @@ impl Process {
         map(copied, PAGES, anonymous | libc::MAP_FIXED, -1);
         let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, (PAGES * PAGE).cast_signed());
         map_from(folded, PAGES, flags, file.as_raw_fd(), offset);
-        let snapshot = Snapshot {
+        let snapshot = Arc::new(Snapshot {
             file,
             template,
             mapped,
             copied,
             folded,
             copies: (0..PAGES).flat_map(content).collect(),
-            ready: Mutex::new(vec![false; PAGES as usize]),
-        };
+            ready: (0..PAGES).map(|_| AtomicBool::new(false)).collect(),
+            changing: Mutex::default(),
+            taken_back: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        });
         let uffd = criu::userfaultfd();
         uffd.register((copied * PAGE) as *mut _, (PAGES * PAGE) as usize)
             .unwrap();
-        let pager = serve(seed, snapshot, &uffd, mapped, folded);
+        let pager = serve(seed, Arc::clone(&snapshot), &uffd, mapped, folded);
+        let taking = Arc::clone(&snapshot);
+        let taker = std::thread::spawn(move || taking.take_back(seed));
         let pages = [mapped, copied]
             .into_iter()
             .flat_map(|start| (0..PAGES).map(move |n| (start + n, Page::new(&content(n)))));
@@ -162,17 +201,15 @@ impl Process {
             pages: pages.chain(of_file).collect(),
             room: first..first + PAGES * 8,
             pager: Some(pager),
+            snapshot,
+            taker: Some(taker),
             random: seed.wrapping_mul(2).wrapping_add(1),
         }
     }
 
     /// A number below `end`.
     fn number(&mut self, end: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % end
+        number(&mut self.random, end)
     }
 
     /// A run of mapped pages.
@@ -297,7 +334,8 @@ impl Process {
         assert!(unsafe { is(page, &self.pages[&page].bytes) }, "page {page:#x} differs");
     }
 
-    fn end(mut self) {
+    /// Answers how many pages were taken back meanwhile.
+    fn end(mut self) -> u64 {
         for page in self.pages.keys() {
             self.check(*page);
         }
@@ -305,8 +343,19 @@ impl Process {
             // SAFETY: mapped pages of which nothing holds a reference; the kernel refuses nothing here.
             unsafe { libc::munmap((page * PAGE) as *mut _, PAGE as usize) };
         }
+        self.snapshot.ended.store(true, Ordering::Relaxed);
+        self.taker.take().unwrap().join().unwrap();
         drop(self.pager.take());
+        self.snapshot.taken_back.load(Ordering::Relaxed)
     }
+}
+
+/// A number below `end`: Knuth's generator.
+fn number(random: &mut u64, end: u64) -> u64 {
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*random >> 33) % end
 }
 
 /// Whether the page holds `expected`. Looks at memory without the compiler's knowledge of it.
@@ -315,7 +364,7 @@ unsafe fn is(page: u64, expected: &[u8]) -> bool {
     (0..expected.len()).all(|at| unsafe { ((page * PAGE + at as u64) as *const u8).read_volatile() } == expected[at])
 }
 
-fn serve(seed: u64, snapshot: Snapshot, uffd: &Uffd, mapped: u64, folded: u64) -> Pager {
+fn serve(seed: u64, snapshot: Arc<Snapshot>, uffd: &Uffd, mapped: u64, folded: u64) -> Pager {
     let range = |page| PageRange {
         first: PageRef { pid: PID, page },
         pages: PAGES,
@@ -323,7 +372,7 @@ fn serve(seed: u64, snapshot: Snapshot, uffd: &Uffd, mapped: u64, folded: u64) -
     let config = |listener| PagerConfig {
         name: "test".to_owned(),
         listener,
-        source: Arc::new(snapshot),
+        source: snapshot,
         layout: Layout {
             mapped: vec![range(mapped), range(folded)],
             empty: Vec::new(),
@@ -344,12 +393,15 @@ fn memory_is_as_a_plain_process_would_have_it() {
     if !criu::is_possible() {
         return;
     }
+    let mut taken_back = 0;
     for seed in 0..SEEDS {
         println!("seed {seed}");
         let mut process = Process::start(seed);
         for _ in 0..OPERATIONS {
             process.step();
         }
-        process.end();
+        taken_back += process.end();
     }
+    println!("{taken_back} pages were taken back");
+    assert!(taken_back > SEEDS);
 }

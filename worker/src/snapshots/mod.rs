@@ -1,19 +1,19 @@
 //! Snapshots open on this host: opened once, kept while used and for a while after, within a limit of memory.
 
 mod edit;
+mod level;
 mod memory_fs;
 mod notes;
 mod originals;
-mod ready;
 mod template;
+mod tier;
 mod working_set;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_pager::{PageRef, SourceError};
 use rekindle_snapshotter::working_set::WorkingSetError;
@@ -21,13 +21,15 @@ use rekindle_snapshotter::{
     OpenError, PageIndex, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set, store_working_set,
 };
 use rekindle_wire::SnapshotId;
-use tokio::sync::OnceCell;
 
 pub use edit::EditError;
+use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
+pub use tier::TemplateUse;
+use tier::Tier;
 use working_set::WorkingSet;
 
 /// Why a snapshot cannot be used here.
@@ -42,6 +44,9 @@ pub enum SnapshotError {
     /// Its images cannot be written.
     #[error("write the images of snapshot {0}")]
     Images(SnapshotId, #[source] OpenError),
+    /// Its images cannot be read.
+    #[error("measure the images of snapshot {0}")]
+    Measure(SnapshotId, #[source] std::io::Error),
     /// It lacks what this worker noted at the checkpoint, or it is malformed.
     #[error("read the notes of snapshot {0}")]
     Notes(SnapshotId, #[source] NotesError),
@@ -70,7 +75,8 @@ pub struct OpenSnapshot {
     /// Addresses that the kernel touches first.
     first: Vec<u64>,
     working_set: Mutex<WorkingSet>,
-    last_used: AtomicU64,
+    /// What the images take.
+    images: Charge,
 }
 
 impl OpenSnapshot {
@@ -87,7 +93,9 @@ impl OpenSnapshot {
     /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded. Answers the
     /// working set if it is to be stored now.
     pub fn record(&self, touched: &[PageRef], faults: u64) -> Option<Vec<PageRef>> {
-        self.working_set.lock().record(touched, faults)
+        let stored = self.working_set.lock().record(touched, faults);
+        self.template.set_ahead(touched);
+        stored
     }
 }
 
@@ -129,15 +137,13 @@ pub struct Snapshots {
     dir: PathBuf,
     layers_dir: PathBuf,
     memory: MemoryFs,
-    limit_bytes: u64,
     openings: AtomicU64,
-    started: Instant,
-    open: Mutex<HashMap<SnapshotId, Arc<OnceCell<Arc<OpenSnapshot>>>>>,
+    tier: Arc<Tier>,
 }
 
 impl Snapshots {
-    /// None open yet; images go below `dir`, layers are by digest below `layers_dir`, and templates take at most `limit_bytes`
-    /// of `memory` together (but for those in use).
+    /// None open yet; images go below `dir`, layers are by digest below `layers_dir`, and templates and images take at most
+    /// `limit_bytes` of `memory` together, but for a moment. Within a runtime, which then keeps to the limit.
     pub fn new(
         store: Store,
         reader: Arc<RegionReader>,
@@ -152,11 +158,14 @@ impl Snapshots {
             dir: dir.to_owned(),
             layers_dir: layers_dir.to_owned(),
             memory,
-            limit_bytes,
             openings: AtomicU64::new(0),
-            started: Instant::now(),
-            open: Mutex::default(),
+            tier: Tier::start(limit_bytes),
         }
+    }
+
+    /// How much memory snapshots take, and what had to go.
+    pub fn usage(&self) -> TemplateUse {
+        self.tier.usage()
     }
 
     /// Opens a snapshot, once however many ask.
@@ -164,11 +173,9 @@ impl Snapshots {
     /// # Errors
     /// When it cannot be read or does not verify; the next call tries again.
     pub async fn open(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
-        let cell = Arc::clone(self.open.lock().entry(id.clone()).or_default());
+        let cell = self.tier.cell(id);
         let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id)).await?);
-        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        snapshot.last_used.store(now, Ordering::Relaxed);
-        self.evict();
+        self.tier.used(&snapshot);
         Ok(snapshot)
     }
 
@@ -209,6 +216,7 @@ impl Snapshots {
             processes.collect(),
             originals,
             &self.memory,
+            self.tier.level(),
             Arc::clone(&self.reader),
             runtime,
         )?;
@@ -221,24 +229,21 @@ impl Snapshots {
             (first..first + range.pages).map(move |page| PageRef { pid, page })
         });
         let working_set = WorkingSet::new(recorded, folded.collect());
+        template.set_ahead(&working_set.ahead());
+        template.keep(&first);
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
-        let filling = Arc::clone(&template);
-        let name = id.clone();
-        tokio::spawn(async move {
-            if let Err(e) = filling.fill_all().await {
-                tracing::warn!(snapshot = %name, error = %e, "the template stays incomplete");
-            }
-        });
+        let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
+        tokio::spawn(fill(Arc::clone(&template), Arc::clone(&self.tier), id.clone()));
         Ok(Arc::new(OpenSnapshot {
             id: id.clone(),
             images_dir,
+            images: Charge::new(self.tier.level(), images),
             notes,
             template,
             first,
             working_set: Mutex::new(working_set),
             snapshot,
-            last_used: AtomicU64::new(0),
         }))
     }
 
@@ -261,25 +266,27 @@ impl Snapshots {
 
     /// Forgets a snapshot that was deleted or found broken; instances that use it keep it until they end.
     pub fn forget(&self, id: &SnapshotId) {
-        self.open.lock().remove(id);
+        self.tier.forget(id);
     }
+}
 
-    /// Closes the least recently used of those that no instance uses, until the rest fits.
-    fn evict(&self) {
-        let mut open = self.open.lock();
-        let mut total: u64 = open.values().filter_map(|c| c.get()).map(|s| s.template.bytes()).sum();
-        while total > self.limit_bytes {
-            let idle = open
-                .iter()
-                .filter_map(|(id, cell)| Some((id, cell.get()?)))
-                .filter(|(_, s)| Arc::strong_count(s) == 1)
-                .min_by_key(|(_, s)| s.last_used.load(Ordering::Relaxed))
-                .map(|(id, s)| (id.clone(), s.template.bytes()));
-            let Some((id, bytes)) = idle else { return };
-            open.remove(&id);
-            total -= bytes;
-        }
+/// Fills the template in the background, as far as it is worth its memory.
+async fn fill(template: Arc<Template>, tier: Arc<Tier>, id: SnapshotId) {
+    let name = id.clone();
+    let room = move |bytes| -> BoxFuture<'static, bool> {
+        let (tier, id) = (Arc::clone(&tier), name.clone());
+        let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
+        Box::pin(async { made.await.unwrap_or(false) })
+    };
+    if let Err(e) = template.fill_all(room).await {
+        tracing::warn!(snapshot = %id, error = %e, "the template stays incomplete");
     }
+}
+
+/// Bytes of the files in `dir`.
+fn size_of(dir: &Path) -> std::io::Result<u64> {
+    let files = std::fs::read_dir(dir)?;
+    files.map(|entry| Ok(entry?.metadata()?.len())).sum()
 }
 
 /// Puts a working set into the template: what pages it has. Best effort: without it a snapshot restores as well, only slower.

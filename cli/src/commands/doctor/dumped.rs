@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_pager::{Held, PAGE, PageRef, PageSource, SourceError};
+use rekindle_pager::{Held, PAGE, PageRef, PageSource, Pin, SourceError};
 use rekindle_snapshotter::images::{PagemapEntry, PagemapImage};
 
 /// A pagemap image and its pages image, read.
@@ -81,7 +81,7 @@ impl DumpedMemory {
 }
 
 impl PageSource for DumpedMemory {
-    fn held(&self, page: PageRef) -> Held<'_> {
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
         match self.bytes_from(page.page) {
             Some(bytes) if page.pid == self.pid => Held::Bytes(bytes),
             _ => Held::Zero,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn held(memory: &DumpedMemory, pid: i32, page: u64) -> Option<(usize, u8)> {
-        match memory.held(PageRef { pid, page }) {
+        match memory.held(PageRef { pid, page }, &rekindle_pager::pin()) {
             Held::Bytes(bytes) | Held::Mapped(bytes) => Some((bytes.len() / PAGE as usize, bytes[0])),
             Held::Zero => None,
             Held::Absent => panic!("nothing is absent"),

@@ -1,4 +1,5 @@
-//! Which pages of a template are there: a bit a page. A bit that is seen set says that the page was written, and by whom does not matter.
+//! What is to be known of a template's pages, a bit each: whether a page is there, or belongs to the working set. A bit that is seen
+//! set says that what was written before is there, and by whom does not matter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +7,7 @@ const WORD: usize = u64::BITS as usize;
 
 /// The bits, by region.
 #[derive(Debug)]
-pub(super) struct ReadyPages {
+pub(in crate::snapshots) struct PageBits {
     regions: Vec<Bits>,
     words: Vec<AtomicU64>,
 }
@@ -19,7 +20,7 @@ struct Bits {
     pages: u16,
 }
 
-impl ReadyPages {
+impl PageBits {
     /// No page of these regions, which have so many each.
     pub(super) fn none(pages: impl Iterator<Item = u16>) -> Self {
         let mut at = 0;
@@ -67,10 +68,36 @@ impl ReadyPages {
         end - page
     }
 
-    /// Page `page` of `region` is there, its bytes written before.
-    pub(super) fn set(&self, region: usize, page: usize) {
-        let (words, _) = self.words(region);
-        words[page / WORD].fetch_or(1 << (page % WORD), Ordering::Release);
+    /// The bit of page `page` of `region`.
+    pub(super) fn is_set(&self, region: usize, page: usize) -> bool {
+        let (words, pages) = self.words(region);
+        page < pages && words[page / WORD].load(Ordering::Acquire) & (1 << (page % WORD)) != 0
+    }
+
+    /// Sets the bit of page `page` of `region`, of those it has. Says whether it was not.
+    pub(super) fn set(&self, region: usize, page: usize) -> bool {
+        let (words, pages) = self.words(region);
+        let bit = 1 << (page % WORD);
+        page < pages && words[page / WORD].fetch_or(bit, Ordering::Release) & bit == 0
+    }
+
+    /// Clears it. Says whether it was set.
+    pub(super) fn clear(&self, region: usize, page: usize) -> bool {
+        let (words, pages) = self.words(region);
+        let bit = 1 << (page % WORD);
+        page < pages && words[page / WORD].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// How many bits are set, each word taken with the mask of its number.
+    pub(super) fn count(&self, mask: impl Fn(usize) -> u64) -> u64 {
+        let words = self.words.iter().enumerate();
+        let ones = words.map(|(at, word)| u64::from((word.load(Ordering::Relaxed) & mask(at)).count_ones()));
+        ones.sum()
+    }
+
+    /// Word `at` of all.
+    pub(super) fn word(&self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
     }
 }
 
@@ -81,7 +108,7 @@ mod tests {
     #[test]
     fn runs_are_those_of_a_plain_table_for_every_size_of_region() {
         let sizes = [16, 0, 1, 64, 65, 1024, 3];
-        let ready = ReadyPages::none(sizes.into_iter());
+        let ready = PageBits::none(sizes.into_iter());
         let mut table: Vec<Vec<bool>> = sizes.iter().map(|pages| vec![false; usize::from(*pages)]).collect();
         let mut seed = 1_u64;
         for _ in 0..4000 {
@@ -94,8 +121,16 @@ mod tests {
                 continue;
             }
             let page = (seed >> 40) as usize % usize::from(sizes[region]);
-            ready.set(region, page);
-            table[region][page] = true;
+            if seed >> 60 == 0 {
+                assert_eq!(ready.clear(region, page), table[region][page]);
+                table[region][page] = false;
+            } else {
+                assert_eq!(ready.set(region, page), !table[region][page]);
+                table[region][page] = true;
+            }
+            assert_eq!(ready.is_set(region, page), table[region][page]);
+            let there = table.iter().flatten().filter(|there| **there).count() as u64;
+            assert_eq!(ready.count(|_| u64::MAX), there);
             for (region, pages) in table.iter().enumerate() {
                 assert_eq!(ready.all(region), pages.iter().all(|there| *there));
             }
@@ -106,5 +141,6 @@ mod tests {
             assert_eq!(ready.run(region, before), run);
         }
         assert!(ready.all(1), "a region that holds nothing lacks nothing");
+        assert!(!ready.set(1, 0) && !ready.is_set(1, 0));
     }
 }

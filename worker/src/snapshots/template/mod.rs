@@ -4,38 +4,37 @@
 //! One file a process. It begins with the ranges that clones map from it (`TemplateLayout`); behind them lies, without gaps,
 //! memory that clones cannot map and get as copies.
 //!
-//! A page is written once, before its bit is set, and never again; who sees the bit may read the page without a lock.
-#![expect(
-    unsafe_code,
-    reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
-)]
+//! A page is written before its bit is set; who is pinned and sees the bit may read the page without a lock. Taken back it is the
+//! other way round: the bit goes, and the page when nobody is pinned any more who could have seen it. Then it is absent as it was
+//! before it was filled, for all clones that have not written it.
+
+mod page_bits;
+mod process;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
-use parking_lot::Mutex;
+use futures::future::BoxFuture;
 use rekindle_init::causes::chain;
-use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, SourceError};
+use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::{Digest, PageIndex, PageMap, RegionReader};
 use tokio::runtime::Handle;
 
+pub(super) use self::process::Pages;
+use self::process::ProcessTemplate;
 use super::edit::MAPPED_MAX;
+use super::level::{Charge, Level};
 use super::memory_fs::{MemoryFs, MemoryFsError};
 use super::originals::Originals;
-use super::ready::ReadyPages;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
 /// Chunks that the background fills from at once: as many are asked for together, so that what was forgotten in the working set
 /// is on its way before it is missed.
 const BACKGROUND: usize = 8;
-
-/// Size of a template's file: as a mapping may grow by `mremap`, there must be file behind all it could grow to. Sparse.
-const FILE_BYTES: u64 = 1 << 50;
 
 /// Why a template could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -79,26 +78,14 @@ pub struct ProcessMemory {
     pub folded: Vec<u8>,
 }
 
-struct ProcessTemplate {
-    pid: i32,
-    map: Arc<PageMap>,
-    layout: TemplateLayout,
-    /// Where each region's plain bytes start in `memory`.
-    starts: Vec<usize>,
-    /// Which pages are there, by region; those of regions that hold nothing are not counted.
-    ready: ReadyPages,
-    memory: MmapRaw,
-    read_only: OwnedFd,
-    filling: Mutex<()>,
-}
-
 /// A snapshot's memory on this host.
 pub struct Template {
     processes: Vec<ProcessTemplate>,
     originals: Originals,
     reader: Arc<RegionReader>,
     runtime: Handle,
-    bytes: u64,
+    /// What is there of it.
+    charge: Charge,
 }
 
 fn range(pid: i32, area: &TemplateArea) -> PageRange {
@@ -112,15 +99,16 @@ fn range(pid: i32, area: &TemplateArea) -> PageRange {
 }
 
 impl Template {
-    /// A template for these processes, empty but for what is folded.
+    /// A template for these processes, empty but for what is folded. Its memory counts at `level`.
     ///
     /// # Errors
     /// When no file or address space can be had.
-    pub fn new(
+    pub(super) fn new(
         snapshot: &str,
         processes: Vec<ProcessMemory>,
         originals: Originals,
         fs: &MemoryFs,
+        level: &Arc<Level>,
         reader: Arc<RegionReader>,
         runtime: Handle,
     ) -> Result<Self, TemplateError> {
@@ -128,19 +116,14 @@ impl Template {
             .into_iter()
             .map(|process| ProcessTemplate::new(snapshot, process, fs))
             .collect::<Result<Vec<_>, _>>()?;
-        let held = processes.iter().flat_map(|p| p.map.regions());
-        let held = held.filter(|r| r.payload.is_some()).map(|r| r.plain_len() as u64);
-        let folded = processes
-            .iter()
-            .flat_map(|p| &p.layout.folded)
-            .map(|f| f.area.pages * PAGE);
-        let bytes = held.chain(folded).sum();
+        let folded = processes.iter().flat_map(|p| &p.layout.folded);
+        let charge = Charge::new(level, folded.map(|f| f.area.pages * PAGE).sum());
         Ok(Self {
             processes,
             originals,
             reader,
             runtime,
-            bytes,
+            charge,
         })
     }
 
@@ -180,7 +163,7 @@ impl Template {
     /// When one cannot be had.
     pub async fn bring(&self, addresses: &[u64]) -> Result<(), SourceError> {
         let missing = self.pages_at(addresses).into_iter();
-        let missing = missing.filter(|page| self.held(*page) == Held::Absent);
+        let missing = missing.filter(|page| self.held(*page, &pin()) == Held::Absent);
         // At once: each may be in another chunk.
         let brought = missing.filter_map(|page| {
             let process = self.process(page.pid)?;
@@ -199,9 +182,45 @@ impl Template {
         self.processes.iter().flat_map(of).collect()
     }
 
-    /// Its size when full, bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// What it takes, bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.charge.bytes()
+    }
+
+    /// These pages are of the working set from now on.
+    pub(super) fn set_ahead(&self, pages: &[PageRef]) {
+        for page in pages {
+            if let Some(process) = self.process(page.pid) {
+                process.set_ahead(page.page);
+            }
+        }
+    }
+
+    /// The pages with these addresses, of all processes that have them, stay once they are there.
+    pub(super) fn keep(&self, addresses: &[u64]) {
+        for page in self.pages_at(addresses) {
+            if let Some(process) = self.process(page.pid) {
+                process.keep(page.page);
+            }
+        }
+    }
+
+    /// How much of these pages is there and could be taken back, bytes.
+    pub(super) fn there(&self, pages: Pages) -> u64 {
+        self.processes.iter().map(|p| p.there(pages) * PAGE).sum()
+    }
+
+    /// Takes up to `bytes` of these pages back, from all clones at once: they are brought again when they are touched. Answers how
+    /// much it was. Blocks, with a limit.
+    pub(super) fn take_back(&self, pages: Pages, bytes: u64) -> u64 {
+        let (most, mut taken) = (bytes.div_ceil(PAGE), 0);
+        for process in &self.processes {
+            if taken >= most {
+                break;
+            }
+            taken += process.take_back(pages, most - taken, &self.charge);
+        }
+        taken * PAGE
     }
 
     fn process(&self, pid: i32) -> Option<&ProcessTemplate> {
@@ -210,19 +229,19 @@ impl Template {
 
     /// Puts in one page's plain bytes, already verified.
     pub fn put_page(&self, page: PageRef, bytes: &[u8]) {
-        if let Some((process, index)) = self.process(page.pid).and_then(|p| Some((p, p.index(page.page)?)))
-            && bytes.len() == PAGE as usize
-        {
-            let region = process.map.regions()[index];
-            process.fill(index, (page.page - region.first.0) as usize, bytes);
+        if let Some(process) = self.process(page.pid) {
+            process.fill_page(page.page, bytes, &self.charge);
         }
     }
 
-    /// Fills everything that is still missing, from a few chunks at a time.
+    /// Fills what is still missing, from a few chunks at a time, for as long as there is `room` for so many bytes more.
     ///
     /// # Errors
     /// The first region that cannot be had; what was filled stays.
-    pub async fn fill_all(&self) -> Result<(), SourceError> {
+    pub(super) async fn fill_all(
+        &self,
+        room: impl Fn(u64) -> BoxFuture<'static, bool> + Sync,
+    ) -> Result<(), SourceError> {
         use futures::TryStreamExt;
         let mut by_chunk: BTreeMap<Digest, Vec<(&ProcessTemplate, usize)>> = BTreeMap::new();
         for process in &self.processes {
@@ -232,8 +251,14 @@ impl Template {
                 }
             }
         }
+        let room = &room;
         futures::stream::iter(by_chunk.into_values().map(Ok))
             .try_for_each_concurrent(BACKGROUND, |regions| async move {
+                let bytes =
+                    |(process, index): &(&ProcessTemplate, usize)| process.map.regions()[*index].plain_len() as u64;
+                if !room(regions.iter().map(bytes).sum()).await {
+                    return Ok(());
+                }
                 for (process, index) in regions {
                     // Instances that start meanwhile come first.
                     tokio::task::yield_now().await;
@@ -258,148 +283,15 @@ impl Template {
                 return Err(SourceError { message });
             }
         };
-        process.fill(index, 0, &plain);
+        process.fill(index, 0, &plain, &self.charge);
         Ok(())
     }
 }
 
-impl ProcessTemplate {
-    fn new(snapshot: &str, process: ProcessMemory, fs: &MemoryFs) -> Result<Self, TemplateError> {
-        let ProcessMemory {
-            pid,
-            map,
-            layout,
-            folded,
-        } = process;
-        // Regions end where a mapping ends, so each is inside one or outside all.
-        let mut length = (layout.pages() * PAGE) as usize;
-        let starts = map.regions().iter().map(|region| match layout.mapping(region.first) {
-            Some(area) if region.end() <= area.end() => Ok(((area.at + region.first.0 - area.first.0) * PAGE) as usize),
-            Some(_) => Err(TemplateError::Straddles {
-                snapshot: snapshot.to_owned(),
-                region: region.to_string(),
-            }),
-            None => {
-                let start = length;
-                length += if region.payload.is_some() {
-                    region.plain_len()
-                } else {
-                    0
-                };
-                Ok(start)
-            }
-        });
-        let starts = starts.collect::<Result<_, _>>()?;
-        let file = fs.create(&format!("{snapshot}-{pid}"), FILE_BYTES)?;
-        let mapped = MmapOptions::new()
-            .len(length.max(PAGE as usize))
-            .map_raw(&file.writable);
-        let memory = mapped.map_err(|source| TemplateError::Map {
-            snapshot: snapshot.to_owned(),
-            bytes: length,
-            source,
-        })?;
-        let mut rest = folded.as_slice();
-        for area in layout.folded.iter().map(|f| &f.area) {
-            let Some((bytes, behind)) = rest.split_at_checked((area.pages * PAGE) as usize) else {
-                return Err(TemplateError::FoldedShort(snapshot.to_owned()));
-            };
-            // SAFETY: the area lies inside the mapping, as all of the layout's, and nobody else has it yet.
-            unsafe {
-                let to = memory.as_mut_ptr().add((area.at * PAGE) as usize);
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-            }
-            rest = behind;
-        }
-        let held = map.regions().iter();
-        let ready = ReadyPages::none(held.map(|r| r.payload.map_or(0, |_| r.pages)));
-        Ok(Self {
-            pid,
-            map,
-            layout,
-            starts,
-            ready,
-            memory,
-            read_only: file.read_only,
-            filling: Mutex::new(()),
-        })
-    }
-
-    fn index(&self, page: u64) -> Option<usize> {
-        let regions = self.map.regions();
-        let index = regions.partition_point(|r| r.first.0 <= page).checked_sub(1)?;
-        regions[index].contains(PageIndex(page)).then_some(index)
-    }
-
-    fn held_folded(&self, page: u64) -> Held<'_> {
-        let Some(folded) = self.layout.folded(PageIndex(page)) else {
-            return Held::Zero;
-        };
-        let (start, end) = (
-            folded.area.at + page - folded.area.first.0,
-            folded.area.at + folded.area.pages,
-        );
-        // SAFETY: these pages lie inside the mapping, which lives as long as `self`, and were written when it was made.
-        let bytes = unsafe {
-            let from = self.memory.as_ptr().add((start * PAGE) as usize);
-            std::slice::from_raw_parts(from, ((end - start) * PAGE) as usize)
-        };
-        Held::Mapped(bytes)
-    }
-
-    fn is_full(&self, index: usize) -> bool {
-        self.ready.all(index)
-    }
-
-    /// Copies whole pages into region `index` from its page `first` on, but for those that are there already.
-    fn fill(&self, index: usize, first: usize, bytes: &[u8]) {
-        let region = &self.map.regions()[index];
-        if region.payload.is_none() {
-            return;
-        }
-        let _one_writer = self.filling.lock();
-        for (page, content) in (first..usize::from(region.pages)).zip(bytes.chunks_exact(PAGE as usize)) {
-            if self.ready.run(index, page) != 0 {
-                continue;
-            }
-            let start = self.starts[index] + page * PAGE as usize;
-            // SAFETY: the page lies inside the mapping by the way `starts` was made; nobody reads it before its bit is set
-            // below, and nobody else writes while the lock is held.
-            unsafe {
-                let to = self.memory.as_mut_ptr().add(start);
-                std::ptr::copy_nonoverlapping(content.as_ptr(), to, PAGE as usize);
-            }
-            self.ready.set(index, page);
-        }
-    }
-}
-
 impl PageSource for Template {
-    fn held(&self, page: PageRef) -> Held<'_> {
-        let Some(process) = self.process(page.pid) else {
-            return Held::Zero;
-        };
-        let Some(index) = process.index(page.page) else {
-            return process.held_folded(page.page);
-        };
-        let region = &process.map.regions()[index];
-        if region.payload.is_none() {
-            return Held::Zero;
-        }
-        let offset = (page.page - region.first.0) as usize;
-        let run = process.ready.run(index, offset);
-        if run == 0 {
-            return Held::Absent;
-        }
-        let start = process.starts[index] + offset * PAGE as usize;
-        // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written
-        // and will not be written again.
-        let bytes = unsafe { std::slice::from_raw_parts(process.memory.as_ptr().add(start), run * PAGE as usize) };
-        if process.layout.mapping(region.first).is_some() {
-            Held::Mapped(bytes)
-        } else {
-            Held::Bytes(bytes)
-        }
+    fn held<'a>(&'a self, page: PageRef, _: &'a Pin) -> Held<'a> {
+        self.process(page.pid)
+            .map_or(Held::Zero, |process| process.held(page.page))
     }
 
     fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
@@ -411,6 +303,7 @@ impl PageSource for Template {
         };
         self.runtime.block_on(self.fill_region(process, index))
     }
+
     fn file_page(&self, page: PageRef) -> Result<Box<[u8]>, SourceError> {
         let process = self.process(page.pid);
         let folded = process.and_then(|p| p.layout.folded(PageIndex(page.page)));

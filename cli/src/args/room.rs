@@ -1,0 +1,19 @@
+//! How much of its host a worker may use: `fn up` and `fn worker` have these options.
+
+use clap::Args;
+use rekindle_wire::manifest::ByteSize;
+
+/// Limits of what a worker keeps.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct RoomArgs {
+    /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<ByteSize>,
+    /// Memory that templates, the plain copies of snapshots that instances share, may take together; by default a quarter of the
+    /// machine's.
+    #[arg(long, value_name = "SIZE", env = "FN_TEMPLATE_MEMORY")]
+    pub(crate) template_memory: Option<ByteSize>,
+    /// Disk that compressed chunks of snapshots may take; 4GiB by default.
+    #[arg(long, value_name = "SIZE", env = "FN_CHUNK_CACHE")]
+    pub(crate) chunk_cache: Option<ByteSize>,
+}

@@ -1,0 +1,315 @@
+//! One process's part of a template: its file, which pages of it are there, and taking them back.
+#![expect(
+    unsafe_code,
+    reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
+)]
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FallocateFlags, fallocate};
+use parking_lot::Mutex;
+use rekindle_pager::{Held, PAGE, unpinned};
+use rekindle_snapshotter::images::TemplateLayout;
+use rekindle_snapshotter::{PageIndex, PageMap};
+
+use super::page_bits::PageBits;
+use super::{ProcessMemory, TemplateError};
+use crate::snapshots::level::Charge;
+use crate::snapshots::memory_fs::MemoryFs;
+
+/// Size of a template's file: as a mapping may grow by `mremap`, there must be file behind all it could grow to. Sparse.
+const FILE_BYTES: u64 = 1 << 50;
+/// How long pagers may take to look away from pages that are taken back. They look for microseconds.
+const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
+
+/// Which pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::snapshots) enum Pages {
+    /// Those that restores want before their first instruction.
+    WorkingSet,
+    /// All others.
+    Rest,
+}
+
+pub(super) struct ProcessTemplate {
+    pub(super) pid: i32,
+    pub(super) map: Arc<PageMap>,
+    pub(super) layout: TemplateLayout,
+    /// Where each region's plain bytes start in `memory`.
+    starts: Vec<usize>,
+    /// Which pages are there, by region; those of regions that hold nothing are not counted.
+    ready: PageBits,
+    /// Which of them are the working set's.
+    ahead: PageBits,
+    /// Which of them stay: the kernel touches them before a pager could answer.
+    kept: PageBits,
+    memory: MmapRaw,
+    file: File,
+    pub(super) read_only: OwnedFd,
+    /// Held by whoever fills pages or takes them back. It is the region from which pages are taken back the next time: what was
+    /// brought lately is spared for a round.
+    changing: Mutex<usize>,
+}
+
+impl ProcessTemplate {
+    pub(super) fn new(snapshot: &str, process: ProcessMemory, fs: &MemoryFs) -> Result<Self, TemplateError> {
+        let ProcessMemory {
+            pid,
+            map,
+            layout,
+            folded,
+        } = process;
+        // Regions end where a mapping ends, so each is inside one or outside all.
+        let mut length = (layout.pages() * PAGE) as usize;
+        let starts = map.regions().iter().map(|region| match layout.mapping(region.first) {
+            Some(area) if region.end() <= area.end() => Ok(((area.at + region.first.0 - area.first.0) * PAGE) as usize),
+            Some(_) => Err(TemplateError::Straddles {
+                snapshot: snapshot.to_owned(),
+                region: region.to_string(),
+            }),
+            None => {
+                let start = length;
+                length += if region.payload.is_some() {
+                    region.plain_len()
+                } else {
+                    0
+                };
+                Ok(start)
+            }
+        });
+        let starts = starts.collect::<Result<_, _>>()?;
+        let file = fs.create(&format!("{snapshot}-{pid}"), FILE_BYTES)?;
+        let mapped = MmapOptions::new()
+            .len(length.max(PAGE as usize))
+            .map_raw(&file.writable);
+        let memory = mapped.map_err(|source| TemplateError::Map {
+            snapshot: snapshot.to_owned(),
+            bytes: length,
+            source,
+        })?;
+        let mut rest = folded.as_slice();
+        for area in layout.folded.iter().map(|f| &f.area) {
+            let Some((bytes, behind)) = rest.split_at_checked((area.pages * PAGE) as usize) else {
+                return Err(TemplateError::FoldedShort(snapshot.to_owned()));
+            };
+            // SAFETY: the area lies inside the mapping, as all of the layout's, and nobody else has it yet.
+            unsafe {
+                let to = memory.as_mut_ptr().add((area.at * PAGE) as usize);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+            rest = behind;
+        }
+        let bits = || PageBits::none(map.regions().iter().map(|r| r.payload.map_or(0, |_| r.pages)));
+        let (ready, ahead, kept) = (bits(), bits(), bits());
+        Ok(Self {
+            pid,
+            map,
+            layout,
+            starts,
+            ready,
+            ahead,
+            kept,
+            memory,
+            file: file.writable,
+            read_only: file.read_only,
+            changing: Mutex::new(0),
+        })
+    }
+
+    /// The region that `page` is in.
+    pub(super) fn index(&self, page: u64) -> Option<usize> {
+        let regions = self.map.regions();
+        let index = regions.partition_point(|r| r.first.0 <= page).checked_sub(1)?;
+        regions[index].contains(PageIndex(page)).then_some(index)
+    }
+
+    /// The region of `page`, and which of its pages it is.
+    fn place(&self, page: u64) -> Option<(usize, usize)> {
+        let index = self.index(page)?;
+        Some((index, (page - self.map.regions()[index].first.0) as usize))
+    }
+
+    /// What is held of a page, and of those behind it, as long as the caller is pinned.
+    pub(super) fn held(&self, page: u64) -> Held<'_> {
+        let Some((index, offset)) = self.place(page) else {
+            return self.held_folded(page);
+        };
+        let region = &self.map.regions()[index];
+        if region.payload.is_none() {
+            return Held::Zero;
+        }
+        let run = self.ready.run(index, offset);
+        if run == 0 {
+            return Held::Absent;
+        }
+        let start = self.starts[index] + offset * PAGE as usize;
+        // SAFETY: these pages lie inside the mapping, which lives as long as `self`; their bits are set, so they are written;
+        // and they are not taken back, nor written again, before the caller is unpinned.
+        let bytes = unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start), run * PAGE as usize) };
+        if self.layout.mapping(region.first).is_some() {
+            Held::Mapped(bytes)
+        } else {
+            Held::Bytes(bytes)
+        }
+    }
+
+    fn held_folded(&self, page: u64) -> Held<'_> {
+        let Some(folded) = self.layout.folded(PageIndex(page)) else {
+            return Held::Zero;
+        };
+        let (start, end) = (
+            folded.area.at + page - folded.area.first.0,
+            folded.area.at + folded.area.pages,
+        );
+        // SAFETY: these pages lie inside the mapping, which lives as long as `self`, were written when it was made, and stay.
+        let bytes = unsafe {
+            let from = self.memory.as_ptr().add((start * PAGE) as usize);
+            std::slice::from_raw_parts(from, ((end - start) * PAGE) as usize)
+        };
+        Held::Mapped(bytes)
+    }
+
+    pub(super) fn is_full(&self, index: usize) -> bool {
+        self.ready.all(index)
+    }
+
+    /// Copies whole pages into region `index` from its page `first` on, but for those that are there already.
+    pub(super) fn fill(&self, index: usize, first: usize, bytes: &[u8], charge: &Charge) {
+        let region = &self.map.regions()[index];
+        if region.payload.is_none() {
+            return;
+        }
+        let _alone = self.changing.lock();
+        let mut filled = 0;
+        for (page, content) in (first..usize::from(region.pages)).zip(bytes.chunks_exact(PAGE as usize)) {
+            if self.ready.is_set(index, page) {
+                continue;
+            }
+            let start = self.starts[index] + page * PAGE as usize;
+            // SAFETY: the page lies inside the mapping by the way `starts` was made; nobody reads it before its bit is set
+            // below, and nobody else writes while the lock is held.
+            unsafe {
+                let to = self.memory.as_mut_ptr().add(start);
+                std::ptr::copy_nonoverlapping(content.as_ptr(), to, PAGE as usize);
+            }
+            self.ready.set(index, page);
+            filled += PAGE;
+        }
+        charge.add(filled);
+    }
+
+    /// The same, of the page with this number.
+    pub(super) fn fill_page(&self, page: u64, bytes: &[u8], charge: &Charge) {
+        if let Some((index, offset)) = self.place(page).filter(|_| bytes.len() == PAGE as usize) {
+            self.fill(index, offset, bytes, charge);
+        }
+    }
+
+    /// The page is of the working set from now on.
+    pub(super) fn set_ahead(&self, page: u64) {
+        if let Some((index, offset)) = self.place(page) {
+            self.ahead.set(index, offset);
+        }
+    }
+
+    /// The page is never taken back.
+    pub(super) fn keep(&self, page: u64) {
+        if let Some((index, offset)) = self.place(page) {
+            self.kept.set(index, offset);
+        }
+    }
+
+    /// How many of these pages are there and could be taken back.
+    pub(super) fn there(&self, pages: Pages) -> u64 {
+        self.ready.count(|at| {
+            let ahead = self.ahead.word(at);
+            let of_kind = if pages == Pages::WorkingSet { ahead } else { !ahead };
+            of_kind & !self.kept.word(at)
+        })
+    }
+
+    /// Takes at most `most` of these pages back, from all clones at once; what a clone has written stays its own. Answers how many. Blocks
+    /// until no pager looks at them, with a limit beyond which nothing is taken.
+    pub(super) fn take_back(&self, pages: Pages, most: u64, charge: &Charge) -> u64 {
+        let mut hand = self.changing.lock();
+        let taken = self.withhold(pages, most, &mut hand);
+        if taken.is_empty() {
+            return 0;
+        }
+        if !unpinned(UNPINNED_LIMIT) {
+            tracing::warn!(
+                pid = self.pid,
+                "a pager looks at the template for too long: nothing is taken back"
+            );
+            for run in &taken {
+                self.offer(run);
+            }
+            return 0;
+        }
+        let mut punched = 0;
+        for run in &taken {
+            let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            let (start, length) = (self.start(run) as i64, (run.pages as u64 * PAGE).cast_signed());
+            match fallocate(&self.file, flags, start, length) {
+                Ok(()) => punched += run.pages as u64,
+                Err(error) => {
+                    // Its bytes are as they were.
+                    tracing::warn!(pid = self.pid, %error, "pages of a template cannot be taken back");
+                    self.offer(run);
+                }
+            }
+        }
+        charge.remove(punched * PAGE);
+        punched
+    }
+
+    fn start(&self, run: &Run) -> usize {
+        self.starts[run.region] + run.first * PAGE as usize
+    }
+
+    /// Says of at most `most` of these pages that they are not there, beginning with region `hand`.
+    fn withhold(&self, pages: Pages, most: u64, hand: &mut usize) -> Vec<Run> {
+        let (mut taken, mut count) = (Vec::<Run>::new(), 0);
+        let regions = self.map.regions();
+        for region in (*hand..regions.len()).chain(0..*hand) {
+            for page in 0..usize::from(regions[region].pages) {
+                if count >= most {
+                    *hand = region;
+                    return taken;
+                }
+                let wanted = self.ahead.is_set(region, page) == (pages == Pages::WorkingSet);
+                if !wanted || self.kept.is_set(region, page) || !self.ready.clear(region, page) {
+                    continue;
+                }
+                count += 1;
+                match taken.last_mut() {
+                    Some(run) if run.region == region && run.first + run.pages == page => run.pages += 1,
+                    _ => taken.push(Run {
+                        region,
+                        first: page,
+                        pages: 1,
+                    }),
+                }
+            }
+        }
+        taken
+    }
+
+    /// Says that they are there again.
+    fn offer(&self, run: &Run) {
+        for page in run.first..run.first + run.pages {
+            self.ready.set(run.region, page);
+        }
+    }
+}
+
+/// Pages of a region that follow each other.
+struct Run {
+    region: usize,
+    first: usize,
+    pages: usize,
+}

@@ -1,0 +1,246 @@
+//! The first tier of a host's memory of snapshots: templates and images in memory, within a limit. The next are the chunk cache on
+//! disk and the store.
+//!
+//! What goes first is greedy-dual's to say, by what a restore would wait for it and what it takes:
+//!
+//! | what | to have it again |
+//! |---|---|
+//! | the rest of a template, a hole at a time | its chunks are read and decompressed, while nobody waits |
+//! | the working set of a template, a hole at a time | the same, and the next restore waits |
+//! | the snapshot as a whole, if no instance uses it | round trips to the store, and its images are written anew |
+//!
+//! Holes are punched under running instances too: what they touch of it comes back by fault.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rekindle_snapshotter::GreedyDual;
+use rekindle_wire::SnapshotId;
+use tokio::sync::OnceCell;
+
+use super::OpenSnapshot;
+use super::level::Level;
+use super::template::Pages;
+
+/// Memory that is taken back at once, bytes: what pagers look away for.
+const HOLE: u64 = 4 << 20;
+/// What any part is taken to have at least, bytes.
+const LEAST: u64 = 1 << 20;
+/// Bytes a second that chunks on disk are read, checked and decompressed.
+const REFILL: u64 = 500 << 20;
+/// What a restore waits for the first page of its working set that is only on disk.
+const FIRST_PAGE: Duration = Duration::from_millis(2);
+/// What opening a snapshot takes that is in the store alone: two round trips, and its images.
+const OPENING: Duration = Duration::from_millis(80);
+
+/// What can be let go of by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Part {
+    Of(Pages),
+    Whole,
+}
+
+impl Part {
+    /// What it would take to have it again.
+    fn cost(self, bytes: u64) -> Duration {
+        let refill = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / REFILL);
+        match self {
+            Self::Of(Pages::Rest) => refill,
+            Self::Of(Pages::WorkingSet) => FIRST_PAGE + refill,
+            Self::Whole => OPENING,
+        }
+    }
+}
+
+/// How the memory for snapshots is used. What is counted is counted from the worker's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TemplateUse {
+    /// Bytes that templates and images take.
+    pub bytes: u64,
+    /// Bytes they may take.
+    pub limit_bytes: u64,
+    /// Snapshots that are open.
+    pub open: u64,
+    /// Bytes of templates taken back that were of no working set.
+    pub rest_bytes: u64,
+    /// Bytes of working sets taken back.
+    pub working_set_bytes: u64,
+    /// Snapshots that were closed for want of room.
+    pub closed: u64,
+    /// Times that a template was not filled on for want of room.
+    pub refused: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    rest_bytes: AtomicU64,
+    working_set_bytes: AtomicU64,
+    closed: AtomicU64,
+    refused: AtomicU64,
+}
+
+type Cell = Arc<OnceCell<Arc<OpenSnapshot>>>;
+
+/// What is open, and what it is worth.
+pub(super) struct Tier {
+    level: Arc<Level>,
+    open: Mutex<HashMap<SnapshotId, Cell>>,
+    worth: Mutex<GreedyDual<(SnapshotId, Part)>>,
+    /// Held by whoever makes room.
+    making_room: Mutex<()>,
+    counts: Counts,
+}
+
+impl Tier {
+    /// An empty one, which keeps to its limit as long as it lives.
+    pub(super) fn start(limit_bytes: u64) -> Arc<Self> {
+        let level = Level::new(limit_bytes);
+        let tier = Arc::new(Self {
+            level: Arc::clone(&level),
+            open: Mutex::default(),
+            worth: Mutex::default(),
+            making_room: Mutex::default(),
+            counts: Counts::default(),
+        });
+        tokio::spawn(keep_to_limit(Arc::downgrade(&tier), level));
+        tier
+    }
+
+    pub(super) fn level(&self) -> &Arc<Level> {
+        &self.level
+    }
+
+    /// Where the snapshot is, or will be once it is open.
+    pub(super) fn cell(&self, id: &SnapshotId) -> Cell {
+        Arc::clone(self.open.lock().entry(id.clone()).or_default())
+    }
+
+    /// A restore uses it.
+    pub(super) fn used(&self, snapshot: &OpenSnapshot) {
+        let mut worth = self.worth.lock();
+        for part in [Part::Of(Pages::Rest), Part::Of(Pages::WorkingSet), Part::Whole] {
+            let bytes = match part {
+                Part::Of(pages) => snapshot.template.there(pages),
+                Part::Whole => snapshot.images.bytes() + snapshot.template.bytes(),
+            };
+            // Of what is hardly there yet there will be more.
+            let bytes = bytes.max(LEAST);
+            worth.used((snapshot.id.clone(), part), part.cost(bytes), bytes);
+        }
+    }
+
+    /// Forgets a snapshot; who uses it keeps it.
+    pub(super) fn forget(&self, id: &SnapshotId) {
+        self.open.lock().remove(id);
+        let mut worth = self.worth.lock();
+        for part in [Part::Of(Pages::Rest), Part::Of(Pages::WorkingSet), Part::Whole] {
+            worth.forget(&(id.clone(), part));
+        }
+    }
+
+    pub(super) fn usage(&self) -> TemplateUse {
+        let open = self.open.lock().values().filter(|cell| cell.initialized()).count();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TemplateUse {
+            bytes: self.level.bytes(),
+            limit_bytes: self.level.limit(),
+            open: open as u64,
+            rest_bytes: count(&self.counts.rest_bytes),
+            working_set_bytes: count(&self.counts.working_set_bytes),
+            closed: count(&self.counts.closed),
+            refused: count(&self.counts.refused),
+        }
+    }
+
+    /// Whether `bytes` more of a snapshot's template may be filled while nobody waits for them: what is worth less makes room, and
+    /// nothing else. Blocks.
+    pub(super) fn make_room(&self, id: &SnapshotId, bytes: u64) -> bool {
+        let _alone = self.making_room.lock();
+        if !self.open.lock().contains_key(id) {
+            // It was closed: what is filled now would be thrown away.
+            return false;
+        }
+        while self.level.excess(bytes) > 0 {
+            if !self.give_way(Some((id, bytes))) {
+                self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Keeps to the limit, as far as it can be kept. Blocks.
+    fn trim(&self) {
+        let _alone = self.making_room.lock();
+        while self.level.excess(0) > 0 && self.give_way(None) {}
+    }
+
+    /// Lets go of a hole's size of what is worth least, or of a snapshot; for a newcomer's sake only of what is worth less than so many
+    /// bytes of its rest. `false` if there is nothing to let go of.
+    fn give_way(&self, newcomer: Option<(&SnapshotId, u64)>) -> bool {
+        let open: Vec<_> = self
+            .open
+            .lock()
+            .values()
+            .filter_map(|cell| cell.get().cloned())
+            .collect();
+        let parts = open.iter().flat_map(|snapshot| {
+            let holes = [Pages::Rest, Pages::WorkingSet].into_iter();
+            let holes = holes.filter(|pages| snapshot.template.there(*pages) > 0).map(Part::Of);
+            // The map's own, and that of the list here.
+            let unused = (Arc::strong_count(snapshot) == 2).then_some(Part::Whole);
+            holes.chain(unused).map(|part| (snapshot.id.clone(), part))
+        });
+        let parts: Vec<_> = parts.collect();
+        let mut worth = self.worth.lock();
+        let candidates = parts.iter().filter(|(id, _)| newcomer.is_none_or(|(own, _)| own != id));
+        let Some(least) = worth.least(candidates) else {
+            return false;
+        };
+        if let Some((_, bytes)) = newcomer
+            && !worth.would_outlive(least, Part::Of(Pages::Rest).cost(bytes), bytes)
+        {
+            return false;
+        }
+        worth.gone(least);
+        let (id, part) = least;
+        let Part::Of(pages) = *part else {
+            drop(worth);
+            self.forget(id);
+            self.counts.closed.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(snapshot = %id, "closed for want of room");
+            return true;
+        };
+        drop(worth);
+        let Some(snapshot) = open.iter().find(|snapshot| snapshot.id == *id) else {
+            return false;
+        };
+        let wanted = self.level.excess(newcomer.map_or(0, |(_, bytes)| bytes)).min(HOLE);
+        let taken = snapshot.template.take_back(pages, wanted);
+        tracing::debug!(snapshot = %id, ?pages, taken, "taken back for want of room");
+        let counter = match pages {
+            Pages::Rest => &self.counts.rest_bytes,
+            Pages::WorkingSet => &self.counts.working_set_bytes,
+        };
+        counter.fetch_add(taken, Ordering::Relaxed);
+        taken > 0
+    }
+}
+
+impl Drop for Tier {
+    fn drop(&mut self) {
+        self.level.over.notify_one();
+    }
+}
+
+async fn keep_to_limit(tier: Weak<Tier>, level: Arc<Level>) {
+    loop {
+        level.over.notified().await;
+        let Some(tier) = tier.upgrade() else { return };
+        // It only fails at a shutdown.
+        let _ = tokio::task::spawn_blocking(move || tier.trim()).await;
+    }
+}
