@@ -22,7 +22,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: load fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
+.PHONY: load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -47,8 +47,16 @@ check: fmt clippy doc shell ## formatting, lints, documentation, scripts; cargo-
 bench: setup ## measure booted, restored and warm, next to a plain start and stock CRIU
 	cargo run --release --locked -p rekindle-bench -- $(BENCH_ARGS)
 
+traces: ## start Jaeger on loopback, in memory, for what `fn up --traces` sends
+	@jaeger=$$(scripts/install-jaeger.sh) && echo "jaeger: OTLP at 127.0.0.1:4317, queries at http://127.0.0.1:16686; stop with ^C" && \
+	exec "$$jaeger" --config file:$(CURDIR)/load-tests/jaeger.yaml
+
+ID ?=
+trace: ## print a trace from that Jaeger (ID=... for another than the newest)
+	@cargo run --release --locked --quiet -p rekindle-bench -- trace $(ID)
+
 load: setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m; LOAD_ARGS='--port 8080' for the running one)
-	@k6=$$(scripts/install-k6.sh) && \
+	@k6=$$(scripts/install-k6.sh) && { scripts/install-jaeger.sh > /dev/null || echo "load: goes on without a trace store" >&2; } && \
 	cargo run --release --locked -p rekindle-bench -- load --k6 "$$k6" --duration $(DURATION) \
 		$(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(LOAD_ARGS)
 

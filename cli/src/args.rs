@@ -167,6 +167,7 @@ Examples:
   fn up                                          in the background; returns when ready
   fn up --foreground                             for an init system or a container
   fn up --listen 0.0.0.0:8080                    reachable from other machines
+  fn up --traces                                 spans to the trace store on this machine (`make traces` starts one)
   fn up --s3-endpoint http://s3.local --s3-bucket functions")]
 pub(crate) struct UpArgs {
     /// Stay in the foreground and log to standard error.
@@ -192,6 +193,9 @@ pub(crate) struct UpArgs {
     pub(crate) wait: u64,
     #[command(flatten)]
     pub(crate) room: RoomArgs,
+    /// Send traces by OTLP (gRPC) to this collector; without a value to the one on this machine, and say where to look.
+    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = crate::up::LOCAL_TRACES)]
+    pub(crate) traces: Option<String>,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
 }

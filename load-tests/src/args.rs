@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 use crate::codec::CodecArgs;
-use crate::load::{LoadArgs, LoadReportArgs};
+use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
 use crate::subject::Subject;
@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Load(LoadArgs),
     /// Write the page and the plots of a load once more.
     LoadReport(LoadReportArgs),
+    /// Print a trace of the store that `make traces` started.
+    Trace(TraceArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
     Pager(PagerArgs),
     /// A process whose memory the pager serves.

@@ -55,7 +55,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
         Some(Command::LoadReport(report)) => return load::report(report).map(|()| ExitCode::SUCCESS),
-        Some(Command::PeerHost(_) | Command::Load(_)) | None => {}
+        Some(Command::PeerHost(_) | Command::Load(_) | Command::Trace(_)) | None => {}
     }
     // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -69,6 +69,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     let measuring = async {
         match &args.command {
             Some(Command::Load(load)) => load::run(args, load).await,
+            Some(Command::Trace(trace)) => load::show_trace(trace).await,
             _ => measure(args).await,
         }
     };

@@ -235,7 +235,7 @@ impl Programs {
 }
 
 /// A port that nobody listens on now.
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
     Ok(listener.local_addr().context("no free port")?.port())
 }

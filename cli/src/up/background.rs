@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 
 use super::layout::Layout;
 use super::pid::{PidFile, Running};
+use super::traces;
 use crate::args::UpArgs;
 use crate::client::Client;
 use crate::show::{self, Steps, Tone};
@@ -56,6 +57,9 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     );
     println!("  admin key  {}", layout.data.join("admin.key").display());
     println!("  log        {}", layout.log().display());
+    if let Some(endpoint) = &args.traces {
+        println!("  traces     {}", traces::tell(endpoint));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

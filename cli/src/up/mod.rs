@@ -20,6 +20,7 @@ mod roles;
 pub(crate) mod runtimes;
 mod secrets;
 pub(crate) mod store;
+mod traces;
 
 use std::process::ExitCode;
 
@@ -27,12 +28,14 @@ use anyhow::{Context as _, Result};
 
 use crate::args::UpArgs;
 use layout::Layout;
+pub(crate) use traces::LOCAL as LOCAL_TRACES;
 
 /// What log lines of this module are filed under, as `RUST_LOG` names it: the binary's own name, `fn`, says nothing there.
 const LOG: &str = "rekindle_up";
 
 /// `fn up`.
 pub(crate) fn run(args: &UpArgs) -> Result<ExitCode> {
+    traces::point(args.traces.as_deref())?;
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
     if args.foreground {
         foreground::run(args, &layout)

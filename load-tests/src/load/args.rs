@@ -47,6 +47,13 @@ pub(crate) struct LoadReportArgs {
     pub(crate) record: PathBuf,
 }
 
+/// Prints a trace of the store that `make traces` started.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct TraceArgs {
+    /// The trace's id, 32 hexadecimal digits; by default the newest.
+    pub(crate) id: Option<String>,
+}
+
 /// Reads `NAME=VALUE`.
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text

@@ -17,7 +17,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:#212529;background:#fff;max-width:
 h1{font-size:1.5em}h2{margin-top:2.2em;border-top:1px solid #dee2e6;padding-top:1em}\
 table{border-collapse:collapse;margin:.8em 0}th,td{padding:.2em .8em;border-bottom:1px solid #dee2e6;text-align:right}\
 th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto;display:block;margin:1em 0}\
-.fact{text-align:left}.no{color:#b00020;font-weight:600}.note{color:#495057}code{background:#f1f3f5;padding:0 .3em}";
+.fact{text-align:left}.no{color:#b00020;font-weight:600}.note{color:#495057}pre{overflow-x:auto;font-size:13px}code{background:#f1f3f5;padding:0 .3em}";
 
 /// Writes `index.html` and the plots.
 pub(super) fn write(record: &LoadRecord, dir: &Path) -> Result<()> {
@@ -33,6 +33,7 @@ pub(super) fn write(record: &LoadRecord, dir: &Path) -> Result<()> {
         }
         sections.push_str(&section(ran, &plots));
     }
+    sections += &traced(record);
     put(&dir.join("index.html"), &page(record, &sections))
 }
 
@@ -60,6 +61,14 @@ pub(super) fn print(record: &LoadRecord) {
         }
     }
     println!("{table}");
+    match &record.trace {
+        Ok(trace) => println!(
+            "\ntrace {} of a restored invocation, as Jaeger has it\n{}\n",
+            trace.id,
+            trace.text()
+        ),
+        Err(why) => println!("\nno trace read back: {why}\n"),
+    }
     for note in notes(record) {
         println!("note: {note}");
     }
@@ -104,6 +113,28 @@ fn page(record: &LoadRecord, sections: &str) -> String {
         revision = escaped(&record.revision),
     );
     out
+}
+
+fn traced(record: &LoadRecord) -> String {
+    let body = match &record.trace {
+        Ok(trace) => {
+            let lacks = match trace.lacks.is_empty() {
+                true => "It is whole: every span leads to the client's, and gateway, scheduler and worker are in it."
+                    .to_owned(),
+                false => format!(
+                    "<span class=\"no\">It lacks {}.</span>",
+                    escaped(&trace.lacks.join(", "))
+                ),
+            };
+            format!(
+                "<p>{} as Jaeger has it. {lacks}</p><pre>{}</pre>",
+                escaped(&trace.id),
+                escaped(&trace.text())
+            )
+        }
+        Err(why) => format!("<p>None was read back: {}</p>", escaped(why)),
+    };
+    format!("<h2 id=\"trace\">Trace of one restored invocation</h2>{body}\n")
 }
 
 fn section(ran: &Ran, plots: &[plots::Plot]) -> String {

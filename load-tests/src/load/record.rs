@@ -9,6 +9,7 @@ use super::k6::Threshold;
 use super::points::Tally;
 use super::pool::Level;
 use super::scenario::Scenario;
+use super::trace::Trace;
 use crate::machine::{self, Machine};
 use crate::record::revision;
 
@@ -40,6 +41,8 @@ pub(crate) struct LoadRecord {
     pub(crate) settings: Vec<(String, String)>,
     /// In the order they ran.
     pub(crate) scenarios: Vec<Ran>,
+    /// The trace of one restored invocation as the store has it, or why there is none.
+    pub(crate) trace: Result<Trace, String>,
 }
 
 /// One scenario.
@@ -75,6 +78,7 @@ impl LoadRecord {
             duration_s: 0.0,
             settings: Vec::new(),
             scenarios: Vec::new(),
+            trace: Err("not reached".to_owned()),
         }
     }
 

@@ -75,7 +75,10 @@ fn draw(plot: &Lines, svg: &mut String) -> Result<(), Box<dyn std::error::Error>
         };
         chart.draw_series(LineSeries::new(line.points.iter().copied(), style))?;
     }
-    let style = (FONT, 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = (FONT, 13)
+        .into_font()
+        .color(&INK)
+        .pos(Pos::new(HPos::Left, VPos::Center));
     for (x, y, line) in legend {
         let middle = y + LINE / 2;
         let stroke = ShapeStyle {

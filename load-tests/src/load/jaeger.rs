@@ -1,0 +1,108 @@
+//! A real trace store: Jaeger v2 on free ports of loopback, in memory, gone when dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use http::Method;
+
+use crate::args::checkout;
+use crate::client::Connection;
+use crate::platform::free_port;
+
+const READY_LIMIT: Duration = Duration::from_secs(30);
+/// Where `make traces` has it, and so `fn up --traces`.
+const USUAL_QUERY_PORT: u16 = 16_686;
+
+/// A store that can be asked for traces.
+pub(super) struct Jaeger {
+    // One of ours; killed when dropped.
+    child: Option<Child>,
+    query: u16,
+    otlp: u16,
+}
+
+impl Jaeger {
+    /// Starts the one on PATH, or the one that scripts/install-jaeger.sh has built. `None` when there is neither.
+    pub(super) async fn start(cache: &Path) -> Result<Option<Self>> {
+        let Some(program) = find(cache) else { return Ok(None) };
+        let [query, query_grpc, otlp, otlp_http] = [free_port()?, free_port()?, free_port()?, free_port()?];
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(&program)
+            .arg("--config")
+            .arg(format!("file:{}", checkout().join("load-tests/jaeger.yaml").display()))
+            .env("JAEGER_QUERY_PORT", query.to_string())
+            .env("JAEGER_QUERY_GRPC_PORT", query_grpc.to_string())
+            .env("JAEGER_OTLP_PORT", otlp.to_string())
+            .env("JAEGER_OTLP_HTTP_PORT", otlp_http.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("setpriv (util-linux) cannot be started")?;
+        let mut jaeger = Self {
+            child: Some(child),
+            query,
+            otlp,
+        };
+        let deadline = Instant::now() + READY_LIMIT;
+        while jaeger.ask("/api/services").await.is_err() {
+            let ended = jaeger.child.as_mut().and_then(|c| c.try_wait().ok().flatten());
+            if ended.is_some() || Instant::now() > deadline {
+                bail!(
+                    "{}: jaeger does not answer at port {query} ({ended:?})",
+                    program.display()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(Some(jaeger))
+    }
+
+    /// The one that runs at the usual port, if one does.
+    pub(super) async fn running() -> Option<Self> {
+        let jaeger = Self {
+            child: None,
+            query: USUAL_QUERY_PORT,
+            otlp: 0,
+        };
+        jaeger.ask("/api/services").await.ok().map(|_| jaeger)
+    }
+
+    /// Where the platform sends its spans to.
+    pub(super) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.otlp)
+    }
+
+    /// Asks the query API; the answer's body if it is a good one.
+    pub(super) async fn ask(&self, path: &str) -> Result<Vec<u8>> {
+        let mut connection = Connection::open(self.query).await?;
+        let answer = connection.call(Method::GET, path, &[]).await?;
+        if !answer.status.is_success() {
+            bail!("jaeger: {path}: {}: {}", answer.status, answer.text());
+        }
+        Ok(answer.body.to_vec())
+    }
+}
+
+impl Drop for Jaeger {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may have ended, which is what we want.
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}
+
+fn find(cache: &Path) -> Option<PathBuf> {
+    let works = |path: &PathBuf| {
+        let output = Command::new(path).arg("version").output();
+        output.is_ok_and(|o| o.status.success())
+    };
+    [PathBuf::from("jaeger"), cache.join("tools/bin/jaeger")]
+        .into_iter()
+        .find(works)
+}
