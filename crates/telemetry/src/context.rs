@@ -35,6 +35,38 @@ pub fn trace_id() -> Option<String> {
     span.is_valid().then(|| span.trace_id().to_string())
 }
 
+/// Which trace, and which span of it, something happened in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceRef {
+    /// The trace's id.
+    pub trace_id: [u8; 16],
+    /// The span's id.
+    pub span_id: [u8; 8],
+}
+
+impl TraceRef {
+    /// That of a span, if its trace is sampled: others are not to be found anywhere.
+    pub fn of(span: &Span) -> Option<Self> {
+        let context = span.context();
+        let span = context.span();
+        let span = span.span_context();
+        (span.is_valid() && span.is_sampled()).then(|| Self {
+            trace_id: span.trace_id().to_bytes(),
+            span_id: span.span_id().to_bytes(),
+        })
+    }
+
+    /// The trace's id as 32 hexadecimal digits.
+    pub fn trace_id(&self) -> String {
+        opentelemetry::TraceId::from_bytes(self.trace_id).to_string()
+    }
+
+    /// The span's id as 16 hexadecimal digits.
+    pub fn span_id(&self) -> String {
+        opentelemetry::SpanId::from_bytes(self.span_id).to_string()
+    }
+}
+
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {

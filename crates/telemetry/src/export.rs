@@ -3,17 +3,17 @@
 use std::future::{Future, poll_fn};
 
 use opentelemetry::KeyValue;
-use opentelemetry_otlp::{Protocol, SpanExporter as OtlpExporter, WithExportConfig as _};
+use opentelemetry_otlp::{Protocol as HttpEncoding, SpanExporter as OtlpExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use tokio::runtime::Handle;
 
 use crate::InitError;
+use crate::environment::{Protocol, is_disabled, set};
 
 /// The provider of tracers; it exports when the environment names an endpoint.
-pub(crate) fn tracer_provider(service_name: &str) -> Result<SdkTracerProvider, InitError> {
-    let runtime = Handle::try_current().map_err(InitError::NoRuntime)?;
+pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<SdkTracerProvider, InitError> {
     let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     let resource = match set("OTEL_SERVICE_NAME") {
         Some(_) => resource,
@@ -29,27 +29,18 @@ pub(crate) fn tracer_provider(service_name: &str) -> Result<SdkTracerProvider, I
 
 fn exporter() -> Result<Option<OtlpExporter>, InitError> {
     let wanted = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| set("OTEL_EXPORTER_OTLP_ENDPOINT"));
-    let off = set("OTEL_TRACES_EXPORTER").is_some_and(|e| e == "none")
-        || set("OTEL_SDK_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+    let off = set("OTEL_TRACES_EXPORTER").is_some_and(|e| e == "none") || is_disabled();
     if wanted.is_none() || off {
         return Ok(None);
     }
-    let protocol = set("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-        .or_else(|| set("OTEL_EXPORTER_OTLP_PROTOCOL"))
-        .unwrap_or_else(|| "grpc".to_owned());
-    let built = match protocol.as_str() {
-        "grpc" => OtlpExporter::builder().with_tonic().build(),
-        "http/protobuf" => OtlpExporter::builder()
+    let built = match Protocol::of("TRACES")? {
+        Protocol::Grpc => OtlpExporter::builder().with_tonic().build(),
+        Protocol::Http => OtlpExporter::builder()
             .with_http()
-            .with_protocol(Protocol::HttpBinary)
+            .with_protocol(HttpEncoding::HttpBinary)
             .build(),
-        _ => return Err(InitError::Protocol(protocol)),
     };
     built.map(Some).map_err(InitError::Exporter)
-}
-
-fn set(variable: &str) -> Option<String> {
-    std::env::var(variable).ok().filter(|v| !v.is_empty())
 }
 
 /// Polls an exporter inside the runtime: the batch processor calls it from a thread of its own, where the async HTTP and gRPC

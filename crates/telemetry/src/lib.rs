@@ -1,25 +1,30 @@
-//! Logs and traces of every role: what [`init`] sets up once per process, and how a trace travels between hops.
+//! Logs, traces and metrics of every role: what [`init`] sets up once per process, how a trace travels between hops, and the
+//! instruments that roles measure with.
 //!
-//! - [`init`]: logs to standard error; spans to an OTLP endpoint when one is configured.
+//! - [`init`]: logs to standard error; spans and metrics to an OTLP endpoint when one is configured.
+//! - [`metrics`]: instruments and their registry, of which each role has one.
 //! - [`set_parent`], [`inject`], [`inject_span`]: W3C trace context (`traceparent`, `tracestate`) out of and into HTTP headers. It works
 //!   without an OTLP endpoint too, so that a client's trace id always reaches the function.
 //!
 //! Several roles may share a process (`fn up`), so a span says which one made it: attribute `rekindle.role`.
 
 mod context;
+mod environment;
 mod export;
+pub mod metrics;
 
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-pub use context::{inject, inject_span, set_parent, trace_id};
+pub use context::{TraceRef, inject, inject_span, set_parent, trace_id};
 
 /// How long the last spans may take to leave when the process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
@@ -42,15 +47,22 @@ pub enum InitError {
     /// The exporter refused its configuration.
     #[error("the OTLP exporter cannot be set up: check OTEL_EXPORTER_OTLP_ENDPOINT")]
     Exporter(#[source] opentelemetry_otlp::ExporterBuildError),
+    /// The endpoint for metrics is no address.
+    #[error(
+        "metrics cannot be sent to \"{0}\": check OTEL_EXPORTER_OTLP_METRICS_ENDPOINT and OTEL_EXPORTER_OTLP_ENDPOINT"
+    )]
+    Metrics(String, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// Something else in this process collects logs already.
     #[error("telemetry was set up already in this process: call init once")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Keeps telemetry going; the spans still queued are sent when it is dropped (at most three seconds, blocking).
+/// Keeps telemetry going; the spans still queued and the last metrics are sent when it is dropped (at most five seconds, blocking).
 #[must_use = "telemetry ends when the guard is dropped"]
 #[derive(Debug)]
 pub struct Guard {
+    /// Dropped after the last spans are on their way.
+    _metrics: Option<metrics::push::Push>,
     provider: SdkTracerProvider,
 }
 
@@ -62,13 +74,15 @@ impl Drop for Guard {
     }
 }
 
-/// Sets up logs and traces for this process. Call it once, inside a tokio runtime, and keep the guard until the end.
+/// Sets up logs, traces and the export of metrics for this process. Call it once, inside a tokio runtime, and keep the guard until the end.
 ///
 /// - Logs go to standard error, filtered by `RUST_LOG` (default `warn,rekindle=info`), as JSON lines when `REKINDLE_LOG=json`.
 /// - Spans are exported when `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set: by gRPC, or as
 ///   `http/protobuf` when `OTEL_EXPORTER_OTLP_PROTOCOL` says so. The queue is bounded (`OTEL_BSP_MAX_QUEUE_SIZE`, default 2048
 ///   spans); when the collector is slower, spans are dropped and requests are not held up. The sampler is
 ///   `OTEL_TRACES_SAMPLER` (default: every trace, or what the client's `traceparent` says).
+/// - Metrics of all [`metrics::Registry`]s go to the same endpoint or to `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`, every
+///   `OTEL_METRIC_EXPORT_INTERVAL` milliseconds (default 60,000).
 /// - `service_name` is `service.name` unless `OTEL_SERVICE_NAME` is set.
 ///
 /// # Errors
@@ -81,7 +95,8 @@ pub fn init(service_name: &str) -> Result<Guard, InitError> {
             None => Ok(EnvFilter::new(DEFAULT_FILTER)),
             Some(_) => Err(InitError::Filter(error)),
         })?;
-    let provider = export::tracer_provider(service_name)?;
+    let runtime = Handle::try_current().map_err(InitError::NoRuntime)?;
+    let provider = export::tracer_provider(service_name, runtime.clone())?;
     let spans = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer("rekindle"))
         .with_location(false)
@@ -102,5 +117,10 @@ pub fn init(service_name: &str) -> Result<Guard, InitError> {
         .with(log.with_filter(filter))
         .try_init()
         .map_err(InitError::Twice)?;
-    Ok(Guard { provider })
+    // After the subscriber is there, which is told when the endpoint takes none.
+    let pushing = metrics::push::start(service_name, &runtime)?;
+    Ok(Guard {
+        _metrics: pushing,
+        provider,
+    })
 }

@@ -1,5 +1,8 @@
 //! Names of the HTTP headers the platform reads and writes. All lower case, as HTTP/2 and `http::HeaderName` want them.
 
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
 /// The invocation's id; taken from the client when it sends a usable one, else made by the gateway.
 pub const REQUEST_ID: &str = "x-request-id";
 /// Answer: the start kind of the invocation, see [`crate::api::StartKind`].
@@ -29,3 +32,10 @@ pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
 pub const CLUSTER_TOKEN: &str = "x-rekindle-token";
 /// The path prefix under which a runtime answers the platform itself (snapshot hooks); never reachable from outside.
 pub const HOOK_PREFIX: &str = "/.rekindle/";
+
+/// The token that a request proves itself with: `Authorization: Bearer TOKEN`.
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}

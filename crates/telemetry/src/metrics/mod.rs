@@ -1,0 +1,32 @@
+//! What each role measures: instruments, their registry, and the two ways out of it.
+//!
+//! ```text
+//!  a role's metrics.rs ──family, observe──> Registry ──read──┬─> text: GET /metrics (Prometheus, OpenMetrics)
+//!     writes as things happen                                └─> otlp, push: the same to an OTLP endpoint
+//! ```
+//!
+//! A role makes one [`Registry`], and in its `metrics.rs` declares each metric as a [`Desc`]: name, unit, labels, meaning. A test of each
+//! role holds `docs/metrics.md` and those declarations together ([`documented`]). Names are OpenTelemetry's; Prometheus gets them with
+//! underscores, the unit and `_total`. Why not its SDK: see docs/decisions/0011-metrics.md.
+//!
+//! No label's values come from strangers: they are words of ours, names of functions that are deployed, and ids of workers. Each metric
+//! has 2,000 series at most, and those of a deleted function are dropped.
+
+pub mod buckets;
+mod documentation;
+mod family;
+mod instruments;
+pub(crate) mod otlp;
+mod process;
+pub(crate) mod push;
+mod registry;
+mod s3;
+mod text;
+
+pub use documentation::documented;
+pub use family::{Family, Series};
+pub use instruments::{Counter, Exemplar, Gauge, Histogram, HistogramValue};
+pub use process::observe_process;
+pub use registry::{Desc, Kind, Reading, Registry, Value};
+pub use s3::S3Metrics;
+pub use text::exposition;

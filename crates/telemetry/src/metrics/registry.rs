@@ -1,0 +1,252 @@
+//! What a role measures: descriptions, and where each is read at the moment somebody asks.
+
+use std::sync::{Arc, Weak};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use super::family::{Family, Series, Shared};
+use super::instruments::HistogramValue;
+
+/// What Prometheus calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// It counts values between bounds.
+    Histogram,
+}
+
+impl Kind {
+    /// The word of the exposition formats.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// What a metric is.
+#[derive(Debug)]
+pub struct Desc {
+    /// OpenTelemetry's name: words joined by dots.
+    pub name: &'static str,
+    /// OpenTelemetry's unit: `s`, `By`, `1`, or a word in braces for what is counted.
+    pub unit: &'static str,
+    /// Names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it says, in a sentence.
+    pub help: &'static str,
+    /// Bounds, of a histogram.
+    pub bounds: &'static [f64],
+}
+
+impl Desc {
+    /// A description; of a histogram with [`super::buckets::COARSE`] bounds.
+    pub const fn new(
+        name: &'static str,
+        unit: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            unit,
+            labels,
+            help,
+            bounds: super::buckets::COARSE,
+        }
+    }
+
+    /// The same with other bounds.
+    #[must_use]
+    pub const fn bounds(mut self, bounds: &'static [f64]) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
+    /// The name as Prometheus writes it, without a counter's `_total`.
+    pub fn prometheus_name(&self) -> String {
+        let mut name = prometheus(self.name);
+        let unit = match self.unit {
+            "s" => "_seconds",
+            "By" => "_bytes",
+            _ => "",
+        };
+        if !name.ends_with(unit) {
+            name.push_str(unit);
+        }
+        name
+    }
+}
+
+/// A name as Prometheus writes it.
+pub(super) fn prometheus(name: &str) -> String {
+    name.replace(['.', '-'], "_")
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A counter's or a gauge's.
+    Number(f64),
+    /// A histogram's.
+    Histogram(HistogramValue),
+}
+
+/// A metric with all its series at one moment.
+#[derive(Debug)]
+pub struct Reading {
+    /// What it is.
+    pub desc: &'static Desc,
+    /// What Prometheus calls it.
+    pub kind: Kind,
+    /// Values of its labels, and its value.
+    pub points: Vec<(Vec<String>, Value)>,
+}
+
+type Forget = Box<dyn Fn(&str, &str) + Send + Sync>;
+
+struct Metric {
+    desc: &'static Desc,
+    kind: Kind,
+    read: Box<dyn Fn() -> Vec<(Vec<String>, Value)> + Send + Sync>,
+    forget: Option<Forget>,
+}
+
+/// Everything one role measures. Clones share it.
+#[derive(Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    role: &'static str,
+    started: SystemTime,
+    metrics: Mutex<Vec<Metric>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry")
+            .field("role", &self.inner.role)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The registries of this process, for the exporter.
+static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// Every registry of this process that is still in use.
+pub(crate) fn all() -> Vec<Registry> {
+    let mut all = ALL.lock();
+    all.retain(|weak| weak.strong_count() > 0);
+    all.iter()
+        .filter_map(Weak::upgrade)
+        .map(|inner| Registry { inner })
+        .collect()
+}
+
+impl Registry {
+    /// An empty one for a role of this process; what it measures is exported from now on, where an endpoint is configured.
+    pub fn new(role: &'static str) -> Self {
+        let inner = Arc::new(Inner {
+            role,
+            started: SystemTime::now(),
+            metrics: Mutex::default(),
+        });
+        ALL.lock().push(Arc::downgrade(&inner));
+        Self { inner }
+    }
+
+    /// The role.
+    pub fn role(&self) -> &'static str {
+        self.inner.role
+    }
+
+    /// Since when its counters count.
+    pub(crate) fn started(&self) -> SystemTime {
+        self.inner.started
+    }
+
+    /// Counters, gauges or histograms that are written as things happen. A family without labels has its one series from the
+    /// beginning: a counter that was never moved reads as zero.
+    pub fn family<S: Series, const N: usize>(&self, desc: &'static Desc) -> Family<S, N> {
+        let family = Family::new(desc);
+        self.add_family(&family);
+        family
+    }
+
+    /// Takes in a family that another part of the program made.
+    pub fn add_family<S: Series, const N: usize>(&self, family: &Family<S, N>) {
+        if N == 0 {
+            family.with(std::array::from_fn(|_| ""));
+        }
+        let (shared, forgetting): (Arc<Shared<S>>, _) = (family.shared(), family.shared());
+        self.inner.metrics.lock().push(Metric {
+            desc: shared.desc,
+            kind: S::KIND,
+            read: Box::new(move || shared.points()),
+            forget: Some(Box::new(move |name, value| forgetting.forget(name, value))),
+        });
+    }
+
+    /// Something that is looked at when somebody asks: `read` answers label values and numbers. It must not block.
+    pub fn observe(
+        &self,
+        kind: Kind,
+        desc: &'static Desc,
+        read: impl Fn() -> Vec<(Vec<String>, f64)> + Send + Sync + 'static,
+    ) {
+        let read = move || read().into_iter().map(|(l, v)| (l, Value::Number(v))).collect();
+        self.push(kind, desc, Box::new(read));
+    }
+
+    /// The same of a single number without labels.
+    pub fn observe_one(&self, kind: Kind, desc: &'static Desc, read: impl Fn() -> f64 + Send + Sync + 'static) {
+        self.observe(kind, desc, move || vec![(Vec::new(), read())]);
+    }
+
+    /// The same of a histogram that another part of the program keeps.
+    pub fn observe_histogram(&self, desc: &'static Desc, read: impl Fn() -> HistogramValue + Send + Sync + 'static) {
+        let read = move || vec![(Vec::new(), Value::Histogram(read()))];
+        self.push(Kind::Histogram, desc, Box::new(read));
+    }
+
+    fn push(&self, kind: Kind, desc: &'static Desc, read: Box<dyn Fn() -> Vec<(Vec<String>, Value)> + Send + Sync>) {
+        self.inner.metrics.lock().push(Metric {
+            desc,
+            kind,
+            read,
+            forget: None,
+        });
+    }
+
+    /// Drops every series whose label `name` is `value`: what it counted is gone, say with the function it was of.
+    pub fn forget(&self, name: &str, value: &str) {
+        for metric in self.inner.metrics.lock().iter() {
+            if let Some(forget) = &metric.forget {
+                forget(name, value);
+            }
+        }
+    }
+
+    /// Reads everything.
+    pub fn read(&self) -> Vec<Reading> {
+        let one = |m: &Metric| Reading {
+            desc: m.desc,
+            kind: m.kind,
+            points: (m.read)(),
+        };
+        self.inner.metrics.lock().iter().map(one).collect()
+    }
+
+    /// Everything that is measured, in the order of its registration.
+    pub fn descriptions(&self) -> Vec<(&'static Desc, Kind)> {
+        self.inner.metrics.lock().iter().map(|m| (m.desc, m.kind)).collect()
+    }
+}
