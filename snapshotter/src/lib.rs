@@ -39,7 +39,7 @@ pub mod working_set;
 
 pub use bundle::{BundleTooLarge, SectionError};
 pub use capture::{CaptureMeta, CaptureOptions, ExtraFile, PublishError, Published, publish};
-pub use chunks::{CacheError, CacheUse, ChunkCache, ReadError, RegionReader};
+pub use chunks::{CacheError, CacheUse, ChunkCache, ReadCounts, ReadError, RegionReader};
 pub use codec::{Acceleration, Codec, RegionSize};
 pub use collect::{Owner, Publication, PublicationError};
 pub use delete::delete;
@@ -51,5 +51,5 @@ pub use manifest::Manifest;
 pub use pagemap::{PageIndex, PageMap, Region};
 pub use region_index::RegionIndex;
 pub use snapshot::{OpenError, Process, Snapshot};
-pub use store::{Outcome, Store, StoreConfig, StoreError, Timeouts};
+pub use store::{Outcome, Store, StoreConfig, StoreError, StoreEvent, StoreObserver, Timeouts};
 pub use working_set::{WorkingSetPage, load_working_set, store_working_set};

@@ -6,4 +6,4 @@ mod reader;
 mod tests;
 
 pub use cache::{CacheError, CacheUse, ChunkCache};
-pub use reader::{ReadError, RegionReader};
+pub use reader::{ReadCounts, ReadError, RegionReader};

@@ -8,6 +8,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -80,9 +81,45 @@ pub struct RegionReader {
     inner: Arc<Inner>,
 }
 
+/// What was read since the reader was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Regions that came from the chunk cache.
+    pub cached_regions: u64,
+    /// Their plain bytes.
+    pub cached_bytes: u64,
+    /// Regions that came from the store, or with a chunk that was on its way from there.
+    pub fetched_regions: u64,
+    /// Their plain bytes.
+    pub fetched_bytes: u64,
+    /// Chunks that were fetched whole.
+    pub fetched_chunks: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    cached: Tier,
+    fetched: Tier,
+    chunks: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tier {
+    regions: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Tier {
+    fn add(&self, bytes: u64) {
+        self.regions.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
 struct Inner {
     store: Store,
     cache: ChunkCache,
+    counts: Counts,
     /// Chunks being fetched now.
     fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
 }
@@ -102,6 +139,7 @@ impl RegionReader {
             inner: Arc::new(Inner {
                 store,
                 cache,
+                counts: Counts::default(),
                 fetches: Arc::default(),
             }),
         }
@@ -110,6 +148,28 @@ impl RegionReader {
     /// How the cache is used.
     pub fn cache_usage(&self) -> CacheUse {
         self.inner.cache.usage()
+    }
+
+    /// What was read so far.
+    pub fn counts(&self) -> ReadCounts {
+        let Counts {
+            cached,
+            fetched,
+            chunks,
+        } = &self.inner.counts;
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ReadCounts {
+            cached_regions: read(&cached.regions),
+            cached_bytes: read(&cached.bytes),
+            fetched_regions: read(&fetched.regions),
+            fetched_bytes: read(&fetched.bytes),
+            fetched_chunks: read(chunks),
+        }
+    }
+
+    /// The cache it reads through.
+    pub fn cache(&self) -> &ChunkCache {
+        &self.inner.cache
     }
 
     /// The region's plain bytes, checked. Fetches its chunk if it is not on this host.
@@ -124,7 +184,9 @@ impl RegionReader {
         }
         let bytes = self.fetch(chunk).await?;
         let (wanted, payload) = (*region, *payload);
-        blocking(chunk, move || cut_out(&wanted, &payload, &bytes)).await?
+        let plain = blocking(chunk, move || cut_out(&wanted, &payload, &bytes)).await??;
+        self.inner.counts.fetched.add(plain.len() as u64);
+        Ok(plain)
     }
 
     /// The region's plain bytes if they can be had without the network; for threads that may block on the disk but
@@ -139,7 +201,10 @@ impl RegionReader {
             return None;
         }
         match decode(region, payload, &stored) {
-            Ok(bytes) => Some(bytes),
+            Ok(bytes) => {
+                self.inner.counts.cached.add(bytes.len() as u64);
+                Some(bytes)
+            }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(chunk = %chunk, error, "cached chunk is corrupt and dropped");
@@ -173,7 +238,10 @@ impl RegionReader {
         let mut plain = Vec::with_capacity(regions.len());
         for (region, bytes) in regions.iter().zip(cut) {
             plain.push(match bytes {
-                Some(bytes) => bytes,
+                Some(bytes) => {
+                    self.inner.counts.fetched.add(bytes.len() as u64);
+                    bytes
+                }
                 None => self.read(region).await?,
             });
         }
@@ -233,6 +301,7 @@ impl Inner {
                 cause: Arc::new(cause),
             })?;
         let hashed = bytes.clone();
+        self.counts.chunks.fetch_add(1, Ordering::Relaxed);
         let found = blocking(chunk, move || Digest::of(&hashed)).await?;
         if found == chunk.id {
             return Ok(bytes);

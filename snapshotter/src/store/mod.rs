@@ -6,6 +6,7 @@
 mod config;
 mod error;
 mod list;
+mod observer;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -26,12 +27,16 @@ use aws_sdk_s3::config::{
 pub use config::{StoreConfig, Timeouts};
 pub use error::StoreError;
 pub use list::ObjectInfo;
+use observer::Failure;
+pub use observer::{StoreEvent, StoreObserver};
+use tracing::Instrument as _;
 pub use write::Outcome;
 
 /// A bucket, or a part of one below a prefix. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
+    observer: Option<StoreObserver>,
 }
 
 struct Inner {
@@ -108,7 +113,17 @@ impl Store {
                 prefix,
                 timeouts,
             }),
+            observer: None,
         })
+    }
+
+    /// The same store, whose requests from now on `observer` is told of. Those of other clones are not its business.
+    #[must_use]
+    pub fn observed(&self, observer: StoreObserver) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            observer: Some(observer),
+        }
     }
 
     /// Make the bucket if it is not there. Needed with a server of one's own; in AWS the bucket exists.
@@ -155,33 +170,69 @@ impl Store {
 
     /// Give the SDK's operation, which has its own limits, a last limit of ours. The SDK's futures have 16 KiB: callers
     /// box them, so that theirs stay small.
-    async fn bounded<T>(
+    async fn bounded<T, E: Failure>(
         &self,
         operation: &'static str,
         key: &str,
         bytes: u64,
-        call: impl Future<Output = T>,
-    ) -> Result<T, StoreError> {
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, StoreError> {
         let limit = self.inner.timeouts.operation(bytes) + Duration::from_millis(500);
         self.bounded_until(operation, key, Instant::now() + limit, call).await
     }
 
-    async fn bounded_until<T>(
+    /// The same until a moment. Each call is one span, and is told to who wants to know.
+    async fn bounded_until<T, E: Failure>(
         &self,
         operation: &'static str,
         key: &str,
         deadline: Instant,
-        call: impl Future<Output = T>,
-    ) -> Result<T, StoreError> {
-        let after = deadline.saturating_duration_since(Instant::now());
-        tokio::time::timeout(after, call)
-            .await
-            .map_err(|_| StoreError::Timeout {
-                operation,
-                key: self.full_key(key),
-                bucket: self.inner.bucket.clone(),
-                after,
-            })
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, StoreError> {
+        let started = Instant::now();
+        let after = deadline.saturating_duration_since(started);
+        let span = tracing::info_span!(
+            "s3",
+            otel.name = format!("s3 {operation}"),
+            otel.kind = "client",
+            otel.status_code = tracing::field::Empty,
+            rpc.system = "aws-api",
+            rpc.service = "S3",
+            aws.s3.bucket = self.inner.bucket,
+            aws.s3.key = self.full_key(key),
+            rekindle.s3.operation = operation,
+            rekindle.s3.bytes = tracing::field::Empty,
+            error.type = tracing::field::Empty,
+        );
+        let done = tokio::time::timeout(after, call).instrument(span.clone()).await;
+        let outcome = match &done {
+            Ok(Ok(_)) => "ok",
+            Ok(Err(error)) => error.word(),
+            Err(_) => "timeout",
+        };
+        if !matches!(outcome, "ok" | "not_found" | "precondition") {
+            span.record("otel.status_code", "ERROR");
+        }
+        if outcome != "ok" {
+            span.record("error.type", outcome);
+        }
+        self.tell(StoreEvent::Request {
+            operation,
+            outcome,
+            took: started.elapsed(),
+        });
+        done.map_err(|_| StoreError::Timeout {
+            operation,
+            key: self.full_key(key),
+            bucket: self.inner.bucket.clone(),
+            after,
+        })
+    }
+
+    fn tell(&self, event: StoreEvent) {
+        if let Some(observer) = &self.observer {
+            observer(event);
+        }
     }
 
     fn failed<E>(&self, operation: &'static str, key: &str, cause: E) -> StoreError

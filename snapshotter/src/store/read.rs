@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt;
 
 use super::list::{ObjectInfo, milliseconds};
-use super::{Store, StoreError, http_range};
+use super::{Store, StoreError, StoreEvent, http_range};
 
 /// Times a body is asked for again after it broke off.
 const BODY_ATTEMPTS: u32 = 3;
@@ -97,6 +97,7 @@ impl Store {
                 written += piece.len() as u64;
             }
             file.flush().await.map_err(StoreError::file("write", path))?;
+            self.received(written);
             self.check_length(key, written, expected)?;
             Ok(written)
         };
@@ -118,7 +119,18 @@ impl Store {
         bytes: u64,
         transfer: impl Future<Output = Result<(), StoreError>>,
     ) -> Result<(), StoreError> {
+        let transfer = async {
+            transfer.await?;
+            self.received(bytes);
+            Ok(())
+        };
         self.bounded("read", key, bytes, transfer).await?
+    }
+
+    /// Tells of a body's bytes. Within the span of its reading.
+    fn received(&self, bytes: u64) {
+        tracing::Span::current().record("rekindle.s3.bytes", bytes);
+        self.tell(StoreEvent::Received(bytes));
     }
 
     pub(crate) fn body_failed<E>(&self, key: &str, cause: E) -> StoreError
@@ -162,6 +174,7 @@ impl Store {
                 }
                 bytes.extend_from_slice(&piece);
             }
+            self.received(bytes.len() as u64);
             self.check_length(key, bytes.len() as u64, expected)?;
             Ok(bytes.freeze())
         };

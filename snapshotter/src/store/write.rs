@@ -10,7 +10,7 @@ use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, StoreEvent};
 
 /// A file of more than this goes up in parts.
 const PART_BYTES: u64 = 16 << 20;
@@ -152,7 +152,18 @@ impl Store {
             .body(ByteStream::from(bytes))
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
-        self.bounded("put", key, len, Box::pin(call.send())).await
+        let put = self.bounded("put", key, len, Box::pin(self.sending(len, call.send())));
+        put.await
+    }
+
+    /// Tells of a body's bytes once its request has succeeded. Within the request's span.
+    async fn sending<T, E>(&self, bytes: u64, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        tracing::Span::current().record("rekindle.s3.bytes", bytes);
+        let sent = call.await;
+        if sent.is_ok() {
+            self.tell(StoreEvent::Sent(bytes));
+        }
+        sent
     }
 
     async fn put_parts(&self, key: &str, upload: &str, path: &Path, len: u64) -> Result<(), StoreError> {
@@ -206,7 +217,7 @@ impl Store {
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(size)));
         let done = self
-            .bounded("put", key, size, Box::pin(call.send()))
+            .bounded("put", key, size, Box::pin(self.sending(size, call.send())))
             .await?
             .map_err(|e| self.failed("put", key, e))?;
         Ok(CompletedPart::builder()

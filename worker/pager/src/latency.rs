@@ -8,11 +8,18 @@ use std::time::Duration;
 const BUCKETS: usize = 35;
 
 /// The counts.
-pub struct Latency([AtomicU64; BUCKETS]);
+pub struct Latency {
+    counts: [AtomicU64; BUCKETS],
+    /// Nanoseconds.
+    total: AtomicU64,
+}
 
 impl Default for Latency {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; BUCKETS])
+        Self {
+            counts: [const { AtomicU64::new(0) }; BUCKETS],
+            total: AtomicU64::new(0),
+        }
     }
 }
 
@@ -28,13 +35,19 @@ impl Latency {
     pub(crate) fn record(&self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - nanoseconds.leading_zeros()) as usize;
-        self.0[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.counts[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.total.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// How long all of them took together.
+    pub fn total(&self) -> Duration {
+        Duration::from_nanos(self.total.load(Ordering::Relaxed))
     }
 
     /// How many were counted that took less than each bound, and more than the bound before.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let bound = |n: usize| Duration::from_nanos(1 << n);
-        self.0
+        self.counts
             .iter()
             .enumerate()
             .map(move |(n, count)| (bound(n), count.load(Ordering::Relaxed)))

@@ -217,7 +217,7 @@ impl Pager {
     }
 
     /// What it has done.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 }
