@@ -19,6 +19,7 @@ use crate::body::Upload;
 use crate::exchange::{Answered, Came, Exchange};
 use crate::forward::Outgoing;
 use crate::headers;
+use crate::metrics::Metrics;
 use crate::scheduler::Http;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
@@ -33,6 +34,7 @@ pub(crate) struct Dispatch {
     pub(crate) token: HeaderValue,
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) max_body: u64,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// An invocation as the router understood it.
@@ -74,18 +76,33 @@ impl Dispatch {
         );
         rekindle_telemetry::set_parent(&span, request.headers());
         let request_id = call.request_id.clone();
-        let answer = self.run(call, request).instrument(span.clone()).await;
-        let answer = answer.unwrap_or_else(|error| {
-            span.record("rekindle.error", error.code.as_str());
-            span.record("otel.status_code", "ERROR");
-            tracing::debug!(parent: &span, %error, "an invocation failed");
-            error.with_request_id(&request_id).into_response()
-        });
+        let measured = self.metrics.measure(&call.function, call.arrived);
+        let mut start = None;
+        let answer = self.run(call, request, &mut start).instrument(span.clone()).await;
+        let answer = match answer {
+            Ok(answer) => {
+                measured.answered(start.unwrap_or(StartKind::Warm), answer.status(), &span);
+                answer
+            }
+            Err(error) => {
+                span.record("rekindle.error", error.code.as_str());
+                span.record("otel.status_code", "ERROR");
+                tracing::debug!(parent: &span, %error, "an invocation failed");
+                measured.failed(start, &error, &span);
+                error.with_request_id(&request_id).into_response()
+            }
+        };
         span.record("http.response.status_code", answer.status().as_u16());
         answer
     }
 
-    async fn run(&self, call: Call, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    /// How it started, or was to, is noted in `start` as soon as it is known.
+    async fn run(
+        &self,
+        call: Call,
+        request: Request<Body>,
+        start: &mut Option<StartKind>,
+    ) -> Result<Response<Body>, ApiError> {
         let place = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             ApiError::new(
                 ErrorCode::Unavailable,
@@ -106,6 +123,9 @@ impl Dispatch {
             let slot = tokio::time::timeout_at(place_by, self.place(&call)).await;
             let slot = slot.unwrap_or_else(|_| Err(throttled(&call.function)))?;
             phases.place += placing.elapsed();
+            let planned = slot.seat.start();
+            *start = Some(planned);
+            self.metrics.placed(&call.function, planned, placing.elapsed());
             let exchange = Exchange {
                 workers: self.workers.clone(),
                 token: self.token.clone(),
@@ -118,13 +138,16 @@ impl Dispatch {
             match Lasting::new(exchange.run()).await {
                 Came::Answer(answer) => {
                     phases.answer = answer.took;
-                    return Ok(finish(&call, answer, &phases));
+                    let (answer, came_to_be) = finish(&call, answer, &phases);
+                    *start = Some(came_to_be);
+                    return Ok(answer);
                 }
                 Came::Failed(error) => {
                     outgoing.body.check_size(self.max_body)?;
                     return Err(error);
                 }
-                Came::Nothing(error) => {
+                Came::Nothing(error, reason) => {
+                    self.metrics.attempted_again(reason);
                     outgoing.body.check_size(self.max_body)?;
                     if !outgoing.body.can_be_sent_again() {
                         return Err(error);
@@ -177,8 +200,8 @@ impl Dispatch {
     }
 }
 
-/// The answer as the client gets it.
-fn finish(call: &Call, answer: Answered, phases: &Phases) -> Response<Body> {
+/// The answer as the client gets it, and how the invocation started.
+fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, StartKind) {
     let Answered {
         response, seat, start, ..
     } = answer;
@@ -202,5 +225,5 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> Response<Body> {
     span.record("faas.version", seat.version.0);
     span.record("faas.start", start.as_str());
     span.record("faas.coldstart", start != StartKind::Warm);
-    Response::from_parts(parts, Body::new(body))
+    (Response::from_parts(parts, Body::new(body)), start)
 }

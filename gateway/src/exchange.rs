@@ -40,8 +40,8 @@ pub(crate) enum Came {
     Answer(Answered),
     /// An error that is the invocation's outcome.
     Failed(ApiError),
-    /// The function has seen nothing of it. Another attempt may do better; the error is for when there is none.
-    Nothing(ApiError),
+    /// The function has seen nothing of it. Another attempt may do better; the error is for when there is none. With the reason in a word.
+    Nothing(ApiError, &'static str),
 }
 
 /// An answer that has begun.
@@ -98,15 +98,15 @@ impl Exchange {
             }
             Attempted::Gone => {
                 self.slot.is_gone();
-                Came::Nothing(moved(function))
+                Came::Nothing(moved(function), "gone")
             }
             Attempted::Busy => {
                 self.slot.is_lost();
-                Came::Nothing(moved(function))
+                Came::Nothing(moved(function), "busy")
             }
             Attempted::Unreachable => {
                 self.slot.is_unreachable();
-                Came::Nothing(unreachable(function))
+                Came::Nothing(unreachable(function), "unreachable")
             }
             Attempted::Broken(error) => {
                 self.slot.is_lost();

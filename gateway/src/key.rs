@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use rekindle_wire::headers::bearer;
 use rekindle_wire::{ApiError, ErrorCode};
 
 /// BLAKE3 of an admin key.
@@ -41,12 +41,6 @@ impl KeyHash {
         };
         Err(ApiError::new(ErrorCode::Unauthorized, message))
     }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(AUTHORIZATION)?.as_bytes();
-    let (scheme, key) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
 impl fmt::Debug for KeyHash {

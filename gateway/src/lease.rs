@@ -237,6 +237,12 @@ impl Leases {
         self.leases.iter().map(|l| l.seat.instance.clone()).collect()
     }
 
+    /// How many leases there are, how many slots they have together, and how many of these are used.
+    pub(crate) fn levels(&self) -> (usize, u32, u32) {
+        let sum = |of: fn(&Lease) -> u32| self.leases.iter().map(of).sum();
+        (self.leases.len(), sum(|l| l.slots), sum(|l| l.used))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }

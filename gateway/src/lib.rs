@@ -14,6 +14,7 @@ mod headers;
 mod keeper;
 mod key;
 mod lease;
+mod metrics;
 mod openapi;
 mod route;
 mod scheduler;

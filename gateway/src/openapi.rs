@@ -24,7 +24,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
-        stop_instance, collect, openapi, call_function, call_function_below, health, ready,
+        stop_instance, collect, openapi, call_function, call_function_below, metrics, scheduler_metrics, worker_metrics, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
     modifiers(&AdminKey),
@@ -259,6 +259,41 @@ fn call_function() {}
     ),
 )]
 fn call_function_below() {}
+
+/// What the gateway measures
+///
+/// For Prometheus. OpenMetrics, with exemplars, when `Accept` names `application/openmetrics-text`.
+#[utoipa::path(
+    get, path = "/metrics", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "Prometheus' text format, or OpenMetrics", body = String, content_type = "text/plain"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn metrics() {}
+
+/// What the scheduler measures
+#[utoipa::path(
+    get, path = "/v1/metrics", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "as `/metrics`", body = String, content_type = "text/plain"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn scheduler_metrics() {}
+
+/// What a worker measures
+#[utoipa::path(
+    get, path = "/v1/workers/{id}/metrics", tag = "platform", security(("admin_key" = [])),
+    params(("id" = String, Path, description = "the worker")),
+    responses(
+        (status = 200, description = "as `/metrics`", body = String, content_type = "text/plain"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+        (status = 503, description = "`unavailable`: it does not answer", body = ApiError),
+    ),
+)]
+fn worker_metrics() {}
 
 /// Whether the gateway lives
 #[utoipa::path(get, path = "/healthz", tag = "platform", responses((status = 200, description = "it does")))]

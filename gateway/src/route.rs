@@ -6,6 +6,7 @@
 //! | `/function/{name}`, `/function/{name}/…` | the function |
 //! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event |
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
+//! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
 
 use http::header::HOST;
@@ -29,6 +30,8 @@ pub(crate) enum Route {
     Health,
     /// Whether it can serve.
     Ready,
+    /// What it measures.
+    Metrics,
 }
 
 /// Finds a request's route.
@@ -49,6 +52,7 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
     match (path, invocation) {
         ("/healthz", _) => Ok(Route::Health),
         ("/readyz", _) => Ok(Route::Ready),
+        ("/metrics", _) => Ok(Route::Metrics),
         ("/v1/openapi.json", _) => Ok(Route::OpenApi),
         (_, Some(name)) if request.method() == Method::POST => Ok(Route::Invocation { name: named(name)? }),
         (_, Some(_)) => Err(ApiError::new(ErrorCode::BadRequest, "an invocation is made with POST")),

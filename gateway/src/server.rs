@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::dispatch::{Call, Dispatch};
 use crate::key::KeyHash;
+use crate::metrics::Metrics;
 use crate::route::{self, Route, route};
 use crate::scheduler::{SchedulerClient, client};
 use crate::slots::Slots;
@@ -114,6 +116,12 @@ pub async fn serve(
         tokio::spawn(keeper::report(slots.clone())),
         tokio::spawn(keeper::watch(slots.clone())),
     ];
+    let (in_flight, room) = (
+        Arc::new(Semaphore::new(config.max_in_flight)),
+        Arc::new(Semaphore::new(config.max_connections)),
+    );
+    let metrics = Arc::new(Metrics::new());
+    metrics.observe(&config, &slots, &in_flight, &room);
     let gateway = Arc::new(Gateway {
         admin_key: config.admin_key,
         scheduler,
@@ -121,13 +129,13 @@ pub async fn serve(
             slots,
             workers: client(),
             token,
-            in_flight: Arc::new(Semaphore::new(config.max_in_flight)),
+            in_flight,
             max_body: config.max_body_bytes,
+            metrics,
         },
     });
     let (ending, ended) = watch::channel(());
     let connections = TaskTracker::new();
-    let room = Arc::new(Semaphore::new(config.max_connections));
     tokio::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -267,6 +275,11 @@ impl Gateway {
             Route::Admin => {
                 self.admin_key.check(request.headers())?;
                 Ok(admin::pass_on(&self.scheduler, request, request_id).await)
+            }
+            Route::Metrics => {
+                self.admin_key.check(request.headers())?;
+                let (kind, text) = exposition(&self.dispatch.metrics.registry, request.headers());
+                Ok(([kind], text).into_response())
             }
             Route::OpenApi => Ok(Json(openapi::document()).into_response()),
             Route::Health => Ok("ok".into_response()),

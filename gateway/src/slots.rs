@@ -33,6 +33,15 @@ const GRACE: Duration = Duration::from_secs(5);
 
 type Answer = Result<Slot, ApiError>;
 
+/// How much there is of what a gateway holds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Levels {
+    pub(crate) waiting: usize,
+    pub(crate) leases: usize,
+    pub(crate) slots: u32,
+    pub(crate) used: u32,
+}
+
 struct Waiter {
     since: Instant,
     answer: oneshot::Sender<Answer>,
@@ -138,6 +147,19 @@ impl Slots {
             scheduler_is_there: AtomicBool::new(true),
             unreached: Mutex::default(),
         })
+    }
+
+    /// How much there is now.
+    pub(crate) fn levels(&self) -> Levels {
+        let mut all = Levels::default();
+        for function in self.functions.lock().values() {
+            let (leases, slots, used) = function.leases.levels();
+            all.waiting += function.waiters.len();
+            all.leases += leases;
+            all.slots += slots;
+            all.used += used;
+        }
+        all
     }
 
     /// What all placements of one invocation may take together.

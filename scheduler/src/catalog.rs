@@ -45,6 +45,11 @@ impl Catalog {
         self.functions.remove(function);
     }
 
+    /// How many functions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.functions.len()
+    }
+
     /// The version that serves a function's invocations: its newest live one.
     pub(crate) fn live(&self, function: &FunctionName) -> Option<LiveVersion> {
         let (_, spec) = self.functions.get(function)?.last_key_value()?;

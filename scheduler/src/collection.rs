@@ -89,7 +89,11 @@ pub(crate) async fn collect(
         rekindle.freed_objects = tracing::field::Empty,
     );
     let work = Box::pin(all(scheduler, &mut seen, dry_run, take_over));
-    let collected = work.instrument(span.clone()).await?;
+    let collected = work.instrument(span.clone()).await;
+    if !dry_run {
+        scheduler.metrics.collected(collected.as_ref().ok());
+    }
+    let collected = collected?;
     let total = collected.total();
     span.record("rekindle.freed_bytes", total.bytes);
     span.record("rekindle.freed_objects", total.objects);

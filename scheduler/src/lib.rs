@@ -12,6 +12,7 @@ mod collection;
 #[cfg(test)]
 mod fixture;
 mod fleet;
+mod metrics;
 mod objects;
 mod placement;
 mod placing;

@@ -1,10 +1,11 @@
 //! What the scheduler keeps in the object store: uploaded folders. And what it removes there: a deleted function's snapshots.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use rekindle_snapshotter::collect::{Rule, Seen, forget};
-use rekindle_snapshotter::{Outcome, Owner, Store, keys};
+use rekindle_snapshotter::{Outcome, Owner, Store, StoreObserver, keys};
 use rekindle_wire::api::Collected;
 use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
@@ -58,6 +59,12 @@ pub trait ObjectStore: Send + Sync + 'static {
 
     /// Whose the store is: `id`'s from now on, if it was nobody's or if it shall be taken over.
     fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>>;
+
+    /// The same, with `observer` told of each request; `None` for one that makes none.
+    fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
+        drop(observer);
+        None
+    }
 }
 
 // Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
@@ -106,6 +113,10 @@ impl ObjectStore for Store {
             let listed = listed.await.map_err(failed("list", SOURCES))?;
             Ok(listed.into_iter().map(|o| (o.key, o.len)).collect())
         })
+    }
+
+    fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
+        Some(Arc::new(Self::observed(self, observer)))
     }
 
     fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>> {

@@ -1,6 +1,6 @@
 //! Carrying placements out: lease what is there, start what is missing, queue who must wait, wake them when something changes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::{Placement, PlacementRequest, StartInstance};
@@ -45,6 +45,14 @@ pub(crate) struct Todo {
 /// `function_not_found`; `bad_request` for a start that is not possible; `throttled` when the function stayed at its maximum for the
 /// whole wait or its queue is full; `no_capacity` when no worker had room; `unavailable` when workers refuse.
 pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) -> Answer {
+    let asked = Instant::now();
+    let mut was_queued = false;
+    let answer = answer(scheduler, request, &mut was_queued).await;
+    scheduler.metrics.placed(&answer, asked.elapsed(), was_queued);
+    answer
+}
+
+async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &mut bool) -> Answer {
     let function = request.function;
     let wait = Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     let (answer, placed) = oneshot::channel();
@@ -85,6 +93,7 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
         (todo, queued)
     };
     todo.run(scheduler);
+    *was_queued = queued;
     let limit = if queued { wait } else { LAUNCH_LIMIT };
     match tokio::time::timeout(limit, placed).await {
         Ok(Ok(answer)) => answer,

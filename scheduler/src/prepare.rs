@@ -53,6 +53,7 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
             ))
         });
         let phases = phases.ended();
+        here.metrics.deployed(outcome.is_ok(), &phases);
         let stored = match &outcome {
             Ok(done) => {
                 here.store

@@ -24,7 +24,8 @@ pub(crate) async fn run(scheduler: Scheduler) {
             let now = scheduler.now();
             let expired = memory.fleet.expire_leases(now);
             let silent = memory.fleet.note_silence(now);
-            (memory.fleet.due(now), expired || silent)
+            scheduler.metrics.leases_expired(expired);
+            (memory.fleet.due(now), expired > 0 || silent)
         };
         for retiree in due {
             retire(&scheduler, retiree);

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use crate::catalog::Catalog;
 use crate::collection::Collector;
 use crate::fleet::{Fleet, Millis};
+use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
 use crate::server::Config;
 use crate::store::Store;
@@ -40,6 +41,7 @@ pub(crate) struct Shared {
     /// Signalled when a lease was recalled.
     pub(crate) recalls: Notify,
     pub(crate) collector: Collector,
+    pub(crate) metrics: Metrics,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, for writing while one is removed.
@@ -52,13 +54,15 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Scheduler {
-        Arc::new(Self {
-            objects: config.objects.clone(),
+        let metrics = Metrics::new();
+        let scheduler = Arc::new(Self {
+            objects: metrics.measured(&config.objects),
             workers: WorkerClient::new(&config.cluster_token),
             config,
             store,
             recalls: Notify::new(),
             collector: Collector::default(),
+            metrics,
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),
@@ -68,7 +72,9 @@ impl Shared {
                 ..Memory::default()
             }),
             started: Instant::now(),
-        })
+        });
+        crate::metrics::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));
+        scheduler
     }
 
     /// The scheduler's memory. Never hold it across an await.

@@ -39,6 +39,12 @@ impl Queue {
         Ok(())
     }
 
+    /// Asks that wait.
+    pub(crate) fn len(&self) -> usize {
+        let waiting = |queue: &VecDeque<Waiter>| queue.iter().filter(|w| !w.answer.is_closed()).count();
+        self.functions.values().map(waiting).sum()
+    }
+
     /// Functions somebody waits for.
     pub(crate) fn functions(&mut self) -> Vec<FunctionName> {
         self.functions.retain(|_, queue| {

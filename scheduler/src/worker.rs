@@ -120,6 +120,19 @@ impl WorkerClient {
         self.send(address, call).await
     }
 
+    /// What a worker measures, in a format that `accept` names.
+    pub(crate) async fn metrics(
+        &self,
+        address: &str,
+        accept: Option<&HeaderValue>,
+    ) -> Result<reqwest::Response, WorkerError> {
+        let mut call = self.http.get(format!("http://{address}/metrics")).timeout(CALL_LIMIT);
+        if let Some(accept) = accept {
+            call = call.header(http::header::ACCEPT, accept);
+        }
+        self.send(address, call).await
+    }
+
     fn post(&self, address: &str, path: &str, body: &impl Serialize) -> reqwest::RequestBuilder {
         self.http.post(format!("http://{address}{path}")).json(body)
     }

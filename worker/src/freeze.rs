@@ -128,9 +128,11 @@ pub async fn freeze(
     instance: &Arc<Instance>,
     parts: &Arc<Parts>,
 ) -> Result<Published, FreezeError> {
+    let started = Instant::now();
     call_hook(instance, parts, Hook::BeforeSnapshot)
         .await
         .map_err(FreezeError::Hook)?;
+    worker.metrics.capture_phase("hook", started.elapsed());
     parts.client.close_idle();
     quiet(parts).await;
     // Dropped after the directory, whose files count as the sandbox's memory.
@@ -140,6 +142,7 @@ pub async fn freeze(
     let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
     let dir = DumpDir::make(&path).map_err(|e| FreezeError::Directory(path, e))?;
     let frozen = dump(worker, instance, parts, &dir).await?;
+    worker.metrics.capture_phase("freeze", frozen);
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
         origin: Origin::Function {
@@ -163,9 +166,10 @@ pub async fn freeze(
             ..CaptureOptions::default()
         },
     };
-    publish(&worker.config.store, &worker.index, dir.path(), meta)
-        .await
-        .map_err(FreezeError::Publish)
+    let started = Instant::now();
+    let published = publish(&worker.config.store, &worker.index, dir.path(), meta).await;
+    worker.metrics.capture_phase("publish", started.elapsed());
+    published.map_err(FreezeError::Publish)
 }
 
 /// Waits until no connection is open inside. What stays open is closed by CRIU in the restored instances.

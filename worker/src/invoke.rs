@@ -118,6 +118,14 @@ impl Exchange {
             }
         };
         let function = sent.elapsed();
+        let kind = if self.start.is_some() {
+            *self.instance.kind.lock()
+        } else {
+            StartKind::Warm
+        };
+        self.worker
+            .metrics
+            .invoked(&self.instance.spec.function, kind, function);
         if self.start.is_some() {
             record_working_set(&self.worker, &self.instance);
         }

@@ -11,6 +11,7 @@
 //! - [`sandbox`]: namespaces and the init inside; [`cgroup`]: limits.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
 //! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
+//! - [`metrics`]: what it measures.
 
 #![recursion_limit = "256"]
 
@@ -27,6 +28,7 @@ pub mod instance;
 pub mod invoke;
 pub mod layers;
 pub mod logs;
+pub mod metrics;
 pub mod prepare;
 pub mod restore;
 pub mod sandbox;

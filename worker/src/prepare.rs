@@ -232,6 +232,9 @@ async fn capture(
     instance.set_capturing(true);
     let frozen = freeze(worker, instance, parts).await;
     instance.set_capturing(false);
+    worker
+        .metrics
+        .captured(frozen.as_ref().ok().map(|published| &published.summary));
     frozen
         .map(|published| published.summary)
         .map_err(|e| unavailable("snapshot the function", &e).message)

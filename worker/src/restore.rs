@@ -47,7 +47,9 @@ pub async fn restore(
     let opening = instance.phase("open", worker.snapshots.open(snapshot));
     let enclosing = instance.phase("sandbox", enclose(worker, instance));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
-    let snapshot = snapshot.map_err(|e| failed("open the snapshot", &e))?;
+    let (snapshot, tier) = snapshot.map_err(|e| failed("open the snapshot", &e))?;
+    worker.metrics.restoring(tier);
+    tracing::Span::current().record("rekindle.tier", tier.as_str());
     let Enclosure {
         cgroup,
         sandbox,
@@ -66,7 +68,8 @@ pub async fn restore(
         .load_files(&OwnedFd::from(archive))
         .await
         .map_err(|e| failed("restore /tmp", &e))?;
-    let pager = start_pager(instance, &sandbox, &snapshot, &scratch.0)?;
+    let pager = start_pager(worker, instance, &sandbox, &snapshot, &scratch.0)?;
+    worker.metrics.pagers.watch(pager.stats());
     let pager = Arc::new(pager);
     instance
         .phase(
@@ -128,6 +131,7 @@ impl Drop for Scratch {
 }
 
 fn start_pager(
+    worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     sandbox: &Arc<Sandbox>,
     snapshot: &Arc<OpenSnapshot>,
@@ -135,8 +139,12 @@ fn start_pager(
 ) -> Result<Pager, ApiError> {
     let listener = UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).map_err(|e| failed("listen for criu", &e))?;
     let (judged, sandbox, name) = (Arc::downgrade(instance), Arc::downgrade(sandbox), snapshot.id.clone());
+    let measuring = Arc::downgrade(worker);
     let on_lost = move |lost: LostPage| {
         tracing::error!(snapshot = %name, error = %lost, "a page is lost; the instance is killed");
+        if let Some(worker) = measuring.upgrade() {
+            worker.metrics.page_lost();
+        }
         let message = format!("memory of snapshot {name} cannot be had, so the instance was killed: {lost}");
         if let Some(instance) = judged.upgrade() {
             instance.judge(ApiError::new(ErrorCode::SnapshotLost, message));

@@ -18,6 +18,7 @@ use crate::damage::Damage;
 use crate::instance::Instance;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
+use crate::metrics::Metrics;
 use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::{MemoryFs, Snapshots};
 
@@ -58,6 +59,8 @@ pub struct Worker {
     pub layers: Layers,
     /// Open snapshots.
     pub snapshots: Snapshots,
+    /// What it measures.
+    pub metrics: Metrics,
     /// What the store has, by content.
     pub index: RegionIndex,
     /// Set anew at each start.
@@ -77,7 +80,9 @@ impl Worker {
     ///
     /// # Errors
     /// When the host lacks something; the message says what.
-    pub async fn start(config: WorkerConfig) -> Result<Arc<Self>, StartError> {
+    pub async fn start(mut config: WorkerConfig) -> Result<Arc<Self>, StartError> {
+        let metrics = Metrics::default();
+        config.store = metrics.measured(&config.store);
         for file in ["criu", "lib/ld.so"] {
             let path = config.criu_dir.join(file);
             if !path.exists() {
@@ -118,7 +123,8 @@ impl Worker {
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64);
-        Ok(Arc::new(Self {
+        let worker = Arc::new(Self {
+            metrics,
             damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
             layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(
@@ -144,7 +150,9 @@ impl Worker {
             instances: Mutex::default(),
             probe: Mutex::new(None),
             config,
-        }))
+        });
+        crate::metrics::observe(&worker.metrics.registry, &Arc::downgrade(&worker));
+        Ok(worker)
     }
 
     /// An instance by id.

@@ -1,7 +1,7 @@
 //! Starts the parts and speaks to them as a user does.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -21,6 +21,12 @@ use crate::relay::Relay;
 pub(crate) const TOKEN: &str = "cluster-secret";
 pub(crate) const KEY: &str = "admin-key";
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// Sets telemetry up, once however many tests need it.
+pub(crate) fn telemetry() {
+    static GUARD: OnceLock<rekindle_telemetry::Guard> = OnceLock::new();
+    GUARD.get_or_init(|| rekindle_telemetry::init("test").unwrap());
+}
 
 /// Waits until `condition` holds.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {

@@ -10,6 +10,7 @@ mod errors;
 mod harness;
 mod leases;
 mod limits;
+mod metrics;
 mod played_worker;
 mod relay;
 mod scaling;

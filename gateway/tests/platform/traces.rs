@@ -1,15 +1,8 @@
 //! A trace goes through: without any collector the function gets the client's trace id.
 
-use std::sync::OnceLock;
-
 use serde_json::Value;
 
-use crate::harness::Platform;
-
-fn telemetry() {
-    static GUARD: OnceLock<rekindle_telemetry::Guard> = OnceLock::new();
-    GUARD.get_or_init(|| rekindle_telemetry::init("test").unwrap());
-}
+use crate::harness::{Platform, telemetry};
 
 #[tokio::test]
 async fn the_clients_trace_reaches_the_function_and_others_get_one() {

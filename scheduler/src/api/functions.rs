@@ -73,6 +73,7 @@ pub(super) async fn delete(
     let addresses = {
         let mut memory = scheduler.memory();
         memory.catalog.remove(&name);
+        scheduler.metrics.forget(name.as_str());
         let now = scheduler.now();
         let ids: Vec<_> = memory
             .fleet

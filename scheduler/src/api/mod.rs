@@ -7,6 +7,7 @@ mod functions;
 mod instances;
 mod internal;
 mod logs;
+mod metrics;
 
 use axum::Router;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
@@ -14,6 +15,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{delete, get, post};
+use http::HeaderValue;
 use rekindle_wire::{ApiError, ErrorCode, headers};
 use tracing::Instrument as _;
 
@@ -52,17 +54,39 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
                 "no such method on this path: see /v1/openapi.json",
             )
         })
+        .route("/v1/metrics", get(metrics::own))
+        .route("/v1/workers/{id}/metrics", get(metrics::of_worker))
         .layer(from_fn_with_state(scheduler.clone(), admit))
+        .route(
+            "/metrics",
+            get(metrics::own).layer(from_fn_with_state(scheduler.clone(), admit_scraper)),
+        )
         .route("/healthz", get(async || "ok"))
         .with_state(scheduler)
+}
+
+/// Checks the cluster's token, which a scraper sends as its bearer token.
+async fn admit_scraper(State(scheduler): State<Scheduler>, request: Request, next: Next) -> Response {
+    if is_token(&scheduler, headers::bearer(request.headers())) {
+        return next.run(request).await;
+    }
+    ApiError::new(
+        ErrorCode::Unauthorized,
+        "this needs the cluster's token: send \"Authorization: Bearer TOKEN\"",
+    )
+    .into_response()
+}
+
+fn is_token(scheduler: &Scheduler, sent: Option<&[u8]>) -> bool {
+    // Comparing digests takes the same time wherever the difference lies.
+    let expected = blake3::hash(scheduler.config.cluster_token.as_bytes());
+    sent.is_some_and(|token| blake3::hash(token) == expected)
 }
 
 /// Checks the token and opens the request's span.
 async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next) -> Response {
     let sent = request.headers().get(headers::CLUSTER_TOKEN);
-    // Comparing digests takes the same time wherever the difference lies.
-    let expected = blake3::hash(scheduler.config.cluster_token.as_bytes());
-    if sent.is_none_or(|t| blake3::hash(t.as_bytes()) != expected) {
+    if !is_token(&scheduler, sent.map(HeaderValue::as_bytes)) {
         return ApiError::new(
             ErrorCode::Unauthorized,
             "this is the scheduler, which only gateways and workers of its cluster may call: use a gateway's address",

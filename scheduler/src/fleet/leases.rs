@@ -118,16 +118,21 @@ impl Fleet {
         ids
     }
 
-    /// Ends leases that ran out. Answers whether there were any.
-    pub(crate) fn expire_leases(&mut self, now: Millis) -> bool {
-        let mut any = false;
+    /// How many instances are leased.
+    pub(crate) fn leased(&self) -> usize {
+        self.instances.values().filter(|i| i.lease.is_some()).count()
+    }
+
+    /// Ends leases that ran out. Answers how many there were.
+    pub(crate) fn expire_leases(&mut self, now: Millis) -> usize {
+        let mut ended = 0;
         for instance in self.instances.values_mut() {
             if instance.lease.as_ref().is_some_and(|l| l.expires_at <= now) {
                 instance.lease = None;
-                any = true;
+                ended += 1;
             }
         }
-        any
+        ended
     }
 
     /// Takes back a lease whose placement nobody was there to receive.

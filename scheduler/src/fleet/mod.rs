@@ -72,6 +72,19 @@ pub(crate) enum Stage {
     Stopping,
 }
 
+impl Stage {
+    /// The stage in a word.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Capturing => "capturing",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
 /// An instance whose slots belong to one gateway for a while.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {

@@ -164,10 +164,10 @@ fn a_lease_that_is_not_renewed_runs_out() {
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
     let placement = fleet.grant(&id, &gateway("g-1"), &hello, Millis(0)).unwrap();
     assert_eq!(placement.lease_ms, 2_000);
-    assert!(!fleet.expire_leases(Millis(1_999)));
+    assert!(fleet.expire_leases(Millis(1_999)) == 0);
     fleet.report(&report("g-1", &[&id], &[]), Millis(1_500));
-    assert!(!fleet.expire_leases(Millis(3_499)));
-    assert!(fleet.expire_leases(Millis(3_500)));
+    assert!(fleet.expire_leases(Millis(3_499)) == 0);
+    assert!(fleet.expire_leases(Millis(3_500)) == 1);
     assert!(fleet.instances[&id].lease.is_none());
 }
 

@@ -167,9 +167,9 @@ impl RegionReader {
         }
     }
 
-    /// The cache it reads through.
-    pub fn cache(&self) -> &ChunkCache {
-        &self.inner.cache
+    /// Whether a chunk is in the cache; that may change at any moment.
+    pub fn is_cached(&self, chunk: &Digest) -> bool {
+        self.inner.cache.contains(chunk)
     }
 
     /// The region's plain bytes, checked. Fetches its chunk if it is not on this host.

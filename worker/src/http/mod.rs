@@ -12,8 +12,8 @@ use axum::routing::{any, delete, get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{HeaderMap, StatusCode};
-use rekindle_wire::headers::CLUSTER_TOKEN;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use serde::Deserialize;
@@ -97,6 +97,7 @@ fn router(worker: Arc<Worker>) -> Router {
         .route("/logs/{function}", get(read_logs))
         .route("/functions/{name}", delete(delete_function))
         .layer(middleware::from_fn_with_state(Arc::clone(&worker), authenticate))
+        .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok" }))
         .with_state(worker)
 }
@@ -109,6 +110,17 @@ async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next:
     } else {
         ApiError::new(ErrorCode::Unauthorized, "the cluster token is missing or wrong").into_response()
     }
+}
+
+/// What it measures, for a scraper that sends the cluster's token as its bearer token.
+async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Response {
+    let given = bearer(&headers).or_else(|| headers.get(CLUSTER_TOKEN).map(HeaderValue::as_bytes));
+    if given.map(blake3::hash) != Some(blake3::hash(worker.config.token.as_bytes())) {
+        let fix = "this needs the cluster's token: send \"Authorization: Bearer TOKEN\"";
+        return ApiError::new(ErrorCode::Unauthorized, fix).into_response();
+    }
+    let (kind, text) = rekindle_telemetry::metrics::exposition(&worker.metrics.registry, &headers);
+    ([kind], text).into_response()
 }
 
 async fn start_instance(
@@ -228,6 +240,7 @@ async fn delete_function(
             }
         }
     }
+    worker.metrics.forget(&name);
     worker
         .logs
         .delete(&name)

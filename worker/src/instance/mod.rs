@@ -298,16 +298,21 @@ impl Instance {
         }
     }
 
-    /// As shown in listings.
-    pub fn info(&self, worker: &WorkerId) -> InstanceInfo {
-        let state = match &*self.stand.borrow() {
+    /// Where it stands, as shown in listings.
+    pub fn state(&self) -> InstanceState {
+        match &*self.stand.borrow() {
             Stand::Starting => InstanceState::Starting,
             // It finishes what it serves, and takes nothing new.
             Stand::Ready if self.usage.has_overdue() => InstanceState::Stopping,
             Stand::Ready => InstanceState::Ready,
             Stand::Capturing => InstanceState::Capturing,
             Stand::Ended(_) => InstanceState::Stopping,
-        };
+        }
+    }
+
+    /// As shown in listings.
+    pub fn info(&self, worker: &WorkerId) -> InstanceInfo {
+        let state = self.state();
         InstanceInfo {
             id: self.id.clone(),
             function: self.spec.function.clone(),

@@ -1,8 +1,10 @@
 //! Starting an instance: accepted at once, made ready in the background. A restore that fails falls back to a boot, so that
 //! a damaged snapshot costs time and not answers.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use http::HeaderMap;
 use rekindle_wire::api::StartKind;
@@ -53,8 +55,13 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
 
 async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     let _settled = Settled { worker, instance };
+    let started = Instant::now();
     match start(worker, instance).await {
-        Ok(parts) => instance.ready(parts, worker).await,
+        Ok(parts) => {
+            let kind = *instance.kind.lock();
+            worker.metrics.ready(&instance.spec.function, kind, started.elapsed());
+            instance.ready(parts, worker).await;
+        }
         Err(error) => {
             tracing::warn!(instance = %instance.id, %error, "not started");
             instance.failed(error);
@@ -80,9 +87,10 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Par
     let kind = *instance.kind.lock();
     let Some(snapshot) = instance.spec.snapshot.clone().filter(|_| kind == StartKind::Restored) else {
         *instance.kind.lock() = StartKind::Booted;
-        return Box::pin(boot(worker, instance)).await;
+        return measured(worker, instance, StartKind::Booted, Box::pin(boot(worker, instance))).await;
     };
-    match Box::pin(restore(worker, instance, &snapshot)).await {
+    let restoring = Box::pin(restore(worker, instance, &snapshot));
+    match measured(worker, instance, StartKind::Restored, restoring).await {
         Ok(parts) => Ok(parts),
         Err(why) => {
             // Where a lost page ended it, the restore itself has only seen a connection break.
@@ -97,11 +105,27 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Par
             worker.snapshots.forget(&snapshot);
             examine(worker, instance, &snapshot);
             *instance.kind.lock() = StartKind::Booted;
-            let booted = Box::pin(boot(worker, instance)).await;
+            let booting = Box::pin(boot(worker, instance));
+            let booted = measured(worker, instance, StartKind::Booted, booting).await;
             booted.map_err(|e| {
                 let message = format!("{}; booting instead failed too: {}", why.message, e.message);
                 ApiError::new(ErrorCode::RestoreFailed, message)
             })
         }
     }
+}
+
+/// A start with its phases, counted.
+async fn measured(
+    worker: &Worker,
+    instance: &Instance,
+    kind: StartKind,
+    start: impl Future<Output = Result<Arc<Parts>, ApiError>>,
+) -> Result<Arc<Parts>, ApiError> {
+    // Those of a restore that failed are there already.
+    let before = instance.phases.lock().len();
+    let started = start.await;
+    let phases = instance.phases.lock()[before..].to_vec();
+    worker.metrics.started(kind, started.is_ok(), &phases);
+    started
 }

@@ -113,6 +113,11 @@ impl Logs {
         Arc::clone(functions.entry(function.clone()).or_insert_with(new))
     }
 
+    /// Lines that were dropped, and told of in their functions' logs.
+    pub fn dropped(&self) -> u64 {
+        self.writer.dropped()
+    }
+
     /// Where the lines of an instance go.
     pub fn sink(&self, function: &FunctionName, version: VersionNumber, instance: InstanceId) -> Sink {
         Sink::new(self.writer.clone(), self.log(function), version, instance, self.limits)

@@ -224,6 +224,7 @@ impl Inner {
     }
 
     fn dropped_line(&self, count: u64) -> LogLine {
+        self.writer.note_dropped(count);
         let limit = self.limits.lines_per_second;
         let text = format!("{count} lines were dropped: an instance may log {limit} lines a second");
         self.line(PLATFORM, text)

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
@@ -108,6 +109,7 @@ enum Command {
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     queue: SyncSender<Command>,
+    dropped: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -116,7 +118,20 @@ impl Writer {
         thread::Builder::new()
             .name("logs".to_owned())
             .spawn(move || write(&commands))?;
-        Ok(Self { queue })
+        Ok(Self {
+            queue,
+            dropped: Arc::default(),
+        })
+    }
+
+    /// Counts lines that will not be written.
+    pub(super) fn note_dropped(&self, lines: u64) {
+        self.dropped.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// Lines that were not written.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Queues lines; gives them back when the queue is full.

@@ -74,7 +74,23 @@ pub struct SandboxPool {
     ready: Mutex<Vec<Empty>>,
     taken: Notify,
     made: AtomicU64,
+    from_pool: AtomicU64,
+    made_while_waiting: AtomicU64,
+    failed: AtomicU64,
     closed: AtomicBool,
+}
+
+/// The pool's level, and what it has given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// Sandboxes that are ready.
+    pub ready: usize,
+    /// Taken that were ready.
+    pub from_pool: u64,
+    /// Taken that had to be made first.
+    pub made_while_waiting: u64,
+    /// That could not be made.
+    pub failed: u64,
 }
 
 impl SandboxPool {
@@ -88,7 +104,21 @@ impl SandboxPool {
             ready: Mutex::default(),
             taken: Notify::new(),
             made: AtomicU64::new(0),
+            from_pool: AtomicU64::new(0),
+            made_while_waiting: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+        }
+    }
+
+    /// How many there are now, and were taken.
+    pub fn counts(&self) -> PoolCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        PoolCounts {
+            ready: self.ready.lock().len(),
+            from_pool: read(&self.from_pool),
+            made_while_waiting: read(&self.made_while_waiting),
+            failed: read(&self.failed),
         }
     }
 
@@ -99,6 +129,12 @@ impl SandboxPool {
     pub async fn take(&self) -> Result<Empty, PoolError> {
         let ready = self.ready.lock().pop();
         self.taken.notify_one();
+        let from = if ready.is_some() {
+            &self.from_pool
+        } else {
+            &self.made_while_waiting
+        };
+        from.fetch_add(1, Ordering::Relaxed);
         match ready {
             Some(ready) => Ok(ready),
             None => self.make().await,
@@ -106,6 +142,12 @@ impl SandboxPool {
     }
 
     async fn make(&self) -> Result<Empty, PoolError> {
+        let made = self.make_one().await;
+        self.failed.fetch_add(u64::from(made.is_err()), Ordering::Relaxed);
+        made
+    }
+
+    async fn make_one(&self) -> Result<Empty, PoolError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
         let cgroup = self.cgroups.create(&name, EMPTY).map_err(PoolError::Cgroup)?;
         let sandbox = Sandbox::create(&self.init_binary, cgroup.procs_files())

@@ -18,10 +18,11 @@ use parking_lot::Mutex;
 use rekindle_pager::{PageRef, SourceError};
 use rekindle_snapshotter::working_set::WorkingSetError;
 use rekindle_snapshotter::{
-    OpenError, PageIndex, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set, store_working_set,
+    Digest, OpenError, PageIndex, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set, store_working_set,
 };
 use rekindle_wire::SnapshotId;
 
+use crate::metrics::MemoryTier;
 pub use edit::EditError;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
@@ -77,6 +78,8 @@ pub struct OpenSnapshot {
     working_set: Mutex<WorkingSet>,
     /// What the images take.
     images: Charge,
+    /// Where its memory was when it was opened.
+    found_in: MemoryTier,
 }
 
 impl OpenSnapshot {
@@ -168,15 +171,26 @@ impl Snapshots {
         self.tier.usage()
     }
 
-    /// Opens a snapshot, once however many ask.
+    /// Where regions are read.
+    pub fn reader(&self) -> &RegionReader {
+        &self.reader
+    }
+
+    /// Opens a snapshot, once however many ask. Also answers where its memory was.
     ///
     /// # Errors
     /// When it cannot be read or does not verify; the next call tries again.
-    pub async fn open(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+    pub async fn open(&self, id: &SnapshotId) -> Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError> {
         let cell = self.tier.cell(id);
+        let was_open = cell.initialized();
         let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id)).await?);
         self.tier.used(&snapshot);
-        Ok(snapshot)
+        let found_in = if was_open {
+            MemoryTier::Template
+        } else {
+            snapshot.found_in
+        };
+        Ok((snapshot, found_in))
     }
 
     async fn load(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
@@ -184,6 +198,14 @@ impl Snapshots {
         let recorded = load_working_set(&self.store, id);
         let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
         let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        let cached = |chunk: &Digest| self.reader.is_cached(chunk);
+        let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
+        let mut chunks = regions.filter_map(|r| Some(r.payload?.chunk.id));
+        let found_in = if chunks.all(|id| cached(&id)) {
+            MemoryTier::Disk
+        } else {
+            MemoryTier::S3
+        };
         // Its own each time: instances may still use what an earlier opening wrote.
         let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
@@ -244,6 +266,7 @@ impl Snapshots {
             first,
             working_set: Mutex::new(working_set),
             snapshot,
+            found_in,
         }))
     }
 

@@ -1,0 +1,300 @@
+//! What a gateway measures. A function's name becomes a label only once the scheduler has said that there is such a function: callers choose
+//! the names they ask for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use rekindle_telemetry::TraceRef;
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry, buckets, observe_process};
+use rekindle_wire::api::StartKind;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use tokio::sync::Semaphore;
+use tracing::Span;
+
+use crate::server::Config;
+use crate::slots::Slots;
+
+/// The label with a function's name.
+pub(crate) const FUNCTION: &str = "faas.invoked_name";
+/// In its place where nobody has said that there is such a function.
+const UNKNOWN: &str = "unknown";
+/// In place of a start kind where no instance was found.
+const NOT_STARTED: &str = "none";
+
+const INVOCATIONS: Desc = Desc::new(
+    "faas.invocations",
+    "{invocation}",
+    &[FUNCTION, "start"],
+    "Invocations that the function answered, whatever its status.",
+);
+const ERRORS: Desc = Desc::new(
+    "faas.errors",
+    "{error}",
+    &[FUNCTION, "start", "error.type"],
+    "Invocations that failed: by the platform's error code, or `5xx` for a function's own answer of such a status (which counts as an invocation too).",
+);
+const TIMEOUTS: Desc = Desc::new(
+    "faas.timeouts",
+    "{timeout}",
+    &[FUNCTION],
+    "Invocations that the function did not answer within its timeout.",
+);
+const COLD_STARTS: Desc = Desc::new(
+    "faas.coldstarts",
+    "{coldstart}",
+    &[FUNCTION, "start"],
+    "Answered invocations that waited for an instance to start: restored or booted.",
+);
+const REQUEST: Desc = Desc::new(
+    "rekindle.request.duration",
+    "s",
+    &[FUNCTION, "start"],
+    "From an invocation's arrival until its answer's headers, as the client sees it. Its exemplars name traces.",
+)
+.bounds(buckets::FINE);
+const PLACE: Desc = Desc::new(
+    "rekindle.gateway.place.duration",
+    "s",
+    &["start"],
+    "From looking for a slot until there is one: nothing when a lease has one, else the wait for the scheduler.",
+);
+const AGAIN: Desc = Desc::new(
+    "rekindle.gateway.attempts_again",
+    "{attempt}",
+    &["reason"],
+    "Attempts that the function saw nothing of, so that the invocation was placed again: the instance was `gone` or `busy`, its worker `unreachable`.",
+);
+const ABANDONED: Desc = Desc::new(
+    "rekindle.gateway.abandoned",
+    "{invocation}",
+    &[],
+    "Invocations whose client went away before the answer began.",
+);
+const IN_FLIGHT: Desc = Desc::new(
+    "rekindle.gateway.in_flight",
+    "{invocation}",
+    &[],
+    "Invocations being served, bodies of answers included.",
+);
+const IN_FLIGHT_LIMIT: Desc = Desc::new(
+    "rekindle.gateway.in_flight_limit",
+    "{invocation}",
+    &[],
+    "How many are taken at most.",
+);
+const CONNECTIONS: Desc = Desc::new(
+    "rekindle.gateway.connections",
+    "{connection}",
+    &[],
+    "Connections of clients.",
+);
+const WAITING: Desc = Desc::new(
+    "rekindle.gateway.waiting",
+    "{invocation}",
+    &[],
+    "Invocations that wait here for a slot.",
+);
+const LEASES: Desc = Desc::new(
+    "rekindle.gateway.leases",
+    "{lease}",
+    &[],
+    "Instances whose slots this gateway may use without asking.",
+);
+const SLOTS: Desc = Desc::new(
+    "rekindle.gateway.slots",
+    "{slot}",
+    &["state"],
+    "Slots of leased instances: `used` or `free`.",
+);
+
+/// A gateway's instruments.
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    invocations: Family<Counter, 2>,
+    errors: Family<Counter, 3>,
+    timeouts: Family<Counter, 1>,
+    cold_starts: Family<Counter, 2>,
+    requests: Family<Histogram, 2>,
+    place: Family<Histogram, 1>,
+    again: Family<Counter, 1>,
+    abandoned: Family<Counter, 0>,
+    known: RwLock<HashSet<FunctionName>>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let registry = Registry::new("gateway");
+        Self {
+            invocations: registry.family(&INVOCATIONS),
+            errors: registry.family(&ERRORS),
+            timeouts: registry.family(&TIMEOUTS),
+            cold_starts: registry.family(&COLD_STARTS),
+            requests: registry.family(&REQUEST),
+            place: registry.family(&PLACE),
+            again: registry.family(&AGAIN),
+            abandoned: registry.family(&ABANDONED),
+            known: RwLock::default(),
+            registry,
+        }
+    }
+
+    /// What is looked at when somebody asks.
+    pub(crate) fn observe(
+        &self,
+        config: &Config,
+        slots: &Arc<Slots>,
+        in_flight: &Arc<Semaphore>,
+        connections: &Arc<Semaphore>,
+    ) {
+        let taken = |of: &Arc<Semaphore>, limit: usize| {
+            let of = Arc::clone(of);
+            move || limit.saturating_sub(of.available_permits()) as f64
+        };
+        let (limit, sockets) = (config.max_in_flight, config.max_connections);
+        let registry = &self.registry;
+        registry.observe_one(Kind::Gauge, &IN_FLIGHT, taken(in_flight, limit));
+        registry.observe_one(Kind::Gauge, &IN_FLIGHT_LIMIT, move || limit as f64);
+        registry.observe_one(Kind::Gauge, &CONNECTIONS, taken(connections, sockets));
+        // Weak, as the slots' keepers have the registry's owner.
+        let levels = {
+            let slots = Arc::downgrade(slots);
+            move || slots.upgrade().map(|s| s.levels()).unwrap_or_default()
+        };
+        let now = levels.clone();
+        registry.observe_one(Kind::Gauge, &WAITING, move || now().waiting as f64);
+        let now = levels.clone();
+        registry.observe_one(Kind::Gauge, &LEASES, move || now().leases as f64);
+        registry.observe(Kind::Gauge, &SLOTS, move || {
+            let now = levels();
+            let free = now.slots.saturating_sub(now.used);
+            let one = |state: &str, n: u32| (vec![state.to_owned()], f64::from(n));
+            vec![one("used", now.used), one("free", free)]
+        });
+        observe_process(registry);
+    }
+
+    /// Begins to measure an invocation that arrived at `arrived`.
+    pub(crate) fn measure(&self, function: &FunctionName, arrived: Instant) -> Measured<'_> {
+        Measured {
+            metrics: self,
+            function: function.clone(),
+            arrived,
+            is_over: false,
+        }
+    }
+
+    /// A slot was found, for an invocation that starts so.
+    pub(crate) fn placed(&self, function: &FunctionName, start: StartKind, took: Duration) {
+        if !self.known.read().contains(function) {
+            self.known.write().insert(function.clone());
+        }
+        self.place.with([start.as_str()]).record(took);
+    }
+
+    /// The function saw nothing of an attempt.
+    pub(crate) fn attempted_again(&self, reason: &'static str) {
+        self.again.with([reason]).inc();
+    }
+
+    fn label<'a>(&self, function: &'a FunctionName) -> &'a str {
+        if self.known.read().contains(function) {
+            function.as_str()
+        } else {
+            UNKNOWN
+        }
+    }
+}
+
+/// An invocation that is being measured. Dropped before its end, its client went away.
+pub(crate) struct Measured<'a> {
+    metrics: &'a Metrics,
+    function: FunctionName,
+    arrived: Instant,
+    is_over: bool,
+}
+
+impl Measured<'_> {
+    /// The function's answer begins.
+    pub(crate) fn answered(mut self, start: StartKind, status: http::StatusCode, span: &Span) {
+        self.is_over = true;
+        let Self { metrics, function, .. } = &self;
+        let (name, kind) = (function.as_str(), start.as_str());
+        metrics.invocations.with([name, kind]).inc();
+        if matches!(start, StartKind::Restored | StartKind::Booted) {
+            metrics.cold_starts.with([name, kind]).inc();
+        }
+        if status.is_server_error() {
+            metrics.errors.with([name, kind, "5xx"]).inc();
+        }
+        let took = self.arrived.elapsed();
+        metrics.requests.with([name, kind]).record_in(took, TraceRef::of(span));
+    }
+
+    /// It failed; `start` is how it was to start, if an instance was found.
+    pub(crate) fn failed(mut self, start: Option<StartKind>, error: &ApiError, span: &Span) {
+        self.is_over = true;
+        let Self { metrics, function, .. } = &self;
+        let name = metrics.label(function);
+        let kind = start.map_or(NOT_STARTED, StartKind::as_str);
+        metrics.errors.with([name, kind, error.code.as_str()]).inc();
+        if error.code == ErrorCode::FunctionTimeout {
+            metrics.timeouts.with([name]).inc();
+        }
+        let took = self.arrived.elapsed();
+        metrics.requests.with([name, kind]).record_in(took, TraceRef::of(span));
+    }
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.metrics.abandoned.with([]).inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::SchedulerClient;
+    use rekindle_telemetry::metrics::{documented, exposition};
+
+    fn error(code: ErrorCode) -> ApiError {
+        ApiError::new(code, "no")
+    }
+
+    #[test]
+    fn a_name_that_nobody_deployed_is_no_label() {
+        let metrics = Metrics::new();
+        let (known, made_up) = ("known".parse().unwrap(), "made-up".parse().unwrap());
+        metrics.placed(&known, StartKind::Warm, Duration::ZERO);
+        for name in [&known, &made_up] {
+            let measured = metrics.measure(name, Instant::now());
+            measured.failed(None, &error(ErrorCode::FunctionNotFound), &Span::none());
+        }
+        drop(metrics.measure(&made_up, Instant::now()));
+        let (_, text) = exposition(&metrics.registry, &http::HeaderMap::new());
+        assert!(!text.contains("made-up"), "{text}");
+        for series in [
+            "faas_errors_total{faas_invoked_name=\"known\",start=\"none\",error_type=\"function_not_found\"} 1",
+            "faas_errors_total{faas_invoked_name=\"unknown\",start=\"none\",error_type=\"function_not_found\"} 1",
+            "rekindle_gateway_abandoned_total 1",
+        ] {
+            assert!(text.contains(series), "{series}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_metric_is_documented() {
+        let metrics = Metrics::new();
+        let scheduler = SchedulerClient::new("127.0.0.1:1".to_owned(), http::HeaderValue::from_static("token"));
+        let slots = Slots::new(scheduler, Duration::ZERO);
+        let some = Arc::new(Semaphore::new(1));
+        let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));
+        metrics.observe(&config, &slots, &some, &some);
+        let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+        assert_eq!(documented(&metrics.registry, &document), Ok(()));
+    }
+}

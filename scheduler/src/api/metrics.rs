@@ -1,0 +1,51 @@
+//! `/metrics`, `/v1/metrics` and `/v1/workers/{id}/metrics`: what the scheduler and the workers measure, for Prometheus. The last two are
+//! for one that reaches only a gateway.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::IntoResponse;
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use rekindle_wire::{ApiError, ErrorCode, WorkerId};
+
+use super::{Refused, bad_path};
+use crate::prepare::chain;
+use crate::state::Scheduler;
+
+pub(super) async fn own(State(scheduler): State<Scheduler>, headers: HeaderMap) -> impl IntoResponse {
+    let (kind, text) = rekindle_telemetry::metrics::exposition(&scheduler.metrics.registry, &headers);
+    ([kind], text)
+}
+
+pub(super) async fn of_worker(
+    State(scheduler): State<Scheduler>,
+    id: Result<Path<WorkerId>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Refused> {
+    let Path(id) = id.map_err(bad_path)?;
+    let address = scheduler.memory().fleet.workers.get(&id).map(|w| w.address.clone());
+    let address = address.ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::NotFound,
+            format!("no worker {id} is known: `fn status` lists them"),
+        )
+    })?;
+    let silent = |e: &dyn std::error::Error| {
+        let why = chain(e);
+        ApiError::new(
+            ErrorCode::Unavailable,
+            format!("worker {id} does not tell: {why}: try again"),
+        )
+    };
+    let asked = scheduler.workers.metrics(&address, headers.get(ACCEPT)).await;
+    let answer = asked.map_err(|e| silent(&e))?;
+    let kind = answer.headers().get(CONTENT_TYPE).cloned();
+    let text = answer.text().await.map_err(|e| silent(&e))?;
+    Ok((
+        kind.map(|kind| [(CONTENT_TYPE, kind)])
+            .into_iter()
+            .flatten()
+            .collect::<HeaderMap>(),
+        text,
+    ))
+}

@@ -1,0 +1,302 @@
+//! What a scheduler measures.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rekindle_snapshotter::{StoreEvent, StoreObserver};
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry, S3Metrics, observe_process};
+use rekindle_wire::api::{Collected, PhaseTime};
+
+use crate::objects::ObjectStore;
+use crate::state::{Memory, Shared};
+use crate::waiting::Answer;
+
+/// The label with a function's name.
+pub(crate) const FUNCTION: &str = "faas.invoked_name";
+
+const PLACEMENTS: Desc = Desc::new(
+    "rekindle.scheduler.placements",
+    "{placement}",
+    &["start", "outcome"],
+    "Asks for a slot that were answered: `placed`, or the error's code with start `none`.",
+);
+const PLACEMENT: Desc = Desc::new(
+    "rekindle.scheduler.placement.duration",
+    "s",
+    &["start"],
+    "From an ask's arrival until its answer: a wait in the queue, and the worker's word that it takes a new instance, included.",
+);
+const QUEUED: Desc = Desc::new(
+    "rekindle.scheduler.queue.duration",
+    "s",
+    &["outcome"],
+    "How long asks waited that had to, until they were `placed` or `refused`.",
+);
+const WAITING: Desc = Desc::new(
+    "rekindle.scheduler.waiting",
+    "{ask}",
+    &[],
+    "Asks that wait for a slot: the queue's depth.",
+);
+const FUNCTIONS: Desc = Desc::new(
+    "rekindle.functions",
+    "{function}",
+    &[],
+    "Functions with a version that could serve.",
+);
+const INSTANCES: Desc = Desc::new(
+    "rekindle.instances",
+    "{instance}",
+    &[FUNCTION, "state"],
+    "Instances: `preparing`, `starting`, `ready`, `capturing`, `stopping`.",
+);
+const IN_FLIGHT: Desc = Desc::new(
+    "rekindle.instances.in_flight",
+    "{invocation}",
+    &[FUNCTION],
+    "Invocations in a function's instances, as workers last reported.",
+);
+const MEMORY: Desc = Desc::new(
+    "rekindle.instances.memory",
+    "By",
+    &[FUNCTION],
+    "Memory charged to the control groups of a function's instances, as workers last reported. Pages that clones share are charged to one of them.",
+);
+const WORKERS: Desc = Desc::new(
+    "rekindle.workers",
+    "{worker}",
+    &["state"],
+    "Workers: `alive`, or `lost`.",
+);
+const CAPACITY: Desc = Desc::new(
+    "rekindle.worker.memory.capacity",
+    "By",
+    &["worker"],
+    "Memory that a worker may give to instances.",
+);
+const RESERVED: Desc = Desc::new(
+    "rekindle.worker.memory.reserved",
+    "By",
+    &["worker"],
+    "Memory limits of its instances together.",
+);
+const LEASES: Desc = Desc::new(
+    "rekindle.scheduler.leases",
+    "{lease}",
+    &[],
+    "Instances leased to a gateway.",
+);
+const EXPIRED: Desc = Desc::new(
+    "rekindle.scheduler.leases_expired",
+    "{lease}",
+    &[],
+    "Leases that ran out unreturned: their gateway was gone, or could not reach the scheduler.",
+);
+const DEPLOYS: Desc = Desc::new(
+    "rekindle.deploys",
+    "{deploy}",
+    &["outcome"],
+    "Deploys: `live` or `failed`.",
+);
+const DEPLOY_PHASE: Desc = Desc::new(
+    "rekindle.deploy.phase.duration",
+    "s",
+    &["phase"],
+    "Phases of deploys: `building`, `booting`, `warming`, `snapshotting`.",
+);
+const COLLECTIONS: Desc = Desc::new(
+    "rekindle.collections",
+    "{collection}",
+    &["outcome"],
+    "Collections of the object store that removed: `done` or `failed`.",
+);
+const COLLECTED: Desc = Desc::new(
+    "rekindle.collected",
+    "By",
+    &["kind"],
+    "What they removed: `snapshots`, `remains`, `chunks`, `layers`, `sources`.",
+);
+
+/// A scheduler's instruments.
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    placements: Family<Counter, 2>,
+    placement: Family<Histogram, 1>,
+    queued: Family<Histogram, 1>,
+    expired: Family<Counter, 0>,
+    deploys: Family<Counter, 1>,
+    deploy_phase: Family<Histogram, 1>,
+    collections: Family<Counter, 1>,
+    collected: Family<Counter, 1>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let registry = Registry::new("scheduler");
+        Self {
+            placements: registry.family(&PLACEMENTS),
+            placement: registry.family(&PLACEMENT),
+            queued: registry.family(&QUEUED),
+            expired: registry.family(&EXPIRED),
+            deploys: registry.family(&DEPLOYS),
+            deploy_phase: registry.family(&DEPLOY_PHASE),
+            collections: registry.family(&COLLECTIONS),
+            collected: registry.family(&COLLECTED),
+            registry,
+        }
+    }
+
+    /// The objects, with requests to their store measured as this scheduler's.
+    pub(crate) fn measured(&self, objects: &Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
+        let s3 = S3Metrics::new(&self.registry);
+        let observer: StoreObserver = Arc::new(move |event| match event {
+            StoreEvent::Request {
+                operation,
+                outcome,
+                took,
+            } => s3.request(operation, outcome, took),
+            StoreEvent::Received(bytes) => s3.received(bytes),
+            StoreEvent::Sent(bytes) => s3.sent(bytes),
+        });
+        objects.observed(observer).unwrap_or_else(|| Arc::clone(objects))
+    }
+
+    /// An ask was answered, after `took`, of which it may have been in the queue.
+    pub(crate) fn placed(&self, answer: &Answer, took: Duration, was_queued: bool) {
+        let (start, outcome) = match answer {
+            Ok(placement) => (placement.start.as_str(), "placed"),
+            Err(error) => ("none", error.code.as_str()),
+        };
+        self.placements.with([start, outcome]).inc();
+        self.placement.with([start]).record(took);
+        if was_queued {
+            let outcome = if answer.is_ok() { "placed" } else { "refused" };
+            self.queued.with([outcome]).record(took);
+        }
+    }
+
+    /// Leases ran out.
+    pub(crate) fn leases_expired(&self, how_many: usize) {
+        self.expired.with([]).add(how_many as u64);
+    }
+
+    /// A deploy is over.
+    pub(crate) fn deployed(&self, went_live: bool, phases: &[PhaseTime]) {
+        self.deploys.with([if went_live { "live" } else { "failed" }]).inc();
+        for PhaseTime { phase, ms } in phases {
+            let took = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
+            self.deploy_phase.with([phase.as_str()]).record(took);
+        }
+    }
+
+    /// A collection that was to remove is over.
+    pub(crate) fn collected(&self, outcome: Option<&Collected>) {
+        self.collections
+            .with([if outcome.is_some() { "done" } else { "failed" }])
+            .inc();
+        let Some(all) = outcome else { return };
+        for (kind, swept) in [
+            ("snapshots", all.snapshots),
+            ("remains", all.remains),
+            ("chunks", all.chunks),
+            ("layers", all.layers),
+            ("sources", all.sources),
+        ] {
+            self.collected.with([kind]).add(swept.bytes);
+        }
+    }
+
+    /// Drops what was measured of a function that is gone.
+    pub(crate) fn forget(&self, function: &str) {
+        self.registry.forget(FUNCTION, function);
+    }
+}
+
+/// Registers what is looked at when somebody asks; a scheduler that is gone has nothing.
+pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
+    let one = |desc, read: fn(&mut Memory) -> f64| {
+        let weak = Weak::clone(scheduler);
+        registry.observe_one(Kind::Gauge, desc, move || {
+            weak.upgrade().map_or(0.0, |s: Arc<Shared>| read(&mut s.memory()))
+        });
+    };
+    one(&WAITING, |m| m.queue.len() as f64);
+    one(&FUNCTIONS, |m| m.catalog.len() as f64);
+    one(&LEASES, |m| m.fleet.leased() as f64);
+    let many = |desc, read: fn(&Memory) -> BTreeMap<Vec<String>, f64>| {
+        let weak = Weak::clone(scheduler);
+        registry.observe(Kind::Gauge, desc, move || {
+            let read = |s: Arc<Shared>| read(&s.memory()).into_iter().collect();
+            weak.upgrade().map(read).unwrap_or_default()
+        });
+    };
+    many(&INSTANCES, |m| {
+        sum(m
+            .fleet
+            .instances
+            .values()
+            .map(|i| (vec![i.function.to_string(), i.stage.as_str().to_owned()], 1.0)))
+    });
+    many(&IN_FLIGHT, |m| {
+        sum(m
+            .fleet
+            .instances
+            .values()
+            .map(|i| (vec![i.function.to_string()], f64::from(i.in_flight))))
+    });
+    many(&MEMORY, |m| {
+        sum(m
+            .fleet
+            .instances
+            .values()
+            .map(|i| (vec![i.function.to_string()], i.memory_now as f64)))
+    });
+    many(&WORKERS, |m| {
+        let none = ["alive", "lost"].map(|state| (vec![state.to_owned()], 0.0));
+        let state = |alive| if alive { "alive" } else { "lost" };
+        let workers = m.fleet.workers.values().map(|w| (vec![state(w.alive).to_owned()], 1.0));
+        sum(none.into_iter().chain(workers))
+    });
+    many(&CAPACITY, |m| {
+        sum(m
+            .fleet
+            .worker_infos()
+            .into_iter()
+            .map(|w| (vec![w.id.to_string()], w.memory_capacity_bytes as f64)))
+    });
+    many(&RESERVED, |m| {
+        sum(m
+            .fleet
+            .worker_infos()
+            .into_iter()
+            .map(|w| (vec![w.id.to_string()], w.memory_reserved_bytes as f64)))
+    });
+    observe_process(registry);
+}
+
+fn sum(parts: impl IntoIterator<Item = (Vec<String>, f64)>) -> BTreeMap<Vec<String>, f64> {
+    let mut all = BTreeMap::new();
+    for (labels, value) in parts {
+        *all.entry(labels).or_insert(0.0) += value;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rekindle_telemetry::metrics::documented;
+
+    use super::*;
+
+    #[test]
+    fn every_metric_is_documented() {
+        let metrics = Metrics::new();
+        S3Metrics::new(&metrics.registry);
+        observe(&metrics.registry, &Weak::new());
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+        assert_eq!(documented(&metrics.registry, &document), Ok(()));
+    }
+}

@@ -1,0 +1,209 @@
+//! What a worker measures. Whatever belongs to a start, a request, a checkpoint or an instance is written here as it happens; levels and
+//! what other crates count are looked at when somebody asks ([`observe`]).
+
+mod observe;
+mod pagers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_snapshotter::{Store, StoreEvent};
+use rekindle_telemetry::TraceRef;
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics, buckets};
+use rekindle_wire::FunctionName;
+use rekindle_wire::api::{SnapshotSummary, StartKind};
+use tracing::Span;
+
+pub use observe::observe;
+pub use pagers::Pagers;
+
+/// The label with a function's name.
+const FUNCTION: &str = "faas.invoked_name";
+
+const INVOKE: Desc = Desc::new(
+    "faas.invoke_duration",
+    "s",
+    &[FUNCTION, "start"],
+    "The function's own time: from the request's way into the sandbox until its answer's headers. Its exemplars name traces.",
+)
+.bounds(buckets::FINE);
+const INIT: Desc = Desc::new(
+    "faas.init_duration",
+    "s",
+    &[FUNCTION, "start"],
+    "From the order to start an instance until it is ready: what a cold start waits for here.",
+)
+.bounds(buckets::FINE);
+const STARTS: Desc = Desc::new(
+    "rekindle.starts",
+    "{start}",
+    &["start", "outcome"],
+    "Starts of instances that ended `ready` or `failed`. A restore that failed counts, and the boot in its place too.",
+);
+const START_PHASE: Desc = Desc::new(
+    "rekindle.start.phase.duration",
+    "s",
+    &["start", "phase"],
+    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), `criu`, within it `handshake` and `working-set`, `after-restore`, or `listen`.",
+);
+const RESTORES: Desc = Desc::new(
+    "rekindle.restores",
+    "{restore}",
+    &["tier"],
+    "Restores that began, by where the snapshot's memory was: in this host's `template`, all of it in its chunk cache on `disk`, or in part only in `s3`.",
+);
+const LOST: Desc = Desc::new(
+    "rekindle.pager.lost_pages",
+    "{page}",
+    &[],
+    "Pages that could not be had: each killed its instance.",
+);
+const CAPTURES: Desc = Desc::new(
+    "rekindle.captures",
+    "{capture}",
+    &["outcome"],
+    "Checkpoints taken: `published` or `failed`.",
+);
+const CAPTURE_BYTES: Desc = Desc::new(
+    "rekindle.capture",
+    "By",
+    &["kind"],
+    "What was captured: `memory` of the processes, of it `zero`; `stored` payload after compression, of it `shared` with what the store had.",
+);
+const CAPTURE_PHASE: Desc = Desc::new(
+    "rekindle.capture.phase.duration",
+    "s",
+    &["phase"],
+    "`hook` before the snapshot; `freeze`: the processes stand still; `publish`: cut, hashed, compressed, stored.",
+);
+
+/// A worker's instruments.
+pub struct Metrics {
+    /// All of them.
+    pub registry: Registry,
+    /// Pagers of instances, whose counts outlive them here.
+    pub pagers: Pagers,
+    invoke: Family<Histogram, 2>,
+    init: Family<Histogram, 2>,
+    starts: Family<Counter, 2>,
+    start_phase: Family<Histogram, 2>,
+    restores: Family<Counter, 1>,
+    lost: Family<Counter, 0>,
+    captures: Family<Counter, 1>,
+    capture_bytes: Family<Counter, 1>,
+    capture_phase: Family<Histogram, 1>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Registry::new("worker");
+        Self {
+            pagers: Pagers::default(),
+            invoke: registry.family(&INVOKE),
+            init: registry.family(&INIT),
+            starts: registry.family(&STARTS),
+            start_phase: registry.family(&START_PHASE),
+            restores: registry.family(&RESTORES),
+            lost: registry.family(&LOST),
+            captures: registry.family(&CAPTURES),
+            capture_bytes: registry.family(&CAPTURE_BYTES),
+            capture_phase: registry.family(&CAPTURE_PHASE),
+            registry,
+        }
+    }
+}
+
+impl Metrics {
+    /// The store, with its requests measured as this worker's.
+    pub fn measured(&self, store: &Store) -> Store {
+        let s3 = S3Metrics::new(&self.registry);
+        store.observed(Arc::new(move |event| match event {
+            StoreEvent::Request {
+                operation,
+                outcome,
+                took,
+            } => s3.request(operation, outcome, took),
+            StoreEvent::Received(bytes) => s3.received(bytes),
+            StoreEvent::Sent(bytes) => s3.sent(bytes),
+        }))
+    }
+
+    /// The function's answer began.
+    pub fn invoked(&self, function: &FunctionName, start: StartKind, took: Duration) {
+        let series = self.invoke.with([function.as_str(), start.as_str()]);
+        series.record_in(took, TraceRef::of(&Span::current()));
+    }
+
+    /// An instance is ready after `took`.
+    pub fn ready(&self, function: &FunctionName, start: StartKind, took: Duration) {
+        let series = self.init.with([function.as_str(), start.as_str()]);
+        series.record_in(took, TraceRef::of(&Span::current()));
+    }
+
+    /// A start ended, with these phases.
+    pub fn started(&self, start: StartKind, is_ready: bool, phases: &[(&'static str, Duration)]) {
+        let outcome = if is_ready { "ready" } else { "failed" };
+        self.starts.with([start.as_str(), outcome]).inc();
+        for (phase, took) in phases {
+            self.start_phase.with([start.as_str(), phase]).record(*took);
+        }
+    }
+
+    /// A restore begins, with the snapshot's memory in this tier.
+    pub fn restoring(&self, tier: MemoryTier) {
+        self.restores.with([tier.as_str()]).inc();
+    }
+
+    /// A page could not be had.
+    pub fn page_lost(&self) {
+        self.lost.with([]).inc();
+    }
+
+    /// A checkpoint is over; what it holds, if there is one.
+    pub fn captured(&self, summary: Option<&SnapshotSummary>) {
+        self.captures
+            .with([if summary.is_some() { "published" } else { "failed" }])
+            .inc();
+        let Some(summary) = summary else { return };
+        for (kind, bytes) in [
+            ("memory", summary.memory_bytes),
+            ("zero", summary.zero_bytes),
+            ("stored", summary.stored_bytes),
+            ("shared", summary.shared_bytes),
+        ] {
+            self.capture_bytes.with([kind]).add(bytes);
+        }
+    }
+
+    /// A part of a checkpoint is over: `hook`, `freeze` or `publish`.
+    pub fn capture_phase(&self, phase: &'static str, took: Duration) {
+        self.capture_phase.with([phase]).record(took);
+    }
+
+    /// Drops what was measured of a function that is gone.
+    pub fn forget(&self, function: &FunctionName) {
+        self.registry.forget(FUNCTION, function.as_str());
+    }
+}
+
+/// Where a snapshot's memory is when a restore begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryTier {
+    /// Open on this host, its template there.
+    Template,
+    /// All its chunks are in the disk's cache.
+    Disk,
+    /// Some are only in the store.
+    S3,
+}
+
+impl MemoryTier {
+    /// The tier in a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Template => "template",
+            Self::Disk => "disk",
+            Self::S3 => "s3",
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Levels of a worker, and what other crates count, looked at when somebody asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
+use rekindle_wire::api::InstanceState;
+
+use crate::worker::Worker;
+
+const INSTANCES: Desc = Desc::new(
+    "rekindle.worker.instances",
+    "{instance}",
+    &["state", "started"],
+    "Instances on this worker: `starting`, `ready`, `capturing`, `stopping`; and how they were started.",
+);
+const IN_FLIGHT: Desc = Desc::new("rekindle.worker.in_flight", "{invocation}", &[], "Invocations in them.");
+const MEMORY: Desc = Desc::new(
+    "rekindle.worker.instances.memory",
+    "By",
+    &[],
+    "Memory charged to their control groups.",
+);
+const SANDBOXES: Desc = Desc::new(
+    "rekindle.sandboxes.ready",
+    "{sandbox}",
+    &[],
+    "Empty sandboxes that are ready: the pool's level.",
+);
+const SANDBOXES_WANTED: Desc = Desc::new(
+    "rekindle.sandboxes.wanted",
+    "{sandbox}",
+    &[],
+    "How many are kept ready.",
+);
+const SANDBOXES_TAKEN: Desc = Desc::new(
+    "rekindle.sandboxes.taken",
+    "{sandbox}",
+    &["from"],
+    "Sandboxes taken for a start: from the `pool`, or `made` while the start waited.",
+);
+const SANDBOXES_FAILED: Desc = Desc::new(
+    "rekindle.sandboxes.failed",
+    "{sandbox}",
+    &[],
+    "Sandboxes that could not be made.",
+);
+const PAGERS: Desc = Desc::new(
+    "rekindle.pager.running",
+    "{pager}",
+    &[],
+    "Pagers: one for each restored instance.",
+);
+const FAULTS: Desc = Desc::new("rekindle.pager.faults", "{fault}", &[], "Page faults taken.");
+const FAULTS_FETCHED: Desc = Desc::new(
+    "rekindle.pager.faults_fetched",
+    "{fault}",
+    &[],
+    "Of them, those that waited for the chunk cache or the store.",
+);
+const FAULT: Desc = Desc::new(
+    "rekindle.pager.fault.duration",
+    "s",
+    &[],
+    "From when the pager was told of a fault until its page was there. Bounds are powers of two, from 1 ns to 8.6 s.",
+);
+const PAGES: Desc = Desc::new(
+    "rekindle.pager.pages",
+    "{page}",
+    &["how"],
+    "Pages given: `let_in` from the template, `copied`, `zeroed`; `around` a touched one; `ahead` of any fault.",
+);
+const EVENTS: Desc = Desc::new(
+    "rekindle.pager.events",
+    "{event}",
+    &[],
+    "Mappings removed, moved or forked that pagers followed.",
+);
+const REGIONS: Desc = Desc::new(
+    "rekindle.regions.read",
+    "{region}",
+    &["tier"],
+    "Regions read for templates, by where they came from: `disk` or `s3`.",
+);
+const REGION_BYTES: Desc = Desc::new("rekindle.regions", "By", &["tier"], "Their plain bytes.");
+const CHUNKS_FETCHED: Desc = Desc::new(
+    "rekindle.chunks.fetched",
+    "{chunk}",
+    &[],
+    "Chunks fetched from the store.",
+);
+const CACHE: Desc = Desc::new("rekindle.chunk_cache", "By", &[], "Chunks in the cache on disk.");
+const CACHE_LIMIT: Desc = Desc::new("rekindle.chunk_cache.limit", "By", &[], "How much it may hold.");
+const CACHE_LOOKUPS: Desc = Desc::new(
+    "rekindle.chunk_cache.lookups",
+    "{lookup}",
+    &["outcome"],
+    "Reads that found their chunk there (`hit`), and chunks that had to be fetched (`miss`).",
+);
+const CACHE_EVICTED: Desc = Desc::new(
+    "rekindle.chunk_cache.evicted",
+    "By",
+    &[],
+    "Chunks that had to go for others.",
+);
+const TEMPLATES: Desc = Desc::new(
+    "rekindle.templates",
+    "{template}",
+    &[],
+    "Snapshots open on this host, each with its template.",
+);
+const TEMPLATE_BYTES: Desc = Desc::new(
+    "rekindle.templates.memory",
+    "By",
+    &[],
+    "Memory that templates and images take.",
+);
+const TEMPLATE_LIMIT: Desc = Desc::new("rekindle.templates.limit", "By", &[], "How much they may take.");
+const TEMPLATES_EVICTED: Desc = Desc::new(
+    "rekindle.templates.evicted",
+    "By",
+    &["part"],
+    "Memory of templates taken back for want of room: of the `rest`, or of a `working_set`.",
+);
+const TEMPLATES_CLOSED: Desc = Desc::new(
+    "rekindle.templates.closed",
+    "{template}",
+    &[],
+    "Snapshots closed for want of room.",
+);
+const TEMPLATES_REFUSED: Desc = Desc::new(
+    "rekindle.templates.refused",
+    "{fill}",
+    &[],
+    "Times that a template was not filled on for want of room.",
+);
+const LOG_LINES_DROPPED: Desc = Desc::new(
+    "rekindle.logs.dropped",
+    "{line}",
+    &[],
+    "Lines of functions' logs that were dropped: beyond the rate, or faster than the disk.",
+);
+
+/// Registers them; a worker that is gone has nothing.
+pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
+    let one = |kind, desc, read: fn(&Worker) -> f64| {
+        let weak = Weak::clone(worker);
+        registry.observe_one(kind, desc, move || weak.upgrade().map_or(0.0, |w| read(&w)));
+    };
+    let many = |kind, desc, read: fn(&Worker) -> Vec<(&'static str, u64)>| {
+        let weak = Weak::clone(worker);
+        registry.observe(kind, desc, move || {
+            let read = weak.upgrade().map(|w| read(&w)).unwrap_or_default();
+            read.into_iter()
+                .map(|(label, n)| (vec![label.to_owned()], n as f64))
+                .collect()
+        });
+    };
+    let (gauge, counter) = (Kind::Gauge, Kind::Counter);
+
+    let weak = Weak::clone(worker);
+    registry.observe(gauge, &INSTANCES, move || {
+        weak.upgrade().map(|w| instances(&w)).unwrap_or_default()
+    });
+    one(gauge, &IN_FLIGHT, |w| {
+        w.all_instances().iter().map(|i| f64::from(i.usage.in_flight())).sum()
+    });
+    one(gauge, &MEMORY, |w| {
+        let memory = |i: &Arc<crate::instance::Instance>| i.parts()?.cgroup.memory_current().ok();
+        w.all_instances().iter().filter_map(memory).sum::<u64>() as f64
+    });
+    one(gauge, &SANDBOXES, |w| w.pool.counts().ready as f64);
+    one(gauge, &SANDBOXES_WANTED, |w| w.config.empty_sandboxes as f64);
+    many(counter, &SANDBOXES_TAKEN, |w| {
+        let counts = w.pool.counts();
+        vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]
+    });
+    one(counter, &SANDBOXES_FAILED, |w| w.pool.counts().failed as f64);
+    one(gauge, &PAGERS, |w| w.metrics.pagers.totals().pagers as f64);
+    one(counter, &FAULTS, |w| w.metrics.pagers.totals().faults as f64);
+    one(counter, &FAULTS_FETCHED, |w| w.metrics.pagers.totals().fetched as f64);
+    let weak = Weak::clone(worker);
+    registry.observe_histogram(&FAULT, move || {
+        weak.upgrade()
+            .map(|w| w.metrics.pagers.totals().latency)
+            .unwrap_or_default()
+    });
+    many(counter, &PAGES, |w| {
+        w.metrics
+            .pagers
+            .totals()
+            .pages
+            .into_iter()
+            .filter(|p| !p.0.is_empty())
+            .collect()
+    });
+    one(counter, &EVENTS, |w| w.metrics.pagers.totals().events as f64);
+    many(counter, &REGIONS, |w| {
+        let read = w.snapshots.reader().counts();
+        vec![("disk", read.cached_regions), ("s3", read.fetched_regions)]
+    });
+    many(counter, &REGION_BYTES, |w| {
+        let read = w.snapshots.reader().counts();
+        vec![("disk", read.cached_bytes), ("s3", read.fetched_bytes)]
+    });
+    one(counter, &CHUNKS_FETCHED, |w| {
+        w.snapshots.reader().counts().fetched_chunks as f64
+    });
+    one(gauge, &CACHE, |w| w.snapshots.reader().cache_usage().bytes as f64);
+    one(gauge, &CACHE_LIMIT, |w| {
+        w.snapshots.reader().cache_usage().max_bytes as f64
+    });
+    many(counter, &CACHE_LOOKUPS, |w| {
+        let usage = w.snapshots.reader().cache_usage();
+        vec![("hit", usage.hits), ("miss", usage.misses)]
+    });
+    one(counter, &CACHE_EVICTED, |w| {
+        w.snapshots.reader().cache_usage().evicted_bytes as f64
+    });
+    one(gauge, &TEMPLATES, |w| w.snapshots.usage().open as f64);
+    one(gauge, &TEMPLATE_BYTES, |w| w.snapshots.usage().bytes as f64);
+    one(gauge, &TEMPLATE_LIMIT, |w| w.snapshots.usage().limit_bytes as f64);
+    many(counter, &TEMPLATES_EVICTED, |w| {
+        let usage = w.snapshots.usage();
+        vec![("rest", usage.rest_bytes), ("working_set", usage.working_set_bytes)]
+    });
+    one(counter, &TEMPLATES_CLOSED, |w| w.snapshots.usage().closed as f64);
+    one(counter, &TEMPLATES_REFUSED, |w| w.snapshots.usage().refused as f64);
+    one(counter, &LOG_LINES_DROPPED, |w| w.logs.dropped() as f64);
+    observe_process(registry);
+}
+
+fn instances(worker: &Worker) -> Vec<(Vec<String>, f64)> {
+    let mut all: BTreeMap<Vec<String>, f64> = BTreeMap::new();
+    for instance in worker.all_instances() {
+        let state = match instance.state() {
+            InstanceState::Starting => "starting",
+            InstanceState::Ready => "ready",
+            InstanceState::Capturing => "capturing",
+            InstanceState::Stopping => "stopping",
+        };
+        let labels = [state, instance.kind.lock().as_str()].map(str::to_owned).to_vec();
+        *all.entry(labels).or_default() += 1.0;
+    }
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rekindle_telemetry::metrics::{S3Metrics, documented};
+
+    use super::super::Metrics;
+    use super::*;
+
+    #[test]
+    fn every_metric_is_documented() {
+        let metrics = Metrics::default();
+        S3Metrics::new(&metrics.registry);
+        observe(&metrics.registry, &Weak::new());
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+        assert_eq!(documented(&metrics.registry, &document), Ok(()));
+    }
+}
