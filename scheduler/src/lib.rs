@@ -16,6 +16,7 @@ mod metrics;
 mod objects;
 mod placement;
 mod placing;
+mod pools;
 mod prepare;
 mod reaper;
 mod server;

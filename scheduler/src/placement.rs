@@ -1,7 +1,8 @@
 //! Where an invocation goes: the decision alone, as a function of what the scheduler knows. No I/O; what it decides is carried out by
 //! [`crate::placing`].
 //!
-//! Order of preference: an instance with free slots, the most recently used first so that the others may idle out; then a new
+//! Order of preference: an instance with free slots, the most recently used first so that the others may idle out; then one that stands
+//! parked on a worker with the room for it to go on; then a new
 //! instance on the worker that already runs the version, else on the one with the most free memory; else waiting. Never more than
 //! `max_instances` of a version, never more memory set aside on a worker than it has.
 
@@ -88,7 +89,7 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
             free_up: least_recently_used(fleet, not_its_own).or_else(|| longest_held(fleet, ask, of_version)),
         };
     }
-    match roomiest(fleet, live, ask, now) {
+    match roomiest(fleet, live, |w| !ask.avoids(fleet, w, now)) {
         Ok(worker) => Decision::Start {
             worker,
             kind: ask.force.unwrap_or_else(|| live.natural_start()),
@@ -97,13 +98,18 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
     }
 }
 
-/// The instance with free slots that was used last; one that still starts comes after all that are ready.
+/// The instance with free slots that was used last; one that is parked comes after all that are ready, and one that still starts after
+/// those.
 fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<InstanceId> {
     let takeable = |(id, i): &(&InstanceId, &Instance)| {
         i.function == live.spec.function
             && i.version == live.spec.version
             && !i.draining
-            && matches!(i.stage, Stage::Ready | Stage::Starting)
+            && match i.stage {
+                Stage::Ready | Stage::Starting => true,
+                Stage::Parked => fleet.may_go_on(i),
+                Stage::Preparing | Stage::Capturing | Stage::Stopping => false,
+            }
             && i.in_flight < i.slots
             && fleet
                 .workers
@@ -115,7 +121,7 @@ fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<
         .instances
         .iter()
         .filter(takeable)
-        .max_by_key(|(id, i)| (i.stage == Stage::Ready, i.last_active, *id))
+        .max_by_key(|(id, i)| (i.stage == Stage::Ready, i.stage == Stage::Parked, i.last_active, *id))
         .map(|(id, _)| id.clone())
 }
 
@@ -129,13 +135,17 @@ fn may_lease(id: &InstanceId, instance: &Instance, ask: &Ask, now: Millis) -> bo
     }
 }
 
-/// The worker for a new instance.
-fn roomiest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Result<WorkerId, Decision> {
+/// The worker for a new instance, of those that are `usable`.
+pub(crate) fn roomiest(
+    fleet: &Fleet,
+    live: &LiveVersion,
+    usable: impl Fn(&Worker) -> bool,
+) -> Result<WorkerId, Decision> {
     let need = live.memory();
     let alive: Vec<_> = fleet
         .workers
         .iter()
-        .filter(|(_, w)| w.alive && !ask.avoids(fleet, w, now))
+        .filter(|(_, w)| w.alive && usable(w))
         .map(|(id, w)| (id, w, w.capacity.saturating_sub(fleet.reserved(id))))
         .collect();
     let Some(largest) = alive.iter().map(|(_, w, _)| w.capacity).max() else {
@@ -172,19 +182,19 @@ fn could_make_room(fleet: &Fleet, worker: &WorkerId, capacity: u64, need: u64) -
     let used: u64 = fleet
         .instances
         .values()
-        .filter(|i| i.worker == *worker && !(i.stage == Stage::Ready && i.in_flight == 0))
-        .map(|i| i.memory)
+        .filter(|i| i.worker == *worker && !i.is_unused())
+        .map(Instance::set_aside)
         .sum();
     used.saturating_add(need) <= capacity
 }
 
-/// The unused instance whose last use is longest ago; it may be leased, and is recalled then.
+/// The unused instance whose last use is longest ago, parked ones last: they hold little; it may be leased, and is recalled then.
 fn least_recently_used(fleet: &Fleet, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
     fleet
         .instances
         .iter()
-        .filter(|(_, i)| i.stage == Stage::Ready && i.in_flight == 0 && which(i))
-        .min_by_key(|(id, i)| (i.lease.is_some(), i.last_active, *id))
+        .filter(|(_, i)| i.is_unused() && which(i))
+        .min_by_key(|(id, i)| (i.stage == Stage::Parked, i.lease.is_some(), i.last_active, *id))
         .map(|(id, _)| id.clone())
 }
 

@@ -188,6 +188,7 @@ fn attempt(
                 start: StartInstance {
                     instance: id,
                     start: kind,
+                    park: false,
                     spec: (*live.spec).clone(),
                 },
                 placement,

@@ -1,4 +1,4 @@
-//! Lets instances go: looks ten times a second which are idle for too long or belong to a version no longer live, and asks their workers
+//! Parks instances and lets them go: looks ten times a second which are idle for too long or belong to a version no longer live, and asks their workers
 //! to stop them if they are idle there too. Also notices leases that ran out and workers gone silent.
 
 use std::time::Duration;
@@ -7,8 +7,9 @@ use rekindle_wire::InstanceId;
 
 use crate::fleet::retire::Retiree;
 use crate::placing::pump;
-use crate::state::Scheduler;
-use crate::worker::Stopped;
+use crate::pools::{min_parked, refill};
+use crate::state::{Memory, Scheduler};
+use crate::worker::{Halted, Stopped};
 
 /// An idle time of one second is kept to within this.
 const TICK: Duration = Duration::from_millis(100);
@@ -25,7 +26,9 @@ pub(crate) async fn run(scheduler: Scheduler) {
             let expired = memory.fleet.expire_leases(now);
             let silent = memory.fleet.note_silence(now);
             scheduler.metrics.leases_expired(expired);
-            (memory.fleet.due(now), expired > 0 || silent)
+            let Memory { fleet, catalog, .. } = &mut *memory;
+            let least = |function: &_, version| min_parked(catalog, function, version);
+            (fleet.due(now, least), expired > 0 || silent)
         };
         for retiree in due {
             retire(&scheduler, retiree);
@@ -33,14 +36,22 @@ pub(crate) async fn run(scheduler: Scheduler) {
         if room {
             pump(&scheduler);
         }
+        refill(&scheduler);
     }
 }
 
-/// Asks a worker to stop an instance if it is idle. The fleet counts it as stopping already.
+/// Asks a worker to stop an instance, or to park it, if it is idle. The fleet counts it as stopping already.
 pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
-        let Retiree { instance, address } = retiree;
+        let Retiree {
+            instance,
+            address,
+            park: to_park,
+        } = retiree;
+        if to_park {
+            return park(&here, &instance, &address).await;
+        }
         let stopped = here.workers.stop(&address, &instance, true).await;
         {
             let mut memory = here.memory();
@@ -56,6 +67,27 @@ pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
         }
         pump(&here);
     });
+}
+
+async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
+    let halted = here.workers.park(address, instance).await;
+    {
+        let mut memory = here.memory();
+        let now = here.now();
+        match halted {
+            Ok(Halted::Parked) => memory.fleet.parked(instance),
+            Ok(Halted::Gone) => drop(memory.fleet.forget(instance, now)),
+            Ok(Halted::Busy) => memory.fleet.kept(instance, true, now),
+            Err(error) => {
+                tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be parked");
+                memory.fleet.kept(instance, false, now);
+                if let Some(instance) = memory.fleet.instances.get_mut(instance) {
+                    instance.cannot_park = true;
+                }
+            }
+        }
+    }
+    pump(here);
 }
 
 /// Before a worker is asked again to stop an instance.

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::catalog::Catalog;
 use crate::collection::Collector;
+use crate::fleet::parked::Pools;
 use crate::fleet::{Fleet, Millis};
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
@@ -28,6 +29,7 @@ pub(crate) struct Memory {
     pub(crate) fleet: Fleet,
     pub(crate) catalog: Catalog,
     pub(crate) queue: Queue,
+    pub(crate) pools: Pools,
 }
 
 /// The scheduler. Cloned into every handler and task.

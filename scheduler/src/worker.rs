@@ -41,6 +41,17 @@ pub(crate) enum Stopped {
     Busy,
 }
 
+/// What became of an instance that was to be parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Halted {
+    /// It stands still.
+    Parked,
+    /// It serves an invocation and stays.
+    Busy,
+    /// It is gone.
+    Gone,
+}
+
 /// The scheduler's connections to all workers.
 #[derive(Debug)]
 pub(crate) struct WorkerClient {
@@ -85,6 +96,21 @@ impl WorkerClient {
                 Ok(Stopped::Gone)
             }
             Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Stopped::Busy),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Parks an instance that serves nothing.
+    pub(crate) async fn park(&self, address: &str, instance: &InstanceId) -> Result<Halted, WorkerError> {
+        let url = format!("http://{address}/instances/{instance}/park");
+        match self.send(address, self.http.post(url).timeout(CALL_LIMIT)).await {
+            Ok(_) => Ok(Halted::Parked),
+            Err(WorkerError::Refused { status, .. })
+                if status == StatusCode::NOT_FOUND || status == StatusCode::GONE =>
+            {
+                Ok(Halted::Gone)
+            }
+            Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Halted::Busy),
             Err(error) => Err(error),
         }
     }

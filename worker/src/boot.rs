@@ -1,6 +1,7 @@
 //! Starting an instance from nothing: the runtime's program in a new sandbox, until it accepts connections.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rekindle_init::protocol::Spawn;
@@ -56,6 +57,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         cgroup: enclosure.cgroup,
         pipes,
         snapshot: None,
+        frozen: AtomicBool::new(false),
     }))
 }
 

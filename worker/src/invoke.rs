@@ -54,9 +54,16 @@ async fn forward(
         Entry::Full => return Err(busy()),
         Entry::Closed => return Err(gone()),
     };
-    let waited = Instant::now();
     let parts = instance.until_ready(last.min(Deadline::now() + START_LIMIT)).await?;
-    let start = first.then(|| waited.elapsed());
+    let thawed = instance.unpark(&parts).await?;
+    if thawed.is_some() {
+        worker.changed.notify_one();
+    }
+    let start = match (first, thawed) {
+        (_, Some(took)) => Some(Start::Thawed(took)),
+        (true, None) => Some(Start::First),
+        (false, None) => None,
+    };
     // The function's time begins now: what its start took is the platform's.
     let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
     let request = inward(request, &path, &instance, deadline)?;
@@ -65,6 +72,7 @@ async fn forward(
         instance,
         parts,
         in_flight,
+        first,
         start,
         deadline,
     };
@@ -80,14 +88,25 @@ fn busy() -> ApiError {
     )
 }
 
+/// What a request waited for.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    /// The instance's start.
+    First,
+    /// A parked instance to go on.
+    Thawed(Duration),
+}
+
 /// A request in the function.
 struct Exchange {
     worker: Arc<Worker>,
     instance: Arc<Instance>,
     parts: Arc<Parts>,
     in_flight: InFlight,
-    /// How long it waited for the instance, for the first one.
-    start: Option<Duration>,
+    /// Whether it is the first in this instance.
+    first: bool,
+    /// What it waited for, if it did.
+    start: Option<Start>,
     deadline: Deadline,
 }
 
@@ -118,15 +137,11 @@ impl Exchange {
             }
         };
         let function = sent.elapsed();
-        let kind = if self.start.is_some() {
-            *self.instance.kind.lock()
-        } else {
-            StartKind::Warm
-        };
+        let kind = how(&self.instance, self.start);
         self.worker
             .metrics
             .invoked(&self.instance.spec.function, kind, function);
-        if self.start.is_some() {
+        if self.first {
             record_working_set(&self.worker, &self.instance);
         }
         let mut answer = outward(answer, &self.instance, self.start, function);
@@ -209,11 +224,20 @@ fn inward(
     Ok(Request::from_parts(head, body))
 }
 
+/// How the instance came to serve a request that waited for this.
+fn how(instance: &Instance, start: Option<Start>) -> StartKind {
+    match start {
+        Some(Start::First) => *instance.kind.lock(),
+        Some(Start::Thawed(_)) => StartKind::Parked,
+        None => StartKind::Warm,
+    }
+}
+
 /// The answer as the gateway gets it.
 fn outward(
     answer: Response<Incoming>,
     instance: &Instance,
-    start: Option<Duration>,
+    start: Option<Start>,
     function: Duration,
 ) -> Response<Incoming> {
     let (mut head, body) = answer.into_parts();
@@ -223,7 +247,10 @@ fn outward(
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let mut timing = String::new();
     let kind = *instance.kind.lock();
-    if start.is_some() {
+    if let Some(Start::Thawed(took)) = start {
+        timing = format!("thaw;dur={:.3}, ", ms(took));
+    }
+    if let Some(Start::First) = start {
         let took = instance.start_took.lock().unwrap_or_default();
         let name = if kind == StartKind::Booted { "boot" } else { "restore" };
         timing = format!("{name};dur={:.3}, ", ms(took));
@@ -236,11 +263,12 @@ fn outward(
         head.headers.append(headers::SERVER_TIMING, value);
     }
     // What the gateway planned may have become a boot.
-    if start.is_some() {
+    let kind = how(instance, start);
+    if kind == StartKind::Warm {
+        head.headers.remove(headers::START);
+    } else {
         head.headers
             .insert(headers::START, HeaderValue::from_static(kind.as_str()));
-    } else {
-        head.headers.remove(headers::START);
     }
     Response::from_parts(head, body)
 }

@@ -79,6 +79,7 @@ async fn run(
     };
     phase(events, VersionState::Booting).await?;
     let order = StartInstance {
+        park: false,
         instance: request.instance.clone(),
         start: StartKind::Booted,
         spec: spec.clone(),

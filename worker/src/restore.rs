@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rekindle_init::protocol::{FUNCTION_PID, held_path};
@@ -86,6 +87,7 @@ pub async fn restore(
         pager: Some(pager),
         cgroup,
         pipes: snapshot.notes.pipes.clone(),
+        frozen: AtomicBool::new(false),
         snapshot: Some(snapshot),
     });
     instance

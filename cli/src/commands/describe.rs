@@ -42,6 +42,13 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance"),
             show::duration(m.idle())
         );
+        if m.park_ms > 0 || m.min_parked > 0 {
+            println!(
+                "parked     {} at least, idle ones for {} more",
+                show::count(usize::try_from(m.min_parked).unwrap_or(usize::MAX), "instance"),
+                show::duration(m.park())
+            );
+        }
         if let Some(snapshot) = &shown.snapshot {
             println!("snapshot   {}", snapshot_line(snapshot));
         }

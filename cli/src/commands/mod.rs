@@ -45,6 +45,7 @@ fn print_instances(instances: &[InstanceInfo]) {
             InstanceState::Starting => "starting",
             InstanceState::Ready => "ready",
             InstanceState::Capturing => "capturing",
+            InstanceState::Parked => "parked",
             InstanceState::Stopping => "stopping",
         };
         table.add_row([

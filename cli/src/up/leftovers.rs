@@ -2,6 +2,7 @@
 //! with its last process; so: kill every process in its cgroups, remove the cgroups, empty the run directory. Both
 //! `fn down` and the next `fn up` do this; on a clean machine it does nothing.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,10 +54,12 @@ fn sweep_cgroups(root: &Path, name: &str) -> Result<Swept> {
         .map(|h| h.join(name))
         .filter(|g| g.is_dir())
         .collect();
+    let deadline = Instant::now() + LIMIT;
+    let mut killed = BTreeSet::new();
     for group in &groups {
-        let deadline = Instant::now() + LIMIT;
         loop {
-            swept.processes += kill_all(group);
+            // In all hierarchies: what one has frozen dies in none.
+            killed.extend(groups.iter().flat_map(|group| kill_all(group)));
             match remove(group) {
                 Ok(removed) => {
                     swept.cgroups += removed;
@@ -70,6 +73,7 @@ fn sweep_cgroups(root: &Path, name: &str) -> Result<Swept> {
             }
         }
     }
+    swept.processes = killed.len();
     Ok(swept)
 }
 
@@ -99,9 +103,9 @@ fn tree(group: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Kills every process in the group and those below; returns how many there were.
-fn kill_all(group: &Path) -> usize {
-    let mut killed = 0;
+/// Kills every process in the group and those below; returns which there were.
+fn kill_all(group: &Path) -> Vec<i32> {
+    let mut killed = Vec::new();
     for group in tree(group) {
         // A frozen process takes the signal only when it runs again. Absent files are those of the other version.
         let _v1 = write(&group.join("freezer.state"), "THAWED");
@@ -114,7 +118,7 @@ fn kill_all(group: &Path) -> usize {
             .filter(|p| *p > 1 && *p != own)
         {
             if kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok() {
-                killed += 1;
+                killed.push(pid);
             }
         }
     }
@@ -178,7 +182,8 @@ mod tests {
         let (dir, mut child) = fixture();
         let procs = dir.path().join("memory/rekindle/i-1/cgroup.procs");
         fs::write(&procs, format!("{}\n", child.id())).unwrap();
-        assert_eq!(kill_all(&dir.path().join("memory/rekindle")), 1);
+        let pid = child.id().cast_signed();
+        assert_eq!(kill_all(&dir.path().join("memory/rekindle")), [pid]);
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
@@ -187,7 +192,7 @@ mod tests {
         let (dir, mut child) = fixture();
         let procs = dir.path().join("memory/rekindle/cgroup.procs");
         fs::write(&procs, format!("{}\n0\n1\n", std::process::id())).unwrap();
-        assert_eq!(kill_all(&dir.path().join("memory/rekindle")), 0);
+        assert!(kill_all(&dir.path().join("memory/rekindle")).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
     }

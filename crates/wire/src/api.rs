@@ -206,6 +206,8 @@ pub enum InstanceState {
     Ready,
     /// Being checkpointed.
     Capturing,
+    /// Frozen; the next request lets it go on.
+    Parked,
     /// Going away; takes no new requests.
     Stopping,
 }

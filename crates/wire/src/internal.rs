@@ -149,6 +149,9 @@ pub struct StartInstance {
     pub instance: InstanceId,
     /// Restored or booted. A restore that fails before the function ran falls back to a boot.
     pub start: StartKind,
+    /// Freeze it as soon as it is ready, unless a request is in it by then.
+    #[serde(default)]
+    pub park: bool,
     /// The version.
     pub spec: VersionSpec,
 }

@@ -146,10 +146,16 @@ impl Instance {
         self.stage = match (self.stage, info.state) {
             (Stage::Preparing, _) => Stage::Preparing,
             (Stage::Stopping, _) | (_, InstanceState::Stopping) => Stage::Stopping,
+            // Whoever holds it may use it at any moment.
+            (_, InstanceState::Parked) if self.lease.is_some() => Stage::Ready,
+            (_, InstanceState::Parked) => Stage::Parked,
             // The gateway may have seen its first answer before the worker wrote this heartbeat.
             (Stage::Ready, InstanceState::Starting) | (_, InstanceState::Ready) => Stage::Ready,
             (_, InstanceState::Starting) => Stage::Starting,
             (_, InstanceState::Capturing) => Stage::Capturing,
         };
+        if info.state == InstanceState::Parked {
+            self.to_park = false;
+        }
     }
 }

@@ -36,6 +36,12 @@ impl Fleet {
     ) -> Option<Placement> {
         let worker_address = self.address_of(id)?;
         let instance = self.instances.get_mut(id)?;
+        let stage = instance.stage;
+        instance.to_park = false;
+        if stage == Stage::Parked {
+            // Its worker lets it go on with the first invocation; its memory is set aside from now on.
+            instance.stage = Stage::Ready;
+        }
         let length = lease_length(instance.idle_limit);
         instance.lease = Some(Lease {
             gateway: gateway.clone(),
@@ -49,8 +55,9 @@ impl Fleet {
             instance: id.clone(),
             worker_address,
             version: instance.version,
-            start: match instance.stage {
+            start: match stage {
                 Stage::Starting => instance.started,
+                Stage::Parked => StartKind::Parked,
                 _ => StartKind::Warm,
             },
             slots: instance.slots.saturating_sub(instance.in_flight).max(1),

@@ -9,6 +9,8 @@
 //!   Starting ──heartbeat──> Ready ──retire──> Stopping ──> gone
 //!       │                     ^                  │
 //!       └── first answer ─────┘ <──worker: busy──┘
+//!                             ^                  ^
+//!                             └──lease── Parked ─┘      (idle, or started to be parked: frozen on its worker)
 //! ```
 //!
 //! Beside its stage an instance may be leased to one gateway (see [`leases`]) and may be draining: its version is not the live one,
@@ -16,6 +18,7 @@
 
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
+pub(crate) mod parked;
 pub(crate) mod retire;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,9 @@ pub(crate) const SILENCE: Millis = Millis(5_000);
 const REMEMBER_GONE: Millis = Millis(60_000);
 /// How long a started instance may be missing from its worker's heartbeats before it is forgotten.
 const UNSEEN: Millis = Millis(10_000);
+
+/// What is set aside at least for an instance that stands still: what the kernel keeps of it is charged to nobody.
+pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
 /// Milliseconds on the scheduler's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -68,6 +74,8 @@ pub(crate) enum Stage {
     Ready,
     /// The worker checkpoints it.
     Capturing,
+    /// It stands still on its worker, and goes on with the next invocation.
+    Parked,
     /// The worker was asked to stop it.
     Stopping,
 }
@@ -80,6 +88,7 @@ impl Stage {
             Self::Starting => "starting",
             Self::Ready => "ready",
             Self::Capturing => "capturing",
+            Self::Parked => "parked",
             Self::Stopping => "stopping",
         }
     }
@@ -103,11 +112,17 @@ pub(crate) struct Instance {
     pub(crate) function: FunctionName,
     pub(crate) version: VersionNumber,
     pub(crate) worker: WorkerId,
-    /// What is set aside for it on its worker: its memory limit, bytes.
+    /// Its memory limit, bytes.
     pub(crate) memory: u64,
     /// Invocations it serves at once.
     pub(crate) slots: u32,
     pub(crate) idle_limit: Millis,
+    /// How long it is kept parked after that.
+    pub(crate) park_limit: Millis,
+    /// Started to be parked, and not used yet.
+    pub(crate) to_park: bool,
+    /// Its worker could not bring it to a halt.
+    pub(crate) cannot_park: bool,
     pub(crate) started: StartKind,
     pub(crate) stage: Stage,
     pub(crate) draining: bool,
@@ -128,7 +143,20 @@ pub(crate) struct Instance {
 impl Instance {
     /// Whether nobody uses it, as far as is known here; the worker has the last word.
     pub(crate) fn is_free(&self) -> bool {
-        self.lease.is_none() && self.in_flight == 0 && self.stage == Stage::Ready
+        self.lease.is_none() && self.in_flight == 0 && self.is_unused()
+    }
+
+    /// Whether it serves nothing, as far as is known here.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.in_flight == 0 && matches!(self.stage, Stage::Ready | Stage::Parked)
+    }
+
+    /// What is set aside for it on its worker: its limit, or what it takes while it stands still, bytes.
+    pub(crate) fn set_aside(&self) -> u64 {
+        match self.stage {
+            Stage::Parked => self.memory_now.max(PARKED_LEAST).min(self.memory),
+            _ => self.memory,
+        }
     }
 }
 
@@ -176,8 +204,14 @@ impl Fleet {
         self.instances
             .values()
             .filter(|i| i.worker == *worker)
-            .map(|i| i.memory)
+            .map(Instance::set_aside)
             .sum()
+    }
+
+    /// Whether its worker has the room for a parked instance to go on.
+    pub(crate) fn may_go_on(&self, instance: &Instance) -> bool {
+        let capacity = self.workers.get(&instance.worker).map_or(0, |w| w.capacity);
+        self.reserved(&instance.worker) - instance.set_aside() + instance.memory <= capacity
     }
 
     /// Instances of one version, in whatever stage.
@@ -208,6 +242,9 @@ impl Fleet {
                 memory: manifest.memory.0,
                 slots: manifest.concurrency,
                 idle_limit: manifest.idle().into(),
+                park_limit: manifest.park().into(),
+                to_park: false,
+                cannot_park: false,
                 started,
                 stage,
                 draining: false,
@@ -270,6 +307,7 @@ impl Fleet {
                     Stage::Preparing | Stage::Starting => InstanceState::Starting,
                     Stage::Ready => InstanceState::Ready,
                     Stage::Capturing => InstanceState::Capturing,
+                    Stage::Parked => InstanceState::Parked,
                     Stage::Stopping => InstanceState::Stopping,
                 },
                 started: i.started,

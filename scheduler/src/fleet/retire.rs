@@ -1,49 +1,89 @@
-//! Which instances shall go: idle for too long, of a version that is no longer live, or in the way of one that needs the room.
+//! Which instances shall stand still or go: idle for too long, of a version that is no longer live, or in the way of one that needs
+//! the room.
+
+use std::collections::HashMap;
 
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
-use super::{Fleet, Millis, Stage};
+use super::{Fleet, Instance, Millis, Stage};
 
 /// How long to leave an instance alone whose worker said it was busy.
 const BUSY_PAUSE: Millis = Millis(500);
 
-/// An instance to stop if its worker finds it idle.
+/// How long one that was started to be parked may be ready without its worker having parked it.
+const PARK_AGAIN: Millis = Millis(2_000);
+
+/// An instance to stop, or to park, if its worker finds it idle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retiree {
     pub(crate) instance: InstanceId,
     pub(crate) address: String,
+    /// It is to stand still instead of to go.
+    pub(crate) park: bool,
 }
 
 impl Fleet {
-    /// Instances whose time has come; they count as stopping from now on, until [`Self::kept`] or [`Self::forget`] is called.
-    pub(crate) fn due(&mut self, now: Millis) -> Vec<Retiree> {
-        let due: Vec<_> = self
+    /// Instances whose time has come; they count as stopping from now on, until [`Self::kept`], [`Self::parked`] or [`Self::forget`] is
+    /// called. `min_parked` says how many of a version stay parked whatever happens.
+    pub(crate) fn due(
+        &mut self,
+        now: Millis,
+        min_parked: impl Fn(&FunctionName, VersionNumber) -> usize,
+    ) -> Vec<Retiree> {
+        let mut unused: Vec<_> = self
             .instances
             .iter()
             .filter(|(_, i)| i.is_free() && i.retire_after <= now)
-            .filter(|(_, i)| i.draining || now.since(i.last_active) >= i.idle_limit)
-            .map(|(id, _)| id.clone())
             .collect();
-        due.into_iter().filter_map(|id| self.retire(&id)).collect()
+        // Who is unused for longest goes first, and what was made last stays.
+        unused.sort_by_key(|(id, i)| (i.last_active, *id));
+        let mut parked: HashMap<(&FunctionName, VersionNumber), usize> = HashMap::new();
+        for instance in self
+            .instances
+            .values()
+            .filter(|i| i.stage == Stage::Parked && !i.draining)
+        {
+            *parked.entry((&instance.function, instance.version)).or_default() += 1;
+        }
+        let mut due = Vec::new();
+        for (id, instance) in unused {
+            let parked = parked.entry((&instance.function, instance.version)).or_default();
+            let least = min_parked(&instance.function, instance.version);
+            match instance.fate(now, *parked, least) {
+                Fate::Stay => {}
+                Fate::Park => {
+                    *parked += 1;
+                    due.push((id.clone(), true));
+                }
+                Fate::Go => {
+                    *parked -= usize::from(instance.stage == Stage::Parked && !instance.draining);
+                    due.push((id.clone(), false));
+                }
+            }
+        }
+        due.into_iter()
+            .filter_map(|(id, park)| self.retire(&id, park))
+            .collect()
     }
 
     /// Makes room: an unused instance is to be stopped at once, a leased one is recalled, and its room comes later.
     pub(crate) fn free_up(&mut self, id: &InstanceId) -> Option<Retiree> {
         let instance = self.instances.get(id)?;
         if instance.is_free() {
-            self.retire(id)
+            self.retire(id, false)
         } else {
             self.recall(id);
             None
         }
     }
 
-    fn retire(&mut self, id: &InstanceId) -> Option<Retiree> {
+    fn retire(&mut self, id: &InstanceId, park: bool) -> Option<Retiree> {
         let address = self.address_of(id)?;
         self.instances.get_mut(id)?.stage = Stage::Stopping;
         Some(Retiree {
             instance: id.clone(),
             address,
+            park,
         })
     }
 
@@ -71,6 +111,17 @@ impl Fleet {
         }
     }
 
+    /// The worker has brought it to a halt.
+    pub(crate) fn parked(&mut self, id: &InstanceId) {
+        if let Some(instance) = self.instances.get_mut(id)
+            && instance.stage == Stage::Stopping
+            && !instance.condemned
+        {
+            instance.stage = Stage::Parked;
+            instance.to_park = false;
+        }
+    }
+
     /// A version went live: its first instance takes invocations from now on, instances of the others finish and go.
     pub(crate) fn switch_to(&mut self, function: &FunctionName, live: VersionNumber, now: Millis) {
         for instance in self.instances.values_mut() {
@@ -88,6 +139,30 @@ impl Fleet {
                     lease.recalled = true;
                 }
             }
+        }
+    }
+}
+
+/// What becomes of an unused instance.
+enum Fate {
+    Stay,
+    Park,
+    Go,
+}
+
+impl Instance {
+    fn fate(&self, now: Millis, parked: usize, least: usize) -> Fate {
+        let idle = now.since(self.last_active);
+        let may_park = !self.cannot_park && (self.park_limit > Millis(0) || parked < least);
+        match self.stage {
+            _ if self.draining => Fate::Go,
+            Stage::Parked if parked > least && idle >= self.idle_limit.plus(self.park_limit) => Fate::Go,
+            Stage::Ready if self.to_park && may_park && idle >= PARK_AGAIN => Fate::Park,
+            Stage::Ready if idle >= self.idle_limit => match may_park {
+                true => Fate::Park,
+                false => Fate::Go,
+            },
+            _ => Fate::Stay,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use rekindle_wire::api::InstanceState;
 use rekindle_wire::internal::{LeaseReport, ReturnedLease};
 
 use super::*;
@@ -65,7 +66,10 @@ fn an_instance_of_an_older_version_is_not_used() {
         place(&fleet, &new, &ask(0), Millis(1)),
         Decision::Start { .. }
     ));
-    assert_eq!(fleet.due(Millis(2)).first().map(|r| r.instance.clone()), Some(id));
+    assert_eq!(
+        fleet.due(Millis(2), |_, _| 0).first().map(|r| r.instance.clone()),
+        Some(id)
+    );
 }
 
 #[test]
@@ -225,10 +229,10 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-const CAPACITY: [u64; 2] = [100, 70];
+const CAPACITY: [u64; 2] = [100 << 20, 70 << 20];
 
-/// An instance as it really is: its version, whether it is ready, its invocations.
-type Real = (LiveVersion, bool, u32);
+/// An instance as it really is: its version, where it stands, its invocations.
+type Real = (LiveVersion, InstanceState, u32);
 
 /// The fleet beside what is really on the workers.
 struct World {
@@ -243,9 +247,9 @@ struct World {
 impl World {
     fn new() -> Self {
         let versions = vec![
-            live(spec("one-slot", 1, 30, 1, 3)),
-            live(spec("three-slots", 1, 20, 3, 2)),
-            live(spec("large", 1, 90, 2, 4)),
+            live(spec("one-slot", 1, 30 << 20, 1, 3)),
+            live(spec("three-slots", 1, 20 << 20, 3, 2)),
+            live(spec("large", 1, 90 << 20, 2, 4)),
         ];
         let truth = vec![(1, BTreeMap::new()), (1, BTreeMap::new())];
         let mut world = Self {
@@ -270,11 +274,9 @@ impl World {
         let (incarnation, instances) = &self.truth[n];
         let infos = instances
             .iter()
-            .map(|(id, (v, is_ready, in_flight))| {
+            .map(|(id, (v, state, in_flight))| {
                 let mut i = info(id, &v.spec, n, *in_flight, 0);
-                if !is_ready {
-                    i.state = rekindle_wire::api::InstanceState::Starting;
-                }
+                i.state = *state;
                 i
             })
             .collect();
@@ -325,10 +327,22 @@ impl World {
                 for (_, instances) in &mut self.truth {
                     match event {
                         Event::Ready { .. } => {
-                            instances.entry(id.clone()).and_modify(|i| i.1 = true);
+                            instances.entry(id.clone()).and_modify(|i| i.1 = InstanceState::Ready);
                         }
                         Event::Busy { invocations, .. } => {
-                            instances.entry(id.clone()).and_modify(|i| i.2 = *invocations);
+                            // An invocation lets a parked one go on.
+                            let going_on = |i: &mut Real| {
+                                i.2 = *invocations;
+                                if i.1 == InstanceState::Parked && i.2 > 0 {
+                                    i.1 = InstanceState::Ready;
+                                }
+                            };
+                            let leased = self.fleet.instances.get(&id).is_some_and(|i| i.lease.is_some());
+                            instances.entry(id.clone()).and_modify(|i| {
+                                if leased || i.1 != InstanceState::Parked {
+                                    going_on(i)
+                                }
+                            });
                         }
                         _ => drop(instances.remove(&id)),
                     }
@@ -352,8 +366,11 @@ impl World {
                 self.beat(0);
                 self.beat(1);
                 self.fleet.expire_leases(self.now);
-                for retiree in self.fleet.due(self.now) {
-                    self.stop(&retiree.instance);
+                for retiree in self.fleet.due(self.now, |_, _| 1) {
+                    match retiree.park {
+                        true => self.park(&retiree.instance),
+                        false => self.stop(&retiree.instance),
+                    }
                 }
             }
         }
@@ -367,6 +384,19 @@ impl World {
         } else {
             self.truth.iter_mut().for_each(|(_, i)| drop(i.remove(id)));
             self.fleet.forget(id, self.now);
+        }
+    }
+
+    /// The same, to park it.
+    fn park(&mut self, id: &InstanceId) {
+        let real = self.truth.iter_mut().find_map(|(_, i)| i.get_mut(id));
+        match real {
+            Some((_, state, 0)) => {
+                *state = InstanceState::Parked;
+                self.fleet.parked(id);
+            }
+            Some(_) => self.fleet.kept(id, true, self.now),
+            None => drop(self.fleet.forget(id, self.now)),
         }
     }
 
@@ -399,6 +429,7 @@ impl World {
                         && i.version == version.spec.version
                         && i.is_free()
                         && !i.draining
+                        && self.fleet.may_go_on(i)
                 });
                 assert!(force || !usable, "an instance was started while another stood ready");
                 self.made += 1;
@@ -407,7 +438,7 @@ impl World {
                     .add(id.clone(), w.clone(), &version.spec, kind, Stage::Starting, self.now);
                 self.fleet.grant(&id, &gateway(g), &version, self.now);
                 let n = usize::from(w == worker(1));
-                self.truth[n].1.insert(id, (version, false, 0));
+                self.truth[n].1.insert(id, (version, InstanceState::Starting, 0));
             }
             Decision::Wait { free_up, .. } => {
                 if let Some(retiree) = free_up.and_then(|id| self.fleet.free_up(&id)) {

@@ -23,7 +23,8 @@ use tracing::Instrument;
 
 use crate::config::WorkerConfig;
 use crate::instance::enclosure::unavailable;
-use crate::instance::start;
+use crate::instance::parking::Parking;
+use crate::instance::{gone, start};
 use crate::worker::{StartError, Worker};
 use crate::{heartbeat, invoke, prepare};
 
@@ -90,6 +91,7 @@ fn router(worker: Arc<Worker>) -> Router {
     Router::new()
         .route("/instances", post(start_instance))
         .route("/instances/{id}", delete(stop_instance))
+        .route("/instances/{id}/park", post(park_instance))
         .route("/invoke/{instance}", any(invoke_instance))
         .route("/invoke/{instance}/", any(invoke_instance))
         .route("/invoke/{instance}/{*path}", any(invoke_instance))
@@ -156,6 +158,21 @@ async fn stop_instance(
         .await;
     worker.remove(&id);
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn park_instance(State(worker): State<Arc<Worker>>, Path(id): Path<InstanceId>) -> Result<StatusCode, ApiError> {
+    let instance = worker.instance(&id).ok_or_else(gone)?;
+    let parked = instance.park().await;
+    worker.changed.notify_one();
+    match parked {
+        Parking::Parked => Ok(StatusCode::NO_CONTENT),
+        Parking::Gone => Err(gone()),
+        Parking::Busy => Err(ApiError::new(
+            ErrorCode::Conflict,
+            format!("instance {id} is serving a request"),
+        )),
+        Parking::Failed(e) => Err(unavailable("park the instance", &e)),
+    }
 }
 
 async fn invoke_instance(State(worker): State<Arc<Worker>>, request: Request) -> Result<Response, ApiError> {

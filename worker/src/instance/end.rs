@@ -14,6 +14,7 @@ use crate::worker::Worker;
 /// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
 pub(super) async fn tear_down(parts: Arc<Parts>) {
     let ended = tokio::task::spawn_blocking(move || {
+        parts.kill();
         parts.sandbox.end();
         drop(parts);
     });

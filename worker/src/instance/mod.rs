@@ -1,24 +1,26 @@
 //! One running copy of a function version, and its life:
 //!
 //! ```text
-//! Starting ──ready──> Ready <──> Capturing
+//! Starting ──ready──> Ready <──> Capturing, Parked
 //!    │                  │            │
 //!    └──failed, ──┐     ├──idle, asked to stop, crashed, an invocation long overdue
 //!       asked     v     v
 //!       to stop Stopping ──> gone (out of the worker's books)
 //! ```
 //!
-//! Requests that arrive while it is `Starting` or `Capturing` wait, within their deadline.
+//! Requests that arrive while it is `Starting` or `Capturing` wait, within their deadline; one that arrives while it is `Parked` has
+//! it go on.
 
 mod client;
 pub mod enclosure;
 mod end;
 pub mod overdue;
+pub mod parking;
 pub mod start;
 mod usage;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,48 @@ pub struct Parts {
     pub pipes: Vec<crate::snapshots::PipeNote>,
     /// The snapshot it came from, kept open.
     pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
+    /// Whether it stands still, or is about to.
+    pub frozen: AtomicBool,
+}
+
+impl Parts {
+    // Sequentially consistent, as the count of requests is: see `parking`.
+    fn say_frozen(&self) {
+        self.frozen.store(true, Ordering::SeqCst);
+    }
+
+    fn say_thawed(&self) {
+        self.frozen.store(false, Ordering::SeqCst);
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::SeqCst)
+    }
+
+    /// Lets it go on, to serve or to die: what is frozen does not even do that.
+    fn thaw(&self) {
+        if !self.is_frozen() {
+            return;
+        }
+        match self.cgroup.thaw() {
+            Ok(()) => self.say_thawed(),
+            Err(e) => tracing::error!(group = self.cgroup.name(), error = %e, "a parked instance cannot be thawed"),
+        }
+    }
+
+    /// Kills everything inside. Does not wait for its end.
+    pub fn kill(&self) {
+        self.sandbox.kill();
+        self.thaw();
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if self.is_frozen() {
+            self.kill();
+        }
+    }
 }
 
 /// Where an instance stands, as those who wait for it see it.
@@ -66,6 +110,8 @@ pub enum Stand {
     Ready,
     /// Being checkpointed.
     Capturing,
+    /// Frozen.
+    Parked,
     /// Takes no requests any more; why, when it failed.
     Ended(Option<ApiError>),
 }
@@ -90,6 +136,8 @@ pub struct Instance {
     parts: Mutex<Option<Arc<Parts>>>,
     /// The sandbox it is being started in, to be killed when it is to stop before it has parts.
     starting_in: Mutex<Weak<Sandbox>>,
+    /// Held by whoever freezes it or lets it go on.
+    parking: tokio::sync::Mutex<()>,
     /// Whether its start has come to an end, well or not.
     settled: watch::Sender<bool>,
     /// Processes that the kernel had killed at the memory limit when it became ready.
@@ -113,6 +161,7 @@ impl Instance {
             stand: watch::Sender::new(Stand::Starting),
             parts: Mutex::new(None),
             starting_in: Mutex::default(),
+            parking: tokio::sync::Mutex::default(),
             settled: watch::Sender::new(false),
             oom_kills_before: AtomicU64::new(0),
             created: Instant::now(),
@@ -201,24 +250,34 @@ impl Instance {
 
     /// From `Ready` to `Capturing` and back; requests wait meanwhile.
     pub fn set_capturing(&self, capturing: bool) {
-        self.stand.send_if_modified(|stand| {
-            let next = match (&stand, capturing) {
-                (Stand::Ready, true) => Stand::Capturing,
-                (Stand::Capturing, false) => Stand::Ready,
-                _ => return false,
-            };
-            *stand = next;
-            true
-        });
+        match capturing {
+            true => self.step(|s| matches!(s, Stand::Ready), Stand::Capturing),
+            false => self.step(|s| matches!(s, Stand::Capturing), Stand::Ready),
+        };
     }
 
-    /// Waits until it takes requests.
+    /// Goes to `next`, if it is where `from` says; whether it was.
+    fn step(&self, from: impl FnOnce(&Stand) -> bool, next: Stand) -> bool {
+        self.stand.send_if_modified(|stand| {
+            let there = from(stand);
+            if there {
+                *stand = next;
+            }
+            there
+        })
+    }
+
+    fn stand(&self) -> watch::Ref<'_, Stand> {
+        self.stand.borrow()
+    }
+
+    /// Waits until it takes requests; it may be parked then.
     ///
     /// # Errors
     /// Why it cannot, or `unavailable` when `deadline` passes first.
     pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<Parts>, ApiError> {
         let mut stand = self.stand.subscribe();
-        let settled = stand.wait_for(|s| matches!(s, Stand::Ready | Stand::Ended(_)));
+        let settled = stand.wait_for(|s| matches!(s, Stand::Ready | Stand::Parked | Stand::Ended(_)));
         match tokio::time::timeout_at(deadline, settled).await {
             Err(_) => Err(ApiError::new(
                 ErrorCode::Unavailable,
@@ -241,7 +300,7 @@ impl Instance {
     pub fn kill(&self, why: ApiError) {
         self.verdict.lock().get_or_insert(why);
         if let Some(parts) = self.parts() {
-            parts.sandbox.kill();
+            parts.kill();
         }
     }
 
@@ -306,6 +365,7 @@ impl Instance {
             Stand::Ready if self.usage.has_overdue() => InstanceState::Stopping,
             Stand::Ready => InstanceState::Ready,
             Stand::Capturing => InstanceState::Capturing,
+            Stand::Parked => InstanceState::Parked,
             Stand::Ended(_) => InstanceState::Stopping,
         }
     }

@@ -33,6 +33,7 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
     let sink = worker
         .logs
         .sink(&order.spec.function, order.spec.version, order.instance.clone());
+    let park = order.park;
     let instance = Instance::new(order.instance, order.spec, order.start, sink);
     if !worker.add(&instance) {
         return Err(ApiError::new(
@@ -49,7 +50,14 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
     );
     rekindle_telemetry::set_parent(&span, caller);
     let (worker, starting) = (Arc::clone(worker), Arc::clone(&instance));
-    tokio::spawn(async move { run(&worker, &starting).await }.instrument(span));
+    let task = async move {
+        run(&worker, &starting).await;
+        if park {
+            starting.park().await;
+            worker.changed.notify_one();
+        }
+    };
+    tokio::spawn(task.instrument(span));
     Ok(instance)
 }
 

@@ -237,6 +237,7 @@ fn instances(worker: &Worker) -> Vec<(Vec<String>, f64)> {
             InstanceState::Starting => "starting",
             InstanceState::Ready => "ready",
             InstanceState::Capturing => "capturing",
+            InstanceState::Parked => "parked",
             InstanceState::Stopping => "stopping",
         };
         let labels = [state, instance.kind.lock().as_str()].map(str::to_owned).to_vec();

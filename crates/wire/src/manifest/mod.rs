@@ -23,6 +23,8 @@ const TIMEOUT_S: Range<u64> = 1..901;
 const IDLE_S: Range<u64> = 1..86_401;
 const CONCURRENCY: Range<u64> = 1..1_001;
 const INSTANCES: Range<u64> = 1..10_001;
+const PARKED: Range<u64> = 0..1_001;
+const PARK_S: Range<u64> = 0..604_801;
 const WARMUP_MAX: usize = 20;
 
 /// A manifest that is whole and possible.
@@ -52,6 +54,12 @@ pub struct Manifest {
     pub max_instances: u32,
     /// How long an unused instance is kept, milliseconds.
     pub idle_ms: u64,
+    /// How long an instance that was unused for that long is kept frozen before it goes, milliseconds.
+    #[serde(default)]
+    pub park_ms: u64,
+    /// Instances that are kept frozen whatever happens, restored ahead of any request.
+    #[serde(default)]
+    pub min_parked: u32,
     /// Size limit of `/tmp`, bytes.
     pub tmp: ByteSize,
     /// Whether to snapshot it after warm-up.
@@ -76,6 +84,11 @@ impl Manifest {
     /// How long an unused instance is kept.
     pub fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
+    }
+
+    /// How long an unused instance is kept frozen after that.
+    pub fn park(&self) -> Duration {
+        Duration::from_millis(self.park_ms)
     }
 }
 
@@ -176,6 +189,8 @@ struct Raw {
     concurrency: Option<Spanned<u64>>,
     max_instances: Option<Spanned<u64>>,
     idle: Option<Spanned<String>>,
+    park: Option<Spanned<String>>,
+    min_parked: Option<Spanned<u64>>,
     tmp: Option<Spanned<String>>,
     snapshot: Option<bool>,
     #[serde(default)]
@@ -243,6 +258,21 @@ impl Checker<'_> {
                 );
             }
         };
+        let max_instances = self.count("max_instances", raw.max_instances, 10, &INSTANCES)?;
+        let parked_at = raw.min_parked.as_ref().map(Spanned::span);
+        let min_parked = self.count("min_parked", raw.min_parked, 0, &PARKED)?;
+        if min_parked > max_instances {
+            return self.refuse(
+                parked_at,
+                format!("min_parked = {min_parked} is more than max_instances = {max_instances}: lower it, or raise max_instances"),
+            );
+        }
+        if min_parked > 0 && raw.snapshot == Some(false) {
+            return self.refuse(
+                parked_at,
+                "min_parked needs snapshots, as parked instances are restored ahead: remove snapshot = false, or this line",
+            );
+        }
         Ok(Manifest {
             name,
             runtime: raw.runtime,
@@ -253,8 +283,10 @@ impl Checker<'_> {
             cpu,
             timeout_ms: self.seconds("timeout", raw.timeout, 30, &TIMEOUT_S)?,
             concurrency: self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?,
-            max_instances: self.count("max_instances", raw.max_instances, 10, &INSTANCES)?,
+            max_instances,
             idle_ms: self.seconds("idle", raw.idle, 300, &IDLE_S)?,
+            park_ms: self.seconds("park", raw.park, 0, &PARK_S)?,
+            min_parked,
             tmp,
             snapshot: raw.snapshot.unwrap_or(true),
             env: self.env(raw.env)?,

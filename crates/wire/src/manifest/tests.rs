@@ -29,6 +29,8 @@ timeout = "1m"
 concurrency = 8
 max_instances = 3
 idle = "90s"
+park = "10m"
+min_parked = 0
 tmp = "16MiB"
 snapshot = false
 [env]
@@ -47,7 +49,7 @@ command = "make"
     )
     .unwrap();
     assert_eq!(manifest.command, ["./server", "-v"]);
-    assert_eq!(manifest.idle_ms, 90_000);
+    assert_eq!((manifest.idle_ms, manifest.park_ms), (90_000, 600_000));
     assert_eq!(manifest.warmup[0].method, "GET");
     assert_eq!(manifest.hooks.before_snapshot.as_deref(), Some("/freeze"));
     assert_eq!(manifest.build_command.as_deref(), Some("make"));
@@ -72,6 +74,9 @@ fn impossible_limits_are_refused_with_line_and_range() {
         ("timeout = \"soon\"", "\"30s\""),
         ("concurrency = 0", "1 to 1000"),
         ("max_instances = 0", "1 to 10000"),
+        ("min_parked = 11", "raise max_instances"),
+        ("min_parked = 5000", "0 to 1000"),
+        ("park = \"8d\"", "\"0s\" to"),
         ("base = \"node\"", "remove the line"),
         ("command = [\"x\"]", "entry = \"file.function\""),
         ("env = { PORT = \"1\" }", "set by the platform"),
