@@ -22,7 +22,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
+.PHONY: bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -44,8 +44,18 @@ check: fmt clippy doc shell ## formatting, lints, documentation, scripts; cargo-
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
 	else echo "skipped: cargo-deny is not installed; 'make deny' installs it (some minutes, once)"; fi
 
-bench: setup ## measure booted, restored and warm, next to a plain start and stock CRIU
+bench: setup ## measure booted, restored and warm, next to plain starts, containers and stock CRIU
+	@scripts/install-peers.sh
 	cargo run --release --locked -p rekindle-bench -- $(BENCH_ARGS)
+
+# Every language and size, and cold restores: an hour on a quiet machine.
+bench-all: ## the whole comparison, its plots drawn into docs/plots too
+	$(MAKE) --no-print-directory bench BENCH_ARGS='--languages python,node,static --sizes 64,128,256,512 --cold 30 --plots docs/plots $(BENCH_ARGS)'
+
+A ?=
+B ?=
+bench-compare: setup ## compare two revisions in one run, or two records (A=main~5 B=HEAD)
+	@scripts/bench-compare.sh "$(A)" "$(B)" $(BENCH_ARGS)
 
 traces: ## start Jaeger on loopback, in memory, for what `fn up --traces` sends
 	@jaeger=$$(scripts/install-jaeger.sh) && echo "jaeger: OTLP at 127.0.0.1:4317, queries at http://127.0.0.1:16686; stop with ^C" && \

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 use crate::codec::CodecArgs;
+use crate::compare::CompareArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
 use crate::subject::Subject;
+use crate::workload::{Language, Workload};
 
 /// Measures the platform beside a plain process start and stock CRIU.
 #[derive(Debug, Clone, Parser)]
@@ -19,6 +21,7 @@ use crate::subject::Subject;
 Examples:
   rekindle-bench                                everything, 40 runs each
   rekindle-bench --runs 100 --only restored,lazy-pages
+  rekindle-bench --languages python,node,static --sizes 64,128,256,512 --cold 20
   rekindle-bench --json /tmp/result.json
   rekindle-bench pager --rounds 3               page faults alone
 
@@ -34,6 +37,21 @@ pub(crate) struct Args {
     /// Measure only these.
     #[arg(long, value_name = "SUBJECTS", value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Subject>,
+    /// Measure the function in these languages.
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_values = ["python"])]
+    pub(crate) languages: Vec<Language>,
+    /// Measure it with so much touched memory, MiB.
+    #[arg(long, value_name = "MIB", value_delimiter = ',', default_values = ["64"], value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub(crate) sizes: Vec<u32>,
+    /// Measure restores of a host that has nothing of the snapshot, as often as this for each delay; 0 for not at all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) cold: u32,
+    /// Milliseconds that each request to the object store takes longer then.
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_values = ["0", "10", "30"], value_parser = clap::value_parser!(u64).range(0..=1000))]
+    pub(crate) delays: Vec<u64>,
+    /// Draw the plots into this directory too, besides the one of the samples.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plots: Option<PathBuf>,
     /// Where the samples go; by default load-tests/results/DATE-REVISION.json.
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
@@ -68,6 +86,8 @@ pub(crate) enum Command {
     /// The process that starts the peers, pid 1 of namespaces of its own.
     #[command(hide = true)]
     PeerHost(PeerHostArgs),
+    /// Compare two records, or two builds in one run.
+    Compare(CompareArgs),
     /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
     /// Run k6's scenarios and write a report.
@@ -95,6 +115,18 @@ pub(crate) struct PeerHostArgs {
     /// What it will be asked to measure.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) subjects: Vec<Subject>,
+    /// The archive of the root filesystem.
+    #[arg(long)]
+    pub(crate) archive: PathBuf,
+    /// The function's folder.
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    /// What the function is written in.
+    #[arg(long, value_enum)]
+    pub(crate) language: Language,
+    /// Memory that it touches, MiB.
+    #[arg(long)]
+    pub(crate) mib: u32,
 }
 
 impl Args {
@@ -104,9 +136,13 @@ impl Args {
         Subject::ALL.into_iter().filter(wanted).collect()
     }
 
-    /// The folder of the function that is measured.
-    pub(crate) fn function(&self) -> PathBuf {
-        checkout().join("functions/samples/touch-python")
+    /// Every language with every size.
+    pub(crate) fn workloads(&self) -> Vec<Workload> {
+        let of = |language: &Language| {
+            let language = *language;
+            self.sizes.iter().map(move |mib| Workload { language, mib: *mib })
+        };
+        self.languages.iter().flat_map(of).collect()
     }
 }
 

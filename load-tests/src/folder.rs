@@ -24,9 +24,47 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Gives the function in a folder another name, and settings of its fn.toml other values, as they stand there.
+pub(crate) fn rename(folder: &Path, name: &str, settings: &[(&str, &str)]) -> Result<()> {
+    let manifest = folder.join("fn.toml");
+    let text = fs::read_to_string(&manifest).with_context(|| format!("{}: cannot be read", manifest.display()))?;
+    let text = edited(&text, name, settings);
+    fs::write(&manifest, text).with_context(|| format!("{}: cannot be written", manifest.display()))
+}
+
+/// The manifest with the name and the settings in place of its own; a setting it lacks comes after the name.
+fn edited(text: &str, name: &str, settings: &[(&str, &str)]) -> String {
+    let name = format!("\"{name}\"");
+    let settings: Vec<(&str, &str)> = [("name", name.as_str())]
+        .into_iter()
+        .chain(settings.iter().copied())
+        .collect();
+    let mut lines = Vec::new();
+    let mut in_table = false;
+    for line in text.lines() {
+        in_table |= line.starts_with('[');
+        let key = line.split('=').next().unwrap_or_default().trim();
+        match settings.iter().find(|(k, _)| !in_table && *k == key) {
+            Some((key, _)) if *key == "name" => lines.extend(settings.iter().map(|(k, v)| format!("{k} = {v}"))),
+            Some(_) => {}
+            None => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_manifest_gets_its_name_and_settings_and_keeps_the_rest() {
+        let text = "# why\nname = \"hello\"\nidle = \"60s\"\nruntime = \"python\"\n\n[env]\nname = \"kept\"\n";
+        assert_eq!(
+            edited(text, "load-x", &[("idle", "\"5s\""), ("concurrency", "2")]),
+            "# why\nname = \"load-x\"\nidle = \"5s\"\nconcurrency = 2\nruntime = \"python\"\n\n[env]\nname = \"kept\"\n"
+        );
+    }
 
     #[test]
     fn a_copy_has_every_file_but_no_bytecode() {

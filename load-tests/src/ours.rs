@@ -11,7 +11,6 @@ use crate::client::Connection;
 use crate::platform::Platform;
 use crate::subject::{Sample, Subject};
 
-const FUNCTION: &str = "/function/touch/";
 /// To be rid of an instance.
 const GONE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -19,17 +18,20 @@ const GONE_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Ours {
     port: u16,
     authorization: String,
+    /// Of the function.
+    path: String,
     /// Kept open, as clients do; for warm invocations.
     kept: Option<Connection>,
 }
 
 impl Ours {
-    /// A client of this platform.
-    pub(crate) fn of(platform: &Platform) -> Self {
+    /// A client of this platform for a function that is live there.
+    pub(crate) fn of(platform: &Platform, function: &str) -> Self {
         let authorization = platform.key().map(|key| format!("Bearer {key}")).unwrap_or_default();
         Self {
             port: platform.port(),
             authorization,
+            path: format!("/function/{function}/"),
             kept: None,
         }
     }
@@ -49,7 +51,7 @@ impl Ours {
         let headers = [("authorization", self.authorization.as_str()), (FORCE_START, start)];
         let triggered = Instant::now();
         let mut connection = Connection::open(self.port).await?;
-        let answer = connection.call(Method::GET, FUNCTION, &headers).await?;
+        let answer = connection.call(Method::GET, &self.path, &headers).await?;
         let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
         let answer = answer.of_function()?;
         if answer.header(START) != start {
@@ -69,12 +71,12 @@ impl Ours {
             None => {
                 let mut connection = Connection::open(self.port).await?;
                 // The first starts the instance, and is not measured.
-                connection.call(Method::GET, FUNCTION, &[]).await?.of_function()?;
+                connection.call(Method::GET, &self.path, &[]).await?.of_function()?;
                 connection
             }
         };
         let triggered = Instant::now();
-        let answer = connection.call(Method::GET, FUNCTION, &[]).await?;
+        let answer = connection.call(Method::GET, &self.path, &[]).await?;
         let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
         let answer = answer.of_function()?;
         if answer.header(START) != "warm" {

@@ -31,6 +31,9 @@ pub(crate) struct Platform {
     root: TempDir,
     port: u16,
     programs: Programs,
+    criu: PathBuf,
+    /// Variables of its environment.
+    settings: Vec<(String, String)>,
 }
 
 /// The directory of `fn` and `rekindle-init`.
@@ -62,33 +65,51 @@ impl Platform {
         std::os::unix::fs::symlink(&runtimes, cache.join("runtimes"))
             .with_context(|| format!("{}: the runtimes cannot be linked there", cache.display()))?;
         let port = free_port()?;
-        let log = File::create(root.path().join("log")).context("no log")?;
-        // It stops, in good order, even when this program is killed.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "TERM"])
-            .arg(programs.cli())
-            .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{port}"), "--criu"])
-            .arg(&args.criu)
-            .env("FN_DATA", root.path().join("data"))
-            .env("FN_CACHE", &cache)
-            .env("FN_RUN", root.path().join("run"))
-            // What a platform in use does, whatever the caller's environment says.
-            .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
-            .env_remove("RUST_LOG")
-            .envs(settings.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("no more file descriptors")?)
-            .stderr(log)
-            .spawn()
-            .context("setpriv (util-linux) cannot be started")?;
+        let settings: Vec<(String, String)> = settings
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        let child = spawn(&programs, root.path(), port, &args.criu, &settings)?;
         let mut platform = Self {
             child,
             root,
             port,
             programs,
+            criu: args.criu.clone(),
+            settings,
         };
         platform.until_ready().await?;
         Ok(platform)
+    }
+
+    /// Stops it, removes what its worker keeps of snapshots, and starts it again. Layers stay unpacked.
+    pub(crate) async fn restart_without_snapshots(&mut self) -> Result<()> {
+        self.stop();
+        let kept = self.root.path().join("cache/worker");
+        for entry in fs::read_dir(&kept).with_context(|| format!("{}: cannot be read", kept.display()))? {
+            let path = entry
+                .with_context(|| format!("{}: cannot be read", kept.display()))?
+                .path();
+            if path.is_dir() && !path.ends_with("layers") {
+                fs::remove_dir_all(&path).with_context(|| format!("{}: cannot be removed", path.display()))?;
+            }
+        }
+        self.child = spawn(&self.programs, self.root.path(), self.port, &self.criu, &self.settings)?;
+        self.until_ready().await
+    }
+
+    /// Stops it in good order, or kills it.
+    fn stop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // It may have ended, which is what we want.
+            let _ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let deadline = Instant::now() + STOP_LIMIT;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
     }
 
     async fn until_ready(&mut self) -> Result<()> {
@@ -157,17 +178,34 @@ impl Platform {
 
 impl Drop for Platform {
     fn drop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            // It may have ended, which is what we want.
-            let _ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
-        let deadline = Instant::now() + STOP_LIMIT;
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
+        self.stop();
     }
+}
+
+/// Starts `fn up` with these directories. It stops, in good order, even when this program is killed.
+fn spawn(programs: &Programs, root: &Path, port: u16, criu: &Path, settings: &[(String, String)]) -> Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(root.join("log"))
+        .context("no log")?;
+    Command::new("setpriv")
+        .args(["--pdeathsig", "TERM"])
+        .arg(programs.cli())
+        .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{port}"), "--criu"])
+        .arg(criu)
+        .env("FN_DATA", root.join("data"))
+        .env("FN_CACHE", root.join("cache"))
+        .env("FN_RUN", root.join("run"))
+        // What a platform in use does, whatever the caller's environment says.
+        .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
+        .env_remove("RUST_LOG")
+        .envs(settings.iter().map(|(k, v)| (k, v)))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("no more file descriptors")?)
+        .stderr(log)
+        .spawn()
+        .context("setpriv (util-linux) cannot be started")
 }
 
 impl Programs {

@@ -6,21 +6,24 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use rekindle_wire::api::SnapshotSummary;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{Args, checkout};
 use crate::machine::{self, Machine};
 use crate::peers::Prepared;
 use crate::rounds::Regime;
+use crate::stats::{Figures, figures_of_rounds};
 use crate::subject::{Sample, Subject};
+use crate::workload::Workload;
 
 /// One run of this program.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The commit of the checkout, with `-dirty` if something in it is not committed.
     pub(crate) revision: String,
     /// The platform's program and when it was built, which `--bin` may have taken from elsewhere than that commit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) program: Option<String>,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
@@ -32,18 +35,72 @@ pub(crate) struct Record {
     pub(crate) load_before: f64,
     /// The load average at the end; the measurement itself is in it.
     pub(crate) load_after: f64,
-    /// The peers' programs.
-    pub(crate) peers: Prepared,
     /// Rounds that count.
     pub(crate) rounds: u32,
     /// Rounds before them.
     pub(crate) warmup_rounds: u32,
+    /// What was measured, workload by workload.
+    pub(crate) workloads: Vec<Worked>,
+    /// Restores of a host that had nothing of the snapshot, delay by delay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cold: Vec<Cold>,
+}
+
+/// One workload.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Worked {
+    /// Which.
+    pub(crate) workload: Workload,
+    /// The peers' programs.
+    pub(crate) peers: Prepared,
+    /// The platform's snapshot of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot: Option<SnapshotSummary>,
     /// What was measured.
     pub(crate) regimes: Vec<Measured>,
+    /// Why nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) missing: Option<String>,
+}
+
+/// Cold restores with one delay.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Cold {
+    /// Of what.
+    pub(crate) workload: Workload,
+    /// How much longer each request to the store took, milliseconds.
+    pub(crate) delay_ms: u64,
+    /// In order.
+    pub(crate) samples: Vec<Sample>,
+    /// What failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) errors: Vec<String>,
+}
+
+impl Worked {
+    /// Nothing yet.
+    pub(crate) fn of(workload: Workload) -> Self {
+        Self {
+            workload,
+            peers: Prepared::default(),
+            snapshot: None,
+            regimes: Vec::new(),
+            missing: None,
+        }
+    }
+
+    /// It could not be measured.
+    pub(crate) fn missing(workload: Workload, why: String) -> Self {
+        let missing = Some(why);
+        Self {
+            missing,
+            ..Self::of(workload)
+        }
+    }
 }
 
 /// One regime.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measured {
     /// Which.
     pub(crate) regime: Regime,
@@ -54,17 +111,17 @@ pub(crate) struct Measured {
 }
 
 /// One subject in one regime.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Which.
     pub(crate) subject: Subject,
     /// Those that count, in order.
     pub(crate) samples: Vec<Sample>,
     /// What failed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) errors: Vec<String>,
     /// Why it was not measured, or not to the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) missing: Option<String>,
     #[serde(skip)]
     pub(crate) failures_in_row: u32,
@@ -85,6 +142,12 @@ impl Outcome {
 }
 
 impl Measured {
+    /// The figures of a subject; none if it was not measured.
+    pub(crate) fn figures(&self, subject: Subject) -> Option<Figures> {
+        let samples: Vec<f64> = self.samples(subject).map(|s| s.ms).collect();
+        figures_of_rounds(&samples, self.regime.runs_in_round(subject))
+    }
+
     /// The samples of a subject, milliseconds; none if it was not measured.
     pub(crate) fn samples(&self, subject: Subject) -> impl Iterator<Item = &Sample> {
         self.outcomes
@@ -105,10 +168,10 @@ impl Record {
             busy_before: machine::busy(Duration::from_secs(1)),
             load_before: machine::load(),
             load_after: 0.0,
-            peers: Prepared::default(),
             rounds: args.runs,
             warmup_rounds: args.warmup,
-            regimes: Vec::new(),
+            workloads: Vec::new(),
+            cold: Vec::new(),
         }
     }
 
@@ -120,12 +183,24 @@ impl Record {
     /// The subjects of which a run failed.
     pub(crate) fn failures(&self) -> impl Iterator<Item = Subject> {
         let mut failed: Vec<Subject> = Vec::new();
-        for outcome in self.regimes.iter().flat_map(|r| &r.outcomes) {
+        let regimes = self.workloads.iter().flat_map(|w| &w.regimes);
+        for outcome in regimes.flat_map(|r| &r.outcomes) {
             if !outcome.errors.is_empty() && !failed.contains(&outcome.subject) {
                 failed.push(outcome.subject);
             }
         }
         failed.into_iter()
+    }
+
+    /// Reads one.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{}: no record of `make bench`, or one of an earlier shape",
+                path.display()
+            )
+        })
     }
 
     /// Writes it; returns where.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
-use crate::record::{Measured, Outcome, Record};
-use crate::stats::{Figures, figures};
+use crate::record::{Cold, Measured, Outcome, Record, Worked};
+use crate::stats::{Figures, Percentile, figures};
 use crate::subject::Subject;
 
 /// The phases in the order they happen; others come after them.
@@ -36,9 +36,42 @@ pub(crate) fn names(subjects: &[Subject]) -> String {
 /// Prints everything.
 pub(crate) fn print(record: &Record) {
     println!("\n{}", heading(record));
-    for measured in &record.regimes {
+    for worked in &record.workloads {
+        print_workload(worked);
+    }
+    if !record.cold.is_empty() {
+        println!("\nRestored by a host that had nothing of the snapshot, each request to the store taking longer, ms");
+        println!("{}", cold(&record.cold));
+        for cold in record.cold.iter().filter(|c| !c.errors.is_empty()) {
+            println!(
+                "{} ms: {} runs failed: {}",
+                cold.delay_ms,
+                cold.errors.len(),
+                cold.errors[0]
+            );
+        }
+    }
+    println!();
+    for note in notes(record) {
+        println!("note: {note}");
+    }
+}
+
+fn print_workload(worked: &Worked) {
+    println!("\n## {}", worked.workload.title());
+    if let Some(why) = &worked.missing {
+        println!("missing: {why}");
+        return;
+    }
+    let versions = worked
+        .peers
+        .versions
+        .iter()
+        .map(|(program, version)| format!("{program}: {version}"));
+    println!("peers: {}", versions.collect::<Vec<_>>().join("; "));
+    for measured in &worked.regimes {
         println!(
-            "\nTrigger to the last byte of the first response, ms, {}",
+            "\nTrigger to the last byte of the first response, ms, {} (in brackets where the true figure lies with 95 %)",
             measured.regime.title()
         );
         println!("{}", latencies(measured));
@@ -56,18 +89,13 @@ pub(crate) fn print(record: &Record) {
             println!("\nServer-Timing of the platform, medians, ms (phases may overlap)\n{table}");
         }
     }
-    println!();
-    for note in notes(record) {
-        println!("note: {note}");
-    }
 }
 
 fn heading(record: &Record) -> String {
-    let criu = record.peers.criu.as_deref().unwrap_or("none");
     let program = record.program.as_deref().unwrap_or("none");
     format!(
-        "{} at {} on {}\nplatform: {program}\npeers: CRIU {criu}, {}",
-        record.revision, record.date, record.machine, record.peers.python
+        "{} at {} on {}\nplatform: {program}",
+        record.revision, record.date, record.machine
     )
 }
 
@@ -95,8 +123,8 @@ fn latencies(measured: &Measured) -> Table {
             subject.title().to_owned(),
             own.count.to_string(),
             ms(own.min),
-            ms(own.p50),
-            ms(own.p99),
+            within(own.median),
+            within(own.tail),
             format!("{:.1}", own.p99 / own.p50),
             over(plain),
             over(lazy),
@@ -104,6 +132,42 @@ fn latencies(measured: &Measured) -> Table {
     }
     align_numbers(&mut table);
     table
+}
+
+/// A row for each delay.
+fn cold(all: &[Cold]) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    table.set_header(["delay", "runs", "min", "p50", "p99", "p50 over that without delay"]);
+    let base = all
+        .iter()
+        .find(|c| c.delay_ms == 0)
+        .and_then(|c| figures(c.samples.iter().map(|s| s.ms)));
+    for cold in all {
+        let Some(own) = figures(cold.samples.iter().map(|s| s.ms)) else {
+            table.add_row([cold.delay_ms.to_string(), "missing".to_owned()]);
+            continue;
+        };
+        table.add_row([
+            format!("{} ms", cold.delay_ms),
+            own.count.to_string(),
+            ms(own.min),
+            within(own.median),
+            within(own.tail),
+            base.map_or_else(|| "-".to_owned(), |b| ms(own.p50 - b.p50)),
+        ]);
+    }
+    align_numbers(&mut table);
+    table
+}
+
+/// A percentile and its interval; an end that the samples do not tell is left out.
+pub(crate) fn within(percentile: Percentile) -> String {
+    let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), ms);
+    match (percentile.low, percentile.high) {
+        (None, None) => ms(percentile.value),
+        (low, high) => format!("{} [{}, {}]", ms(percentile.value), end(low), end(high)),
+    }
 }
 
 fn phases(measured: &Measured) -> Option<Table> {
@@ -184,16 +248,22 @@ fn findings(measured: &Measured) -> Vec<String> {
 fn notes(record: &Record) -> Vec<String> {
     let mut notes = vec![
         "below 100 runs p99 is the slowest run".to_owned(),
-        "the peers have no sandbox, no gateway and no hook after the restore; their images, files and kernel probe are on tmpfs"
+        "a p99 whose upper end is ? has too few runs to tell; it takes some hundred".to_owned(),
+        "the peers have no gateway and no hook after the restore, and share the host's network; their root filesystem, images and kernel probe are on tmpfs"
             .to_owned(),
     ];
     let mut steady = true;
-    for measured in &record.regimes {
+    for (worked, measured) in record
+        .workloads
+        .iter()
+        .flat_map(|w| w.regimes.iter().map(move |m| (w, m)))
+    {
         if let Some(fixed) = figures(measured.cpu_loop_ms.iter().copied()) {
             let spread = fixed.p99 / fixed.p50;
             steady &= spread <= STEADY_SPREAD;
             notes.push(format!(
-                "a fixed CPU loop, once each round {}: min {}, p50 {}, p99 {} ms, p99/p50 {spread:.2}",
+                "a fixed CPU loop, once each round of {} {}: min {}, p50 {}, p99 {} ms, p99/p50 {spread:.2}",
+                worked.workload.name(),
                 measured.regime.title(),
                 ms(fixed.min),
                 ms(fixed.p50),
@@ -216,11 +286,11 @@ fn notes(record: &Record) -> Vec<String> {
 }
 
 fn of(measured: &Measured, subject: Subject) -> Option<Figures> {
-    figures(measured.samples(subject).map(|s| s.ms))
+    measured.figures(subject)
 }
 
 /// Three significant digits or so.
-fn ms(value: f64) -> String {
+pub(crate) fn ms(value: f64) -> String {
     match value.abs() {
         v if v < 10.0 => format!("{value:.2}"),
         v if v < 100.0 => format!("{value:.1}"),
@@ -267,7 +337,7 @@ mod tests {
         let cells: Vec<&str> = row.split('|').map(str::trim).filter(|c| !c.is_empty()).collect();
         assert_eq!(
             cells[1..],
-            ["3", "9.00", "10.0", "30.0", "3.0", "0.10", "0.40"],
+            ["3", "9.00", "10.0", "30.0 [10.0, ?]", "3.0", "0.10", "0.40"],
             "{table}"
         );
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::Args;
 use crate::machine;
@@ -17,7 +17,7 @@ const FAILURES_MAX: u32 = 3;
 
 /// How long the machine was idle before a trigger. After some idle time cores and caches are slow to wake, so a figure says
 /// nothing without its regime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Regime {
     /// Not at all: the end of the last run is followed by the next trigger.
@@ -38,7 +38,8 @@ impl Regime {
         }
     }
 
-    fn pause(self) -> Duration {
+    /// Before each run.
+    pub(crate) fn pause(self) -> Duration {
         match self {
             Self::BackToBack => Duration::ZERO,
             Self::AfterIdle => Duration::from_millis(80),
@@ -46,7 +47,7 @@ impl Regime {
     }
 
     /// How many runs a round has: what is running already answers so fast that one run a round would show mostly noise.
-    fn runs_in_round(self, subject: Subject) -> usize {
+    pub(crate) fn runs_in_round(self, subject: Subject) -> usize {
         match (subject.is_running(), self) {
             (false, _) => 1,
             (true, Self::BackToBack) => 10,
@@ -94,7 +95,7 @@ async fn once(subject: Subject, ours: &mut Option<Ours>, peers: &mut Peers) -> R
 }
 
 /// Keeps the sample if it counts, and every failure, warm-up or not.
-fn take(outcome: &mut Outcome, sample: Result<Sample>, counts: bool) {
+pub(crate) fn take(outcome: &mut Outcome, sample: Result<Sample>, counts: bool) {
     match sample {
         Ok(sample) => {
             outcome.failures_in_row = 0;

@@ -19,6 +19,14 @@ pub(crate) enum Subject {
     Direct,
     /// The same bootstrap started as a process on the host.
     Plain,
+    /// The same in a container of crun.
+    Crun,
+    /// The same in a container of runc.
+    Runc,
+    /// The same in a container of podman.
+    Podman,
+    /// `podman container restore` of such a container's exported checkpoint.
+    PodmanRestore,
     /// Stock `criu restore` of that process.
     Criu,
     /// Stock `criu restore --lazy-pages` of that process, with the start of `criu lazy-pages`.
@@ -27,12 +35,16 @@ pub(crate) enum Subject {
 
 impl Subject {
     /// All, in the order of the tables.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Booted,
         Self::Restored,
         Self::Warm,
         Self::Direct,
         Self::Plain,
+        Self::Crun,
+        Self::Runc,
+        Self::Podman,
+        Self::PodmanRestore,
         Self::Criu,
         Self::LazyPages,
     ];
@@ -45,6 +57,10 @@ impl Subject {
             Self::Warm => "warm",
             Self::Direct => "direct",
             Self::Plain => "plain",
+            Self::Crun => "crun",
+            Self::Runc => "runc",
+            Self::Podman => "podman",
+            Self::PodmanRestore => "podman-restore",
             Self::Criu => "criu",
             Self::LazyPages => "lazy-pages",
         }
@@ -58,6 +74,10 @@ impl Subject {
             Self::Warm => "rekindle, warm",
             Self::Direct => "running process, asked directly",
             Self::Plain => "plain process start",
+            Self::Crun => "crun, container start",
+            Self::Runc => "runc, container start",
+            Self::Podman => "podman, container start",
+            Self::PodmanRestore => "podman, restore of a checkpoint",
             Self::Criu => "CRIU, eager restore",
             Self::LazyPages => "CRIU, lazy-pages",
         }

@@ -1,4 +1,4 @@
-"""A function with weight: usual imports and 64 MB of touched memory, of which a request reads only a little.
+"""A function with weight: usual imports and 64 MB of touched memory (TOUCH_MIB for more or less), of which a request reads only a little.
 
 /         answers from one page of the buffer
 /sum      reads every page and answers with a checksum, so that all of it has to come back after a restore
@@ -14,6 +14,7 @@ import hashlib
 import http.client  # noqa: F401
 import json
 import logging  # noqa: F401
+import os
 import sqlite3  # noqa: F401
 import ssl  # noqa: F401
 import urllib.request  # noqa: F401
@@ -21,7 +22,7 @@ import uuid
 import zlib
 
 PAGE = 4096
-SIZE = 64 * 1024 * 1024
+SIZE = int(os.environ.get("TOUCH_MIB", "64")) * 1024 * 1024
 
 
 def _filled():

@@ -126,7 +126,7 @@ async fn measure(args: &Args, folder: &Path, region: RegionSize, acceleration: A
     let platform = Platform::start_with(args, &settings).await?;
     let version = platform.deploy(folder)?;
     let snapshot = version.snapshot.context("the version has no snapshot")?;
-    let client = Ours::of(&platform);
+    let client = Ours::of(&platform, "pattern");
     let authorization = format!("Bearer {}", platform.key()?);
     let headers = [("authorization", authorization.as_str()), (FORCE_START, "restored")];
     let call = async |path: &str| {

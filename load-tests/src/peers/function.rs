@@ -1,89 +1,119 @@
-//! The function as a process on the host: the same bootstrap, the same files, the same environment as in an instance.
+//! The function as a process on the host: the platform's own root filesystem and files, by chroot, with the environment of an instance.
+#![allow(
+    unsafe_code,
+    reason = "std's Command can neither chroot nor make a session: both happen between fork and exec"
+)]
 
+use std::ffi::CString;
+use std::fs;
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use nix::mount::{MsFlags, mount};
 
-use crate::args::checkout;
-use crate::folder::copy;
+use crate::workload::Workload;
 
-/// Debian's, which the platform's runtime has too; a shim of a version switcher in PATH would be measured with it.
-const PYTHON: &str = "/usr/bin/python3";
 /// Above the ports that the kernel gives to clients, so that none of them takes it between two restores.
 const PORTS: std::ops::Range<u16> = 61_000..65_000;
-/// Makes the process one that CRIU can dump: the leader of a session of its own, with no descriptor of ours.
-const LEADER: &str =
-    "import os, sys; os.setsid(); os.closerange(3, 4096); os.execv(sys.executable, [sys.executable] + sys.argv[1:])";
+/// Where the function's files are in the root filesystem.
+const APP: &str = "app";
 
-/// Its files, in a directory of the peers' own.
+/// Its root filesystem, in a directory of the peers' own.
 pub(super) struct Function {
-    bootstrap: PathBuf,
+    root: PathBuf,
     app: PathBuf,
+    workload: Workload,
 }
 
 impl Function {
-    /// Copies bootstrap and function below `dir`, so that the bytecode that Python keeps of them is not in the checkout.
-    pub(super) fn copied_to(dir: &Path) -> Result<Self> {
-        if !Path::new(PYTHON).exists() {
-            bail!("{PYTHON}: missing: install python3");
+    /// Unpacks the root filesystem below `dir` and puts the function's folder in it.
+    pub(super) fn unpacked(dir: &Path, archive: &Path, app: &Path, workload: Workload) -> Result<Self> {
+        let root = dir.join("rootfs");
+        for below in ["", APP, "proc", "dev", "tmp"] {
+            let path = root.join(below);
+            fs::create_dir_all(&path).with_context(|| format!("{}: cannot be made", path.display()))?;
         }
-        let (runtime, app) = (dir.join("runtime"), dir.join("app"));
-        copy(
-            &checkout().join("functions/runtimes/python/overlay/opt/rekindle/python"),
-            &runtime,
-        )?;
-        copy(&checkout().join("functions/samples/touch-python"), &app)?;
+        let status = Command::new("tar")
+            .arg("-C")
+            .arg(&root)
+            .arg("-xf")
+            .arg(archive)
+            .status();
+        if !status.context("tar cannot be started")?.success() {
+            bail!("{}: cannot be unpacked (see above)", archive.display());
+        }
+        let inside = |source: &Path, below: &str, kind: Option<&str>, flags: MsFlags| {
+            let target = root.join(below);
+            mount(Some(source), &target, kind, flags, None::<&str>)
+                .with_context(|| format!("{}: cannot be mounted", target.display()))
+        };
+        inside(app, APP, None, MsFlags::MS_BIND)?;
+        inside(Path::new("proc"), "proc", Some("proc"), MsFlags::empty())?;
+        inside(Path::new("/dev"), "dev", None, MsFlags::MS_BIND | MsFlags::MS_REC)?;
+        inside(Path::new("tmpfs"), "tmp", Some("tmpfs"), MsFlags::empty())?;
         Ok(Self {
-            bootstrap: runtime.join("bootstrap.py"),
-            app,
+            root,
+            app: app.to_owned(),
+            workload,
         })
     }
 
-    /// The interpreter's path and version.
-    pub(super) fn interpreter(&self) -> String {
-        let output = Command::new(PYTHON).arg("--version").output();
-        let version = output
-            .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
-            .unwrap_or_default();
-        format!("{version} at {PYTHON}")
+    /// Its root filesystem.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Its folder.
+    pub(super) fn app(&self) -> &Path {
+        &self.app
+    }
+
+    /// Which it is.
+    pub(super) fn workload(&self) -> Workload {
+        self.workload
     }
 
     /// Starts it on this port.
-    pub(super) fn command(&self, port: u16) -> Command {
-        let mut command = self.interpreter_command(port);
-        command.arg("-u").arg(&self.bootstrap);
-        command
+    pub(super) fn command(&self, port: u16) -> Result<Command> {
+        self.inside(port, false)
     }
 
-    /// The same, but as a process that can be checkpointed.
-    pub(super) fn leader_command(&self, port: u16) -> Command {
-        let mut command = self.interpreter_command(port);
-        command.args(["-c", LEADER, "-u"]).arg(&self.bootstrap);
-        command
+    /// The same, but as a process that CRIU can dump: the leader of a session of its own, with no descriptor of ours.
+    pub(super) fn leader_command(&self, port: u16) -> Result<Command> {
+        self.inside(port, true)
     }
 
-    /// docs/runtime-contract.md, Environment.
-    fn interpreter_command(&self, port: u16) -> Command {
-        let mut command = Command::new(PYTHON);
+    fn inside(&self, port: u16, leader: bool) -> Result<Command> {
+        let words = self.workload.command();
+        let (program, arguments) = words.split_first().context("a workload has a command")?;
+        let root = CString::new(self.root.as_os_str().as_bytes()).context("a path has no zero byte")?;
+        let mut command = Command::new(program);
         command
+            .args(arguments)
             .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("LANG", "C.UTF-8")
-            .env("HOME", "/tmp")
-            .env("TMPDIR", "/tmp")
-            .env("PORT", port.to_string())
-            .env("FN_HANDLER", "main.handler")
-            .env("FN_NAME", "touch")
-            .env("FN_VERSION", "1")
-            .env("FN_MEMORY_MIB", "256")
-            .env("FN_TIMEOUT_S", "30")
-            .current_dir(&self.app)
+            .envs(self.workload.environment(port))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        command
+        let prepare = move || {
+            // SAFETY: system calls on constants and on a string made before the fork; nothing is allocated.
+            let done = unsafe {
+                libc::chroot(root.as_ptr()) == 0
+                    && libc::chdir(c"/app".as_ptr()) == 0
+                    && (!leader
+                        || libc::setsid() > 0
+                            && libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) == 0)
+            };
+            if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        // SAFETY: what runs between fork and exec only makes system calls.
+        unsafe { command.pre_exec(prepare) };
+        Ok(command)
     }
 
     /// A port that nobody listens on now.

@@ -11,18 +11,24 @@ use nix::mount::{MsFlags, mount};
 use serde::Serialize;
 
 use super::checkpoint::{Checkpoint, Paging};
+use super::container::Containers;
 use super::function::{Function, Running};
+use super::podman::Podman;
 use super::{Outcome, Prepared};
 use crate::args::PeerHostArgs;
 use crate::client::Connection;
 use crate::subject::{Sample, Subject};
+use crate::workload::Workload;
 
 /// Enough for the images; it is filled only with what is written.
-const TMPFS_SIZE: &str = "size=2g,mode=0755";
+const TMPFS_SIZE: &str = "size=6g,mode=0755";
 
 struct Peers {
     function: Function,
     checkpoint: Option<Checkpoint>,
+    crun: Option<Containers>,
+    runc: Option<Containers>,
+    podman: Option<Podman>,
     // Killed when dropped.
     _direct: Option<Running>,
 }
@@ -58,23 +64,17 @@ fn say(what: &impl Serialize) -> Result<()> {
 }
 
 async fn prepare(args: &PeerHostArgs) -> Result<(Peers, Prepared)> {
-    let function = Function::copied_to(&args.dir)?;
-    let mut prepared = Prepared {
-        python: function.interpreter(),
-        ..Prepared::default()
-    };
+    let (language, mib) = (args.language, args.mib);
+    let function = Function::unpacked(&args.dir, &args.archive, &args.folder, Workload { language, mib })?;
+    let mut prepared = Prepared::default();
     let wants = |s: Subject| args.subjects.contains(&s);
 
     let mut direct = None;
     if wants(Subject::Direct) {
-        match start_direct(&function).await {
-            Ok((running, port)) => {
-                direct = Some(running);
-                prepared.direct_port = Some(port);
-            }
-            Err(error) => {
-                prepared.missing.insert(Subject::Direct, format!("{error:#}"));
-            }
+        let started = start_direct(&function).await;
+        if let Some((running, port)) = prepared.keep(&[Subject::Direct], started) {
+            direct = Some(running);
+            prepared.direct_port = Some(port);
         }
     }
 
@@ -84,30 +84,63 @@ async fn prepare(args: &PeerHostArgs) -> Result<(Peers, Prepared)> {
         .filter(|s| wants(*s))
         .collect();
     if !restores.is_empty() {
-        match Checkpoint::take(&args.criu, &args.dir, &function).await {
-            Ok(taken) => {
-                prepared.criu = Some(taken.version().to_owned());
-                checkpoint = Some(taken);
-            }
-            Err(error) => prepared
-                .missing
-                .extend(restores.into_iter().map(|s| (s, format!("{error:#}")))),
+        let taken = Checkpoint::take(&args.criu, &args.dir, &function).await;
+        checkpoint = prepared.keep(&restores, taken);
+        if let Some(taken) = &checkpoint {
+            prepared.versions.insert("CRIU".to_owned(), taken.version().to_owned());
         }
     }
+
+    let mut containers = [None, None];
+    for (n, (subject, program)) in [(Subject::Crun, "crun"), (Subject::Runc, "runc")]
+        .into_iter()
+        .enumerate()
+    {
+        if wants(subject) {
+            let tried = Containers::prepare(program, &args.dir, &function).await;
+            containers[n] = prepared.keep(&[subject], tried);
+            if let Some(tried) = &containers[n] {
+                prepared.versions.insert(program.to_owned(), tried.version().to_owned());
+            }
+        }
+    }
+    let [crun, runc] = containers;
+    let podman = podman(args, &function, &mut prepared).await;
     Ok((
         Peers {
             function,
             checkpoint,
+            crun,
+            runc,
+            podman,
             _direct: direct,
         },
         prepared,
     ))
 }
 
+async fn podman(args: &PeerHostArgs, function: &Function, prepared: &mut Prepared) -> Option<Podman> {
+    let wanted = [Subject::Podman, Subject::PodmanRestore].into_iter();
+    let wanted: Vec<Subject> = wanted.filter(|s| args.subjects.contains(s)).collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let tried = Podman::prepare(&args.dir, &args.archive, &args.criu, function).await;
+    let mut podman = prepared.keep(&wanted, tried)?;
+    prepared
+        .versions
+        .insert("podman".to_owned(), podman.version().to_owned());
+    if wanted.contains(&Subject::PodmanRestore) {
+        let taken = podman.checkpoint().await;
+        prepared.keep(&[Subject::PodmanRestore], taken);
+    }
+    Some(podman)
+}
+
 /// Enough requests that it is as warm as an instance after its warm-up.
 async fn start_direct(function: &Function) -> Result<(Running, u16)> {
     let port = function.free_port()?;
-    let mut running = Running::start(&mut function.command(port))?;
+    let mut running = Running::start(&mut function.command(port)?)?;
     let mut connection = Connection::open_when_listening(port, || running.still_runs()).await?;
     for _ in 0..3 {
         connection.call(Method::GET, "/", &[]).await?.of_function()?;
@@ -118,17 +151,34 @@ async fn start_direct(function: &Function) -> Result<(Running, u16)> {
 impl Peers {
     /// Milliseconds from the trigger to the last byte of the first response.
     async fn run(&self, subject: Subject) -> Result<f64> {
-        match (subject, &self.checkpoint) {
-            (Subject::Plain, _) => self.plain().await,
-            (Subject::Criu, Some(checkpoint)) => checkpoint.restore(Paging::Eager).await,
-            (Subject::LazyPages, Some(checkpoint)) => checkpoint.restore(Paging::Lazy).await,
-            (other, _) => bail!("{} was not prepared", other.name()),
+        let absent = || format!("{} was not prepared", subject.name());
+        match subject {
+            Subject::Plain => self.plain().await,
+            Subject::Crun => self.crun.as_ref().with_context(absent)?.start().await,
+            Subject::Runc => self.runc.as_ref().with_context(absent)?.start().await,
+            Subject::Podman => self.podman.as_ref().with_context(absent)?.start().await,
+            Subject::PodmanRestore => self.podman.as_ref().with_context(absent)?.restore().await,
+            Subject::Criu => {
+                self.checkpoint
+                    .as_ref()
+                    .with_context(absent)?
+                    .restore(Paging::Eager)
+                    .await
+            }
+            Subject::LazyPages => {
+                self.checkpoint
+                    .as_ref()
+                    .with_context(absent)?
+                    .restore(Paging::Lazy)
+                    .await
+            }
+            Subject::Direct | Subject::Booted | Subject::Restored | Subject::Warm => bail!(absent()),
         }
     }
 
     async fn plain(&self) -> Result<f64> {
         let port = self.function.free_port()?;
-        let mut command = self.function.command(port);
+        let mut command = self.function.command(port)?;
         let triggered = Instant::now();
         let mut running = Running::start(&mut command)?;
         let mut connection = Connection::open_when_listening(port, || running.still_runs()).await?;

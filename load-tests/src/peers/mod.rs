@@ -3,10 +3,13 @@
 //! (`/run/criu.kdat`): what makes CRIU fastest. It is told what to run in JSON lines, and times it itself.
 
 mod checkpoint;
+mod container;
 mod function;
 pub(crate) mod host;
+mod podman;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -20,21 +23,32 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::args::Args;
 use crate::client::Connection;
 use crate::subject::{Sample, Subject};
+use crate::workload::Workload;
 
 /// To prepare the peers, and for one run.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// What the host says once it has prepared everything.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Prepared {
-    /// The interpreter and its version.
-    pub(crate) python: String,
-    /// CRIU's version.
-    pub(crate) criu: Option<String>,
+    /// What the programs say of themselves.
+    pub(crate) versions: BTreeMap<String, String>,
     /// Where the process listens that is asked directly.
     pub(crate) direct_port: Option<u16>,
     /// Which peers cannot be measured, and why.
     pub(crate) missing: BTreeMap<Subject, String>,
+}
+
+impl Prepared {
+    /// What could be prepared; what could not is missing, with the reason.
+    fn keep<T>(&mut self, subjects: &[Subject], prepared: Result<T>) -> Option<T> {
+        let missing = match prepared {
+            Ok(prepared) => return Some(prepared),
+            Err(error) => format!("{error:#}"),
+        };
+        self.missing.extend(subjects.iter().map(|s| (*s, missing.clone())));
+        None
+    }
 }
 
 /// What the host answers to the name of a subject.
@@ -62,7 +76,7 @@ struct Host {
 
 impl Peers {
     /// Prepares the chosen ones. Those that cannot be had are reported as missing.
-    pub(crate) async fn start(args: &Args, chosen: &[Subject]) -> Self {
+    pub(crate) async fn start(args: &Args, chosen: &[Subject], workload: Workload, folder: &Path) -> Self {
         let subjects: Vec<Subject> = chosen.iter().copied().filter(|s| !s.is_ours()).collect();
         if subjects.is_empty() {
             return Self {
@@ -71,7 +85,7 @@ impl Peers {
                 direct: None,
             };
         }
-        match Host::start(args, &subjects).await {
+        match Host::start(args, &subjects, workload, folder).await {
             Ok((host, prepared)) => Self {
                 host: Some(host),
                 prepared,
@@ -140,7 +154,8 @@ impl Peers {
 }
 
 impl Host {
-    async fn start(args: &Args, subjects: &[Subject]) -> Result<(Self, Prepared)> {
+    async fn start(args: &Args, subjects: &[Subject], workload: Workload, folder: &Path) -> Result<(Self, Prepared)> {
+        let archive = workload.root_archive(&args.cache)?;
         let dir = tempfile::Builder::new()
             .prefix("rekindle-peers-")
             .tempdir()
@@ -156,6 +171,16 @@ impl Host {
             .arg(&args.criu)
             .arg("--dir")
             .arg(dir.path())
+            .arg("--archive")
+            .arg(archive)
+            .arg("--folder")
+            .arg(folder)
+            .args([
+                "--language",
+                workload.language.name(),
+                "--mib",
+                &workload.mib.to_string(),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

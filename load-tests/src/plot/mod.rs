@@ -1,9 +1,11 @@
 //! Plots as SVG text: dark on light, labelled axes with units, logarithmic where a scale spans decades. Drawn by `plotters`, which works
 //! in-process without fonts or a browser and has logarithmic axes; nothing here knows what is plotted.
 
+mod dots;
 mod lines;
 mod scale;
 
+pub(crate) use dots::{Dot, Dots, Row, dots};
 pub(crate) use lines::{Line, Lines, lines};
 pub(crate) use scale::Axis;
 
@@ -18,8 +20,8 @@ const FAINT: RGBColor = RGBColor(222, 226, 230);
 /// A colour that is readable on white.
 pub(crate) type Colour = RGBColor;
 
-/// Colours that can be told apart, also by most who do not see all of them (Okabe and Ito's, the yellow left out).
-pub(crate) const PALETTE: [Colour; 7] = [
+/// Colours that can be told apart, also by most who do not see all of them (Okabe and Ito's without the yellow, and two more).
+pub(crate) const PALETTE: [Colour; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -27,6 +29,8 @@ pub(crate) const PALETTE: [Colour; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(73, 80, 87),
+    RGBColor(111, 66, 193),
+    RGBColor(140, 86, 75),
 ];
 
 /// The colour of the `n`th thing.

@@ -24,6 +24,8 @@ pub(crate) struct Axis {
     pub(crate) min: f64,
     /// Its greatest value.
     pub(crate) max: f64,
+    /// The values written on it, where they are not to be round ones.
+    pub(crate) marked: Vec<f64>,
 }
 
 impl Axis {
@@ -37,6 +39,7 @@ impl Axis {
             scale,
             min: 0.0,
             max,
+            marked: Vec::new(),
         }
     }
 
@@ -56,7 +59,28 @@ impl Axis {
             .copied()
             .unwrap_or(greatest);
         let (label, scale) = (label.to_owned(), Scale::Log);
-        Self { label, scale, min, max }
+        Self {
+            label,
+            scale,
+            min,
+            max,
+            marked: Vec::new(),
+        }
+    }
+
+    /// A logarithmic axis a little wider than the values, which are written on it.
+    pub(crate) fn marked(label: &str, values: &[f64]) -> Self {
+        let (least, greatest) = values
+            .iter()
+            .fold((f64::INFINITY, 0.0_f64), |(a, b), v| (a.min(*v), b.max(*v)));
+        let (label, scale, marked) = (label.to_owned(), Scale::Log, values.to_vec());
+        Self {
+            label,
+            scale,
+            min: least / 1.1,
+            max: greatest * 1.1,
+            marked,
+        }
     }
 
     /// Where a value lies on the axis, from 0 to 1.
@@ -71,6 +95,7 @@ impl Axis {
     /// The values that are written on it, about `count` of them.
     pub(crate) fn ticks(&self, count: usize) -> Vec<f64> {
         match self.scale {
+            _ if !self.marked.is_empty() => self.marked.clone(),
             Scale::Linear => linear_ticks(self.min, self.max, count),
             Scale::Log => {
                 let all = steps(self.min * 0.999_999, self.max * 1.000_001);
