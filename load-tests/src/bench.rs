@@ -84,6 +84,9 @@ async fn measure(
         Some(platform) => {
             let version = platform.deploy(folder)?;
             worked.snapshot = version.snapshot;
+            if chosen.contains(&Subject::Parked) {
+                platform.deploy(&workload.prepare_parked(folder)?)?;
+            }
             Some(Ours::of(platform, &workload.name()))
         }
         None => None,

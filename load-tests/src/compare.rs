@@ -111,6 +111,7 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
     let workload = *args.workloads().first().context("no workload")?;
     let folders = tempfile::tempdir().context("no temporary directory")?;
     let folder = workload.prepare(folders.path())?;
+    let parked = workload.prepare_parked(&folder);
     let busy_before = machine::busy(std::time::Duration::from_secs(1));
     let start = async |bin: &Path| {
         let args = Args {
@@ -119,6 +120,10 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
         };
         let platform = Platform::start(&args).await?;
         platform.deploy(&folder)?;
+        if args.subjects().contains(&Subject::Parked) {
+            // A revision that knows no parked instances has none to compare, which its runs tell.
+            let _known = parked.as_ref().map(|folder| platform.deploy(folder));
+        }
         anyhow::Ok(platform)
     };
     let platforms = [

@@ -28,7 +28,7 @@ pub(crate) fn write(record: &Record, dir: &Path) -> Result<()> {
             };
             put(
                 &format!("starts-{}{regime}", worked.workload.name()),
-                dots(&starts(worked, measured))?,
+                dots(&starts(record, worked, measured))?,
             )?;
         }
     }
@@ -39,7 +39,10 @@ pub(crate) fn write(record: &Record, dir: &Path) -> Result<()> {
             .filter(|w| w.workload.language == language && !w.regimes.is_empty())
             .collect();
         if sizes.len() > 1 {
-            put(&format!("sizes-{}", language.name()), lines(&over_sizes(&sizes))?)?;
+            put(
+                &format!("sizes-{}", language.name()),
+                lines(&over_sizes(record, &sizes))?,
+            )?;
         }
     }
     if !record.cold.is_empty() {
@@ -49,7 +52,7 @@ pub(crate) fn write(record: &Record, dir: &Path) -> Result<()> {
 }
 
 /// Each subject's median and 99th percentile.
-fn starts(worked: &Worked, measured: &Measured) -> Dots {
+fn starts(record: &Record, worked: &Worked, measured: &Measured) -> Dots {
     let rows: Vec<Row> = measured
         .outcomes
         .iter()
@@ -64,6 +67,7 @@ fn starts(worked: &Worked, measured: &Measured) -> Dots {
             worked.workload.title(),
             measured.regime.title()
         ),
+        note: note(record),
         x: Axis::log(
             "ms from the trigger to the last byte of the first response (logarithmic)",
             values(&rows),
@@ -86,6 +90,7 @@ fn cold(record: &Record) -> Dots {
     let title = record.cold.first().map_or_else(String::new, |c| c.workload.title());
     Dots {
         title: format!("{title}: restored by a host that had nothing of the snapshot"),
+        note: note(record),
         x: Axis::from_zero(
             "ms from the trigger to the last byte of the first response",
             greatest.into_iter(),
@@ -93,6 +98,20 @@ fn cold(record: &Record) -> Dots {
         kinds: kinds(),
         rows,
     }
+}
+
+/// Of what it is, and whether its figures may be quoted.
+fn note(record: &Record) -> String {
+    let quiet = if crate::report::was_quiet(record) {
+        "a quiet machine"
+    } else {
+        "THE MACHINE WAS NOT QUIET: read ratios, quote no figure"
+    };
+    let day = record.date.split('T').next().unwrap_or_default();
+    format!(
+        "{} at {day}, {} rounds, {}; {quiet}",
+        record.revision, record.rounds, record.machine
+    )
 }
 
 fn kinds() -> Vec<(String, crate::plot::Colour)> {
@@ -125,7 +144,7 @@ fn values(rows: &[Row]) -> impl Iterator<Item = f64> {
 }
 
 /// Medians back to back, a line for each subject that depends on the size.
-fn over_sizes(sizes: &[&Worked]) -> Lines {
+fn over_sizes(record: &Record, sizes: &[&Worked]) -> Lines {
     let of = |subject: Subject| {
         let points = sizes.iter().filter_map(|worked| {
             let measured = worked.regimes.iter().find(|m| m.regime == Regime::BackToBack)?;
@@ -149,6 +168,7 @@ fn over_sizes(sizes: &[&Worked]) -> Lines {
     let language = language.split(',').next().unwrap_or_default().to_owned();
     Lines {
         title: format!("{language}: median to the first response by memory touched, back to back"),
+        note: note(record),
         x: Axis::marked("MiB touched (logarithmic)", &mib),
         y: Axis::log("ms (logarithmic)", ms.into_iter()),
         lines: all,

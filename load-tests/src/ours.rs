@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::{Method, StatusCode};
-use rekindle_wire::api::InstanceInfo;
+use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
 
 use crate::client::Connection;
@@ -20,6 +20,8 @@ pub(crate) struct Ours {
     authorization: String,
     /// Of the function.
     path: String,
+    /// The function's name with an instance restored ahead and parked.
+    parked: String,
     /// Kept open, as clients do; for warm invocations.
     kept: Option<Connection>,
 }
@@ -32,6 +34,7 @@ impl Ours {
             port: platform.port(),
             authorization,
             path: format!("/function/{function}/"),
+            parked: format!("{function}-parked"),
             kept: None,
         }
     }
@@ -41,6 +44,7 @@ impl Ours {
         match subject {
             Subject::Booted => self.fresh("booted").await,
             Subject::Restored => self.fresh("restored").await,
+            Subject::Parked => self.parked().await,
             Subject::Warm => self.warm().await,
             other => bail!("{} is not the platform's", other.name()),
         }
@@ -62,6 +66,50 @@ impl Ours {
             ms,
             phases: answer.phases(),
         })
+    }
+
+    /// An instance that was restored ahead and frozen, on a fresh connection. When this returns the next one is parked, so that its restore
+    /// is in nobody's measurement.
+    async fn parked(&self) -> Result<Sample> {
+        let mut connection = Connection::open(self.port).await?;
+        self.until_parked(&mut connection).await?;
+        let path = format!("/function/{}/", self.parked);
+        let triggered = Instant::now();
+        let mut fresh = Connection::open(self.port).await?;
+        let answer = fresh.call(Method::GET, &path, &[]).await?;
+        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
+        let answer = answer.of_function()?;
+        let start = answer.header(START).to_owned();
+        self.delete(&mut connection, answer.header(INSTANCE)).await?;
+        self.until_parked(&mut connection).await?;
+        if start != "parked" {
+            bail!("the instance was {start}, not parked");
+        }
+        Ok(Sample {
+            ms,
+            phases: answer.phases(),
+        })
+    }
+
+    async fn until_parked(&self, connection: &mut Connection) -> Result<()> {
+        let deadline = Instant::now() + GONE_LIMIT;
+        loop {
+            let all = self.instances(connection).await?;
+            let own: Vec<&InstanceInfo> = all.iter().filter(|i| i.function.as_str() == self.parked).collect();
+            if own.len() == 1 && own.iter().all(|i| i.state == InstanceState::Parked) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("no instance of {} is parked within {GONE_LIMIT:?}", self.parked);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn instances(&self, connection: &mut Connection) -> Result<Vec<InstanceInfo>> {
+        let headers = [("authorization", self.authorization.as_str())];
+        let answer = connection.call(Method::GET, "/v1/instances", &headers).await?;
+        serde_json::from_slice(&answer.body).with_context(|| format!("not a list: {}", answer.text()))
     }
 
     /// An instance that is there, on a connection that is there.
@@ -104,9 +152,7 @@ impl Ours {
         }
         let deadline = Instant::now() + GONE_LIMIT;
         loop {
-            let answer = connection.call(Method::GET, "/v1/instances", &headers).await?;
-            let left: Vec<InstanceInfo> =
-                serde_json::from_slice(&answer.body).with_context(|| format!("not a list: {}", answer.text()))?;
+            let left = self.instances(connection).await?;
             if left.iter().all(|i| i.id.as_str() != instance) {
                 return Ok(());
             }

@@ -199,6 +199,8 @@ fn spawn(programs: &Programs, root: &Path, port: u16, criu: &Path, settings: &[(
         .env("FN_RUN", root.join("run"))
         // What a platform in use does, whatever the caller's environment says.
         .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
+        .env_remove("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        .env_remove("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
         .env_remove("RUST_LOG")
         .envs(settings.iter().map(|(k, v)| (k, v)))
         .stdin(Stdio::null())

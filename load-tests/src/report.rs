@@ -10,12 +10,13 @@ use crate::stats::{Figures, Percentile, figures};
 use crate::subject::Subject;
 
 /// The phases in the order they happen; others come after them.
-const PHASES: [&str; 11] = [
+const PHASES: [&str; 12] = [
     "route",
     "place",
     "open",
     "sandbox",
     "start",
+    "thaw",
     "listen",
     "criu",
     "working-set",
@@ -242,7 +243,22 @@ fn findings(measured: &Measured) -> Vec<String> {
     if let (Some(restored), Some(warm)) = (p50(Subject::Restored), p50(Subject::Warm)) {
         lines.push(format!("restored over warm: {}", ms(restored - warm)));
     }
+    if let (Some(parked), Some(warm)) = (p50(Subject::Parked), p50(Subject::Warm)) {
+        let over = parked - warm;
+        lines.push(format!(
+            "bar: parked at most 2 ms over warm: {}: {}",
+            ms(over),
+            word(over <= 2.0)
+        ));
+    }
     lines
+}
+
+/// Whether nothing else was at work, as far as the record tells.
+pub(crate) fn was_quiet(record: &Record) -> bool {
+    let regimes = record.workloads.iter().flat_map(|w| &w.regimes);
+    let mut loops = regimes.filter_map(|m| figures(m.cpu_loop_ms.iter().copied()));
+    record.busy_before <= QUIET_BUSY && loops.all(|fixed| fixed.p99 / fixed.p50 <= STEADY_SPREAD)
 }
 
 fn notes(record: &Record) -> Vec<String> {
@@ -252,7 +268,6 @@ fn notes(record: &Record) -> Vec<String> {
         "the peers have no gateway and no hook after the restore, and share the host's network; their root filesystem, images and kernel probe are on tmpfs"
             .to_owned(),
     ];
-    let mut steady = true;
     for (worked, measured) in record
         .workloads
         .iter()
@@ -260,7 +275,6 @@ fn notes(record: &Record) -> Vec<String> {
     {
         if let Some(fixed) = figures(measured.cpu_loop_ms.iter().copied()) {
             let spread = fixed.p99 / fixed.p50;
-            steady &= spread <= STEADY_SPREAD;
             notes.push(format!(
                 "a fixed CPU loop, once each round of {} {}: min {}, p50 {}, p99 {} ms, p99/p50 {spread:.2}",
                 worked.workload.name(),
@@ -271,7 +285,6 @@ fn notes(record: &Record) -> Vec<String> {
             ));
         }
     }
-    let quiet = record.busy_before <= QUIET_BUSY;
     notes.push(format!(
         "others kept {:.0} % of {} cores busy in the second before; load average {:.2} before, {:.2} after",
         record.busy_before * 100.0,
@@ -279,7 +292,7 @@ fn notes(record: &Record) -> Vec<String> {
         record.load_before,
         record.load_after
     ));
-    if !steady || !quiet {
+    if !was_quiet(record) {
         notes.push("THE MACHINE WAS NOT QUIET: compare within this run, and quote no figure of it".to_owned());
     }
     notes

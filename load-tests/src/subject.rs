@@ -13,6 +13,8 @@ pub(crate) enum Subject {
     Booted,
     /// Through the platform, in an instance restored from the snapshot.
     Restored,
+    /// Through the platform, in an instance that was restored ahead and frozen, and has served nothing yet.
+    Parked,
     /// Through the platform, in an instance that is there.
     Warm,
     /// The same bootstrap as a process on the host that is there, asked directly.
@@ -35,9 +37,10 @@ pub(crate) enum Subject {
 
 impl Subject {
     /// All, in the order of the tables.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Booted,
         Self::Restored,
+        Self::Parked,
         Self::Warm,
         Self::Direct,
         Self::Plain,
@@ -54,6 +57,7 @@ impl Subject {
         match self {
             Self::Booted => "booted",
             Self::Restored => "restored",
+            Self::Parked => "parked",
             Self::Warm => "warm",
             Self::Direct => "direct",
             Self::Plain => "plain",
@@ -71,6 +75,7 @@ impl Subject {
         match self {
             Self::Booted => "rekindle, booted",
             Self::Restored => "rekindle, restored",
+            Self::Parked => "rekindle, parked",
             Self::Warm => "rekindle, warm",
             Self::Direct => "running process, asked directly",
             Self::Plain => "plain process start",
@@ -85,7 +90,7 @@ impl Subject {
 
     /// Whether the platform does it.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Booted | Self::Restored | Self::Warm)
+        matches!(self, Self::Booted | Self::Restored | Self::Parked | Self::Warm)
     }
 
     /// Whether nothing has to be started for it. Such a run is short, so there are several in a round.

@@ -77,6 +77,19 @@ impl Workload {
         Ok(path)
     }
 
+    /// The name of the same function with an instance restored ahead and parked.
+    pub(crate) fn parked_name(self) -> String {
+        format!("{}-parked", self.name())
+    }
+
+    /// Makes the folder of that one, of the other's. Returns where.
+    pub(crate) fn prepare_parked(self, folder: &Path) -> Result<PathBuf> {
+        let to = folder.with_file_name(self.parked_name());
+        folder::copy(folder, &to)?;
+        folder::rename(&to, &self.parked_name(), &[("min_parked", "1"), ("park", "\"1h\"")])?;
+        Ok(to)
+    }
+
     /// Makes the function's folder below `dir`, as it is deployed. Returns where.
     pub(crate) fn prepare(self, dir: &Path) -> Result<PathBuf> {
         let from = match self.language {
@@ -165,6 +178,8 @@ mod tests {
             assert_eq!(manifest.name.as_str(), workload.name());
             assert_eq!(manifest.memory.0, 320 << 20);
             assert_eq!(manifest.env["TOUCH_MIB"], "128");
+            let parked = fs::read_to_string(workload.prepare_parked(&folder).unwrap().join("fn.toml")).unwrap();
+            assert_eq!(rekindle_wire::manifest::parse(&parked).unwrap().min_parked, 1);
         }
     }
 }

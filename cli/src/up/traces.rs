@@ -1,5 +1,5 @@
 //! `fn up --traces`: where spans go, and where to look at them. Telemetry reads OpenTelemetry's own variables and nothing else, so the
-//! option only sets them.
+//! option only sets those of traces: a trace store takes no metrics.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result};
 pub(crate) const LOCAL: &str = "http://127.0.0.1:4317";
 const LOCAL_PORT: u16 = 4317;
 const LOCAL_QUERIES: &str = "http://127.0.0.1:16686";
-const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL";
 /// To see whether somebody listens on this machine.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 

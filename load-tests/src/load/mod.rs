@@ -72,7 +72,7 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     };
     let endpoint = jaeger.as_ref().map(Jaeger::endpoint);
     let settings: Vec<(&str, &str)> = match &endpoint {
-        Some(endpoint) => [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())]
+        Some(endpoint) => [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str())]
             .into_iter()
             .chain(SAMPLED)
             .collect(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plotters::style::RGBColor;
 
+use super::pool::{IN_FLIGHT, INSTANCES_MEMORY, QUEUED, SANDBOXES, TEMPLATES, WAITING};
 use super::record::Ran;
 use crate::plot::{Axis, Colour, Line, Lines, PlotError, colour, lines};
 
@@ -25,6 +26,8 @@ const STATES: [(&str, usize); 6] = [
     ("stopping", 6),
 ];
 
+/// Bytes.
+const MIB: f64 = 1_048_576.0;
 /// Of failures.
 const FAILURE: Colour = RGBColor(200, 0, 0);
 
@@ -48,6 +51,10 @@ pub(super) fn of(ran: &Ran) -> Result<Vec<Plot>, PlotError> {
         Plot {
             name: "pool",
             svg: lines(&pool(ran))?,
+        },
+        Plot {
+            name: "queues",
+            svg: lines(&queues(ran))?,
         },
         Plot {
             name: "memory",
@@ -87,6 +94,7 @@ fn latency(ran: &Ran) -> Lines {
         .collect::<Vec<_>>();
     Lines {
         title: format!("{}: latency by start kind", ran.scenario.name()),
+        note: String::new(),
         x: Axis::log(
             "latency, ms: request sent to last byte of the answer (logarithmic)",
             values.into_iter(),
@@ -160,30 +168,49 @@ fn pool(ran: &Ran) -> Lines {
             }
         })
         .collect();
-    let gauges: BTreeSet<&String> = ran.levels.iter().flat_map(|l| l.gauges.keys()).collect();
-    all.extend(gauges.into_iter().map(|name| {
-        let levels = ran
-            .levels
-            .iter()
-            .map(|l| (l.at_ms / 1_000.0, l.gauges.get(name).copied().unwrap_or(0.0)));
-        Line {
-            name: name.clone(),
-            colour: colour(6),
-            points: steps(levels),
-        }
-    }));
+    all.extend(gauge(ran, SANDBOXES, 6, 1.0));
     over_time(ran, "pool levels", "instances", all)
 }
 
-/// Memory charged to all instances.
+/// Invocations inside, and those that wait.
+fn queues(ran: &Ran) -> Lines {
+    let all = [(IN_FLIGHT, 0), (WAITING, 1), (QUEUED, 4)];
+    let all = all
+        .into_iter()
+        .filter_map(|(name, colour)| gauge(ran, name, colour, 1.0));
+    over_time(ran, "in flight and waiting", "invocations", all.collect())
+}
+
+/// Memory: charged to instances, and what their clones share.
 fn memory(ran: &Ran) -> Lines {
-    let levels = ran.levels.iter().map(|l| (l.at_ms / 1_000.0, l.memory_mib));
-    let line = Line {
-        name: "memory charged to instances".to_owned(),
-        colour: colour(0),
-        points: steps(levels),
-    };
-    over_time(ran, "memory of all instances", "MiB", vec![line])
+    let all = [(INSTANCES_MEMORY, 0), (TEMPLATES, 1)];
+    let mut all: Vec<Line> = all
+        .into_iter()
+        .filter_map(|(name, colour)| gauge(ran, name, colour, MIB))
+        .collect();
+    if all.is_empty() {
+        let levels = ran.levels.iter().map(|l| (l.at_ms / 1_000.0, l.memory_mib));
+        all.push(Line {
+            name: INSTANCES_MEMORY.to_owned(),
+            colour: colour(0),
+            points: steps(levels),
+        });
+    }
+    over_time(ran, "memory of instances and templates", "MiB", all)
+}
+
+/// What a metric told, in units of `unit`; none where there is no such metric.
+fn gauge(ran: &Ran, name: &str, colour_of: usize, unit: f64) -> Option<Line> {
+    let told = ran
+        .levels
+        .iter()
+        .filter_map(|l| Some((l.at_ms / 1_000.0, l.gauges.get(name)? / unit)));
+    let points = steps(told);
+    (!points.is_empty()).then(|| Line {
+        name: name.to_owned(),
+        colour: colour(colour_of),
+        points,
+    })
 }
 
 fn over_time(ran: &Ran, what: &str, unit: &str, lines: Vec<Line>) -> Lines {
@@ -193,6 +220,7 @@ fn over_time(ran: &Ran, what: &str, unit: &str, lines: Vec<Line>) -> Lines {
         .collect::<Vec<_>>();
     Lines {
         title: format!("{}: {what}", ran.scenario.name()),
+        note: String::new(),
         x: Axis {
             max: ran.took_s.max(1.0),
             ..Axis::from_zero("seconds since the scenario began", [1.0].into_iter())

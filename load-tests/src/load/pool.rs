@@ -1,4 +1,4 @@
-//! The platform's own view while a load runs: its instances by state, a few times a second.
+//! The platform's own view while a load runs: its instances by state, a few times a second, and twice a second what its roles' metrics tell.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,32 @@ use super::target::Target;
 use crate::client::Connection;
 
 /// Between two looks.
-pub(crate) const EVERY: Duration = Duration::from_millis(250);
+const EVERY: Duration = Duration::from_millis(250);
+/// Of how many looks one is at the metrics too.
+const METRICS_EVERY: usize = 2;
+/// Which of them, by their name in docs/metrics.md, and what they are called here. A role that does not have one is a gap in the plot.
+const WORKER_GAUGES: [(&str, &str); 3] = [
+    ("rekindle_sandboxes_ready", SANDBOXES),
+    ("rekindle_templates_memory_bytes", TEMPLATES),
+    ("rekindle_worker_instances_memory_bytes", INSTANCES_MEMORY),
+];
+const GATEWAY_GAUGES: [(&str, &str); 2] = [
+    ("rekindle_gateway_in_flight", IN_FLIGHT),
+    ("rekindle_gateway_waiting", WAITING),
+];
+const SCHEDULER_GAUGES: [(&str, &str); 1] = [("rekindle_scheduler_waiting", QUEUED)];
+/// Empty sandboxes that are ready.
+pub(crate) const SANDBOXES: &str = "empty sandboxes ready";
+/// Memory of templates and images, bytes.
+pub(crate) const TEMPLATES: &str = "templates, shared by all clones";
+/// Memory charged to instances, bytes.
+pub(crate) const INSTANCES_MEMORY: &str = "charged to instances";
+/// Invocations the gateway is serving.
+pub(crate) const IN_FLIGHT: &str = "in flight at the gateway";
+/// Of them, waiting for a slot.
+pub(crate) const WAITING: &str = "waiting for a slot at the gateway";
+/// Waiting in the scheduler's queue.
+pub(crate) const QUEUED: &str = "queued at the scheduler";
 /// Looks of one scenario that are kept.
 const LEVELS_MAX: usize = 400_000;
 
@@ -24,7 +49,7 @@ pub(crate) struct Level {
     pub(crate) instances: BTreeMap<String, u64>,
     /// Memory charged to all instances, MiB.
     pub(crate) memory_mib: f64,
-    /// What the worker's metrics tell besides.
+    /// What the roles' metrics tell besides, all workers together; only in some of the looks.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) gauges: BTreeMap<String, f64>,
 }
@@ -33,6 +58,13 @@ pub(crate) struct Level {
 #[derive(Deserialize)]
 struct Status {
     instances: Vec<Instance>,
+    #[serde(default)]
+    workers: Vec<Worker>,
+}
+
+#[derive(Deserialize)]
+struct Worker {
+    id: String,
 }
 
 #[derive(Deserialize)]
@@ -55,7 +87,8 @@ pub(super) async fn watch(target: &Target, mut stop: tokio::sync::watch::Receive
             _ = stop.wait_for(|stop| *stop) => return levels,
         }
         // One that is not answered is a gap in the plot, and no more.
-        match look(target, &mut connection).await {
+        let with_metrics = levels.len() % METRICS_EVERY == 0;
+        match look(target, &mut connection, with_metrics).await {
             Ok(level) if levels.len() < LEVELS_MAX => {
                 let at_ms = began.elapsed().as_secs_f64() * 1_000.0;
                 levels.push(Level { at_ms, ..level });
@@ -66,19 +99,53 @@ pub(super) async fn watch(target: &Target, mut stop: tokio::sync::watch::Receive
     }
 }
 
-async fn look(target: &Target, kept: &mut Option<Connection>) -> Result<Level> {
+async fn look(target: &Target, kept: &mut Option<Connection>, with_metrics: bool) -> Result<Level> {
     let connection = match kept {
         Some(connection) => connection,
         None => kept.insert(Connection::open(target.port).await?),
     };
     let authorization = format!("Bearer {}", target.key);
     let headers = [("authorization", authorization.as_str())];
-    let answer = connection.call(Method::GET, "/v1/status", &headers).await?;
-    if !answer.status.is_success() {
-        bail!("/v1/status: {}: {}", answer.status, answer.text());
+    let mut ask = async |path: &str| {
+        let answer = connection.call(Method::GET, path, &headers).await?;
+        if !answer.status.is_success() {
+            bail!("{path}: {}: {}", answer.status, answer.text());
+        }
+        Ok(answer.body)
+    };
+    let status: Status = serde_json::from_slice(&ask("/v1/status").await?).context("/v1/status is not what it was")?;
+    let mut level = level(&status.instances);
+    if with_metrics {
+        let workers = status
+            .workers
+            .iter()
+            .map(|w| (format!("/v1/workers/{}/metrics", w.id), &WORKER_GAUGES[..]));
+        let others = [
+            ("/metrics", &GATEWAY_GAUGES[..]),
+            ("/v1/metrics", &SCHEDULER_GAUGES[..]),
+        ];
+        for (path, wanted) in workers.chain(others.map(|(p, w)| (p.to_owned(), w))) {
+            // A platform of a revision without metrics is watched without them.
+            if let Ok(text) = ask(&path).await {
+                gauges(&String::from_utf8_lossy(&text), wanted, &mut level.gauges);
+            }
+        }
     }
-    let status: Status = serde_json::from_slice(&answer.body).context("/v1/status is not what it was")?;
-    Ok(level(&status.instances))
+    Ok(level)
+}
+
+/// Adds the wanted gauges, which have no labels, from Prometheus' text format.
+fn gauges(text: &str, wanted: &[(&str, &str)], into: &mut BTreeMap<String, f64>) {
+    for line in text.lines() {
+        let Some((name, value)) = line.split_once(' ') else {
+            continue;
+        };
+        let (Some((_, called)), Ok(value)) = (wanted.iter().find(|(n, _)| *n == name), value.trim().parse::<f64>())
+        else {
+            continue;
+        };
+        *into.entry((*called).to_owned()).or_default() += value;
+    }
 }
 
 fn level(instances: &[Instance]) -> Level {
@@ -100,6 +167,26 @@ fn level(instances: &[Instance]) -> Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gauges_of_several_workers_add_up() {
+        let text = "# HELP rekindle_sandboxes_ready Empty.\n# TYPE rekindle_sandboxes_ready gauge\nrekindle_sandboxes_ready 3\nother{a=\"b\"} 7\n";
+        let mut found = BTreeMap::new();
+        gauges(text, &WORKER_GAUGES, &mut found);
+        gauges(text, &WORKER_GAUGES, &mut found);
+        assert_eq!(found, BTreeMap::from([(SANDBOXES.to_owned(), 6.0)]));
+    }
+
+    #[test]
+    fn the_metrics_it_reads_are_documented() {
+        let documented = std::fs::read_to_string(crate::args::checkout().join("docs/metrics.md")).unwrap();
+        for (name, _) in WORKER_GAUGES.iter().chain(&GATEWAY_GAUGES).chain(&SCHEDULER_GAUGES) {
+            assert!(
+                documented.contains(&format!("| `{name}` |")),
+                "{name} is no metric of a role any more"
+            );
+        }
+    }
 
     #[test]
     fn ready_instances_are_busy_or_idle_and_other_states_are_told_as_they_are() {

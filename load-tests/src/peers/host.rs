@@ -172,7 +172,7 @@ impl Peers {
                     .restore(Paging::Lazy)
                     .await
             }
-            Subject::Direct | Subject::Booted | Subject::Restored | Subject::Warm => bail!(absent()),
+            Subject::Direct | Subject::Booted | Subject::Restored | Subject::Parked | Subject::Warm => bail!(absent()),
         }
     }
 

@@ -4,13 +4,13 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::Axis;
-use super::{Colour, FAINT, FONT, INK, PlotError, WIDTH};
+use super::{Colour, FADED, FAINT, FONT, INK, PlotError, WIDTH};
 
 const ROW: i32 = 26;
 const LEFT: i32 = 300;
 const RIGHT: i32 = 24;
 const TOP: i32 = 62;
-const BOTTOM: i32 = 58;
+const BOTTOM: i32 = 78;
 
 /// A figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,6 +37,8 @@ pub(crate) struct Row {
 pub(crate) struct Dots {
     /// Above it.
     pub(crate) title: String,
+    /// Below everything: of what and when it is.
+    pub(crate) note: String,
     /// To the right.
     pub(crate) x: Axis,
     /// The figures each row has, by name and colour.
@@ -82,6 +84,12 @@ fn draw(plot: &Dots, svg: &mut String) -> Result<(), Box<dyn std::error::Error>>
         plot.x.label.clone(),
         ((LEFT + width - RIGHT) / 2, bottom + 38),
         text(14, HPos::Center),
+    ))?;
+
+    area.draw(&Text::new(
+        plot.note.clone(),
+        (width / 2, bottom + 62),
+        text(12, HPos::Center).color(&FADED),
     ))?;
 
     for (n, row) in (0..).zip(&plot.rows) {
@@ -132,6 +140,7 @@ mod tests {
     fn every_row_is_named_and_one_without_figures_says_so() {
         let plot = Dots {
             title: "Starts".to_owned(),
+            note: "revision x".to_owned(),
             x: Axis::log("ms", [1.0, 100.0].into_iter()),
             kinds: vec![("p50".to_owned(), colour(0))],
             rows: vec![
@@ -150,7 +159,7 @@ mod tests {
             ],
         };
         let svg = dots(&plot).unwrap();
-        for text in ["restored", "podman", "not measured", "p50", "Starts"] {
+        for text in ["revision x", "restored", "podman", "not measured", "p50", "Starts"] {
             assert!(svg.contains(text), "no {text} in {svg}");
         }
         assert_eq!(

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::Axis;
-use super::{Colour, FAINT, FONT, INK, PlotError, WIDTH};
+use super::{Colour, FADED, FAINT, FONT, INK, PlotError, WIDTH};
 
 const HEIGHT: u32 = 340;
 /// Of one entry of the legend, and how many pixels a letter takes in it, roughly.
@@ -28,6 +28,8 @@ pub(crate) struct Line {
 pub(crate) struct Lines {
     /// Above it.
     pub(crate) title: String,
+    /// Below everything: of what and when it is; may be empty.
+    pub(crate) note: String,
     /// To the right.
     pub(crate) x: Axis,
     /// Upwards.
@@ -46,7 +48,8 @@ pub(crate) fn lines(plot: &Lines) -> Result<String, PlotError> {
 fn draw(plot: &Lines, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let legend = legend(&plot.lines);
     let rows = legend.last().map_or(0, |(_, y, _)| y / LINE + 1);
-    let below = u32::try_from(rows * LINE + 8).unwrap_or(0);
+    let noted = if plot.note.is_empty() { 0 } else { LINE };
+    let below = u32::try_from(rows * LINE + noted + 8).unwrap_or(0);
     let area = SVGBackend::with_string(svg, (WIDTH, HEIGHT + below)).into_drawing_area();
     area.fill(&WHITE)?;
     let (upper, lower) = area.split_vertically(HEIGHT);
@@ -89,6 +92,12 @@ fn draw(plot: &Lines, svg: &mut String) -> Result<(), Box<dyn std::error::Error>
         lower.draw(&PathElement::new(vec![(x, middle), (x + 20, middle)], stroke))?;
         lower.draw(&Text::new(line.name.clone(), (x + 26, middle), style.clone()))?;
     }
+    let middle = (i32::try_from(WIDTH)? / 2, rows * LINE + LINE / 2);
+    let faded = (FONT, 12)
+        .into_font()
+        .color(&FADED)
+        .pos(Pos::new(HPos::Center, VPos::Center));
+    lower.draw(&Text::new(plot.note.clone(), middle, faded))?;
     area.present()?;
     Ok(())
 }
@@ -126,6 +135,7 @@ mod tests {
     fn a_plot_has_its_title_labels_and_legend_as_text() {
         let plot = Lines {
             title: "Latency <all>".to_owned(),
+            note: String::new(),
             x: Axis::log("latency, ms", [1.0, 10.0].into_iter()),
             y: Axis::from_zero("share", [1.0].into_iter()),
             lines: vec![line("warm & idle")],

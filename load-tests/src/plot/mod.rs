@@ -15,6 +15,7 @@ use plotters::style::RGBColor;
 const WIDTH: u32 = 860;
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(33, 37, 41);
+const FADED: RGBColor = RGBColor(108, 117, 125);
 const FAINT: RGBColor = RGBColor(222, 226, 230);
 
 /// A colour that is readable on white.
