@@ -11,6 +11,8 @@ use crate::client::Connection;
 use crate::platform::Platform;
 use crate::subject::{Sample, Subject};
 
+/// To be idle for a second, be seen to be, and be frozen.
+const PARKED_LIMIT: Duration = Duration::from_secs(30);
 /// To be rid of an instance.
 const GONE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -20,7 +22,7 @@ pub(crate) struct Ours {
     authorization: String,
     /// Of the function.
     path: String,
-    /// The function's name with an instance restored ahead and parked.
+    /// The name of the function that is parked when it is idle.
     parked: String,
     /// Kept open, as clients do; for warm invocations.
     kept: Option<Connection>,
@@ -68,22 +70,18 @@ impl Ours {
         })
     }
 
-    /// An instance that was restored ahead and frozen, on a fresh connection. When this returns the next one is parked, so that its restore
-    /// is in nobody's measurement.
+    /// An instance that was idle for a second and frozen then, on a fresh connection. It stays, and is parked again by the next round.
     async fn parked(&self) -> Result<Sample> {
-        let mut connection = Connection::open(self.port).await?;
-        self.until_parked(&mut connection).await?;
         let path = format!("/function/{}/", self.parked);
+        let mut connection = Connection::open(self.port).await?;
+        self.until_parked(&mut connection, &path).await?;
         let triggered = Instant::now();
         let mut fresh = Connection::open(self.port).await?;
         let answer = fresh.call(Method::GET, &path, &[]).await?;
         let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
         let answer = answer.of_function()?;
-        let start = answer.header(START).to_owned();
-        self.delete(&mut connection, answer.header(INSTANCE)).await?;
-        self.until_parked(&mut connection).await?;
-        if start != "parked" {
-            bail!("the instance was {start}, not parked");
+        if answer.header(START) != "parked" {
+            bail!("the instance was {}, not parked", answer.header(START));
         }
         Ok(Sample {
             ms,
@@ -91,18 +89,21 @@ impl Ours {
         })
     }
 
-    async fn until_parked(&self, connection: &mut Connection) -> Result<()> {
-        let deadline = Instant::now() + GONE_LIMIT;
+    /// Waits until an instance is parked, and none is in its place; makes one if there is none at all.
+    async fn until_parked(&self, connection: &mut Connection, path: &str) -> Result<()> {
+        let deadline = Instant::now() + PARKED_LIMIT;
         loop {
             let all = self.instances(connection).await?;
             let own: Vec<&InstanceInfo> = all.iter().filter(|i| i.function.as_str() == self.parked).collect();
-            if own.len() == 1 && own.iter().all(|i| i.state == InstanceState::Parked) {
+            if own.is_empty() {
+                connection.call(Method::GET, path, &[]).await?.of_function()?;
+            } else if own.iter().all(|i| i.state == InstanceState::Parked) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("no instance of {} is parked within {GONE_LIMIT:?}", self.parked);
+                bail!("no instance of {} is parked within {PARKED_LIMIT:?}", self.parked);
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 

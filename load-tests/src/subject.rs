@@ -13,7 +13,7 @@ pub(crate) enum Subject {
     Booted,
     /// Through the platform, in an instance restored from the snapshot.
     Restored,
-    /// Through the platform, in an instance that was restored ahead and frozen, and has served nothing yet.
+    /// Through the platform, in an instance that was idle and frozen.
     Parked,
     /// Through the platform, in an instance that is there.
     Warm,

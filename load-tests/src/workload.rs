@@ -77,7 +77,7 @@ impl Workload {
         Ok(path)
     }
 
-    /// The name of the same function with an instance restored ahead and parked.
+    /// The name of the same function, parked after a second without a request.
     pub(crate) fn parked_name(self) -> String {
         format!("{}-parked", self.name())
     }
@@ -86,7 +86,7 @@ impl Workload {
     pub(crate) fn prepare_parked(self, folder: &Path) -> Result<PathBuf> {
         let to = folder.with_file_name(self.parked_name());
         folder::copy(folder, &to)?;
-        folder::rename(&to, &self.parked_name(), &[("min_parked", "1"), ("park", "\"1h\"")])?;
+        folder::rename(&to, &self.parked_name(), &[("idle", "\"1s\""), ("park", "\"1h\"")])?;
         Ok(to)
     }
 
@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(manifest.memory.0, 320 << 20);
             assert_eq!(manifest.env["TOUCH_MIB"], "128");
             let parked = fs::read_to_string(workload.prepare_parked(&folder).unwrap().join("fn.toml")).unwrap();
-            assert_eq!(rekindle_wire::manifest::parse(&parked).unwrap().min_parked, 1);
+            assert_eq!(rekindle_wire::manifest::parse(&parked).unwrap().idle_ms, 1_000);
         }
     }
 }
