@@ -22,8 +22,8 @@ packages() {
         fail "cargo is $have_rust, and $wanted_rust or newer is needed: run 'rustup update stable', then this again"
     local wanted=() missing=() package
     # bindgen (userfaultfd) reads the kernel's headers; patchelf and mmdebstrap make CRIU's prefix and the runtimes;
-    # pip and npm install functions' dependencies at deploy; busybox and the rest are for tests.
-    wanted=(build-essential libclang-dev patchelf mmdebstrap debian-archive-keyring iproute2 python3 python3-pip zstd libjemalloc2)
+    # nft makes the rules of functions' networks; pip and npm install functions' dependencies at deploy; busybox and the rest are for tests.
+    wanted=(build-essential libclang-dev patchelf mmdebstrap debian-archive-keyring iproute2 nftables python3 python3-pip zstd libjemalloc2)
     command -v shellcheck > /dev/null || wanted+=(shellcheck)
     command -v curl > /dev/null || wanted+=(curl)
     # Node may come from elsewhere than Debian; then its npm does too.

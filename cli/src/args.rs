@@ -8,12 +8,14 @@ use rekindle_wire::FunctionName;
 
 mod codec;
 mod room;
+mod egress;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use codec::CodecArgs;
 pub(crate) use room::RoomArgs;
+pub(crate) use egress::EgressArgs;
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
 const EXAMPLES: &str = "\
@@ -198,6 +200,8 @@ pub(crate) struct UpArgs {
     pub(crate) traces: Option<String>,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
+    #[command(flatten, next_help_heading = "Network of functions")]
+    pub(crate) egress: EgressArgs,
 }
 
 /// `fn down`.
@@ -540,4 +544,6 @@ pub(crate) struct WorkerArgs {
     pub(crate) room: RoomArgs,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
+    #[command(flatten, next_help_heading = "Network of functions")]
+    pub(crate) egress: EgressArgs,
 }

@@ -83,6 +83,7 @@ impl Eager {
             criu: criu().parent().unwrap().to_owned(),
             tmp_bytes: TMPFS_BYTES,
             shm_bytes: TMPFS_BYTES,
+            resolv_conf: None,
         };
         let notes = CaptureNotes::read(images).unwrap();
         let outputs = [(); 2].map(|()| nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap());

@@ -7,6 +7,8 @@ use std::time::Duration;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 
+use crate::network::Egress;
+
 /// The environment variable that has CRIU write more to its logs. From 2 on, logs of restores are kept in
 /// `criu-logs` of the data directory.
 const CRIU_LOG_LEVEL: &str = "FN_CRIU_LOG_LEVEL";
@@ -50,6 +52,8 @@ pub struct WorkerConfig {
     pub dump_in_memory_bytes: u64,
     /// How much CRIU writes to its logs, 0 to 4.
     pub criu_log_level: i32,
+    /// The way out of sandboxes.
+    pub egress: Egress,
     /// Sandboxes kept ready, empty.
     pub empty_sandboxes: usize,
     /// How long an instance may take to boot.
@@ -93,6 +97,7 @@ impl WorkerConfig {
                 .ok()
                 .and_then(|v| v.parse().ok())
                 .unwrap_or(1),
+            egress: Egress::default(),
             empty_sandboxes: 8,
             boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),

@@ -31,6 +31,12 @@ const HOOK_LIMIT: Duration = Duration::from_secs(10);
 const HOOK_BODY_MAX: usize = 64 * 1024;
 /// How long the function may take to notice that its connections were closed.
 const QUIET_LIMIT: Duration = Duration::from_millis(500);
+/// The loopback's addresses as the kernel's tables have them: of IPv4, that as IPv6 has it, of IPv6.
+const LOOPBACKS: [&str; 3] = [
+    "0100007F:",
+    "0000000000000000FFFF00000100007F:",
+    "00000000000000000000000001000000:",
+];
 /// The image directory's descriptor in CRIU.
 const IMAGES_FD: i32 = 4;
 
@@ -172,7 +178,8 @@ pub async fn freeze(
     published.map_err(FreezeError::Publish)
 }
 
-/// Waits until no connection is open inside. What stays open is closed by CRIU in the restored instances.
+/// Waits until no connection of ours is open inside: they come over the loopback. What stays open, such as the function's to the
+/// outside, is closed by CRIU in the restored instances.
 async fn quiet(parts: &Parts) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
     let open = || {
@@ -181,9 +188,13 @@ async fn quiet(parts: &Parts) {
             .filter_map(|t| std::fs::read_to_string(t).ok())
             .any(|text| {
                 // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
-                text.lines()
-                    .skip(1)
-                    .any(|l| matches!(l.split_whitespace().nth(3), Some("01" | "08")))
+                text.lines().skip(1).any(|l| {
+                    let mut words = l.split_whitespace().skip(2);
+                    let is_ours = words
+                        .next()
+                        .is_some_and(|remote| LOOPBACKS.iter().any(|l| remote.starts_with(l)));
+                    is_ours && matches!(words.next(), Some("01" | "08"))
+                })
             })
     };
     let until = Instant::now() + QUIET_LIMIT;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`config`], [`worker`]: what it is given and what it holds.
-//! - [`sandbox`]: namespaces and the init inside; [`cgroup`]: limits.
+//! - [`sandbox`]: namespaces and the init inside; [`cgroup`]: limits; [`network`]: the way out.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
 //! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
 //! - [`metrics`]: what it measures.
@@ -29,6 +29,7 @@ pub mod invoke;
 pub mod layers;
 pub mod logs;
 pub mod metrics;
+pub mod network;
 pub mod prepare;
 pub mod restore;
 pub mod sandbox;

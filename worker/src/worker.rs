@@ -19,6 +19,7 @@ use crate::instance::Instance;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
+use crate::network::Network;
 use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::{MemoryFs, Snapshots};
 
@@ -40,6 +41,9 @@ pub enum StartError {
     /// Logs cannot be kept.
     #[error("open the logs")]
     Logs(#[source] crate::logs::LogError),
+    /// No way out of sandboxes.
+    #[error("set up the network of functions")]
+    Network(#[from] crate::network::RouterError),
     /// CRIU's bundle is incomplete.
     #[error("{} is missing; run `fn doctor`", .0.display())]
     Criu(PathBuf),
@@ -51,6 +55,8 @@ pub struct Worker {
     pub config: WorkerConfig,
     /// Control groups of this host.
     pub cgroups: Cgroups,
+    /// The way out of sandboxes, if there is one.
+    pub network: Option<Arc<Network>>,
     /// Sandboxes made ahead.
     pub pool: Arc<SandboxPool>,
     /// What functions write.
@@ -111,6 +117,10 @@ impl Worker {
             Ok(swept) => tracing::info!(?swept, "removed what a killed worker left"),
             Err(e) => tracing::warn!(error = %e, "cannot remove all that a killed worker left"),
         }
+        let network = match &config.egress {
+            egress if egress.enabled => Some(Arc::new(Network::start(egress.clone(), &config.cgroup_parent).await?)),
+            _ => None,
+        };
         let chunks =
             ChunkCache::open(&config.cache_dir.join("chunks"), config.chunk_cache_bytes).map_err(StartError::Chunks)?;
         let reader = Arc::new(RegionReader::new(config.store.clone(), chunks));
@@ -139,8 +149,10 @@ impl Worker {
                 cgroups.clone(),
                 config.init_binary.clone(),
                 config.criu_dir.clone(),
+                network.clone(),
                 config.empty_sandboxes,
             )),
+            network,
             cgroups,
             logs,
             index,
@@ -187,9 +199,15 @@ impl Worker {
         for instance in self.all_instances() {
             instance.stop("the worker is shutting down").await;
         }
-        let pool = Arc::clone(&self.pool);
+        let (pool, network) = (Arc::clone(&self.pool), self.network.clone());
+        let close = move || {
+            pool.close();
+            if let Some(network) = network {
+                network.stop();
+            }
+        };
         // It does not panic; the runtime going down is the only other way to fail.
-        let _ = tokio::task::spawn_blocking(move || pool.close()).await;
+        let _ = tokio::task::spawn_blocking(close).await;
     }
 
     /// CRIU's kernel probe, to be put into each sandbox: a descriptor to read it from its start.

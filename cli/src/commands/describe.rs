@@ -49,6 +49,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
                 show::duration(m.park())
             );
         }
+        println!("network    {}", m.network.as_str());
         if let Some(snapshot) = &shown.snapshot {
             println!("snapshot   {}", snapshot_line(snapshot));
         }

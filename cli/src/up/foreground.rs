@@ -142,6 +142,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         criu: args.criu.as_deref(),
         room: args.room,
         codec: args.codec,
+        egress: args.egress.egress(Vec::new()),
     })?;
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));
     let client = Client::with_token(&format!("http://{scheduler_address}"), &secrets.cluster_token)?;

@@ -31,6 +31,8 @@ pub(crate) struct Swept {
 /// Removes what a platform with this layout left. It must not be running.
 pub(crate) fn sweep(layout: &Layout) -> Result<Swept> {
     let swept = sweep_cgroups_of(layout)?;
+    // Its other networks ended with its last process.
+    rekindle_worker::network::sweep(&layout.cgroup);
     // Mounted only inside the platform's mount namespace: out here it is a plain, empty directory.
     match fs::remove_dir_all(layout.worker_run()) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {

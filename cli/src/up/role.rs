@@ -12,6 +12,7 @@ use rekindle_gateway::KeyHash;
 use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
 use rekindle_worker::WorkerConfig;
+use rekindle_worker::network::Egress;
 use tokio::net::TcpListener;
 
 use super::layout::{Layout, make_private};
@@ -97,6 +98,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             criu: args.criu.as_deref(),
             room: args.room,
             codec: args.codec,
+            egress: args.egress.egress(control(&args.scheduler, &endpoint)),
         })?;
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())
@@ -151,6 +153,18 @@ pub(super) fn collecting(args: &CollectingArgs) -> rekindle_scheduler::Collectin
     }
 }
 
+/// The parts of the cluster that no function may reach: the scheduler, and the object store where it is named by its address (one
+/// with a name may be a cloud's, which functions use as well).
+fn control(scheduler: &str, endpoint: &str) -> Vec<String> {
+    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+    let (store, _path) = rest.split_once('/').unwrap_or((rest, ""));
+    let named = store.parse::<SocketAddr>().is_ok();
+    let scheduler = scheduler.trim_start_matches("http://").to_owned();
+    std::iter::once(scheduler)
+        .chain(named.then(|| store.to_owned()))
+        .collect()
+}
+
 /// What a worker's configuration is made of.
 pub(super) struct WorkerSettings<'a> {
     pub(super) layout: &'a Layout,
@@ -164,6 +178,7 @@ pub(super) struct WorkerSettings<'a> {
     pub(super) criu: Option<&'a Path>,
     pub(super) room: RoomArgs,
     pub(super) codec: CodecArgs,
+    pub(super) egress: Egress,
 }
 
 /// A worker's configuration with the usual limits.
@@ -178,6 +193,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         criu,
         room,
         codec,
+        egress,
     } = settings;
     let criu = match doctor::find_criu(criu) {
         Ok(found) => found,
@@ -195,6 +211,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     config.cgroup_parent = layout.cgroup.clone();
     config.criu_dir = criu.path.parent().unwrap_or(Path::new("/")).to_owned();
     config.codec = codec.codec();
+    config.egress = egress;
     if let Some(bound) = codec.dump_in_memory {
         config.dump_in_memory_bytes = bound.0;
     }

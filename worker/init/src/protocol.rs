@@ -49,6 +49,8 @@ pub struct Setup {
     pub tmp_bytes: u64,
     /// Size limit of `/dev/shm`, bytes.
     pub shm_bytes: u64,
+    /// What `/etc/resolv.conf` says, if not what the root filesystem has.
+    pub resolv_conf: Option<String>,
 }
 
 /// A process to start with the function's (few) rights. Beside it: standard output, standard error.

@@ -4,6 +4,7 @@
 //! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
 //! /app       the function's files, read-only                 /dev    null zero full random urandom, fd, shm
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU and its probe cache
+//! /etc/resolv.conf  the platform's name server, where there is a way out
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -122,6 +123,9 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
         .open(LAST_PID)
         .map_err(|e| RootfsError::Make(PathBuf::from(LAST_PID), e))?;
     mask_proc()?;
+    if let Some(text) = &setup.resolv_conf {
+        name_servers(text)?;
+    }
     Ok(last_pid)
 }
 
@@ -156,6 +160,20 @@ fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {
         QUIET | MsFlags::MS_NOEXEC,
         &format!("mode=1777,size={shm_bytes},nr_inodes=4096"),
     )
+}
+
+/// Has programs ask the name servers of `text`.
+fn name_servers(text: &str) -> Result<(), RootfsError> {
+    let file = Path::new("/run/.resolv.conf");
+    fs::write(file, text)
+        .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o444)))
+        .map_err(|e| RootfsError::Make(file.to_owned(), e))?;
+    let over = Path::new("/etc/resolv.conf");
+    // An older root filesystem may lack it, and cannot be written.
+    if over.exists() {
+        bind_read_only("resolv.conf", file, over, QUIET | MsFlags::MS_NOEXEC)?;
+    }
+    Ok(())
 }
 
 fn mask_proc() -> Result<(), RootfsError> {

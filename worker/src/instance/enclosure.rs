@@ -10,10 +10,12 @@ use rekindle_init::causes::chain;
 use rekindle_init::protocol::{CRIU_DIR, Setup};
 use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
 use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
 use crate::cgroup::{Cgroup, Limits};
+use crate::network::resolv_conf;
 use crate::sandbox::Sandbox;
 use crate::sandbox::pool::Empty;
 use crate::snapshots::PipeNote;
@@ -95,6 +97,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
     let Empty {
         mut cgroup,
         sandbox,
+        link,
         criu,
         outputs: [stdout, stderr],
     } = empty;
@@ -105,6 +108,11 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
     // Where the kernel renames no groups (v2) this is the only place that tells whose a group is.
     tracing::info!(instance = %instance.id, group = cgroup.name(), "took a sandbox");
     instance.starts_in(&sandbox)?;
+    let egress = spec.manifest.network == Network::Egress;
+    if let (false, Some(network), Some(link)) = (egress, &worker.network, link) {
+        let detached = network.detach(link).await;
+        detached.map_err(|e| unavailable("take the sandbox off the network", &e))?;
+    }
     let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
     let enclosure = Enclosure {
         sandbox,
@@ -119,6 +127,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
         criu: worker.config.criu_dir.clone(),
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: shm_limit(spec),
+        resolv_conf: (egress && worker.network.is_some()).then(resolv_conf),
     };
     enclosure
         .sandbox

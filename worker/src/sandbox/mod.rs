@@ -110,6 +110,11 @@ impl Sandbox {
             .map(drop)
     }
 
+    /// Its network namespace.
+    pub fn network(&self) -> Arc<NetworkNamespace> {
+        Arc::clone(&self.network)
+    }
+
     /// Init's process id on the host.
     pub fn init_pid(&self) -> Pid {
         self.init

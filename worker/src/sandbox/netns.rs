@@ -1,22 +1,38 @@
-//! Ways into a sandbox's network: a socket keeps the namespace it was made in, so a thread enters the namespace, makes the
-//! socket and returns. No veth, no bridge.
+//! Network namespaces: a socket keeps the namespace it was made in, so a thread enters the namespace, makes the socket and
+//! returns. That is the way in for requests, and for all that is set up inside.
 
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::unistd::Pid;
 use tokio::net::{TcpSocket, TcpStream};
 
-/// A sandbox's network namespace.
+/// The calling thread's.
+const CURRENT: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace that is not the worker's own.
 #[derive(Debug)]
 pub struct NetworkNamespace {
     inside: File,
     ours: File,
+}
+
+/// Returns to the worker's namespace when dropped.
+struct Return<'a>(&'a File);
+
+impl Drop for Return<'_> {
+    fn drop(&mut self) {
+        if let Err(e) = setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET) {
+            // A thread that goes on in a function's network would serve others from there.
+            tracing::error!(error = %e, "cannot return from another network; giving up");
+            std::process::abort();
+        }
+    }
 }
 
 impl NetworkNamespace {
@@ -27,25 +43,54 @@ impl NetworkNamespace {
     pub fn of(pid: Pid) -> io::Result<Self> {
         Ok(Self {
             inside: File::open(format!("/proc/{pid}/ns/net"))?,
-            ours: File::open("/proc/thread-self/ns/net")?,
+            ours: File::open(CURRENT)?,
         })
     }
 
-    /// A TCP socket in the namespace. Blocks for some microseconds; the calling thread is back in its own namespace after.
-    fn socket(&self) -> io::Result<OwnedFd> {
+    /// A new one with a loopback that is down. It ends with this value and the sockets made in it.
+    ///
+    /// # Errors
+    /// When the kernel makes none.
+    pub fn make() -> io::Result<Self> {
+        let ours = File::open(CURRENT)?;
+        // The thread ends there and never comes back.
+        let made = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            File::open(CURRENT)
+        });
+        let inside = made
+            .join()
+            .map_err(|_| io::Error::other("the thread that makes a network namespace panicked"))??;
+        Ok(Self { inside, ours })
+    }
+
+    /// Does something in the namespace, on the calling thread, which is back in its own after.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn within<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
         setns(self.inside.as_fd(), CloneFlags::CLONE_NEWNET)?;
-        let made = socket(
-            AddressFamily::Inet,
-            SockType::Stream,
-            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
-            None,
-        );
-        if let Err(e) = setns(self.ours.as_fd(), CloneFlags::CLONE_NEWNET) {
-            // A thread that goes on in a function's network would serve others from there.
-            tracing::error!(error = %e, "cannot return from a sandbox's network; giving up");
-            std::process::abort();
-        }
-        Ok(made?)
+        let _return = Return(&self.ours);
+        Ok(act())
+    }
+
+    /// A TCP socket in the namespace. Blocks for some microseconds.
+    fn socket(&self) -> io::Result<OwnedFd> {
+        let made = self.within(|| {
+            socket(
+                AddressFamily::Inet,
+                SockType::Stream,
+                SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+                None,
+            )
+        });
+        Ok(made??)
+    }
+}
+
+impl AsFd for NetworkNamespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inside.as_fd()
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::{Sandbox, SandboxError};
 use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits};
+use crate::network::{Network, RouterError, SandboxLink};
 
 /// The descriptors at which CRIU has the write ends of the output pipes.
 pub const OUTPUT_FDS: [i32; 2] = [4, 5];
@@ -42,6 +43,9 @@ pub enum PoolError {
     /// No sandbox.
     #[error("make the sandbox")]
     Sandbox(#[source] SandboxError),
+    /// No way out.
+    #[error("link the sandbox to the network")]
+    Network(#[source] RouterError),
     /// No pipes for what the function will write.
     #[error("make the output pipes")]
     Pipes(#[source] std::io::Error),
@@ -57,6 +61,8 @@ pub enum PoolError {
 pub struct Empty {
     /// Its walls.
     pub sandbox: Arc<Sandbox>,
+    /// Its link to the network, where the worker has one.
+    pub link: Option<SandboxLink>,
     /// Its limits, still those of an empty one.
     pub cgroup: Cgroup,
     /// A CRIU inside, waiting; it has the write ends of `outputs` at [`OUTPUT_FDS`]. Ends when this is dropped.
@@ -70,6 +76,7 @@ pub struct SandboxPool {
     cgroups: Cgroups,
     init_binary: PathBuf,
     criu_dir: PathBuf,
+    network: Option<Arc<Network>>,
     size: usize,
     ready: Mutex<Vec<Empty>>,
     taken: Notify,
@@ -95,11 +102,18 @@ pub struct PoolCounts {
 
 impl SandboxPool {
     /// An empty pool that keeps `size` sandboxes once [`Self::keep_filled`] runs.
-    pub fn new(cgroups: Cgroups, init_binary: PathBuf, criu_dir: PathBuf, size: usize) -> Self {
+    pub fn new(
+        cgroups: Cgroups,
+        init_binary: PathBuf,
+        criu_dir: PathBuf,
+        network: Option<Arc<Network>>,
+        size: usize,
+    ) -> Self {
         Self {
             cgroups,
             init_binary,
             criu_dir,
+            network,
             size,
             ready: Mutex::default(),
             taken: Notify::new(),
@@ -162,13 +176,19 @@ impl SandboxPool {
             .map_err(PoolError::Criu)?;
         drop(theirs);
         // Only when it answers has it found all its libraries, whose paths end when the sandbox is furnished.
-        let answered = tokio::task::spawn_blocking(move || criu.version(CRIU_LIMIT).map(|_| criu)).await;
+        let answered = tokio::task::spawn_blocking(move || criu.version(CRIU_LIMIT).map(|_| criu));
+        let link = match &self.network {
+            Some(network) => Some(network.attach(sandbox.network()).await.map_err(PoolError::Network)?),
+            None => None,
+        };
         let criu = answered
+            .await
             .map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?
             .map_err(PoolError::Silent)?;
         Ok(Empty {
             cgroup,
             sandbox,
+            link,
             criu,
             outputs,
         })

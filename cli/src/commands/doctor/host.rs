@@ -44,6 +44,7 @@ pub(super) fn checks() -> Vec<Check> {
         criu_cache(),
         seccomp(),
         kvm(),
+        egress(),
     ]
 }
 
@@ -242,6 +243,18 @@ fn seccomp() -> Check {
             format!("without {}", lacking.join(", ")),
             "use a kernel with CONFIG_SECCOMP_FILTER",
         )
+    }
+}
+
+/// A link, routes, rules: made for real, in namespaces that end with the attempt.
+fn egress() -> Check {
+    match rekindle_worker::network::prove() {
+        Ok(()) => Check::ok("way out of functions", "veth, nftables, NAT"),
+        Err(e) => Check::weaker(
+            "way out of functions",
+            format!("{:#}", anyhow::Error::new(e)),
+            "install the package nftables (a kernel with CONFIG_VETH, CONFIG_NF_TABLES, CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_FIB_INET, CONFIG_NFT_CONNLIMIT), or start the worker with --egress off: functions then reach nothing",
+        ),
     }
 }
 

@@ -64,6 +64,9 @@ pub struct Manifest {
     pub tmp: ByteSize,
     /// Whether to snapshot it after warm-up.
     pub snapshot: bool,
+    /// What it reaches of the network.
+    #[serde(default)]
+    pub network: Network,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Requests sent before the snapshot is taken.
@@ -126,6 +129,27 @@ impl Base {
             Self::Base => "base",
             Self::Python => "python",
             Self::Node => "node",
+        }
+    }
+}
+
+/// What a function reaches of the network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// The world, but neither the host nor what is private.
+    #[default]
+    Egress,
+    /// Its own loopback.
+    None,
+}
+
+impl Network {
+    /// Its name in `fn.toml`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Egress => "egress",
+            Self::None => "none",
         }
     }
 }
@@ -193,6 +217,7 @@ struct Raw {
     min_parked: Option<Spanned<u64>>,
     tmp: Option<Spanned<String>>,
     snapshot: Option<bool>,
+    network: Option<Spanned<String>>,
     #[serde(default)]
     env: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
@@ -289,6 +314,7 @@ impl Checker<'_> {
             min_parked,
             tmp,
             snapshot: raw.snapshot.unwrap_or(true),
+            network: self.network(raw.network)?,
             env: self.env(raw.env)?,
             warmup: self.warmup(raw.warmup)?,
             hooks: self.hooks(raw.runtime, raw.hooks)?,
@@ -357,6 +383,19 @@ impl Checker<'_> {
             ),
             (Runtime::Python, None) => Ok(Base::Python),
             (Runtime::Node, None) => Ok(Base::Node),
+        }
+    }
+
+    fn network(&self, value: Option<Spanned<String>>) -> Result<Network, ManifestError> {
+        match value.as_ref().map(|v| (v.get_ref().as_str(), v.span())) {
+            None | Some(("egress", _)) => Ok(Network::Egress),
+            Some(("none", _)) => Ok(Network::None),
+            Some((other, span)) => self.refuse(
+                Some(span),
+                format!(
+                    "network = \"{other}\" is not known: use \"egress\" (the world, but nothing private) or \"none\" (its own loopback)"
+                ),
+            ),
         }
     }
 

@@ -13,6 +13,7 @@ fn the_shortest_manifest_gets_defaults_that_start() {
     assert_eq!(manifest.memory, ByteSize(256 << 20));
     assert_eq!(manifest.timeout(), Duration::from_secs(30));
     assert!(manifest.snapshot);
+    assert_eq!(manifest.network, Network::Egress);
 }
 
 #[test]
@@ -33,6 +34,7 @@ park = "10m"
 min_parked = 0
 tmp = "16MiB"
 snapshot = false
+network = "none"
 [env]
 MODE = "x"
 [[warmup]]
@@ -50,6 +52,7 @@ command = "make"
     .unwrap();
     assert_eq!(manifest.command, ["./server", "-v"]);
     assert_eq!((manifest.idle_ms, manifest.park_ms), (90_000, 600_000));
+    assert_eq!(manifest.network, Network::None);
     assert_eq!(manifest.warmup[0].method, "GET");
     assert_eq!(manifest.hooks.before_snapshot.as_deref(), Some("/freeze"));
     assert_eq!(manifest.build_command.as_deref(), Some("make"));
@@ -78,6 +81,7 @@ fn impossible_limits_are_refused_with_line_and_range() {
         ("min_parked = 5000", "0 to 1000"),
         ("park = \"8d\"", "\"0s\" to"),
         ("base = \"node\"", "remove the line"),
+        ("network = \"all\"", "\"egress\""),
         ("command = [\"x\"]", "entry = \"file.function\""),
         ("env = { PORT = \"1\" }", "set by the platform"),
         ("env = { \"a b\" = \"1\" }", "letters, digits"),

@@ -1,0 +1,330 @@
+//! What functions reach of the network: the world and its names, and neither the host nor anything private. On a host and in a
+//! world of the test's own.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use rekindle_e2e::world::{self, ECHO, HOST, HOST_OTHER, HOST6, PRIVATE, PRIVATE6, WORLD, WORLD6};
+use rekindle_e2e::{Answer, Client, Folder, Options, Platform, shared, until};
+use serde_json::{Value, json};
+
+/// Does what it is asked for, and tells what came of it.
+const PROBE: &str = r#"
+import errno, json, os, socket, time
+held, opened = [], None
+if "OPENS" in os.environ:
+    # Before the snapshot.
+    opened = socket.create_connection((os.environ["OPENS"], 7777), timeout=5)
+    opened.sendall(b"before")
+    opened.recv(100)
+
+def attempt(step):
+    kind, host, port = step["kind"], step.get("host"), step.get("port")
+    if kind == "names":
+        return sorted({a[4][0] for a in socket.getaddrinfo(host, 80, type=socket.SOCK_STREAM)})
+    if kind == "interfaces":
+        return sorted(name for _, name in socket.if_nameindex())
+    if kind == "spoof":
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+            return "bound"
+    if kind == "opened":
+        opened.settimeout(5)
+        opened.sendall(b"again")
+        return opened.recv(100).decode()
+    if kind == "opened-reads":
+        opened.settimeout(5)
+        return opened.recv(100).decode()
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+    sock.settimeout(step.get("timeout", 10))
+    try:
+        sock.connect((host, port))
+        sock.sendall(b"ping")
+        got = sock.recv(100).decode()
+        if kind == "hold":
+            held.append(sock)
+        return got
+    finally:
+        if kind != "hold":
+            sock.close()
+
+def handler(event, context):
+    out = []
+    for step in json.loads(event["body"]):
+        started = time.monotonic()
+        try:
+            result = {"got": attempt(step)}
+        except socket.gaierror as error:
+            result = {"error": f"name: {error}"}
+        except TimeoutError:
+            result = {"error": "timeout"}
+        except OSError as error:
+            result = {"error": errno.errorcode.get(error.errno, str(error))}
+        out.append(result | {"s": time.monotonic() - started})
+        if step.get("last") and "error" in result:
+            break
+    return out
+"#;
+
+/// The errors by which a program learns at once that it may not.
+const AT_ONCE: [&str; 4] = ["ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "EACCES"];
+
+static DEPLOYED: LazyLock<()> = LazyLock::new(|| {
+    shared().deploy(&Folder::python("probe", "", PROBE));
+    shared().deploy(&Folder::python("closed", "network = \"none\"", PROBE));
+});
+
+fn deployed() -> &'static Platform {
+    world::enter();
+    LazyLock::force(&DEPLOYED);
+    shared()
+}
+
+#[track_caller]
+fn ask(client: &Client, start: &str, function: &str, steps: &[Value]) -> (Answer, Vec<Value>) {
+    let answer = client
+        .admin("POST", &format!("/function/{function}/"))
+        .header("x-fn-force-start", start)
+        .header("content-type", "application/json")
+        .body(Value::from(steps).to_string())
+        .send()
+        .ok();
+    assert_eq!(answer.start(), start);
+    let all = answer.json().as_array().unwrap().clone();
+    (answer, all)
+}
+
+fn tcp(host: &str, port: u16) -> Value {
+    json!({"kind": "tcp", "host": host, "port": port})
+}
+
+fn udp(host: &str, port: u16) -> Value {
+    json!({"kind": "udp", "host": host, "port": port})
+}
+
+#[test]
+fn a_function_reaches_the_world_and_its_names_booted_or_restored() {
+    let platform = deployed();
+    let steps = [
+        tcp(WORLD, ECHO),
+        udp(WORLD, ECHO),
+        tcp(WORLD6, ECHO),
+        udp(WORLD6, ECHO),
+        json!({"kind": "names", "host": "a.name.test"}),
+        json!({"kind": "names", "host": "a.name.nowhere"}),
+        tcp("a.name.test", ECHO),
+    ];
+    for start in ["booted", "restored"] {
+        let (_, got) = ask(platform, start, "probe", &steps);
+        for (step, host) in [(0, HOST), (1, HOST), (2, HOST6), (3, HOST6)] {
+            // The host's address: the sandbox's own goes no further than the router.
+            assert_eq!(got[step]["got"], format!("ping from {host}"), "{start} {}", got[step]);
+        }
+        assert_eq!(got[4]["got"], json!([WORLD, WORLD6]), "{start} {}", got[4]);
+        assert!(got[5]["error"].as_str().unwrap().starts_with("name: "), "{}", got[5]);
+        assert_eq!(got[6]["got"], format!("ping from {HOST}"));
+    }
+}
+
+#[test]
+fn neither_the_host_nor_anything_private_is_reached_and_the_refusal_comes_at_once() {
+    let platform = deployed();
+    let open = world::listen_on_host();
+    let uplink = uplink_address();
+    let mut steps = Vec::new();
+    // Every address the host has, with a service that listens on all of them, and the platform's own port.
+    for host in [HOST, HOST_OTHER, HOST6, &uplink] {
+        for port in [open, platform.port()] {
+            steps.extend([tcp(host, port), udp(host, port)]);
+        }
+    }
+    // Private networks, metadata, multicast, broadcast; those in the world would answer.
+    for host in PRIVATE.iter().chain(&[PRIVATE6]) {
+        steps.extend([tcp(host, ECHO), udp(host, ECHO)]);
+    }
+    for host in ["240.0.0.1", "::ffff:10.9.9.9", "2002:a09:909::1", "64:ff9b::a09:909"] {
+        steps.push(udp(host, ECHO));
+    }
+    // The kernel sends no errors about what is for many: it is dropped, and nothing comes back.
+    for host in ["224.0.0.1", "198.51.100.255", "ff02::1"] {
+        steps.push(json!({"kind": "udp", "host": host, "port": ECHO, "timeout": 0.3}));
+    }
+    // The gateway has nothing but names; other sandboxes, by the addresses the router knows them by.
+    steps.extend([tcp("198.18.0.1", 80), udp("198.18.0.1", ECHO)]);
+    let other = ask(platform, "restored", "probe", &[]).0;
+    assert!(!other.instance().is_empty());
+    steps.extend((0..24).map(|n| tcp(&format!("198.18.1.{n}"), 8080)));
+    for start in ["booted", "restored"] {
+        let (_, got) = ask(platform, start, "probe", &steps);
+        for (step, got) in steps.iter().zip(&got) {
+            let error = got["error"].as_str().unwrap_or_else(|| panic!("{start} {step}: {got}"));
+            let for_many = step.get("timeout").is_some() && ["timeout", "EACCES", "EINVAL"].contains(&error);
+            let quick = AT_ONCE.contains(&error) || for_many;
+            assert!(quick, "{start} {step}: {got}");
+        }
+    }
+}
+
+#[test]
+fn without_a_network_there_is_a_loopback_and_nothing_else() {
+    let platform = deployed();
+    let steps = [
+        tcp(WORLD, ECHO),
+        udp(WORLD6, ECHO),
+        udp("198.18.0.1", 53),
+        json!({"kind": "names", "host": "a.name.test"}),
+        json!({"kind": "interfaces"}),
+    ];
+    for start in ["booted", "restored"] {
+        let (_, got) = ask(platform, start, "closed", &steps);
+        for got in &got[..3] {
+            assert_eq!(got["error"], "ENETUNREACH", "{start}: {got}");
+        }
+        assert!(got[3]["error"].as_str().unwrap().starts_with("name: "), "{}", got[3]);
+        assert_eq!(got[4]["got"], json!(["lo"]));
+    }
+}
+
+#[test]
+fn a_connection_that_was_open_at_the_snapshot_is_closed_in_its_copies_and_stays_in_the_original() {
+    let platform = deployed();
+    let env = format!("[env]\nOPENS = \"{WORLD}\"");
+    platform.deploy(&Folder::python("holder", &env, PROBE));
+    // It reads the end at once, and cannot write; what it opens anew works.
+    let steps = [
+        json!({"kind": "opened-reads"}),
+        json!({"kind": "opened"}),
+        tcp(WORLD, ECHO),
+    ];
+    let (_, got) = ask(platform, "restored", "holder", &steps);
+    assert_eq!(got[0]["got"], "", "{got:?}");
+    assert_eq!(got[1]["error"], "EPIPE", "{got:?}");
+    assert_eq!(got[2]["got"], format!("ping from {HOST}"));
+    let (_, got) = ask(platform, "booted", "holder", &[json!({"kind": "opened"})]);
+    assert_eq!(got[0]["got"], format!("again from {HOST}"));
+}
+
+#[test]
+fn what_an_instance_opens_is_limited_and_another_s_share_is_not() {
+    world::enter();
+    let mut options = Options::default();
+    let limits = [
+        "--egress-connections",
+        "30",
+        "--egress-new-connections",
+        "40",
+        "--egress-allow",
+        "10.9.9.0/24",
+    ];
+    options.args.extend(limits.map(str::to_owned));
+    let platform = Platform::start_with(options);
+    platform.deploy(&Folder::python("probe", "concurrency = 1", PROBE));
+    let hold = json!({"kind": "hold", "host": WORLD, "port": ECHO});
+    let (first, got) = ask(&platform, "restored", "probe", &vec![hold.clone(); 60]);
+    let open = got.iter().filter(|g| g["got"] == format!("ping from {HOST}")).count();
+    assert_eq!(open, 30, "{got:?}");
+    assert!(got[30..].iter().all(|g| g["error"] == "ECONNREFUSED"), "{got:?}");
+    // Its neighbour has a share of its own; of many a second, some are refused.
+    let (second, got) = ask(&platform, "restored", "probe", &vec![udp(WORLD, ECHO); 29]);
+    assert_ne!(first.instance(), second.instance());
+    assert!(got.iter().all(|g| g["got"] == format!("ping from {HOST}")), "{got:?}");
+    let (_, got) = ask(&platform, "restored", "probe", &vec![tcp(WORLD, ECHO); 600]);
+    assert!(
+        got.iter().any(|g| g["error"] == "ECONNREFUSED"),
+        "600 connections at once: none was refused"
+    );
+    assert!(got.iter().any(|g| g["got"] == format!("ping from {HOST}")));
+    // What the operator allows is reached, and nothing beside it.
+    let steps = [
+        tcp("10.9.9.9", ECHO),
+        tcp("192.168.9.9", ECHO),
+        tcp(HOST, platform.port()),
+    ];
+    let (_, got) = ask(&platform, "restored", "probe", &steps);
+    assert_eq!(got[0]["got"], format!("ping from {HOST}"), "{got:?}");
+    assert_eq!(
+        (&got[1]["error"], &got[2]["error"]),
+        (&json!("ECONNREFUSED"), &json!("ECONNREFUSED"))
+    );
+}
+
+#[test]
+fn a_killed_worker_leaves_nothing_after_the_next_start_and_a_stopped_one_nothing_at_all() {
+    world::enter();
+    let before = left_on_host();
+    let mut platform = Platform::start();
+    platform.deploy(&Folder::python(
+        "probe",
+        "memory = \"32MiB\"\nmax_instances = 300\nidle = \"1s\"",
+        PROBE,
+    ));
+    // Two hundred instances come and go.
+    for _ in 0..200 {
+        let (_, got) = ask(&platform, "restored", "probe", &[udp(WORLD, ECHO)]);
+        assert_eq!(got[0]["got"], format!("ping from {HOST}"));
+    }
+    platform.until_gone("probe", Duration::from_secs(60));
+    until("links of the ready sandboxes only", Duration::from_secs(60), || {
+        let links = router_links(platform.pid());
+        (links <= 8).then_some(links)
+    });
+    platform.kill9();
+    until(
+        "the interface of the killed worker gone",
+        Duration::from_secs(20),
+        || {
+            let now = left_on_host();
+            (now.0 == before.0).then_some(())
+        },
+    );
+    platform.restart();
+    let (_, got) = ask(&platform, "restored", "probe", &[tcp(WORLD, ECHO)]);
+    assert_eq!(got[0]["got"], format!("ping from {HOST}"));
+    let during = left_on_host();
+    assert_eq!(during.0.len(), before.0.len() + 1, "one interface: {during:?}");
+    assert_eq!(during.1.len(), before.1.len() + 1, "one table: {during:?}");
+    platform.stop();
+    assert_eq!(left_on_host(), before);
+}
+
+/// Interfaces and tables of workers on the host. Other tests' platforms have some too.
+fn left_on_host() -> (Vec<String>, Vec<String>) {
+    let mut interfaces: Vec<String> = world::on_host("ip", &["-o", "link"])
+        .lines()
+        .filter_map(|l| Some(l.split(": ").nth(1)?.split('@').next()?.to_owned()))
+        .filter(|name| name.starts_with("rk"))
+        .collect();
+    let mut tables: Vec<String> = world::on_host("nft", &["list", "tables"])
+        .lines()
+        .filter(|l| l.contains("rekindle"))
+        .map(str::to_owned)
+        .collect();
+    interfaces.sort();
+    tables.sort();
+    (interfaces, tables)
+}
+
+/// An address that the host has on a link to a router.
+fn uplink_address() -> String {
+    let addresses = world::on_host("ip", &["-o", "-4", "addr"]);
+    let line = addresses.lines().find(|l| l.contains(": rk")).unwrap();
+    let address = line.split_whitespace().nth(3).unwrap();
+    address.split('/').next().unwrap().to_owned()
+}
+
+/// How many links to sandboxes the router of the platform with this process has.
+fn router_links(pid: i32) -> usize {
+    let mut most = 0;
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+        let is_network = std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("net:["));
+        if is_network {
+            let links = world::interfaces(entry.path().to_str().unwrap());
+            if links.contains(": out@") {
+                most = most.max(links.lines().filter(|l| l.contains(": s")).count());
+            }
+        }
+    }
+    most
+}
