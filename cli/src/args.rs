@@ -7,15 +7,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 
 mod codec;
-mod room;
 mod egress;
+mod room;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use codec::CodecArgs;
-pub(crate) use room::RoomArgs;
 pub(crate) use egress::EgressArgs;
+pub(crate) use room::RoomArgs;
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
 const EXAMPLES: &str = "\

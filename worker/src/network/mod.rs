@@ -25,7 +25,7 @@ mod router;
 mod rules;
 mod settings;
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
@@ -87,10 +87,12 @@ impl Network {
             host::clean(&planned);
             let ipv6 = egress.ipv6 || host::forwards6();
             let control = addresses(&egress.control);
+            let own = own_addresses();
             let exceptions = Exceptions {
                 allow: &egress.allow,
                 refuse: &egress.refuse,
                 control: &control,
+                host: &own,
                 ipv6,
             };
             let router = Router::make(&planned, &exceptions, egress.limits)?;
@@ -142,6 +144,21 @@ impl Network {
         self.name_server.abort();
         host::clean(&self.uplink);
     }
+}
+
+/// The host's addresses that can be reached from elsewhere, as they are now.
+fn own_addresses() -> Vec<IpAddr> {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    let address = |a: nix::sys::socket::SockaddrStorage| {
+        let four = a.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        four.or_else(|| a.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    };
+    let mut own: Vec<IpAddr> = all.filter_map(|i| address(i.address?)).collect();
+    own.sort();
+    own.dedup();
+    own
 }
 
 /// The addresses behind names of the cluster's parts. One that cannot be found now is most likely private, and refused anyway.

@@ -8,7 +8,7 @@
 //! (which networks), the host's (none of the host's own addresses, whatever they are).
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -31,6 +31,8 @@ pub(super) struct Exceptions<'a> {
     pub refuse: &'a [IpNet],
     /// Single ports that may not.
     pub control: &'a [SocketAddr],
+    /// The host's addresses now. The host refuses all it has at any time; but its errors are few a second, and the router's are not.
+    pub(super) host: &'a [IpAddr],
     /// Whether IPv6 leads anywhere.
     pub ipv6: bool,
 }
@@ -44,6 +46,10 @@ pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
     };
     if !exceptions.ipv6 {
         line("meta nfproto ipv6 goto refuse".to_owned());
+    }
+    for address in exceptions.host {
+        let family = if address.is_ipv4() { "ip" } else { "ip6" };
+        line(format!("{family} daddr {address} goto refuse"));
     }
     for port in exceptions.control {
         let family = if port.is_ipv4() { "ip" } else { "ip6" };
@@ -155,4 +161,54 @@ table inet {table} {{
 pub(super) fn no_host(uplink: &Uplink) -> String {
     let table = &uplink.table;
     format!("add table inet {table}\ndelete table inet {table}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_and_the_cluster_are_refused_before_anything_is_allowed() {
+        let allow = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        let refuse = ["10.9.0.7/16".parse().unwrap()];
+        let control = ["10.1.1.1:8081".parse().unwrap()];
+        let host = ["10.2.2.2".parse().unwrap(), "fe80::1".parse().unwrap()];
+        let document = router(&Exceptions {
+            allow: &allow,
+            refuse: &refuse,
+            control: &control,
+            host: &host,
+            ipv6: true,
+        });
+        let at = |part: &str| document.find(part).unwrap_or_else(|| panic!("{part} in {document}"));
+        let allowed = at("ip daddr 10.0.0.0/8 accept");
+        for first in [
+            "ip daddr 10.2.2.2 goto refuse",
+            "ip6 daddr fe80::1 goto refuse",
+            "ip daddr 10.1.1.1 meta l4proto { tcp, udp } th dport 8081 goto refuse",
+            "ip daddr 10.9.0.0/16 goto refuse",
+        ] {
+            assert!(at(first) < allowed, "{first}");
+        }
+        assert!(allowed < at("ip6 daddr fd00::/8 accept") && allowed < at(REFUSED4));
+        assert!(!document.contains("nfproto ipv6"));
+        assert!(router(&Exceptions::default()).contains("meta nfproto ipv6 goto refuse"));
+    }
+
+    #[test]
+    fn a_host_that_forwarded_before_is_not_kept_from_it() {
+        let uplink = Uplink::of("rekindle");
+        assert!(host(&uplink, true).contains("chain guard"));
+        assert!(!host(&uplink, false).contains("chain guard"));
+    }
+
+    /// Whatever the rules say: the kernel and this version of `nft` take them, and the messages of a sandbox's filter.
+    #[test]
+    fn a_whole_network_can_be_set_up() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: only root makes networks");
+            return;
+        }
+        super::super::prove().unwrap();
+    }
 }
