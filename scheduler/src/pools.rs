@@ -25,7 +25,9 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             fleet, catalog, pools, ..
         } = &mut *memory;
         let now = scheduler.now();
-        pools.keep(|function, version| min_parked(catalog, function, version) > 0);
+        let kept = |function: &_, version| min_parked(catalog, function, version) > 0;
+        fleet.keep_filled(kept);
+        pools.keep(kept);
         for live in catalog.pooled() {
             let manifest = &live.spec.manifest;
             let pooled = fleet.pooled(&live);
@@ -36,7 +38,7 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             let Ok(worker) = roomiest(fleet, &live, |_| true) else {
                 continue;
             };
-            if !pools.may_start(&live, pooled, now) {
+            if !pools.may_start(&live, fleet.filled_of(&live), now) {
                 continue;
             }
             let id = InstanceId::generate();

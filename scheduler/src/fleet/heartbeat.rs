@@ -44,7 +44,12 @@ impl Fleet {
         let mut stop = Vec::new();
         for info in &beat.instances {
             match self.instances.get_mut(&info.id) {
-                Some(instance) => instance.update(info, now),
+                Some(instance) => {
+                    instance.update(info, now);
+                    if instance.to_park && info.state == InstanceState::Parked {
+                        self.filled(&info.id);
+                    }
+                }
                 None if self.gone.contains_key(&info.id) => stop.push(info.id.clone()),
                 None => self.adopt(beat, info, now, &known, &mut stop),
             }
@@ -154,8 +159,5 @@ impl Instance {
             (_, InstanceState::Starting) => Stage::Starting,
             (_, InstanceState::Capturing) => Stage::Capturing,
         };
-        if info.state == InstanceState::Parked {
-            self.to_park = false;
-        }
     }
 }

@@ -36,8 +36,11 @@ impl Fleet {
     ) -> Option<Placement> {
         let worker_address = self.address_of(id)?;
         let instance = self.instances.get_mut(id)?;
+        if instance.to_park {
+            self.filled(id);
+        }
+        let instance = self.instances.get_mut(id)?;
         let stage = instance.stage;
-        instance.to_park = false;
         if stage == Stage::Parked {
             // Its worker lets it go on with the first invocation; its memory is set aside from now on.
             instance.stage = Stage::Ready;

@@ -196,6 +196,8 @@ pub(crate) struct Fleet {
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
     pub(crate) instances: HashMap<InstanceId, Instance>,
     gone: HashMap<InstanceId, Millis>,
+    /// Starts for pools that brought something, by version.
+    filled: HashMap<(FunctionName, VersionNumber), u64>,
 }
 
 impl Fleet {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rekindle_wire::{FunctionName, VersionNumber};
+use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
 use super::{Fleet, LiveVersion, Millis, Stage};
 
@@ -18,6 +18,26 @@ impl Fleet {
         let pooled = self.instances.values().filter(of_version);
         pooled.filter(|i| i.stage == Stage::Parked || i.to_park).count()
     }
+
+    /// An instance that was started to be parked has come to be of use.
+    pub(super) fn filled(&mut self, id: &InstanceId) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.to_park = false;
+            let key = (instance.function.clone(), instance.version);
+            *self.filled.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Forgets what was counted of versions that are not live any more.
+    pub(crate) fn keep_filled(&mut self, is_live: impl Fn(&FunctionName, VersionNumber) -> bool) {
+        self.filled.retain(|(function, version), _| is_live(function, *version));
+    }
+
+    /// How many instances of a version that were started to be parked have come to be of use.
+    pub(crate) fn filled_of(&self, live: &LiveVersion) -> u64 {
+        let key = (live.spec.function.clone(), live.spec.version);
+        self.filled.get(&key).copied().unwrap_or(0)
+    }
 }
 
 /// When pools may start their next.
@@ -30,31 +50,30 @@ pub(crate) struct Pools {
 struct Next {
     at: Millis,
     pause: Millis,
-    pooled: usize,
+    filled: u64,
 }
 
 impl Pools {
-    /// Whether the version's pool, which has `pooled` and lacks some, may start one now. Counts as started then.
-    pub(crate) fn may_start(&mut self, live: &LiveVersion, pooled: usize, now: Millis) -> bool {
+    /// Whether the version's pool, which lacks some, may start one now, as `filled` of its starts have brought something so far. Counts as
+    /// started then.
+    pub(crate) fn may_start(&mut self, live: &LiveVersion, filled: u64, now: Millis) -> bool {
         let key = (live.spec.function.clone(), live.spec.version);
         let next = self.next.entry(key).or_insert(Next {
             at: now,
             pause: PAUSE,
-            pooled,
+            filled,
         });
         if now < next.at {
             return false;
         }
-        // It has as many as when the last one was started, and that one: so that start brought something.
-        let brought = pooled > next.pooled;
-        let pause = match brought {
+        let pause = match filled > next.filled {
             true => PAUSE,
             false => Millis(next.pause.0.saturating_mul(2)).min(PAUSE_MAX),
         };
         *next = Next {
             at: now.plus(pause),
             pause,
-            pooled,
+            filled,
         };
         true
     }
@@ -74,10 +93,10 @@ mod tests {
     fn a_pool_whose_starts_bring_nothing_starts_less_and_less_often() {
         let hello = live(spec("hello", 1, 10, 1, 5));
         let mut pools = Pools::default();
-        let starts = |pools: &mut Pools, from: u64, pooled: &dyn Fn(usize) -> usize| {
+        let starts = |pools: &mut Pools, from: u64, filled: &dyn Fn(u64) -> u64| {
             let mut starts = 0;
             for ms in (from..from + 60_000).step_by(100) {
-                starts += usize::from(pools.may_start(&hello, pooled(starts), Millis(ms)));
+                starts += u64::from(pools.may_start(&hello, filled(starts), Millis(ms)));
             }
             starts
         };

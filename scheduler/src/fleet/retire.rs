@@ -118,7 +118,9 @@ impl Fleet {
             && !instance.condemned
         {
             instance.stage = Stage::Parked;
-            instance.to_park = false;
+            if instance.to_park {
+                self.filled(id);
+            }
         }
     }
 

@@ -292,7 +292,7 @@ fn one_that_was_started_to_be_parked_counts_for_its_pool_until_it_is_used() {
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
     assert_eq!(fleet.pooled(&hello), 0);
     fleet.instances.get_mut(&id).unwrap().to_park = true;
-    assert_eq!(fleet.pooled(&hello), 1);
+    assert_eq!((fleet.pooled(&hello), fleet.filled_of(&hello)), (1, 0));
     fleet.grant(&id, &gateway("g-1"), &hello, Millis(1));
-    assert_eq!(fleet.pooled(&hello), 0);
+    assert_eq!((fleet.pooled(&hello), fleet.filled_of(&hello)), (0, 1));
 }
