@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+use crate::clones::ClonesArgs;
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     PeerHost(PeerHostArgs),
     /// Compare two records, or two builds in one run.
     Compare(CompareArgs),
+    /// Measure page faults before a first response, and what memory clones take side by side.
+    Clones(ClonesArgs),
     /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
     /// Run k6's scenarios and write a report.

@@ -13,6 +13,7 @@
 mod args;
 mod bench;
 mod client;
+mod clones;
 mod codec;
 mod cold;
 mod compare;
@@ -56,7 +57,10 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
         Some(Command::LoadReport(report)) => return load::report(report).map(|()| ExitCode::SUCCESS),
-        Some(Command::PeerHost(_) | Command::Load(_) | Command::Trace(_) | Command::Compare(_)) | None => {}
+        Some(
+            Command::PeerHost(_) | Command::Clones(_) | Command::Load(_) | Command::Trace(_) | Command::Compare(_),
+        )
+        | None => {}
     }
     // One thread: what waits for an answer is the thread that sent the request, with no hand-over between them.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -72,6 +76,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Load(load)) => load::run(args, load).await,
             Some(Command::Trace(trace)) => load::show_trace(trace).await,
             Some(Command::Compare(compare)) => compare::run(args, compare).await,
+            Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),
             _ => bench::run(args).await,
         }
     };

@@ -1,0 +1,219 @@
+//! `rekindle-bench clones`: for each sample, how many page faults stand before a first response until the working set is known and when it
+//! is, and what memory clones take that wait idle side by side.
+
+mod memory;
+mod report;
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail};
+use http::Method;
+use rekindle_wire::api::{InstanceInfo, Status};
+use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
+use serde::Serialize;
+
+use crate::args::{Args, checkout};
+use crate::client::Connection;
+use crate::machine::{self, Machine};
+use crate::ours::Ours;
+use crate::platform::Platform;
+use crate::{folder, record};
+use memory::{Held, of_instance};
+
+/// What is deployed in place of the samples' own settings: as many at once as are asked for, and none goes meanwhile.
+const SETTINGS: [(&str, &str); 3] = [
+    ("max_instances", "1000"),
+    ("idle", "\"600s\""),
+    ("memory", "\"108MiB\""),
+];
+/// Restores until the working set is known; the next is mapped ahead by it.
+const RECORDED: usize = 3;
+const FAULTS: &str = "rekindle_pager_faults_total";
+
+/// `rekindle-bench clones`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ClonesArgs {
+    /// Folders below functions/samples.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_values_t = ["hello-python", "touch-python", "numpy-python", "flask-python", "hello-node"].map(String::from)
+    )]
+    samples: Vec<String>,
+    /// How many clones are held at once, one after the other.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 10, 100])]
+    counts: Vec<usize>,
+    /// Where the figures go; by default load-tests/results/DATE-REVISION-clones.json.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Record {
+    revision: String,
+    date: String,
+    machine: Machine,
+    samples: Vec<Sample>,
+}
+
+/// A sample's figures.
+#[derive(Debug, Clone, Serialize)]
+struct Sample {
+    name: String,
+    /// Memory in its snapshot, bytes.
+    memory_bytes: u64,
+    /// Faults until the first response of each restore, the first first: three that are recorded, then two that map ahead.
+    faults: Vec<u64>,
+    clones: Vec<Clones>,
+}
+
+/// Clones that were held at once.
+#[derive(Debug, Clone, Serialize)]
+struct Clones {
+    count: usize,
+    /// Each one's memory once all are there.
+    each: Vec<Held>,
+    /// Of the template, shared by all: what is on the host once, bytes.
+    template_bytes: u64,
+}
+
+/// Measures, writes the record and prints the tables.
+pub(crate) async fn run(args: &Args, clones: &ClonesArgs) -> Result<()> {
+    let mut record = Record {
+        revision: record::revision(),
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        machine: Machine::this(),
+        samples: Vec::new(),
+    };
+    eprintln!("load before: {:.2}", machine::load());
+    for name in &clones.samples {
+        eprintln!("{name}");
+        // One each, so that nothing of another sample counts.
+        let platform = Platform::start(args).await?;
+        let sample = measure(&platform, name, &clones.counts).await;
+        record.samples.push(sample.with_context(|| format!("sample {name}"))?);
+    }
+    let path = record::place(clones.json.as_deref(), &record.date, &record.revision, "-clones");
+    record::write_json(&record, &path)?;
+    report::print(&record);
+    println!("\nfigures: {}", record::told(&path));
+    Ok(())
+}
+
+async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sample> {
+    let scratch = tempfile::tempdir().context("no temporary directory")?;
+    let folder = scratch.path().join("function");
+    folder::copy(&checkout().join("functions/samples").join(name), &folder)?;
+    folder::rename(&folder, "sample", &SETTINGS)?;
+    let version = platform.deploy(&folder)?;
+    let memory_bytes = version.snapshot.map_or(0, |s| s.memory_bytes);
+    let host = Host::of(platform).await?;
+    host.delete_all().await?;
+    let mut faults = Vec::new();
+    for _ in 0..RECORDED + 2 {
+        let before = host.metric(FAULTS).await?;
+        let instance = host.restore().await?;
+        faults.push((host.metric(FAULTS).await? - before) as u64);
+        host.delete(&instance).await?;
+    }
+    let mut held = Vec::new();
+    for count in counts {
+        eprintln!("  {count} clones");
+        let mut instances = Vec::with_capacity(*count);
+        for _ in 0..*count {
+            instances.push(host.restore().await?);
+        }
+        let each = instances.iter().map(|id| of_instance(id)).collect::<Result<_>>()?;
+        let template_bytes = host.metric("rekindle_templates_memory_bytes").await? as u64;
+        held.push(Clones {
+            count: *count,
+            each,
+            template_bytes,
+        });
+        host.delete_all().await?;
+    }
+    Ok(Sample {
+        name: name.to_owned(),
+        memory_bytes,
+        faults,
+        clones: held,
+    })
+}
+
+/// The platform as its operator sees it.
+struct Host {
+    ours: Ours,
+    port: u16,
+    authorization: String,
+    worker: String,
+}
+
+impl Host {
+    async fn of(platform: &Platform) -> Result<Self> {
+        let mut host = Self {
+            ours: Ours::of(platform, "sample"),
+            port: platform.port(),
+            authorization: format!("Bearer {}", platform.key()?),
+            worker: String::new(),
+        };
+        let status: Status = serde_json::from_slice(&host.get("/v1/status").await?).context("no status")?;
+        let worker = status.workers.first().context("the platform has no worker")?;
+        host.worker = worker.id.to_string();
+        Ok(host)
+    }
+
+    async fn get(&self, path: &str) -> Result<Vec<u8>> {
+        let headers = [("authorization", self.authorization.as_str())];
+        let mut connection = Connection::open(self.port).await?;
+        let answer = connection.call(Method::GET, path, &headers).await?;
+        if !answer.status.is_success() {
+            bail!("{path}: {}: {}", answer.status, answer.text());
+        }
+        Ok(answer.body.to_vec())
+    }
+
+    /// The sum of a metric's series at the worker.
+    async fn metric(&self, name: &str) -> Result<f64> {
+        let text = self.get(&format!("/v1/workers/{}/metrics", self.worker)).await?;
+        let text = String::from_utf8(text).context("metrics are no text")?;
+        let series = text.lines().filter(|l| !l.starts_with('#'));
+        let values = series.filter_map(|line| {
+            let (key, value) = line.rsplit_once(' ')?;
+            (key.split('{').next() == Some(name)).then(|| value.parse::<f64>().ok())?
+        });
+        let values: Vec<f64> = values.collect();
+        if values.is_empty() {
+            bail!("the worker has no metric {name}");
+        }
+        Ok(values.iter().sum())
+    }
+
+    /// A fresh clone that has answered once.
+    async fn restore(&self) -> Result<String> {
+        let headers = [
+            ("authorization", self.authorization.as_str()),
+            (FORCE_START, "restored"),
+        ];
+        let mut connection = Connection::open(self.port).await?;
+        let answer = connection.call(Method::GET, "/function/sample/", &headers).await?;
+        if !answer.status.is_success() || answer.header(START) != "restored" {
+            bail!("{} ({}): {}", answer.status, answer.header(START), answer.text());
+        }
+        Ok(answer.header(INSTANCE).to_owned())
+    }
+
+    async fn delete(&self, instance: &str) -> Result<()> {
+        let mut connection = Connection::open(self.port).await?;
+        self.ours.delete(&mut connection, instance).await
+    }
+
+    async fn delete_all(&self) -> Result<()> {
+        let listed: Vec<InstanceInfo> = serde_json::from_slice(&self.get("/v1/instances").await?)?;
+        for instance in listed {
+            self.delete(instance.id.as_str()).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The tables of `rekindle-bench clones`.
+
+use comfy_table::Table;
+use comfy_table::presets::ASCII_MARKDOWN;
+
+use super::memory::Held;
+use super::{RECORDED, Record};
+
+pub(super) fn print(record: &Record) {
+    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!(
+        "\nPage faults until the first response, restore by restore\n{}",
+        faults(record)
+    );
+    println!(
+        "\nMemory of a clone that has answered once, MiB, medians; the template is on the host once\n{}",
+        memory(record)
+    );
+}
+
+fn faults(record: &Record) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    table.set_header(["sample", "in its snapshot", "1st", "2nd", "3rd", "with its working set"]);
+    for sample in &record.samples {
+        let mut row = vec![sample.name.clone(), format!("{:.1} MiB", mib(sample.memory_bytes))];
+        row.extend(sample.faults[..RECORDED].iter().map(u64::to_string));
+        let after = &sample.faults[RECORDED..];
+        row.push(after.iter().map(u64::to_string).collect::<Vec<_>>().join(", "));
+        table.add_row(row);
+    }
+    table
+}
+
+fn memory(record: &Record) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    table.set_header(["sample", "clones", "resident", "private", "PSS", "charged", "template"]);
+    for sample in &record.samples {
+        for clones in &sample.clones {
+            let median = |of: fn(&Held) -> u64| {
+                let mut all: Vec<u64> = clones.each.iter().map(of).collect();
+                all.sort_unstable();
+                format!("{:.1}", mib(all[all.len() / 2]))
+            };
+            table.add_row([
+                sample.name.clone(),
+                clones.count.to_string(),
+                median(|h| h.resident),
+                median(|h| h.private),
+                median(|h| h.proportional),
+                median(|h| h.charged),
+                format!("{:.1}", mib(clones.template_bytes)),
+            ]);
+        }
+    }
+    table
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
