@@ -51,7 +51,11 @@ enum Verdict {
     Faster,
     Slower,
     NoDifference,
+    TooFewRounds,
 }
+
+/// A bootstrap over fewer rounds promises more than it holds.
+const ROUNDS_MIN: usize = 10;
 
 /// A comparison of two builds, as it is kept.
 #[derive(Debug, Serialize)]
@@ -232,7 +236,7 @@ fn table(a: &Measured, b: &Measured) -> Table {
             ms(own.p99),
             ms(theirs.p99),
             format!("{:.3} [{:.3}, {:.3}]", ratio.value, ratio.low, ratio.high),
-            Verdict::of(ratio).to_string(),
+            Verdict::of(ratio, own.count.min(theirs.count) / a.regime.runs_in_round(*subject)).to_string(),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {
@@ -243,8 +247,9 @@ fn table(a: &Measured, b: &Measured) -> Table {
 
 impl Verdict {
     /// Only what holds over the whole interval is said.
-    fn of(ratio: Ratio) -> Self {
+    fn of(ratio: Ratio, rounds: usize) -> Self {
         match ratio {
+            _ if rounds < ROUNDS_MIN => Self::TooFewRounds,
             r if r.high < 1.0 => Self::Faster,
             r if r.low > 1.0 => Self::Slower,
             _ => Self::NoDifference,
@@ -258,6 +263,7 @@ impl fmt::Display for Verdict {
             Self::Faster => "faster",
             Self::Slower => "slower",
             Self::NoDifference => "no different",
+            Self::TooFewRounds => "? (below 10 rounds)",
         })
     }
 }
@@ -268,9 +274,15 @@ mod tests {
 
     #[test]
     fn only_what_the_whole_interval_says_is_said() {
-        let verdict = |low, high| Verdict::of(Ratio { value: 1.0, low, high });
+        let verdict = |low, high| Verdict::of(Ratio { value: 1.0, low, high }, 40);
         assert_eq!(verdict(0.8, 0.97), Verdict::Faster);
         assert_eq!(verdict(1.01, 1.2), Verdict::Slower);
         assert_eq!(verdict(0.99, 1.2), Verdict::NoDifference);
+        let few = Ratio {
+            value: 2.0,
+            low: 1.5,
+            high: 3.0,
+        };
+        assert_eq!(Verdict::of(few, 4), Verdict::TooFewRounds);
     }
 }
