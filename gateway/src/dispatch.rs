@@ -63,7 +63,7 @@ impl Dispatch {
             otel.status_code = tracing::field::Empty,
             rekindle.role = "gateway",
             rekindle.request_id = call.request_id,
-            rekindle.error = tracing::field::Empty,
+            error.type = tracing::field::Empty,
             faas.invoked_name = call.function.as_str(),
             faas.trigger = "http",
             faas.coldstart = tracing::field::Empty,
@@ -85,7 +85,7 @@ impl Dispatch {
                 answer
             }
             Err(error) => {
-                span.record("rekindle.error", error.code.as_str());
+                span.record("error.type", error.code.as_str());
                 span.record("otel.status_code", "ERROR");
                 tracing::debug!(parent: &span, %error, "an invocation failed");
                 measured.failed(start, &error, &span);
@@ -126,6 +126,8 @@ impl Dispatch {
             let planned = slot.seat.start();
             *start = Some(planned);
             self.metrics.placed(&call.function, planned, placing.elapsed());
+            // The worker shall keep its part too.
+            rekindle_telemetry::keep_if_slow(&Span::current(), call.arrived.elapsed());
             let exchange = Exchange {
                 workers: self.workers.clone(),
                 token: self.token.clone(),
@@ -147,6 +149,7 @@ impl Dispatch {
                     return Err(error);
                 }
                 Came::Nothing(error, reason) => {
+                    rekindle_telemetry::keep(&Span::current());
                     self.metrics.attempted_again(reason);
                     outgoing.body.check_size(self.max_body)?;
                     if !outgoing.body.can_be_sent_again() {

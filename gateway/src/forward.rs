@@ -63,6 +63,8 @@ pub(crate) async fn attempt(
     let span = tracing::info_span!(
         "call worker",
         otel.kind = "client",
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
         rekindle.role = "gateway",
         server.address = %seat.address,
         rekindle.instance = %seat.instance,
@@ -72,19 +74,30 @@ pub(crate) async fn attempt(
         rekindle_telemetry::inject(request.headers_mut());
         http.request(request).await
     };
-    let answer = match tokio::time::timeout_at(deadline, exchange.instrument(span)).await {
-        Err(_) => return Attempted::TimedOut,
+    let failed_as = |why: &'static str| {
+        span.record("otel.status_code", "ERROR");
+        span.record("error.type", why);
+    };
+    let answer = match tokio::time::timeout_at(deadline, exchange.instrument(span.clone())).await {
+        Err(_) => {
+            failed_as("timeout");
+            return Attempted::TimedOut;
+        }
         Ok(Err(error)) if error.is_connect() => {
+            failed_as("unreachable");
             tracing::warn!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
             return Attempted::Unreachable;
         }
         Ok(Err(error)) => {
+            failed_as("broken");
             tracing::debug!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
             return Attempted::Broken(broken(outgoing));
         }
         Ok(Ok(answer)) => answer,
     };
     if let Some(code) = answer.headers().get(PLATFORM_ERROR).cloned() {
+        span.record("error.type", code.to_str().unwrap_or_default());
+        span.record("otel.status_code", "ERROR");
         return platform_error(&code, answer, deadline).await;
     }
     if answer.headers().contains_key(FUNCTION_ERROR) {

@@ -242,9 +242,19 @@ impl Todo {
 impl Launch {
     async fn run(self, scheduler: &Scheduler) {
         let id = &self.start.instance;
-        let answer = match scheduler.workers.start(&self.address, &self.start).await {
+        let span = tracing::info_span!(
+            "call worker",
+            otel.kind = "client",
+            rekindle.role = "scheduler",
+            server.address = self.address,
+            rekindle.instance = %id,
+            otel.status_code = tracing::field::Empty,
+        );
+        let starting = scheduler.workers.start(&self.address, &self.start);
+        let answer = match starting.instrument(span.clone()).await {
             Ok(()) => Ok(self.placement),
             Err(error) => {
+                span.record("otel.status_code", "ERROR");
                 tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started");
                 scheduler.memory().fleet.forget(id, scheduler.now());
                 Err(ApiError::new(

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 type Flight<V> = Shared<BoxFuture<'static, Option<V>>>;
 
@@ -54,12 +55,14 @@ where
                 key,
             };
             let work = work();
-            tokio::spawn(async move {
+            // Part of the trace of who asked first.
+            let task = async move {
                 let value = work.await;
                 drop(landing);
                 // Nobody may be waiting any more.
                 drop(result.send(value));
-            });
+            };
+            tokio::spawn(task.in_current_span());
         }
         flight.await
     }

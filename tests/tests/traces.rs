@@ -1,128 +1,223 @@
-//! One trace from the client's own span through every hop to the function.
+//! One trace from the client's own span through every hop to the function: whole where it is sampled, and where it is not sampled but fails or
+//! is slow.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use rekindle_e2e::collector::{Collector, attribute, hex};
 use rekindle_e2e::{Answer, Folder, Options, Platform, until};
 
 const PARENT: &str = "00f067aa0ba902b7";
+const SOON: Duration = Duration::from_secs(20);
+const CODE: &str = "\
+import time
+def handler(event, context):
+    path = event['rawPath']
+    if path == '/raise':
+        raise ValueError('no')
+    if path == '/slow':
+        time.sleep(0.8)
+    return event['headers']['traceparent']
+";
 
-fn traced(platform: &Platform, trace: &str, start: &str) -> Answer {
-    let call = platform
-        .admin("GET", "/function/traced/")
-        .header("x-fn-force-start", start);
-    call.header("traceparent", &format!("00-{trace}-{PARENT}-01"))
-        .send()
-        .ok()
+/// The way from the client to each span that must be there, by name and role.
+const HOPS: &[&str] = &[
+    "gateway:invoke traced",
+    "gateway:call worker",
+    "worker:invoke",
+    "worker:function",
+];
+const START: &[&str] = &[
+    "gateway:invoke traced",
+    "gateway:place",
+    "gateway:ask scheduler",
+    "scheduler:placement",
+    "scheduler:call worker",
+    "worker:start_instance",
+];
+const RESTORE: &[&[&str]] = &[
+    &["worker:restore", "worker:open"],
+    &["worker:restore", "worker:open", ":s3 get"],
+    &["worker:restore", "worker:open", ":s3 read"],
+    &["worker:restore", "worker:sandbox"],
+    &["worker:restore", "worker:criu", ":criu until resume"],
+    &["worker:restore", "worker:criu", ":handshake"],
+    &["worker:restore", "worker:criu", "worker:working set"],
+    &["worker:restore", "worker:criu", ":criu resume"],
+    &["worker:restore", ":first fault"],
+    &["worker:restore", "worker:after-restore"],
+];
+const BOOT: &[&[&str]] = &[&["worker:boot", "worker:sandbox"], &["worker:boot", "worker:listen"]];
+
+fn platform(collector: &Collector) -> Platform {
+    let mut options = Options::default();
+    for (name, value) in [
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", collector.endpoint().as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "200"),
+        ("REKINDLE_TRACES_SLOW", "500"),
+    ] {
+        options.env.push((name.into(), value.into()));
+    }
+    Platform::start_with(options)
 }
 
-/// Whether following parents from the span leads to the client's.
-fn reaches_the_client(span: &Span, all: &[Span]) -> bool {
-    let (mut at, mut steps) = (span, 0);
-    loop {
-        if hex(&at.parent_span_id) == PARENT {
-            return true;
-        }
-        steps += 1;
-        match all.iter().find(|s| s.span_id == at.parent_span_id) {
-            Some(parent) if steps < 100 => at = parent,
-            _ => return false,
-        }
+/// Invokes with the client's trace, sampled or not, in a fresh instance if `start` says which.
+fn traced(platform: &Platform, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
+    let mut call = platform.admin("GET", &format!("/function/traced{path}"));
+    if let Some(start) = start {
+        call = call.header("x-fn-force-start", start);
     }
+    call.header("traceparent", &format!("00-{trace}-{PARENT}-{flags}"))
+        .send()
+}
+
+/// The way from the client to a span, or to where it breaks off.
+fn way(span: &Span, all: &[Span]) -> Vec<String> {
+    let role = attribute(span, "rekindle.role").unwrap_or_default();
+    let own = format!("{role}:{}", span.name);
+    if hex(&span.parent_span_id) == PARENT {
+        return vec![own];
+    }
+    let parent = all.iter().find(|s| s.span_id == span.parent_span_id);
+    let mut way = parent.map_or_else(|| vec!["in the air".to_owned()], |parent| way(parent, all));
+    way.push(own);
+    way
+}
+
+/// Waits until all these ways are there; answers the trace.
+#[track_caller]
+fn until_there(collector: &Collector, trace: &str, wanted: &[Vec<&str>]) -> Vec<Span> {
+    let end = Instant::now() + SOON;
+    loop {
+        let spans = collector.trace(trace);
+        let ways: BTreeSet<Vec<String>> = spans.iter().map(|s| way(s, &spans)).collect();
+        let missing: Vec<_> = wanted.iter().filter(|w| !ways.iter().any(|way| way == *w)).collect();
+        if missing.is_empty() {
+            assert!(!ways.iter().any(|way| way[0] == "in the air"), "{ways:#?}");
+            let ids: BTreeSet<_> = spans.iter().map(|s| &s.span_id).collect();
+            assert_eq!(ids.len(), spans.len(), "span ids are not unique");
+            return spans;
+        }
+        assert!(Instant::now() < end, "{missing:#?} are missing of {ways:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn ways_of(start: &[&[&'static str]]) -> Vec<Vec<&'static str>> {
+    let mut wanted = vec![HOPS.to_vec()];
+    wanted.extend(start.iter().map(|inner| [START, inner].concat()));
+    wanted
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
+    spans
+        .iter()
+        .find(|s| s.name == name)
+        .unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn has_failed(span: &Span) -> bool {
+    span.status.as_ref().is_some_and(|status| status.code == 2)
 }
 
 #[test]
-fn one_trace_leads_from_the_client_through_every_role_to_the_function() {
+fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     let collector = Collector::start();
-    let mut options = Options::default();
-    options
-        .env
-        .push(("OTEL_EXPORTER_OTLP_ENDPOINT".into(), collector.endpoint()));
-    options.env.push(("OTEL_BSP_SCHEDULE_DELAY".into(), "200".into()));
-    let platform = Platform::start_with(options);
-    let code = "def handler(event, context):\n    return event['headers']['traceparent']\n";
-    platform.deploy(&Folder::python("traced", "", code));
+    let platform = platform(&collector);
+    platform.deploy(&Folder::python("traced", "", CODE));
 
-    for (trace, start, inside) in [
-        ("4bf92f3577b34da6a3ce929d0e0e4736", "restored", "criu"),
-        ("0af7651916cd43dd8448eb211c80319c", "booted", "sandbox"),
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let restored = traced(&platform, trace, "01", Some("restored"), "/").ok();
+    assert_eq!(restored.start(), "restored");
+    let spans = until_there(&collector, trace, &ways_of(RESTORE));
+    is_told_the_function(&restored, trace, &spans);
+    let root = named(&spans, "invoke traced");
+    assert_eq!(attribute(root, "faas.start").as_deref(), Some("restored"));
+    assert_eq!(attribute(root, "faas.coldstart").as_deref(), Some("true"));
+    // Nothing of it was on this host: the deploy only stored it.
+    assert!(["disk", "s3"].contains(&attribute(named(&spans, "restore"), "rekindle.tier").unwrap().as_str()));
+    let s3 = named(&spans, "s3 read");
+    assert_eq!(s3.kind(), SpanKind::Client);
+    assert!(attribute(s3, "rekindle.s3.bytes").unwrap().parse::<u64>().unwrap() > 0);
+    assert!(attribute(s3, "aws.s3.key").unwrap().starts_with("snapshots/"), "{s3:?}");
+    // What lasts inside another ends inside it.
+    for (inner, outer) in [
+        ("working set", "criu"),
+        ("criu", "restore"),
+        ("function", "invoke traced"),
     ] {
-        let answer = traced(&platform, trace, start);
-        assert_eq!(answer.start(), start);
-        let wanted = [
-            ("gateway", "invoke traced"),
-            ("gateway", "place"),
-            ("worker", "start_instance"),
-            ("worker", "invoke"),
-        ];
-        let missing = |spans: &[Span]| -> Vec<String> {
-            let has = |role: &str, name: &str| {
-                spans
-                    .iter()
-                    .any(|s| s.name == name && attribute(s, "rekindle.role").as_deref() == Some(role))
-            };
-            let mut missing: Vec<String> = wanted
-                .iter()
-                .filter(|(r, n)| !has(r, n))
-                .map(|(r, n)| format!("{r}: {n}"))
-                .collect();
-            if !spans
-                .iter()
-                .any(|s| attribute(s, "rekindle.role").as_deref() == Some("scheduler"))
-            {
-                missing.push("any of the scheduler".to_owned());
-            }
-            if !spans.iter().any(|s| s.name == inside) {
-                missing.push(inside.to_owned());
-            }
-            missing
-        };
-        let end = std::time::Instant::now() + Duration::from_secs(10);
-        while !missing(&collector.trace(trace)).is_empty() && std::time::Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let spans = collector.trace(trace);
-        let names: Vec<&str> = spans.iter().map(|s| s.name.as_str()).collect();
-        assert_eq!(
-            missing(&spans),
-            Vec::<String>::new(),
-            "{start}: the trace has {names:?}"
-        );
-
-        let lost: Vec<&str> = spans
-            .iter()
-            .filter(|s| !reaches_the_client(s, &spans))
-            .map(|s| s.name.as_str())
-            .collect();
-        assert!(lost.is_empty(), "{start}: these hang in the air: {lost:?} of {names:?}");
-        let ids: BTreeSet<String> = spans.iter().map(|s| hex(&s.span_id)).collect();
-        assert_eq!(ids.len(), spans.len(), "span ids are not unique");
-        // The function was told the same trace, and the worker's span as its parent.
-        let told = answer.json().as_str().unwrap().to_owned();
-        let parts: Vec<&str> = told.split('-').collect();
-        assert_eq!((parts[0], parts[1], parts[3]), ("00", trace, "01"), "{told}");
-        let parent = spans.iter().find(|s| hex(&s.span_id) == parts[2]);
-        let parent = parent.unwrap_or_else(|| panic!("{told} is none of {names:?}"));
+        let (inner, outer) = (named(&spans, inner), named(&spans, outer));
         assert!(
-            ["function", "invoke"].contains(&parent.name.as_str()),
-            "{}",
-            parent.name
+            inner.start_time_unix_nano >= outer.start_time_unix_nano
+                && inner.end_time_unix_nano <= outer.end_time_unix_nano,
+            "{} in {}",
+            inner.name,
+            outer.name
         );
     }
+    assert!(!spans.iter().any(has_failed), "{spans:#?}");
+
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let booted = traced(&platform, trace, "01", Some("booted"), "/").ok();
+    assert_eq!(booted.start(), "booted");
+    let spans = until_there(&collector, trace, &ways_of(BOOT));
+    is_told_the_function(&booted, trace, &spans);
+
+    let trace = "1af7651916cd43dd8448eb211c80319c";
+    let warm = traced(&platform, trace, "01", None, "/").ok();
+    assert_eq!(warm.start(), "warm");
+    let spans = until_there(&collector, trace, &ways_of(&[]));
+    is_told_the_function(&warm, trace, &spans);
+    assert!(!spans.iter().any(|s| s.name == "start_instance"));
+
+    let trace = "2af7651916cd43dd8448eb211c80319c";
+    assert_eq!(traced(&platform, trace, "01", None, "/raise").status, 502);
+    let spans = until_there(&collector, trace, &ways_of(&[]));
+    for name in ["invoke traced", "function"] {
+        assert!(has_failed(named(&spans, name)), "{name}");
+    }
+    assert_eq!(
+        attribute(named(&spans, "invoke traced"), "error.type").as_deref(),
+        Some("function_error")
+    );
+
+    // Not sampled, as the client says: what is well and quick is not told, the rest is, and whole.
+    let quick = "3af7651916cd43dd8448eb211c80319c";
+    let answer = traced(&platform, quick, "00", None, "/").ok();
+    assert!(answer.text().contains(quick) && answer.json().as_str().unwrap().ends_with("-00"));
+    let slow = "4af7651916cd43dd8448eb211c80319c";
+    traced(&platform, slow, "00", None, "/slow").ok();
+    until_there(&collector, slow, &ways_of(&[]));
+    let failed = "5af7651916cd43dd8448eb211c80319c";
+    assert_eq!(traced(&platform, failed, "00", Some("restored"), "/raise").status, 502);
+    let restored: Vec<&[&str]> = RESTORE
+        .iter()
+        .copied()
+        .filter(|w| !w.contains(&":s3 get") && !w.contains(&":s3 read"))
+        .collect();
+    until_there(&collector, failed, &ways_of(&restored));
+    assert_eq!(collector.trace(quick).len(), 0);
+}
+
+/// The function was told the same trace, and the worker's span as its parent.
+fn is_told_the_function(answer: &Answer, trace: &str, spans: &[Span]) {
+    let told = answer.json().as_str().unwrap().to_owned();
+    let parts: Vec<&str> = told.split('-').collect();
+    assert_eq!((parts[0], parts[1], parts[3]), ("00", trace, "01"), "{told}");
+    assert_eq!(parts[2], hex(&named(spans, "function").span_id));
 }
 
 #[test]
 fn without_a_collector_the_client_s_trace_still_reaches_the_function() {
     let platform = Platform::start();
-    let code = "def handler(event, context):\n    return event['headers']['traceparent']\n";
-    platform.deploy(&Folder::python("traced", "", code));
+    platform.deploy(&Folder::python("traced", "", CODE));
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let told = until("an answer", Duration::from_secs(10), || {
-        Some(traced(&platform, trace, "restored").json())
+        Some(traced(&platform, trace, "01", Some("restored"), "/").ok().json())
     });
     assert!(told.as_str().unwrap().starts_with(&format!("00-{trace}-")), "{told}");
 }

@@ -13,9 +13,10 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::START_LIMIT;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::instance::{Entry, InFlight, Instance, Parts, gone, overdue};
+use crate::restore::tell_first_fault;
 use crate::worker::Worker;
 
 /// The deadline of a request that brings none.
@@ -36,9 +37,28 @@ pub async fn invoke(
     path: String,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let span = tracing::info_span!("invoke", "rekindle.role" = "worker", instance = %id, otel.kind = "server");
+    let span = tracing::info_span!(
+        "invoke",
+        "rekindle.role" = "worker",
+        otel.kind = "server",
+        faas.instance = %id,
+        faas.invoked_name = tracing::field::Empty,
+        faas.version = tracing::field::Empty,
+        faas.start = tracing::field::Empty,
+        faas.coldstart = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
+    );
     rekindle_telemetry::set_parent(&span, request.headers());
-    forward(worker, id, path, request).instrument(span).await
+    let answer = forward(worker, id, path, request).instrument(span.clone()).await;
+    if let Err(error) = &answer {
+        span.record("error.type", error.code.as_str());
+        // That an instance is gone or busy is how the gateway learns of it.
+        if !matches!(error.code, ErrorCode::InstanceGone | ErrorCode::InstanceBusy) {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+    answer
 }
 
 async fn forward(
@@ -54,7 +74,15 @@ async fn forward(
         Entry::Full => return Err(busy()),
         Entry::Closed => return Err(gone()),
     };
-    let parts = instance.until_ready(last.min(Deadline::now() + START_LIMIT)).await?;
+    let span = Span::current();
+    span.record("faas.invoked_name", instance.spec.function.as_str());
+    span.record("faas.version", instance.spec.version.0);
+    let waiting = match instance.is_starting() {
+        true => tracing::info_span!("wait for start", "rekindle.role" = "worker"),
+        false => Span::none(),
+    };
+    let ready = instance.until_ready(last.min(Deadline::now() + START_LIMIT));
+    let parts = ready.instrument(waiting).await?;
     let thawed = instance.unpark(&parts).await?;
     if thawed.is_some() {
         worker.changed.notify_one();
@@ -64,6 +92,9 @@ async fn forward(
         (true, None) => Some(Start::First),
         (false, None) => None,
     };
+    let kind = how(&instance, start);
+    span.record("faas.start", kind.as_str());
+    span.record("faas.coldstart", kind != StartKind::Warm);
     // The function's time begins now: what its start took is the platform's.
     let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
     let request = inward(request, &path, &instance, deadline)?;
@@ -111,20 +142,38 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn run(self, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    async fn run(self, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let sent = Instant::now();
         let parts = self.parts;
+        // Until its answer's first byte.
+        let span = tracing::info_span!(
+            "function",
+            "rekindle.role" = "worker",
+            otel.kind = "client",
+            faas.invoked_name = %self.instance.spec.function,
+            faas.instance = %self.instance.id,
+            http.response.status_code = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
+            error.type = tracing::field::Empty,
+        );
+        rekindle_telemetry::inject_span(&span, request.headers_mut());
+        let failed_as = |why: &'static str| {
+            span.record("otel.status_code", "ERROR");
+            span.record("error.type", why);
+        };
         let mut sending = Box::pin(async move { parts.client.send(request).await });
         let answered = tokio::time::timeout_at(self.deadline, &mut sending)
-            .instrument(tracing::info_span!("function", otel.kind = "client"))
+            .instrument(span.clone())
             .await;
         let answer = match answered {
             Ok(Ok(answer)) => answer,
             Ok(Err(e)) => {
+                failed_as("broken");
                 tracing::debug!(error = ?e, "no answer");
                 return Err(self.instance.end_reason().await);
             }
             Err(_) => {
+                failed_as("timeout");
                 let limit = self.instance.spec.manifest.timeout();
                 tokio::spawn(overdue::wait(self.worker, self.instance, self.in_flight, sending));
                 return Err(ApiError::new(
@@ -137,6 +186,10 @@ impl Exchange {
             }
         };
         let function = sent.elapsed();
+        span.record("http.response.status_code", answer.status().as_u16());
+        if answer.status().is_server_error() {
+            failed_as("5xx");
+        }
         let kind = how(&self.instance, self.start);
         self.worker
             .metrics
@@ -220,7 +273,6 @@ fn inward(
     if let Ok(id) = HeaderValue::from_str(instance.id.as_str()) {
         head.headers.insert(headers::INSTANCE, id);
     }
-    rekindle_telemetry::inject(&mut head.headers);
     Ok(Request::from_parts(head, body))
 }
 
@@ -279,6 +331,7 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     let (Some(pager), Some(snapshot)) = (&parts.pager, &parts.snapshot) else {
         return;
     };
+    tell_first_fault(pager);
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let Some(order) = snapshot.record(&touched, faults) else {

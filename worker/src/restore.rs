@@ -12,11 +12,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rekindle_init::protocol::{FUNCTION_PID, held_path};
 use rekindle_pager::{LostPage, PageRef, PageSource, Pager, PagerConfig};
 use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
+use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 
 use crate::freeze::{Hook, call_hook};
@@ -75,7 +76,9 @@ pub async fn restore(
     instance
         .phase(
             "criu",
-            run_criu(worker, criu, &sandbox, &outputs, &snapshot, &scratch.0, &pager),
+            run_criu(
+                worker, instance, criu, &sandbox, &outputs, &snapshot, &scratch.0, &pager,
+            ),
         )
         .await?;
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
@@ -95,6 +98,7 @@ pub async fn restore(
         .await
         .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
     if let Some(pager) = &parts.pager {
+        tell_first_fault(pager);
         let faults = &pager.stats().latency;
         let below_us = |share| faults.quantile(share).map(|bound| bound.as_micros());
         tracing::info!(
@@ -107,6 +111,14 @@ pub async fn restore(
         );
     }
     Ok(parts)
+}
+
+/// A span of the first fault, once, if it was answered by now.
+pub fn tell_first_fault(pager: &Pager) {
+    let first = pager.stats().marks.lock().first_fault.take();
+    if let Some((since, took)) = first {
+        record_past(&tracing::Span::current(), "first fault", since, took, &[]);
+    }
 }
 
 /// A directory of one restore: hard links to the snapshot's images, and what CRIU writes. Removed with its content.
@@ -167,8 +179,13 @@ fn start_pager(
     .map_err(|e| failed("start the pager", &e))
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of one restore, each made by a step before"
+)]
 async fn run_criu(
     worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
     session: Session,
     sandbox: &Arc<Sandbox>,
     outputs: &[Output; 2],
@@ -197,13 +214,39 @@ async fn run_criu(
     let (pager, working_set) = (Arc::clone(pager), snapshot.working_set());
     let sandbox = Arc::clone(sandbox);
     let span = tracing::Span::current();
+    let (eager, measuring) = (snapshot.eager_bytes, Arc::clone(instance));
     let restored = tokio::task::spawn_blocking(move || {
         let _in = span.enter();
-        session.restore(&order, |stage| match stage {
-            // CRIU lets the processes run even if this fails.
-            Stage::PreResume => prepare_memory(&pager, &working_set).inspect_err(|_| sandbox.kill()),
+        let began = Instant::now();
+        let mut resuming = None;
+        let restored = session.restore(&order, |stage| match stage {
+            Stage::PreResume => {
+                // All up to here: processes made, eager pages read, mappings and descriptors laid out, memory handed over.
+                record_past(
+                    &span,
+                    "criu until resume",
+                    began,
+                    began.elapsed(),
+                    &[("rekindle.eager_bytes", eager)],
+                );
+                let prepared = Instant::now();
+                let done = prepare_memory(&pager, &working_set);
+                measuring.inner_phases.lock().push(("working-set", prepared.elapsed()));
+                resuming = Some(Instant::now());
+                // CRIU lets the processes run even if this fails.
+                done.inspect_err(|_| sandbox.kill())
+            }
             Stage::PostDump | Stage::Other(_) => Ok(()),
-        })
+        });
+        if let Some(since) = resuming {
+            record_past(&span, "criu resume", since, since.elapsed(), &[]);
+        }
+        let handshake = pager.stats().marks.lock().handshake;
+        if let Some((since, took)) = handshake {
+            record_past(&span, "handshake", since, took, &[]);
+            measuring.inner_phases.lock().push(("handshake", took));
+        }
+        restored
     })
     .await
     .map_err(|e| failed("restore", &e))?;
@@ -241,8 +284,8 @@ fn keep_log(worker: &Worker, dir: &Path) {
 
 /// The processes stand: has their memory watched, and maps the working set.
 fn prepare_memory(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let _span = tracing::info_span!("working_set", pages = pages.len()).entered();
-    let started = std::time::Instant::now();
+    let _span = tracing::info_span!("working set", "rekindle.role" = "worker", rekindle.pages = pages.len()).entered();
+    let started = Instant::now();
     let mapped = pager.prepare(Arc::clone(pages), PREPARE_LIMIT)?;
     tracing::debug!(
         asked = pages.len(),

@@ -1,12 +1,16 @@
 //! How a trace travels: W3C trace context between spans and HTTP headers. Nothing here fails: headers that cannot be read begin a new
 //! trace, and without [`crate::init`] headers pass unchanged.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
-use opentelemetry::trace::TraceContextExt as _;
+use opentelemetry::trace::{SpanContext, TraceContextExt as _, TraceFlags};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use crate::tail;
 
 /// Makes the context in `headers` the parent of `span`. Call it before the span is entered.
 pub fn set_parent(span: &Span, headers: &HeaderMap) {
@@ -24,7 +28,33 @@ pub fn inject(headers: &mut HeaderMap) {
 
 /// Writes the context of `span` into `headers`, in place of what was there.
 pub fn inject_span(span: &Span, headers: &mut HeaderMap) {
-    TraceContextPropagator::new().inject_context(&span.context(), &mut HeadersMut(headers));
+    let mut context = span.context();
+    let own = context.span().span_context().clone();
+    // Others shall keep their part of a trace that is known to be worth it.
+    if own.is_valid() && !own.is_sampled() && tail::is_kept(own.trace_id()) {
+        let flags = own.trace_flags() | TraceFlags::SAMPLED;
+        let kept = SpanContext::new(own.trace_id(), own.span_id(), flags, false, own.trace_state().clone());
+        context = context.with_remote_span_context(kept);
+    }
+    TraceContextPropagator::new().inject_context(&context, &mut HeadersMut(headers));
+}
+
+/// Keeps the trace of `span` if `took` is long already for what it stands for.
+pub fn keep_if_slow(span: &Span, took: Duration) {
+    if tail::slow().is_some_and(|slow| took >= slow) {
+        keep(span);
+    }
+}
+
+/// Keeps the trace of `span` whatever its sampler has said, here and by whoever is asked from now on. For what is known to be worth a look
+/// before it is over.
+pub fn keep(span: &Span) {
+    let context = span.context();
+    let own = context.span().span_context().clone();
+    if own.is_valid() && !own.is_sampled() {
+        // Without an exporter there is nothing to keep.
+        tail::keep(own.trace_id());
+    }
 }
 
 /// The current trace's id, 32 hexadecimal digits, when there is one.
@@ -45,12 +75,13 @@ pub struct TraceRef {
 }
 
 impl TraceRef {
-    /// That of a span, if its trace is sampled: others are not to be found anywhere.
+    /// That of a span, if its trace is sampled or known to be kept: others are not to be found anywhere.
     pub fn of(span: &Span) -> Option<Self> {
         let context = span.context();
         let span = context.span();
         let span = span.span_context();
-        (span.is_valid() && span.is_sampled()).then(|| Self {
+        let is_kept = || span.is_sampled() || tail::is_kept(span.trace_id());
+        (span.is_valid() && is_kept()).then(|| Self {
             trace_id: span.trace_id().to_bytes(),
             span_id: span.span_id().to_bytes(),
         })

@@ -1,4 +1,4 @@
-//! Where spans go: an OTLP exporter behind a bounded queue, or nowhere. Trace and span ids are made either way.
+//! Where spans go: an OTLP exporter behind a bounded queue and the end's decision (`tail`), or nowhere. Trace and span ids are made either way.
 
 use std::future::{Future, poll_fn};
 
@@ -6,11 +6,13 @@ use opentelemetry::KeyValue;
 use opentelemetry_otlp::{Protocol as HttpEncoding, SpanExporter as OtlpExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, SdkTracerProvider, SpanData, SpanExporter};
 use tokio::runtime::Handle;
 
 use crate::InitError;
 use crate::environment::{Protocol, is_disabled, set};
+use crate::sampling::{self, RecordAll};
+use crate::tail::{self, Tail};
 
 /// The provider of tracers; it exports when the environment names an endpoint.
 pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<SdkTracerProvider, InitError> {
@@ -19,10 +21,19 @@ pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<Sdk
         Some(_) => resource,
         None => resource.with_service_name(service_name.to_owned()),
     };
-    let builder = SdkTracerProvider::builder().with_resource(resource.build());
-    let builder = match exporter()? {
-        Some(inner) => builder.with_batch_exporter(InRuntime { inner, runtime }),
-        None => builder,
+    let (builder, head) = (
+        SdkTracerProvider::builder().with_resource(resource.build()),
+        sampling::head(),
+    );
+    let Some(inner) = exporter()? else {
+        return Ok(builder.with_sampler(head).build());
+    };
+    let batches = BatchSpanProcessor::builder(InRuntime { inner, runtime }).build();
+    let builder = match tail::slow_from_environment() {
+        Some(slow) => builder
+            .with_sampler(RecordAll(head))
+            .with_span_processor(Tail::new(batches, slow)),
+        None => builder.with_sampler(head).with_span_processor(batches),
     };
     Ok(builder.build())
 }

@@ -12,6 +12,9 @@ mod context;
 mod environment;
 mod export;
 pub mod metrics;
+mod past;
+mod sampling;
+mod tail;
 
 use std::time::Duration;
 
@@ -24,7 +27,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-pub use context::{TraceRef, inject, inject_span, set_parent, trace_id};
+pub use context::{TraceRef, inject, inject_span, keep, keep_if_slow, set_parent, trace_id};
+pub use past::record_past;
 
 /// How long the last spans may take to leave when the process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
@@ -80,7 +84,9 @@ impl Drop for Guard {
 /// - Spans are exported when `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set: by gRPC, or as
 ///   `http/protobuf` when `OTEL_EXPORTER_OTLP_PROTOCOL` says so. The queue is bounded (`OTEL_BSP_MAX_QUEUE_SIZE`, default 2048
 ///   spans); when the collector is slower, spans are dropped and requests are not held up. The sampler is
-///   `OTEL_TRACES_SAMPLER` (default: every trace, or what the client's `traceparent` says).
+///   `OTEL_TRACES_SAMPLER` (default: every trace, or what the client's `traceparent` says); a trace it did not want is kept all the same
+///   when one of its spans fails, or when this process's work for it takes longer than `REKINDLE_TRACES_SLOW` milliseconds (default 1000;
+///   `off` keeps none).
 /// - Metrics of all [`metrics::Registry`]s go to the same endpoint or to `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`, every
 ///   `OTEL_METRIC_EXPORT_INTERVAL` milliseconds (default 60,000).
 /// - `service_name` is `service.name` unless `OTEL_SERVICE_NAME` is set.
@@ -97,8 +103,10 @@ pub fn init(service_name: &str) -> Result<Guard, InitError> {
         })?;
     let runtime = Handle::try_current().map_err(InitError::NoRuntime)?;
     let provider = export::tracer_provider(service_name, runtime.clone())?;
+    let tracer = provider.tracer("rekindle");
+    past::set_tracer(tracer.clone());
     let spans = tracing_opentelemetry::layer()
-        .with_tracer(provider.tracer("rekindle"))
+        .with_tracer(tracer)
         .with_location(false)
         .with_threads(false)
         .with_tracked_inactivity(false)

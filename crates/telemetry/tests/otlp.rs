@@ -47,6 +47,84 @@ async fn child() {
     drop(guard);
 }
 
+/// What another child does: one trace that is well, and one of which a part fails and its root is long over by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "the other tests run it in processes of its own"]
+async fn child_that_fails() {
+    let guard = rekindle_telemetry::init("child-service").unwrap();
+    for failed in [false, true] {
+        let root = tracing::info_span!(target: "rekindle_test", "root", rekindle.role = "gateway", failed);
+        let mut onward = HeaderMap::new();
+        async {
+            let part = tracing::info_span!(target: "rekindle_test", "part", otel.status_code = tracing::field::Empty);
+            let current = tracing::Span::current();
+            async {
+                tokio::task::yield_now().await;
+                if failed {
+                    tracing::Span::current().record("otel.status_code", "ERROR");
+                }
+            }
+            .instrument(part)
+            .await;
+            rekindle_telemetry::inject_span(&current, &mut onward);
+        }
+        .instrument(root)
+        .await;
+        println!("onward {failed} {}", onward["traceparent"].to_str().unwrap());
+    }
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_trace_that_was_not_sampled_is_sent_whole_if_a_part_of_it_fails() {
+    let (sink, mut received) = mpsc::unbounded_channel();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new()
+        .route("/v1/traces", axum::routing::post(take))
+        .with_state(sink);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    for (slow, wanted) in [("60000", 2), ("off", 0), ("0", 4)] {
+        let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["child_that_fails", "--exact", "--ignored", "--nocapture"])
+            .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("{endpoint}/v1/traces"))
+            .env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+            .env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+            .env("OTEL_TRACES_SAMPLER_ARG", "0")
+            .env("REKINDLE_TRACES_SLOW", slow)
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(LIMIT, command.output())
+            .await
+            .expect("it hangs")
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // The child sends all it has before it ends.
+        let mut spans: Vec<Span> = Vec::new();
+        while let Ok(export) = received.try_recv() {
+            let resources = export.resource_spans.into_iter();
+            spans.extend(resources.flat_map(|r| r.scope_spans).flat_map(|s| s.spans));
+        }
+        assert_eq!(spans.len(), wanted, "{slow}: {spans:#?}");
+        if wanted == 2 {
+            assert_eq!(spans[0].trace_id, spans[1].trace_id);
+            // Whoever is asked after the failure keeps its part.
+            let flags = |failed: bool| {
+                text.lines()
+                    .find_map(|l| l.split_once(&format!("onward {failed} ")))
+                    .unwrap()
+                    .1
+            };
+            assert!(flags(false).ends_with("-00") && flags(true).ends_with("-01"), "{text}");
+        }
+    }
+}
+
 async fn run_child(endpoint: &str, protocol: Option<&str>) -> Output {
     let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
     command

@@ -34,7 +34,8 @@ pub(super) async fn placements(
             span.record("rekindle.start", placement.start.as_str());
         }
         Err(error) => {
-            span.record("rekindle.error", error.code.as_str());
+            span.record("error.type", error.code.as_str());
+            span.record("otel.status_code", "ERROR");
         }
     }
     placed.map(Json)

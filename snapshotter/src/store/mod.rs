@@ -191,19 +191,13 @@ impl Store {
     ) -> Result<Result<T, E>, StoreError> {
         let started = Instant::now();
         let after = deadline.saturating_duration_since(started);
-        let span = tracing::info_span!(
-            "s3",
-            otel.name = format!("s3 {operation}"),
-            otel.kind = "client",
-            otel.status_code = tracing::field::Empty,
-            rpc.system = "aws-api",
-            rpc.service = "S3",
-            aws.s3.bucket = self.inner.bucket,
-            aws.s3.key = self.full_key(key),
-            rekindle.s3.operation = operation,
-            rekindle.s3.bytes = tracing::field::Empty,
-            error.type = tracing::field::Empty,
-        );
+        // What nobody asked for by a traced request (filling templates, collecting) is counted, and is no trace of its own.
+        let is_traced = !tracing::Span::current().is_none();
+        let span = if is_traced {
+            self.span(operation, key)
+        } else {
+            tracing::Span::none()
+        };
         let done = tokio::time::timeout(after, call).instrument(span.clone()).await;
         let outcome = match &done {
             Ok(Ok(_)) => "ok",
@@ -227,6 +221,22 @@ impl Store {
             bucket: self.inner.bucket.clone(),
             after,
         })
+    }
+
+    fn span(&self, operation: &'static str, key: &str) -> tracing::Span {
+        tracing::info_span!(
+            "s3",
+            otel.name = format!("s3 {operation}"),
+            otel.kind = "client",
+            otel.status_code = tracing::field::Empty,
+            rpc.system = "aws-api",
+            rpc.service = "S3",
+            aws.s3.bucket = self.inner.bucket,
+            aws.s3.key = self.full_key(key),
+            rekindle.s3.operation = operation,
+            rekindle.s3.bytes = tracing::field::Empty,
+            error.type = tracing::field::Empty,
+        )
     }
 
     fn tell(&self, event: StoreEvent) {

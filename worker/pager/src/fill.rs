@@ -70,7 +70,12 @@ impl Thread {
                 self.lose_at(index, fault.page, &why);
             }
             Filled::Pages(_) => {
-                self.reach.stats.latency.record(asked.since.elapsed());
+                let took = asked.since.elapsed();
+                self.reach.stats.latency.record(took);
+                if !self.has_answered {
+                    self.has_answered = true;
+                    self.reach.stats.marks.lock().first_fault = Some((asked.since, took));
+                }
                 self.fill_around(index, fault.page);
             }
             Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => {}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
@@ -113,6 +113,17 @@ pub struct Stats {
     pub events: AtomicU64,
     /// How long faults took.
     pub latency: Latency,
+    /// When what happens once did.
+    pub marks: Mutex<Marks>,
+}
+
+/// When what happens once in a pager's life did, each with how long it took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Marks {
+    /// CRIU handed the memory of all processes over: from its connection to the last descriptor.
+    pub handshake: Option<(Instant, Duration)>,
+    /// The first fault was answered.
+    pub first_fault: Option<(Instant, Duration)>,
 }
 
 pub(crate) enum Command {

@@ -64,6 +64,8 @@ pub(crate) struct Thread {
     pub(crate) pending: VecDeque<Pending>,
     /// Whether the instance is being killed.
     pub(crate) lost: bool,
+    /// Whether a fault was answered yet.
+    pub(crate) has_answered: bool,
     limit: Duration,
 }
 
@@ -79,6 +81,7 @@ impl Thread {
             next_key: 0,
             pending: VecDeque::with_capacity(EVENTS),
             lost: false,
+            has_answered: false,
             limit,
         })
     }
@@ -163,6 +166,7 @@ impl Thread {
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         let mut ready = Vec::with_capacity(EVENTS);
         self.waiting.add_criu(&stream)?;
+        self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
         // Closed with the last word: our end belongs to the sandbox's network namespace, where the function would see its path.
         let mut greeting = Some(stream);
         let mut in_vain = 0;
@@ -257,6 +261,9 @@ impl Thread {
                 Greeting::Process(pid, fd) => {
                     let map = AddressMap::new(self.layout.backed_of(pid));
                     self.add_memory(pid, fd, Arc::new(map))?;
+                    if let Some((since, took)) = &mut self.reach.stats.marks.lock().handshake {
+                        *took = since.elapsed();
+                    }
                 }
                 Greeting::Finished | Greeting::Closed => {
                     self.waiting.remove(stream);

@@ -128,6 +128,8 @@ pub struct Instance {
     pub start_took: Mutex<Option<Duration>>,
     /// The phases of its start, as they ended.
     pub phases: Mutex<Vec<(&'static str, Duration)>>,
+    /// Parts of these phases, for metrics.
+    pub inner_phases: Mutex<Vec<(&'static str, Duration)>>,
     /// Requests in it.
     pub usage: Usage,
     /// What it writes.
@@ -156,6 +158,7 @@ impl Instance {
             kind: Mutex::new(kind),
             start_took: Mutex::new(None),
             phases: Mutex::default(),
+            inner_phases: Mutex::default(),
             usage: Usage::default(),
             sink,
             stand: watch::Sender::new(Stand::Starting),
@@ -172,7 +175,7 @@ impl Instance {
     /// Runs a phase of its start, as a span and as a line of `Server-Timing`.
     pub async fn phase<T>(&self, name: &'static str, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
-        let span = tracing::info_span!("phase", otel.name = name);
+        let span = tracing::info_span!("phase", otel.name = name, "rekindle.role" = "worker");
         let done = work.instrument(span).await;
         self.phases.lock().push((name, started.elapsed()));
         done

@@ -44,9 +44,12 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
     let span = tracing::info_span!(
         "start_instance",
         "rekindle.role" = "worker",
-        instance = %instance.id,
-        function = %instance.spec.function,
-        start = %order.start,
+        faas.invoked_name = %instance.spec.function,
+        faas.version = instance.spec.version.0,
+        faas.instance = %instance.id,
+        faas.start = %order.start,
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
     );
     rekindle_telemetry::set_parent(&span, caller);
     let (worker, starting) = (Arc::clone(worker), Arc::clone(&instance));
@@ -71,6 +74,7 @@ async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>) {
             instance.ready(parts, worker).await;
         }
         Err(error) => {
+            span_failed(&error);
             tracing::warn!(instance = %instance.id, %error, "not started");
             instance.failed(error);
         }
@@ -132,8 +136,32 @@ async fn measured(
 ) -> Result<Arc<Parts>, ApiError> {
     // Those of a restore that failed are there already.
     let before = instance.phases.lock().len();
-    let started = start.await;
-    let phases = instance.phases.lock()[before..].to_vec();
+    let span = tracing::info_span!(
+        "start",
+        otel.name = if kind == StartKind::Restored { "restore" } else { "boot" },
+        "rekindle.role" = "worker",
+        rekindle.snapshot = instance.spec.snapshot.as_ref().map(|id| id.as_str()),
+        rekindle.tier = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
+    );
+    let started = async {
+        let started = start.await;
+        if let Err(error) = &started {
+            span_failed(error);
+        }
+        started
+    };
+    let started = started.instrument(span).await;
+    let mut phases = instance.phases.lock()[before..].to_vec();
+    phases.append(&mut instance.inner_phases.lock());
     worker.metrics.started(kind, started.is_ok(), &phases);
     started
+}
+
+/// The current span's work failed.
+fn span_failed(error: &ApiError) {
+    let span = tracing::Span::current();
+    span.record("otel.status_code", "ERROR");
+    span.record("error.type", error.code.as_str());
 }

@@ -80,6 +80,8 @@ pub struct OpenSnapshot {
     images: Charge,
     /// Where its memory was when it was opened.
     found_in: MemoryTier,
+    /// What CRIU itself reads of its memory at each restore.
+    pub eager_bytes: u64,
 }
 
 impl OpenSnapshot {
@@ -255,6 +257,7 @@ impl Snapshots {
         template.keep(&first);
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
+        let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         tokio::spawn(fill(Arc::clone(&template), Arc::clone(&self.tier), id.clone()));
         Ok(Arc::new(OpenSnapshot {
@@ -267,6 +270,7 @@ impl Snapshots {
             working_set: Mutex::new(working_set),
             snapshot,
             found_in,
+            eager_bytes,
         }))
     }
 
@@ -310,6 +314,18 @@ async fn fill(template: Arc<Template>, tier: Arc<Tier>, id: SnapshotId) {
 fn size_of(dir: &Path) -> std::io::Result<u64> {
     let files = std::fs::read_dir(dir)?;
     files.map(|entry| Ok(entry?.metadata()?.len())).sum()
+}
+
+/// Bytes of the pages that CRIU reads by itself.
+fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("pages-") {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
 }
 
 /// Puts a working set into the template: what pages it has. Best effort: without it a snapshot restores as well, only slower.

@@ -10,7 +10,7 @@ use super::registry::{Desc, Kind, Value};
 /// Series of one name at most.
 const SERIES_MAX: usize = 2_000;
 /// The labels of what comes beyond.
-const OTHER: &str = "other";
+const OTHER: &str = "(other)";
 
 /// Something a family has many of.
 pub trait Series: Send + Sync + 'static {
