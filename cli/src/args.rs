@@ -85,6 +85,10 @@ pub(crate) enum Command {
     List(Listing),
     /// Show everything about one function.
     Describe(DescribeArgs),
+    /// Show one function in numbers: invocations by start kind, latencies, snapshot.
+    Stats(DescribeArgs),
+    /// Show the platform live: rates, latencies, pools.
+    Top(TopArgs),
     /// Show what a function wrote.
     Logs(LogsArgs),
     /// Remove a function with all its versions.
@@ -395,6 +399,25 @@ pub(crate) struct DescribeArgs {
     pub(crate) name: FunctionName,
     #[command(flatten)]
     pub(crate) listing: Listing,
+}
+
+/// `fn top`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn top                  until ^C
+  fn top --once           one frame, of the last two seconds; so it is off a terminal too
+  fn top --json | jq '.functions[0]'")]
+pub(crate) struct TopArgs {
+    /// Show one frame and end.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print one frame as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How often to look.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) every: u64,
 }
 
 /// `fn logs`.

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo,
 };
+use rekindle_wire::stats::{FunctionStats, Stats};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
@@ -163,6 +164,16 @@ impl Client {
     /// One function.
     pub(crate) async fn function(&self, name: &FunctionName) -> Result<FunctionDetail> {
         self.json(Method::GET, &format!("/v1/functions/{name}")).await
+    }
+
+    /// The platform in numbers.
+    pub(crate) async fn stats(&self) -> Result<Stats> {
+        self.json(Method::GET, "/v1/stats").await
+    }
+
+    /// One function in numbers.
+    pub(crate) async fn function_stats(&self, name: &FunctionName) -> Result<FunctionStats> {
+        self.json(Method::GET, &format!("/v1/functions/{name}/stats")).await
     }
 
     /// One version.

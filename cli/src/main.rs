@@ -6,6 +6,11 @@
 //!
 //! Exit codes: 0 done, 1 it failed (the reason is on standard error), 2 the command line is wrong.
 
+#![warn(clippy::print_stdout)]
+
+#[macro_use]
+mod out;
+
 mod args;
 mod client;
 mod commands;
@@ -48,7 +53,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "fn", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "fn", &mut script);
+            out::bytes(&script);
             Ok(ExitCode::SUCCESS)
         }
         Command::Snapshot(args) => commands::snapshot::execute(&client, &args.command),
@@ -59,6 +66,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),
         Command::Delete(args) => block_on(async { commands::delete::run(&Client::new(&client)?, &args).await }),
         Command::Instances(args) => block_on(async { commands::instances::run(&Client::new(&client)?, args).await }),
+        Command::Stats(args) => block_on(async { commands::stats::run(&Client::new(&client)?, &args).await }),
+        Command::Top(args) => block_on(async { commands::top::run(&Client::new(&client)?, &args).await }),
         Command::Status(args) => block_on(async { commands::status::run(&Client::new(&client)?, args).await }),
         Command::Demo(args) => block_on(async { commands::demo::run(&Client::new(&client)?, &args).await }),
     }

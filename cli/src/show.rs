@@ -60,14 +60,14 @@ pub(crate) fn table<const N: usize>(head: [&str; N]) -> Table {
 /// Prints a table without the blanks at line ends.
 pub(crate) fn print_table(table: &Table) {
     for line in table.lines() {
-        println!("{}", line.trim_end());
+        say!("{}", line.trim_end());
     }
 }
 
 /// Prints `value` as JSON.
 pub(crate) fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(value).context("the answer cannot be written as JSON")?;
-    println!("{text}");
+    say!("{text}");
     Ok(())
 }
 

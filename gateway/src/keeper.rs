@@ -1,8 +1,13 @@
-//! Keeps the leases in order: renews what is used, returns what is not, and hears what the scheduler wants back.
+//! Keeps the leases in order: renews what is used, returns what is not, and hears what the scheduler wants back. And tells it what was
+//! counted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_wire::stats::TrafficReport;
+
+use crate::metrics::Metrics;
 use crate::slots::Slots;
 
 /// The shortest lease is half a second; this leaves it several chances to be renewed.
@@ -10,6 +15,9 @@ const TICK: Duration = Duration::from_millis(100);
 const WATCH: Duration = Duration::from_secs(20);
 /// A report that was lost is told again while its leases last.
 const REPORT_AGAIN: Duration = Duration::from_millis(100);
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How long the scheduler may hear nothing of a gateway that counts nothing.
+const TELL_ANYWAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Reports to the scheduler when there is something to tell. Runs until it is dropped.
@@ -21,6 +29,35 @@ pub(crate) async fn report(slots: Arc<Slots>) {
         if let Err(error) = slots.report().await {
             tracing::debug!(%error, "leases could not be reported");
             tokio::time::sleep(REPORT_AGAIN).await;
+        }
+    }
+}
+
+/// Tells the scheduler what was counted, when there is something new: `fn stats` and `fn top` ask it for all gateways together. Runs until it
+/// is dropped.
+pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
+    let mut told = BTreeMap::new();
+    let mut last = tokio::time::Instant::now();
+    loop {
+        tokio::time::sleep(TELL_EVERY).await;
+        let mut functions = metrics.traffic();
+        let all = functions.clone();
+        functions.retain(|name, traffic| told.get(name) != Some(traffic));
+        // With nothing in it, it says that this gateway is there, and hears what is gone.
+        if functions.is_empty() && last.elapsed() < TELL_ANYWAY {
+            continue;
+        }
+        last = tokio::time::Instant::now();
+        let gateway = slots.gateway.clone();
+        match slots.scheduler.tell(&TrafficReport { gateway, functions }).await {
+            Ok(answer) => {
+                told = if answer.known { all } else { BTreeMap::new() };
+                for name in &answer.gone {
+                    metrics.forget(name);
+                    told.remove(name);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "counts could not be told"),
         }
     }
 }

@@ -1,14 +1,17 @@
 //! What a gateway measures. A function's name becomes a label only once the scheduler has said that there is such a function: callers choose
 //! the names they ask for.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use rekindle_telemetry::TraceRef;
-use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry, buckets, observe_process};
+use rekindle_telemetry::metrics::{
+    Counter, Desc, Family, Histogram, HistogramValue, Kind, Registry, buckets, observe_process,
+};
 use rekindle_wire::api::StartKind;
+use rekindle_wire::stats::{Latencies, StartStats, Traffic};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use tokio::sync::Semaphore;
 use tracing::Span;
@@ -19,7 +22,7 @@ use crate::slots::Slots;
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
 /// In its place where nobody has said that there is such a function.
-const UNKNOWN: &str = "unknown";
+const UNKNOWN: &str = "(unknown)";
 /// In place of a start kind where no instance was found.
 const NOT_STARTED: &str = "none";
 
@@ -198,6 +201,36 @@ impl Metrics {
         self.again.with([reason]).inc();
     }
 
+    /// What was counted of each function that is known to exist.
+    pub(crate) fn traffic(&self) -> BTreeMap<FunctionName, Traffic> {
+        let mut all: BTreeMap<FunctionName, Traffic> = BTreeMap::new();
+        let mut of = |name: &str, start: &str, add: &dyn Fn(&mut StartStats)| {
+            if let Ok(name) = name.parse() {
+                add(all.entry(name).or_default().entry(start.to_owned()).or_default());
+            }
+        };
+        self.requests.each(|[name, start], series| {
+            let HistogramValue { bounds, counts, .. } = series.read();
+            let bounds = bounds.iter().map(|s| (s * 1e6).round() as u64).chain([u64::MAX]);
+            let latencies: Latencies = bounds.zip(counts).filter(|(_, count)| *count > 0).collect();
+            of(name, start, &|stats| stats.latencies = latencies.clone());
+        });
+        self.invocations
+            .each(|[name, start], count| of(name, start, &|stats| stats.answered = count.get()));
+        self.errors.each(|[name, start, code], count| {
+            of(name, start, &|stats| {
+                stats.errors.insert(code.to_owned(), count.get());
+            });
+        });
+        all
+    }
+
+    /// Drops what was counted of a function that is gone.
+    pub(crate) fn forget(&self, function: &FunctionName) {
+        self.known.write().remove(function);
+        self.registry.forget(FUNCTION, function.as_str());
+    }
+
     fn label<'a>(&self, function: &'a FunctionName) -> &'a str {
         if self.known.read().contains(function) {
             function.as_str()
@@ -229,6 +262,7 @@ impl Measured<'_> {
             metrics.errors.with([name, kind, "5xx"]).inc();
         }
         let took = self.arrived.elapsed();
+        rekindle_telemetry::keep_if_slow(span, took);
         metrics.requests.with([name, kind]).record_in(took, TraceRef::of(span));
     }
 
@@ -242,6 +276,7 @@ impl Measured<'_> {
         if error.code == ErrorCode::FunctionTimeout {
             metrics.timeouts.with([name]).inc();
         }
+        rekindle_telemetry::keep(span);
         let took = self.arrived.elapsed();
         metrics.requests.with([name, kind]).record_in(took, TraceRef::of(span));
     }
@@ -279,7 +314,7 @@ mod tests {
         assert!(!text.contains("made-up"), "{text}");
         for series in [
             "faas_errors_total{faas_invoked_name=\"known\",start=\"none\",error_type=\"function_not_found\"} 1",
-            "faas_errors_total{faas_invoked_name=\"unknown\",start=\"none\",error_type=\"function_not_found\"} 1",
+            "faas_errors_total{faas_invoked_name=\"(unknown)\",start=\"none\",error_type=\"function_not_found\"} 1",
             "rekindle_gateway_abandoned_total 1",
         ] {
             assert!(text.contains(series), "{series}: {text}");

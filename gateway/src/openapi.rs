@@ -7,6 +7,7 @@ use rekindle_wire::ApiError;
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo,
 };
+use rekindle_wire::stats::{FunctionStats, Stats};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -24,7 +25,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
-        stop_instance, collect, openapi, call_function, call_function_below, metrics, scheduler_metrics, worker_metrics, health, ready,
+        stop_instance, collect, openapi, call_function, call_function_below, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
     modifiers(&AdminKey),
@@ -294,6 +295,30 @@ fn scheduler_metrics() {}
     ),
 )]
 fn worker_metrics() {}
+
+/// The platform in numbers
+///
+/// What all gateways have counted together since their start, by function and start kind; how full the workers' pools and caches are.
+#[utoipa::path(
+    get, path = "/v1/stats", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "workers and functions", body = Stats),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn stats() {}
+
+/// A function in numbers
+#[utoipa::path(
+    get, path = "/v1/functions/{name}/stats", tag = "functions", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the function")),
+    responses(
+        (status = 200, description = "its invocations by start kind, its instances, its snapshot", body = FunctionStats),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+    ),
+)]
+fn function_stats() {}
 
 /// Whether the gateway lives
 #[utoipa::path(get, path = "/healthz", tag = "platform", responses((status = 200, description = "it does")))]

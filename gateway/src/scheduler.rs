@@ -11,9 +11,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest};
+use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
 use rekindle_wire::{ApiError, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
 
 use crate::headers;
 
@@ -60,13 +62,26 @@ impl SchedulerClient {
     /// Asks for a slot. The error is what the user is told.
     pub(crate) async fn place(&self, request: &PlacementRequest) -> Result<Placement, ApiError> {
         let limit = Duration::from_millis(request.wait_ms) + Duration::from_secs(25);
+        let span = tracing::info_span!(
+            "ask scheduler",
+            otel.kind = "client",
+            rekindle.role = "gateway",
+            server.address = self.address,
+        );
         self.call(Method::POST, "/internal/placements", Some(request), limit)
+            .instrument(span)
             .await
     }
 
     /// Tells what became of leases.
     pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseAnswer, ApiError> {
         self.call(Method::POST, "/internal/leases", Some(report), REPORT_LIMIT)
+            .await
+    }
+
+    /// Tells what was counted.
+    pub(crate) async fn tell(&self, report: &TrafficReport) -> Result<TrafficAnswer, ApiError> {
+        self.call(Method::POST, "/internal/traffic", Some(report), CALL_LIMIT)
             .await
     }
 

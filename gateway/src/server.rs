@@ -112,16 +112,17 @@ pub async fn serve(
     token.set_sensitive(true);
     let scheduler = SchedulerClient::new(config.scheduler.clone(), token.clone());
     let slots = Slots::new(scheduler.clone(), config.place_wait);
-    let keepers = [
-        tokio::spawn(keeper::report(slots.clone())),
-        tokio::spawn(keeper::watch(slots.clone())),
-    ];
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),
         Arc::new(Semaphore::new(config.max_connections)),
     );
     let metrics = Arc::new(Metrics::new());
     metrics.observe(&config, &slots, &in_flight, &room);
+    let keepers = [
+        tokio::spawn(keeper::report(slots.clone())),
+        tokio::spawn(keeper::watch(slots.clone())),
+        tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
+    ];
     let gateway = Arc::new(Gateway {
         admin_key: config.admin_key,
         scheduler,

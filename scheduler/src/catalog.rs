@@ -50,6 +50,18 @@ impl Catalog {
         self.functions.len()
     }
 
+    /// Their names, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &FunctionName> {
+        let mut names: Vec<_> = self.functions.keys().collect();
+        names.sort();
+        names.into_iter()
+    }
+
+    /// Whether there is such a function.
+    pub(crate) fn has(&self, function: &FunctionName) -> bool {
+        self.functions.contains_key(function)
+    }
+
     /// The version that serves a function's invocations: its newest live one.
     pub(crate) fn live(&self, function: &FunctionName) -> Option<LiveVersion> {
         let (_, spec) = self.functions.get(function)?.last_key_value()?;

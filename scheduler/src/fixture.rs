@@ -49,6 +49,7 @@ pub(crate) fn worker(n: usize) -> WorkerId {
 /// A heartbeat of worker `n` that lists `instances`.
 pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<InstanceInfo>) -> Heartbeat {
     Heartbeat {
+        levels: rekindle_wire::stats::WorkerLevels::default(),
         worker: worker(n),
         incarnation,
         address: format!("127.0.0.1:{}", 7_000 + n),

@@ -22,6 +22,7 @@ mod reaper;
 mod server;
 mod state;
 mod store;
+mod traffic;
 mod upload;
 mod waiting;
 mod worker;

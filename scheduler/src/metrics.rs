@@ -49,7 +49,7 @@ const INSTANCES: Desc = Desc::new(
     "rekindle.instances",
     "{instance}",
     &[FUNCTION, "state"],
-    "Instances: `preparing`, `starting`, `ready`, `capturing`, `stopping`.",
+    "Instances: `preparing`, `starting`, `ready`, `parked`, `capturing`, `stopping`.",
 );
 const IN_FLIGHT: Desc = Desc::new(
     "rekindle.instances.in_flight",

@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
 use crate::server::Config;
 use crate::store::Store;
+use crate::traffic::Traffics;
 use crate::waiting::Queue;
 use crate::worker::WorkerClient;
 
@@ -30,6 +31,7 @@ pub(crate) struct Memory {
     pub(crate) catalog: Catalog,
     pub(crate) queue: Queue,
     pub(crate) pools: Pools,
+    pub(crate) traffic: Traffics,
 }
 
 /// The scheduler. Cloned into every handler and task.

@@ -41,8 +41,13 @@ impl Queue {
 
     /// Asks that wait.
     pub(crate) fn len(&self) -> usize {
+        self.functions.keys().map(|name| self.waiting_for(name)).sum()
+    }
+
+    /// Asks that wait for a function.
+    pub(crate) fn waiting_for(&self, function: &FunctionName) -> usize {
         let waiting = |queue: &VecDeque<Waiter>| queue.iter().filter(|w| !w.answer.is_closed()).count();
-        self.functions.values().map(waiting).sum()
+        self.functions.get(function).map_or(0, waiting)
     }
 
     /// Functions somebody waits for.

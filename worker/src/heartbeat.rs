@@ -65,6 +65,7 @@ async fn beat(worker: &Worker, client: &reqwest::Client, url: &str) -> Result<He
         address: worker.config.advertise.clone(),
         memory_capacity_bytes: worker.config.memory_capacity_bytes,
         instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
+        levels: worker.metrics.levels(worker),
         damaged,
     };
     let told = tell(worker, client, url, &report).await;

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use rekindle_snapshotter::{Store, StoreEvent};
 use rekindle_telemetry::TraceRef;
-use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics, buckets};
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, HistogramValue, Registry, S3Metrics, buckets};
 use rekindle_wire::FunctionName;
 use rekindle_wire::api::{SnapshotSummary, StartKind};
+use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
+
+use crate::worker::Worker;
 
 pub use observe::observe;
 pub use pagers::Pagers;
@@ -178,6 +181,34 @@ impl Metrics {
     /// A part of a checkpoint is over: `hook`, `freeze` or `publish`.
     pub fn capture_phase(&self, phase: &'static str, took: Duration) {
         self.capture_phase.with([phase]).record(took);
+    }
+
+    /// In a heartbeat: how full the worker's pools and caches are.
+    pub fn levels(&self, worker: &Worker) -> WorkerLevels {
+        let (pool, templates) = (worker.pool.counts(), worker.snapshots.usage());
+        let cache = worker.snapshots.reader().cache_usage();
+        let faults = self.pagers.totals();
+        let fault_us = |share| {
+            let HistogramValue { bounds, counts, .. } = &faults.latency;
+            buckets::quantile(bounds, counts, share).map(|s| s * 1e6)
+        };
+        let started = |start: StartKind| self.starts.with([start.as_str(), "ready"]).get();
+        let failed = |start: StartKind| self.starts.with([start.as_str(), "failed"]).get();
+        WorkerLevels {
+            sandboxes_ready: pool.ready as u64,
+            sandboxes_wanted: worker.config.empty_sandboxes as u64,
+            templates: templates.open,
+            template_bytes: templates.bytes,
+            template_limit_bytes: templates.limit_bytes,
+            chunk_cache_bytes: cache.bytes,
+            chunk_cache_limit_bytes: cache.max_bytes,
+            restored: started(StartKind::Restored),
+            booted: started(StartKind::Booted),
+            failed_starts: failed(StartKind::Restored) + failed(StartKind::Booted),
+            faults: faults.faults,
+            fault_p50_us: fault_us(0.5),
+            fault_p99_us: fault_us(0.99),
+        }
     }
 
     /// Drops what was measured of a function that is gone.

@@ -1,12 +1,13 @@
 //! `fn delete`.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::args::DeleteArgs;
 use crate::client::Client;
+use crate::out;
 
 /// Removes a function, after asking.
 pub(crate) async fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
@@ -17,19 +18,18 @@ pub(crate) async fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> 
         if !io::stdin().is_terminal() {
             bail!("{name} would be removed with all its versions and snapshots: say --yes");
         }
-        print!("remove {name} with all its versions and snapshots? [y/N] ");
-        io::stdout().flush().context("standard output cannot be written")?;
+        out::text(&format!("remove {name} with all its versions and snapshots? [y/N] "));
         let mut answer = String::new();
         io::stdin()
             .lock()
             .read_line(&mut answer)
             .context("standard input cannot be read")?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
-            println!("kept");
+            say!("kept");
             return Ok(ExitCode::FAILURE);
         }
     }
     client.delete(name).await?;
-    println!("{name} is removed");
+    say!("{name} is removed");
     Ok(ExitCode::SUCCESS)
 }

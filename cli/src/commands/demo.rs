@@ -160,7 +160,7 @@ async fn until_zero(client: &Client, name: &FunctionName, limit: Duration) -> Re
 
 fn print(client: &Client, life: &Life) {
     let name = &life.version.function;
-    println!();
+    say!();
     let mut table = show::table(["", "LATENCY", "OF IT IN THE PLATFORM"]);
     let mut row = |label: &str, row: &Row| {
         let ms = format!("{:>9}", show::millis(row.ms));
@@ -180,11 +180,11 @@ fn print(client: &Client, life: &Life) {
         timing_line(&life.restored.timing),
     ]);
     show::print_table(&table);
-    println!();
+    say!();
     if let Some(snapshot) = &life.version.snapshot {
-        println!("snapshot   {}", super::describe::snapshot_line(snapshot));
+        say!("snapshot   {}", super::describe::snapshot_line(snapshot));
     }
-    println!("try        curl {}", client.address(&format!("/function/{name}")));
+    say!("try        curl {}", client.address(&format!("/function/{name}")));
 }
 
 /// Copies a folder of plain files.

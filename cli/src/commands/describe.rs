@@ -18,10 +18,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let s = &detail.summary;
-    println!("name       {}", s.name);
-    println!("url        {}", client.address(&s.path));
-    println!("runtime    {}", super::runtime_word(s.runtime));
-    println!(
+    say!("name       {}", s.name);
+    say!("url        {}", client.address(&s.path));
+    say!("runtime    {}", super::runtime_word(s.runtime));
+    say!(
         "live       {}",
         s.live.map_or_else(|| "none".to_owned(), |v| format!("version {v}"))
     );
@@ -29,21 +29,21 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     let live = detail.versions.iter().find(|v| Some(v.version) == s.live);
     if let Some(shown) = live.or(detail.versions.first()) {
         let m = &shown.manifest;
-        println!(
+        say!(
             "limits     {} of memory, {} of /tmp, {} CPU, timeout {}",
             show::bytes(m.memory.0),
             show::bytes(m.tmp.0),
             m.cpu,
             show::duration(m.timeout())
         );
-        println!(
+        say!(
             "scaling    {} at once on one of at most {}, each kept {} when idle",
             show::count(usize::try_from(m.concurrency).unwrap_or(usize::MAX), "invocation"),
             show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance"),
             show::duration(m.idle())
         );
         if m.park_ms > 0 || m.min_parked > 0 {
-            println!(
+            say!(
                 "parked     {} at least, idle ones for {} more",
                 show::count(usize::try_from(m.min_parked).unwrap_or(usize::MAX), "instance"),
                 show::duration(m.park())
@@ -51,13 +51,13 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         }
         println!("network    {}", m.network.as_str());
         if let Some(snapshot) = &shown.snapshot {
-            println!("snapshot   {}", snapshot_line(snapshot));
+            say!("snapshot   {}", snapshot_line(snapshot));
         }
         if let Some(why) = &shown.snapshot_error {
-            println!("snapshot   none: {why}");
+            say!("snapshot   none: {why}");
         }
     }
-    println!();
+    say!();
     let mut table = show::table(["VERSION", "STATE", "CREATED", "PHASES", "SNAPSHOT"]);
     for v in &detail.versions {
         table.add_row([
@@ -76,10 +76,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         .iter()
         .find_map(|v| Some((v.version, v.error.as_ref()?)))
     {
-        println!("\nversion {version} failed: {error}");
+        say!("\nversion {version} failed: {error}");
     }
     if !detail.instances.is_empty() {
-        println!();
+        say!();
         super::print_instances(&detail.instances);
     }
     Ok(ExitCode::SUCCESS)

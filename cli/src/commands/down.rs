@@ -26,7 +26,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
         stop(running, Duration::from_secs(args.wait))?;
     }
     if !layout.run.exists() {
-        println!("rekindle was not running");
+        say!("rekindle was not running");
         return Ok(ExitCode::SUCCESS);
     }
     let Some(_lock) = pid_file.lock()? else {
@@ -38,11 +38,11 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
     let swept = leftovers::sweep(&layout)?;
     pid_file.forget()?;
     match running {
-        Some(running) => println!("rekindle is down, pid {} has ended", running.pid),
-        None => println!("rekindle was not running"),
+        Some(running) => say!("rekindle is down, pid {} has ended", running.pid),
+        None => say!("rekindle was not running"),
     }
     if swept.processes + swept.cgroups > 0 {
-        println!(
+        say!(
             "  removed what it had left: {}, {}",
             show::count(swept.processes, "process"),
             show::count(swept.cgroups, "cgroup")

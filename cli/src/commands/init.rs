@@ -28,7 +28,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     };
     let written = write(args.runtime, &args.dir, &name)?;
     for path in &written {
-        println!("  {}", path.display());
+        say!("  {}", path.display());
     }
     let here = args.dir == Path::new(".");
     let arg = if here {
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<ExitCode> {
     } else {
         format!(" {}", args.dir.display())
     };
-    println!("next: fn deploy{arg}");
+    say!("next: fn deploy{arg}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,7 +14,7 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
     if args.json {
         show::print_json(&instances)?;
     } else if instances.is_empty() {
-        println!("no instances: every function is at zero until it is called");
+        say!("no instances: every function is at zero until it is called");
     } else {
         super::print_instances(&instances);
     }

@@ -16,7 +16,7 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if functions.is_empty() {
-        println!("no functions yet: make one with `fn init greet`, then `fn deploy greet`");
+        say!("no functions yet: make one with `fn init greet`, then `fn deploy greet`");
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = show::table(["NAME", "LIVE", "NEWEST", "RUNTIME", "MEMORY", "INSTANCES", "URL"]);

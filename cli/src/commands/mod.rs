@@ -12,7 +12,9 @@ pub(crate) mod invoke;
 pub(crate) mod list;
 pub(crate) mod logs;
 pub(crate) mod snapshot;
+pub(crate) mod stats;
 pub(crate) mod status;
+pub(crate) mod top;
 
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::manifest::Runtime;

@@ -15,7 +15,7 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
         show::print_json(&status)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
+    say!(
         "rekindle {} at {}: {}, {}, {}\n",
         status.version,
         client.address(""),
@@ -44,7 +44,7 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
     }
     show::print_table(&table);
     if !status.instances.is_empty() {
-        println!();
+        say!();
         super::print_instances(&status.instances);
     }
     Ok(ExitCode::SUCCESS)

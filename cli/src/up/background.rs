@@ -49,16 +49,16 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
             layout.log().display()
         );
     }
-    println!(
+    say!(
         "rekindle is {} at {}, after {}",
         show::tinted("up", Tone::Good),
         address(args.listen),
         show::duration(started.elapsed())
     );
-    println!("  admin key  {}", layout.data.join("admin.key").display());
-    println!("  log        {}", layout.log().display());
+    say!("  admin key  {}", layout.data.join("admin.key").display());
+    say!("  log        {}", layout.log().display());
     if let Some(endpoint) = &args.traces {
-        println!("  traces     {}", traces::tell(endpoint));
+        say!("  traces     {}", traces::tell(endpoint));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -74,7 +74,7 @@ fn already(running: &Running, args: &UpArgs, layout: &Layout) -> Result<ExitCode
             running.listen
         );
     }
-    println!(
+    say!(
         "rekindle is already running at {}, pid {}",
         address(running.listen),
         running.pid
@@ -82,7 +82,7 @@ fn already(running: &Running, args: &UpArgs, layout: &Layout) -> Result<ExitCode
     if fs::read_link(format!("/proc/{}/exe", running.pid))
         .is_ok_and(|exe| exe.to_string_lossy().ends_with(" (deleted)"))
     {
-        println!("  it is an older build: `fn down`, then `fn up` starts the new one");
+        say!("  it is an older build: `fn down`, then `fn up` starts the new one");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
         Box::pin(import(&store, &layout.cache)).await
     })?;
     for (base, alias) in imported {
-        println!(
+        say!(
             "{} is {} ({}, {})",
             base.as_str(),
             alias.layer.digest,

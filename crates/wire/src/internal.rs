@@ -6,6 +6,7 @@
 //! | gateway → scheduler | `POST /internal/placements` | [`PlacementRequest`] → [`Placement`] |
 //! | gateway → scheduler | `POST /internal/leases` | [`LeaseReport`] → [`LeaseAnswer`] |
 //! | gateway → scheduler | `GET /internal/recalls?gateway=ID&wait_ms=N` | → [`LeaseAnswer`], as soon as there is something to give back |
+//! | gateway → scheduler | `POST /internal/traffic` | [`TrafficReport`](crate::stats::TrafficReport) → [`TrafficAnswer`](crate::stats::TrafficAnswer) |
 //! | gateway → scheduler | `ANY /v1/…` | the admin API, passed on once the key was checked |
 //! | worker → scheduler | `POST /internal/heartbeat` | [`Heartbeat`] → [`HeartbeatAnswer`] |
 //! | scheduler → worker | `POST /instances` | [`StartInstance`] → 202, before the instance is ready |
@@ -24,6 +25,7 @@ use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
 use crate::ids::{FunctionName, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
+use crate::stats::WorkerLevels;
 
 /// How long a request waits in its worker for the instance to be ready: a restore, and a boot where that failed, have limits of their
 /// own below this. The function's timeout begins only then.
@@ -212,6 +214,9 @@ pub struct Heartbeat {
     pub memory_capacity_bytes: u64,
     /// Its instances, all of them.
     pub instances: Vec<InstanceInfo>,
+    /// How full its pools and caches are.
+    #[serde(default)]
+    pub levels: WorkerLevels,
     /// Snapshots it found damaged for good since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedSnapshot>,

@@ -6,6 +6,7 @@
 //! - [`error`]: the error codes a user can meet, and their answer format.
 //! - [`headers`]: the names of the HTTP headers the platform reads and writes.
 //! - [`api`]: the public admin API under `/v1/`.
+//! - [`stats`]: invocations and workers in numbers.
 //! - [`internal`]: scheduler and worker interfaces, used by the platform alone.
 
 pub mod api;
@@ -14,6 +15,7 @@ pub mod headers;
 pub mod ids;
 pub mod internal;
 pub mod manifest;
+pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
 pub use ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};

@@ -47,7 +47,7 @@ async fn invocations_are_counted_by_function_start_kind_and_error() {
     assert_eq!(of("rekindle_request_duration_seconds_count", warm), 3.0);
     let infinite = format!("{warm},le=\"+Inf\"");
     assert_eq!(of("rekindle_request_duration_seconds_bucket", &infinite), 3.0);
-    let unknown = "faas_invoked_name=\"unknown\",start=\"none\",error_type=\"function_not_found\"";
+    let unknown = "faas_invoked_name=\"(unknown)\",start=\"none\",error_type=\"function_not_found\"";
     assert_eq!(of("faas_errors_total", unknown), 1.0);
     assert!(gateway["rekindle_gateway_leases"] >= 1.0);
     assert!(!gateway.keys().any(|name| name.contains("made-up")));

@@ -74,6 +74,7 @@ pub(super) async fn delete(
         let mut memory = scheduler.memory();
         memory.catalog.remove(&name);
         scheduler.metrics.forget(name.as_str());
+        memory.traffic.forget(&name);
         let now = scheduler.now();
         let ids: Vec<_> = memory
             .fleet

@@ -8,6 +8,7 @@ mod instances;
 mod internal;
 mod logs;
 mod metrics;
+mod stats;
 
 use axum::Router;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
@@ -54,6 +55,9 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
                 "no such method on this path: see /v1/openapi.json",
             )
         })
+        .route("/v1/stats", get(stats::all))
+        .route("/v1/functions/{name}/stats", get(stats::one))
+        .route("/internal/traffic", post(stats::traffic))
         .route("/v1/metrics", get(metrics::own))
         .route("/v1/workers/{id}/metrics", get(metrics::of_worker))
         .layer(from_fn_with_state(scheduler.clone(), admit))
@@ -95,7 +99,9 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
     }
     let path = request.uri().path();
     let span = match path {
-        "/internal/heartbeat" | "/internal/leases" | "/internal/recalls" => return next.run(request).await,
+        "/internal/heartbeat" | "/internal/leases" | "/internal/recalls" | "/internal/traffic" => {
+            return next.run(request).await;
+        }
         "/internal/placements" => tracing::info_span!(
             "placement",
             otel.kind = "server",
@@ -103,7 +109,8 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
             faas.invoked_name = tracing::field::Empty,
             rekindle.instance = tracing::field::Empty,
             rekindle.start = tracing::field::Empty,
-            rekindle.error = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
+            error.type = tracing::field::Empty,
         ),
         _ => tracing::info_span!(
             "admin",

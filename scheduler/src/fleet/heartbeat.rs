@@ -39,6 +39,7 @@ impl Fleet {
                 capacity: beat.memory_capacity_bytes,
                 last_heartbeat: now,
                 alive: true,
+                levels: beat.levels,
             },
         );
         let mut stop = Vec::new();

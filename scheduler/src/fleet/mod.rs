@@ -30,6 +30,7 @@ use std::time::Duration;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind, WorkerInfo};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 
 /// A worker that was silent for this long gets nothing new, and its instances are forgotten.
@@ -168,6 +169,7 @@ pub(crate) struct Worker {
     pub(crate) capacity: u64,
     pub(crate) last_heartbeat: Millis,
     pub(crate) alive: bool,
+    pub(crate) levels: WorkerLevels,
 }
 
 /// A live version, as placement needs it.

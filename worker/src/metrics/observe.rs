@@ -12,7 +12,7 @@ const INSTANCES: Desc = Desc::new(
     "rekindle.worker.instances",
     "{instance}",
     &["state", "started"],
-    "Instances on this worker: `starting`, `ready`, `capturing`, `stopping`; and how they were started.",
+    "Instances on this worker: `starting`, `ready`, `parked`, `capturing`, `stopping`; and how they were started.",
 );
 const IN_FLIGHT: Desc = Desc::new("rekindle.worker.in_flight", "{invocation}", &[], "Invocations in them.");
 const MEMORY: Desc = Desc::new(

@@ -30,7 +30,7 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
     } else if new {
         print(client, &version, started.elapsed());
     } else {
-        println!(
+        say!(
             "{} is unchanged: version {} stays {}; --force makes a new one all the same",
             version.function,
             version.version,
@@ -138,22 +138,22 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
 
 fn print(client: &Client, version: &VersionInfo, took: Duration) {
     let live = show::tinted("live", Tone::Good);
-    println!(
+    say!(
         "{} version {} is {live} after {}",
         version.function,
         version.version,
         show::duration(took)
     );
-    println!("  phases    {}", phases_line(version));
+    say!("  phases    {}", phases_line(version));
     if let Some(snapshot) = &version.snapshot {
-        println!("  snapshot  {}", snapshot_line(snapshot));
+        say!("  snapshot  {}", snapshot_line(snapshot));
     }
     if let Some(why) = &version.snapshot_error {
-        println!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));
+        say!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));
     }
     let url = client.address(&format!("/function/{}", version.function));
-    println!("  url       {url}");
-    println!("  try       curl {url}");
+    say!("  url       {url}");
+    say!("  try       curl {url}");
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ pub(crate) fn print(checks: &[Check]) {
     show::print_table(&table);
     for check in checks {
         if let Some(fix) = &check.fix {
-            println!("\n{}: {fix}", check.ability);
+            say!("\n{}: {fix}", check.ability);
         }
     }
 }

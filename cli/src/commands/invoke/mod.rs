@@ -3,7 +3,7 @@
 
 mod json;
 
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use std::{fs, str};
@@ -15,6 +15,7 @@ use reqwest::{Method, Response, StatusCode};
 
 use crate::args::InvokeArgs;
 use crate::client::Client;
+use crate::out;
 use crate::show::{self, Tone};
 
 /// The platform's errors are a line of JSON.
@@ -56,7 +57,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     let failed = head.status.is_client_error() || head.status.is_server_error();
     let code = if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     if args.json {
-        println!("{}", as_json(head, response, started).await?);
+        say!("{}", as_json(head, response, started).await?);
         return Ok(code);
     }
     let shown = if args.include {
@@ -68,7 +69,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         Answer::Platform(error) => return Err(error.into()),
         Answer::Function(response) => response,
     };
-    print!("{shown}");
+    out::text(&shown);
     copy(response).await?;
     if !args.quiet {
         eprintln!("{}", show::tinted_err(&head.line(started.elapsed()), Tone::Faint));
@@ -159,22 +160,19 @@ pub(crate) async fn platform_error(response: Response) -> Result<Answer> {
 
 /// Copies the body to standard output piece by piece, and ends the last line on a terminal.
 async fn copy(mut response: Response) -> Result<()> {
-    let mut out = io::stdout();
     let mut last = b'\n';
     loop {
         match response.chunk().await {
             Ok(Some(part)) => {
                 last = part.last().copied().unwrap_or(last);
-                out.write_all(&part)
-                    .and_then(|()| out.flush())
-                    .context("standard output cannot be written")?;
+                out::bytes(&part);
             }
             Ok(None) => break,
             Err(e) => bail!(anyhow::Error::from(e).context("the answer broke off")),
         }
     }
-    if last != b'\n' && out.is_terminal() {
-        println!();
+    if last != b'\n' && io::stdout().is_terminal() {
+        say!();
     }
     Ok(())
 }

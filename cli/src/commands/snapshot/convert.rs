@@ -31,7 +31,7 @@ fn report(dir: &Path, done: Option<Vec<Converted>>, word: &str, how: ConversionA
         return Ok(ExitCode::SUCCESS);
     }
     let Some(done) = done else {
-        println!("{} is {word} already", dir.display());
+        say!("{} is {word} already", dir.display());
         return Ok(ExitCode::SUCCESS);
     };
     let mut table = show::table(["FILE", "PAGES", "BEFORE", "AFTER"]);
@@ -45,7 +45,7 @@ fn report(dir: &Path, done: Option<Vec<Converted>>, word: &str, how: ConversionA
     }
     show::print_table(&table);
     if !how.in_place {
-        println!("what was replaced is beside it as .bak");
+        say!("what was replaced is beside it as .bak");
     }
     Ok(ExitCode::SUCCESS)
 }

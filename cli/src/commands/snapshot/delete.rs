@@ -20,6 +20,6 @@ pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<E
         Err(error) => return Err(error.into()),
     }
     Box::pin(delete(store, id)).await?;
-    println!("{id} is removed");
+    say!("{id} is removed");
     Ok(ExitCode::SUCCESS)
 }

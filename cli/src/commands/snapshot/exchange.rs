@@ -16,7 +16,7 @@ pub(super) async fn export_to(store: &Store, id: &SnapshotId, dir: &Path) -> Res
     steps.step(format!("writing {id} to {}", dir.display()));
     let written = Box::pin(export(store, id, dir)).await?;
     steps.finish();
-    println!(
+    say!(
         "{} holds {} of {id}, {}: criu restore -D {}",
         dir.display(),
         show::count(written.files, "file"),
@@ -39,7 +39,7 @@ pub(super) async fn import_from(store: &Store, dir: &Path, name: Option<&str>, s
     let published = Box::pin(import(store, &index, dir, &name, scratch)).await?;
     steps.finish();
     let totals = &published.manifest.totals;
-    println!(
+    say!(
         "{} is {name}: {} of memory, {} stored anew, {} shared with other snapshots",
         published.id,
         show::bytes(totals.memory_bytes),

@@ -39,7 +39,7 @@ fn print(collected: &Collected) {
     let found = rows.iter().filter(|(_, swept)| swept.objects > 0);
     let found: Vec<&(&str, Swept)> = found.collect();
     if found.is_empty() && collected.versions == 0 {
-        println!("nothing to remove; {} in use", show::bytes(collected.left.bytes));
+        say!("nothing to remove; {} in use", show::bytes(collected.left.bytes));
     } else {
         let head = if collected.dry_run { "WOULD REMOVE" } else { "REMOVED" };
         let mut table = show::table([head, "NUMBER", "SIZE"]);
@@ -52,18 +52,18 @@ fn print(collected: &Collected) {
         }
         show::print_table(&table);
         let done = if collected.dry_run { "would be freed" } else { "freed" };
-        println!(
+        say!(
             "{} {done}, {} in use",
             show::bytes(total.bytes),
             show::bytes(collected.left.bytes)
         );
     }
     if collected.more {
-        println!("there is more: run it again");
+        say!("there is more: run it again");
     }
     if let [first, ..] = &collected.held_by[..] {
         let count = show::count(collected.held_by.len(), "snapshot");
         let said = format!("{count} cannot be read ({first}): while they are there no chunk and no layer is removed");
-        println!("{}", show::tinted(&said, Tone::Warning));
+        say!("{}", show::tinted(&said, Tone::Warning));
     }
 }

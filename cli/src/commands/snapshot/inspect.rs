@@ -53,7 +53,7 @@ fn picture(svg: Option<&Path>, title: &str, processes: &[ProcessView]) -> Result
 }
 
 fn print(found: &Inspection) {
-    let line = |name: &str, text: String| println!("{name:<13}{}", show::harmless(&text, &[]));
+    let line = |name: &str, text: String| say!("{name:<13}{}", show::harmless(&text, &[]));
     let made = UNIX_EPOCH + Duration::from_secs(u64::try_from(found.created_unix_s).unwrap_or(0));
     line("snapshot", found.summary.id.to_string());
     line("of", found.origin.to_string());
@@ -135,15 +135,15 @@ fn print_directory(found: &DirectoryInspection) {
         (true, None) => "compressed by CRIU 4.3".to_owned(),
     };
     let parent = if found.has_parent { ", with a parent" } else { "" };
-    println!("{:<13}{form}{parent}", "images");
-    println!(
+    say!("{:<13}{form}{parent}", "images");
+    say!(
         "{:<13}{}",
         "memory",
         show::bytes(found.kinds.total() + found.shared_memory_bytes)
     );
-    println!("{:<13}{}", "pages images", show::bytes(found.stored_bytes));
+    say!("{:<13}{}", "pages images", show::bytes(found.stored_bytes));
     if found.shared_memory_bytes > 0 {
-        println!("{:<13}{}", "shared memory", show::bytes(found.shared_memory_bytes));
+        say!("{:<13}{}", "shared memory", show::bytes(found.shared_memory_bytes));
     }
     print_processes(&found.processes);
 }
@@ -153,8 +153,8 @@ fn print_processes(processes: &[ProcessView]) {
     let size = |n: u64| if n == 0 { "-".to_owned() } else { show::bytes(n) };
     for process in processes {
         let (full, empty): (Vec<_>, Vec<_>) = process.mappings.iter().partition(|m| m.kinds.total() > 0);
-        println!();
-        println!(
+        say!();
+        say!(
             "process {}, {} without memory of their own",
             process.pid,
             show::count(empty.len(), "mapping")

@@ -16,7 +16,7 @@ pub(super) async fn run(store: &Store, listing: Listing) -> Result<ExitCode> {
     if listing.json {
         show::print_json(&found.snapshots)?;
     } else if found.snapshots.is_empty() {
-        println!("no snapshots yet: `fn deploy` makes one, `fn snapshot import` another");
+        say!("no snapshots yet: `fn deploy` makes one, `fn snapshot import` another");
     } else {
         let mut table = show::table(["SNAPSHOT", "OF", "MADE", "MEMORY", "ZERO", "EAGER", "STORED", "SHARED"]);
         for s in &found.snapshots {

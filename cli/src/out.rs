@@ -1,0 +1,39 @@
+//! Standard output: the one place that writes to it. Whoever reads it may stop before the end (`fn list | head`); that ends the command
+//! quietly, with what it has done done. `println!` would panic.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::process;
+
+/// Prints a line, as `println!` does.
+macro_rules! say {
+    () => { $crate::out::line(format_args!("")) };
+    ($($arg:tt)*) => { $crate::out::line(format_args!($($arg)*)) };
+}
+
+/// Writes a line.
+pub(crate) fn line(text: fmt::Arguments<'_>) {
+    settled(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// Writes text that may not end its line, at once.
+pub(crate) fn text(text: &str) {
+    bytes(text.as_bytes());
+}
+
+/// Writes bytes, at once.
+pub(crate) fn bytes(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    settled(out.write_all(bytes).and_then(|()| out.flush()));
+}
+
+fn settled(written: io::Result<()>) {
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => process::exit(0),
+        Err(error) => {
+            eprintln!("error: standard output cannot be written: {error}");
+            process::exit(1);
+        }
+    }
+}

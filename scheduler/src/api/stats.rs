@@ -1,0 +1,74 @@
+//! `/v1/stats` and `/v1/functions/{name}/stats`: what invocations and workers come to, in numbers; and `/internal/traffic`, by which gateways
+//! tell what they count.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection};
+use axum::extract::{Path, State};
+use rekindle_wire::FunctionName;
+use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, TrafficReport, WorkerStats};
+
+use super::{Refused, bad_json, bad_path, from_store, functions};
+use crate::state::{Memory, Scheduler};
+
+pub(super) async fn traffic(
+    State(scheduler): State<Scheduler>,
+    report: Result<Json<TrafficReport>, JsonRejection>,
+) -> Result<Json<TrafficAnswer>, Refused> {
+    let Json(report) = report.map_err(bad_json)?;
+    let now = scheduler.now();
+    let Memory { traffic, catalog, .. } = &mut *scheduler.memory();
+    Ok(Json(traffic.take(report, now, |name| catalog.has(name))))
+}
+
+pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let memory = scheduler.memory();
+    let levels = |worker: rekindle_wire::api::WorkerInfo| WorkerStats {
+        levels: memory
+            .fleet
+            .workers
+            .get(&worker.id)
+            .map(|w| w.levels)
+            .unwrap_or_default(),
+        worker,
+    };
+    Json(Stats {
+        at_unix_ms: i64::try_from(at.as_millis()).unwrap_or(i64::MAX),
+        gateways: memory.traffic.gateways(scheduler.now()) as u64,
+        workers: memory.fleet.worker_infos().into_iter().map(levels).collect(),
+        functions: memory
+            .catalog
+            .names()
+            .map(|name| of(&scheduler, &memory, name))
+            .collect(),
+    })
+}
+
+pub(super) async fn one(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<FunctionName>, PathRejection>,
+) -> Result<Json<FunctionStats>, Refused> {
+    let Path(name) = name.map_err(bad_path)?;
+    let live = scheduler.memory().catalog.live(&name).map(|live| live.spec.version);
+    let version = match live {
+        Some(version) => scheduler.store.version(&name, version).await.map_err(from_store)?,
+        // Deployed, and not live yet?
+        None => scheduler.store.versions(&name, 1).await.map_err(from_store)?.pop(),
+    };
+    let version = version.ok_or_else(|| functions::unknown(&name))?;
+    let mut stats = of(&scheduler, &scheduler.memory(), &name);
+    stats.snapshot = version.snapshot;
+    Ok(Json(stats))
+}
+
+fn of(scheduler: &Scheduler, memory: &Memory, name: &FunctionName) -> FunctionStats {
+    FunctionStats {
+        name: name.clone(),
+        starts: memory.traffic.of(name),
+        instances: memory.fleet.instance_infos(Some(name), scheduler.now()),
+        waiting: memory.queue.waiting_for(name) as u64,
+        snapshot: None,
+    }
+}
