@@ -22,6 +22,26 @@ const REFUSED4: &str = "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.2
 const GLOBAL6: &str = "2000::/3";
 const REFUSED6: &str = "2001::/32, 2002::/16";
 
+/// Seconds after which an idle TCP connection is forgotten. The kernel's own five days would keep the connections of instances that
+/// are long gone, since a sandbox ends without a word to its peers.
+const IDLE_TCP_S: u32 = 1800;
+
+/// What has new connections forgotten in time: objects of a table, and rules for a chain that new ones pass.
+fn forgetting(interface: &str) -> (String, String) {
+    let families = [("tcp4", "ip", "ipv4"), ("tcp6", "ip6", "ipv6")];
+    let objects = families.map(|(name, l3, _)| {
+        format!(
+            "    ct timeout {name} {{\n        protocol tcp; l3proto {l3};\n        policy = {{ established : {IDLE_TCP_S} }}\n    }}\n"
+        )
+    });
+    let rules = families.map(|(name, _, family)| {
+        format!(
+            "        iifname \"{interface}\" ct state new meta nfproto {family} meta l4proto tcp ct timeout set \"{name}\"\n"
+        )
+    });
+    (objects.concat(), rules.concat())
+}
+
 /// What the operator adds.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions<'a> {
@@ -65,9 +85,10 @@ pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
             line(format!("{family} daddr {} {verdict}", network.trunc()));
         }
     }
+    let (timeouts, forget) = forgetting(&format!("{SANDBOX_PREFIX}*"));
     format!(
         r#"table inet rekindle {{
-    chain arrive {{
+{timeouts}    chain arrive {{
         type filter hook prerouting priority raw; policy accept;
         iifname "{SANDBOX_PREFIX}*" fib saddr . iif oif missing drop
     }}
@@ -82,7 +103,7 @@ pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
         type filter hook forward priority filter; policy drop;
         ct state established,related accept
         ct state invalid drop
-        iifname "{SANDBOX_PREFIX}*" oifname "{OUTER_NAME}" goto outbound
+{forget}        iifname "{SANDBOX_PREFIX}*" oifname "{OUTER_NAME}" goto outbound
         iifname "{SANDBOX_PREFIX}*" goto refuse
     }}
     chain outbound {{
@@ -121,11 +142,12 @@ pub(super) fn host(uplink: &Uplink, guard: bool) -> String {
     } else {
         String::new()
     };
+    let (timeouts, forget) = forgetting(name);
     format!(
         r#"add table inet {table}
 delete table inet {table}
 table inet {table} {{
-    chain arrive {{
+{timeouts}    chain arrive {{
         type filter hook prerouting priority raw; policy accept;
         iifname "{name}" ip saddr != {router} drop
         iifname "{name}" ip6 saddr != {router6} drop
@@ -140,7 +162,7 @@ table inet {table} {{
         iifname "{name}" oifname "{UPLINK_PREFIX}*" goto refuse
         iifname "{name}" ct status dnat goto refuse
         oifname "{name}" ct state != {{ established, related }} drop
-        iifname "{name}" tcp flags syn tcp option maxseg size set rt mtu
+{forget}        iifname "{name}" tcp flags syn tcp option maxseg size set rt mtu
     }}
 {guard}    chain refuse {{
         meta l4proto tcp reject with tcp reset
