@@ -1,5 +1,5 @@
 //! What a worker measures. Whatever belongs to a start, a request, a checkpoint or an instance is written here as it happens; levels and
-//! what other crates count are looked at when somebody asks ([`observe`]).
+//! what other crates count are looked at when somebody asks ([`observe()`]).
 
 mod observe;
 mod pagers;

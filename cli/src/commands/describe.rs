@@ -49,7 +49,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
                 show::duration(m.park())
             );
         }
-        println!("network    {}", m.network.as_str());
+        say!("network    {}", m.network.as_str());
         if let Some(snapshot) = &shown.snapshot {
             say!("snapshot   {}", snapshot_line(snapshot));
         }

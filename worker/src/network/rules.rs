@@ -213,7 +213,7 @@ mod tests {
             assert!(at(first) < allowed, "{first}");
         }
         assert!(allowed < at("ip6 daddr fd00::/8 accept") && allowed < at(REFUSED4));
-        assert!(!document.contains("nfproto ipv6"));
+        assert!(!document.contains("nfproto ipv6 goto refuse"));
         assert!(router(&Exceptions::default()).contains("meta nfproto ipv6 goto refuse"));
     }
 
