@@ -198,6 +198,8 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
         .iter()
         .copied()
         .filter(|w| !w.contains(&":s3 get") && !w.contains(&":s3 read"))
+        // What it would touch first may be mapped ahead by now.
+        .filter(|w| !w.contains(&":first fault"))
         .collect();
     until_there(&collector, failed, &ways_of(&restored));
     assert_eq!(collector.trace(quick).len(), 0);
