@@ -213,6 +213,22 @@ fn phases(measured: &Measured) -> Option<Table> {
     Some(table)
 }
 
+/// A table whose first columns hold `words`, and the others numbers.
+pub(crate) fn table(header: &[&str], words: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN);
+    table.set_header(header);
+    for column in table.column_iter_mut().skip(words) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// Bytes in MiB.
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 fn align_numbers(table: &mut Table) {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -4,6 +4,7 @@
 mod memory;
 mod report;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use crate::args::{Args, checkout};
 use crate::client::Connection;
+use crate::load::gauges;
 use crate::machine::{self, Machine};
 use crate::ours::Ours;
 use crate::platform::Platform;
@@ -174,20 +176,16 @@ impl Host {
         Ok(answer.body.to_vec())
     }
 
-    /// The sum of a metric's series at the worker.
+    /// A metric of the worker that has no labels.
     async fn metric(&self, name: &str) -> Result<f64> {
         let text = self.get(&format!("/v1/workers/{}/metrics", self.worker)).await?;
         let text = String::from_utf8(text).context("metrics are no text")?;
-        let series = text.lines().filter(|l| !l.starts_with('#'));
-        let values = series.filter_map(|line| {
-            let (key, value) = line.rsplit_once(' ')?;
-            (key.split('{').next() == Some(name)).then(|| value.parse::<f64>().ok())?
-        });
-        let values: Vec<f64> = values.collect();
-        if values.is_empty() {
-            bail!("the worker has no metric {name}");
-        }
-        Ok(values.iter().sum())
+        let mut found = BTreeMap::new();
+        gauges(&text, &[(name, name)], &mut found);
+        found
+            .get(name)
+            .copied()
+            .with_context(|| format!("the worker has no metric {name}"))
     }
 
     /// A fresh clone that has answered once.

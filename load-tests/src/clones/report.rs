@@ -1,10 +1,10 @@
 //! The tables of `rekindle-bench clones`.
 
 use comfy_table::Table;
-use comfy_table::presets::ASCII_MARKDOWN;
 
 use super::memory::Held;
 use super::{RECORDED, Record};
+use crate::report::{mib, table};
 
 pub(super) fn print(record: &Record) {
     println!("\n{} at {} on {}", record.revision, record.date, record.machine);
@@ -19,9 +19,10 @@ pub(super) fn print(record: &Record) {
 }
 
 fn faults(record: &Record) -> Table {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN);
-    table.set_header(["sample", "in its snapshot", "1st", "2nd", "3rd", "with its working set"]);
+    let mut table = table(
+        &["sample", "in its snapshot", "1st", "2nd", "3rd", "with its working set"],
+        1,
+    );
     for sample in &record.samples {
         let mut row = vec![sample.name.clone(), format!("{:.1} MiB", mib(sample.memory_bytes))];
         row.extend(sample.faults[..RECORDED].iter().map(u64::to_string));
@@ -33,9 +34,10 @@ fn faults(record: &Record) -> Table {
 }
 
 fn memory(record: &Record) -> Table {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN);
-    table.set_header(["sample", "clones", "resident", "private", "PSS", "charged", "template"]);
+    let mut table = table(
+        &["sample", "clones", "resident", "private", "PSS", "charged", "template"],
+        1,
+    );
     for sample in &record.samples {
         for clones in &sample.clones {
             let median = |of: fn(&Held) -> u64| {
@@ -55,8 +57,4 @@ fn memory(record: &Record) -> Table {
         }
     }
     table
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }

@@ -1,23 +1,9 @@
 //! The tables, and the bar: at one block size no larger than liblz4 as CRIU uses it, and faster.
 
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 
 use super::{Record, Row};
-
-fn table(header: &[&str], words: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN);
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(words) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
+use crate::report::{mib, table};
 
 pub(super) fn print(record: &Record) {
     println!("\n{} at {} on {}", record.revision, record.date, record.machine);

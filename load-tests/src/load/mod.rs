@@ -31,6 +31,7 @@ use tempfile::TempDir;
 pub(crate) use args::{LoadArgs, LoadReportArgs, TraceArgs};
 use jaeger::Jaeger;
 use k6::K6;
+pub(crate) use pool::gauges;
 use record::{LoadRecord, Ran};
 use scenario::{MANY, Scenario};
 use target::Target;

@@ -135,7 +135,7 @@ async fn look(target: &Target, kept: &mut Option<Connection>, with_metrics: bool
 }
 
 /// Adds the wanted gauges, which have no labels, from Prometheus' text format.
-fn gauges(text: &str, wanted: &[(&str, &str)], into: &mut BTreeMap<String, f64>) {
+pub(crate) fn gauges(text: &str, wanted: &[(&str, &str)], into: &mut BTreeMap<String, f64>) {
     for line in text.lines() {
         let Some((name, value)) = line.split_once(' ') else {
             continue;

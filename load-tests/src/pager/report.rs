@@ -1,11 +1,11 @@
 //! The tables.
 
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 
 use super::Record;
 use super::case::{Case, Latency};
 use super::kinds::{Way, Workload, name};
+use crate::report::table;
 use crate::stats::figures;
 
 pub(super) fn print(record: &Record) {
@@ -43,18 +43,8 @@ pub(super) fn print(record: &Record) {
     );
 }
 
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN);
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 fn latencies(record: &Record, busy: bool, of: fn(&Case) -> &Latency) -> Table {
-    let mut table = table(&["workload", "memory", "count", "p50", "p95", "p99", "p99.9", "max"]);
+    let mut table = table(&["workload", "memory", "count", "p50", "p95", "p99", "p99.9", "max"], 2);
     for case in record.cases.iter().filter(|c| c.busy == busy && of(c).count > 0) {
         let latency = of(case);
         table.add_row([
@@ -84,7 +74,7 @@ fn work(record: &Record, busy: bool) -> Table {
         "pages",
         "events",
     ];
-    let mut table = table(&header);
+    let mut table = table(&header, 2);
     let median = |samples: &[f64]| figures(samples.iter().copied()).map(|f| f.p50);
     let cases = || record.cases.iter().filter(|c| c.busy == busy);
     let throughput = |workload: Workload, way: Way| {
