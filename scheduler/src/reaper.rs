@@ -9,7 +9,7 @@ use crate::fleet::retire::Retiree;
 use crate::placing::pump;
 use crate::pools::{min_parked, refill};
 use crate::state::{Memory, Scheduler};
-use crate::worker::{Halted, Stopped};
+use crate::worker::Halted;
 
 /// An idle time of one second is kept to within this.
 const TICK: Duration = Duration::from_millis(100);
@@ -57,8 +57,8 @@ pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
             let mut memory = here.memory();
             let now = here.now();
             match stopped {
-                Ok(Stopped::Gone) => drop(memory.fleet.forget(&instance, now)),
-                Ok(Stopped::Busy) => memory.fleet.kept(&instance, true, now),
+                Ok(Halted::Done | Halted::Gone) => drop(memory.fleet.forget(&instance, now)),
+                Ok(Halted::Busy) => memory.fleet.kept(&instance, true, now),
                 Err(error) => {
                     tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be stopped");
                     memory.fleet.kept(&instance, false, now);
@@ -75,7 +75,7 @@ async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
         let mut memory = here.memory();
         let now = here.now();
         match halted {
-            Ok(Halted::Parked) => memory.fleet.parked(instance),
+            Ok(Halted::Done) => memory.fleet.parked(instance),
             Ok(Halted::Gone) => drop(memory.fleet.forget(instance, now)),
             Ok(Halted::Busy) => memory.fleet.kept(instance, true, now),
             Err(error) => {

@@ -32,20 +32,11 @@ pub(crate) enum WorkerError {
     },
 }
 
-/// What became of an instance that was to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stopped {
-    /// It is gone.
-    Gone,
-    /// It serves an invocation and stays.
-    Busy,
-}
-
-/// What became of an instance that was to be parked.
+/// What became of an instance that was to stop, or to be parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Halted {
-    /// It stands still.
-    Parked,
+    /// It is as it was to be.
+    Done,
     /// It serves an invocation and stays.
     Busy,
     /// It is gone.
@@ -85,26 +76,21 @@ impl WorkerClient {
         address: &str,
         instance: &InstanceId,
         if_idle: bool,
-    ) -> Result<Stopped, WorkerError> {
+    ) -> Result<Halted, WorkerError> {
         let query = if if_idle { "?if_idle=true" } else { "" };
         let url = format!("http://{address}/instances/{instance}{query}");
-        match self.send(address, self.http.delete(url).timeout(STOP_LIMIT)).await {
-            Ok(_) => Ok(Stopped::Gone),
-            Err(WorkerError::Refused { status, .. })
-                if status == StatusCode::NOT_FOUND || status == StatusCode::GONE =>
-            {
-                Ok(Stopped::Gone)
-            }
-            Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Stopped::Busy),
-            Err(error) => Err(error),
-        }
+        self.halt(address, self.http.delete(url).timeout(STOP_LIMIT)).await
     }
 
     /// Parks an instance that serves nothing.
     pub(crate) async fn park(&self, address: &str, instance: &InstanceId) -> Result<Halted, WorkerError> {
         let url = format!("http://{address}/instances/{instance}/park");
-        match self.send(address, self.http.post(url).timeout(CALL_LIMIT)).await {
-            Ok(_) => Ok(Halted::Parked),
+        self.halt(address, self.http.post(url).timeout(CALL_LIMIT)).await
+    }
+
+    async fn halt(&self, address: &str, call: reqwest::RequestBuilder) -> Result<Halted, WorkerError> {
+        match self.send(address, call).await {
+            Ok(_) => Ok(Halted::Done),
             Err(WorkerError::Refused { status, .. })
                 if status == StatusCode::NOT_FOUND || status == StatusCode::GONE =>
             {
