@@ -44,6 +44,8 @@ enum Part {
 }
 
 impl Part {
+    const ALL: [Self; 3] = [Self::Of(Pages::Rest), Self::Of(Pages::WorkingSet), Self::Whole];
+
     /// What it would take to have it again.
     fn cost(self, bytes: u64) -> Duration {
         let refill = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / REFILL);
@@ -121,7 +123,7 @@ impl Tier {
     /// A restore uses it.
     pub(super) fn used(&self, snapshot: &OpenSnapshot) {
         let mut worth = self.worth.lock();
-        for part in [Part::Of(Pages::Rest), Part::Of(Pages::WorkingSet), Part::Whole] {
+        for part in Part::ALL {
             let bytes = match part {
                 Part::Of(pages) => snapshot.template.there(pages),
                 Part::Whole => snapshot.images.bytes() + snapshot.template.bytes(),
@@ -136,7 +138,7 @@ impl Tier {
     pub(super) fn forget(&self, id: &SnapshotId) {
         self.open.lock().remove(id);
         let mut worth = self.worth.lock();
-        for part in [Part::Of(Pages::Rest), Part::Of(Pages::WorkingSet), Part::Whole] {
+        for part in Part::ALL {
             worth.forget(&(id.clone(), part));
         }
     }
