@@ -1,25 +1,31 @@
-//! A platform of one process for each role, each in directories of its own as on a machine of its own, started by the
-//! commands in docs/operations.md with the addresses replaced.
+//! A platform of several hosts: one process for each role, each on a host of its own ([`crate::hub`]) in directories of its own, started
+//! by the commands in docs/operations.md with the addresses replaced. The first of each role is named by its [`Role`], further ones by
+//! [`Role::nth`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rekindle_wire::api::WorkerInfo;
 use tempfile::TempDir;
 
+use crate::hub::{self, Host};
 use crate::platform::parking::Parked;
 use crate::{Client, binaries, leftovers, until};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(90);
 const GUIDE: &str = include_str!("../../docs/operations.md");
 /// The addresses in the guide, in the order of [`Role`], and that of its S3 server.
 const ADDRESSES: [&str; 3] = ["10.0.0.1:8081", "10.0.0.2:8082", "10.0.0.3:8080"];
 const S3: &str = "http://10.0.0.9:9000";
+/// Last parts of the addresses of the second worker and the second gateway.
+const MORE_WORKERS: u8 = 20;
+const MORE_GATEWAYS: u8 = 120;
 
 /// A role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +42,11 @@ impl Role {
     /// In the order in which they are started.
     pub const ALL: [Self; 3] = [Self::Scheduler, Self::Worker, Self::Gateway];
 
+    /// One of several with this role, counted from 0.
+    pub const fn nth(self, number: u8) -> Place {
+        Place { role: self, number }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Scheduler => "scheduler",
@@ -43,64 +54,157 @@ impl Role {
             Self::Gateway => "gateway",
         }
     }
+
+    fn port(self) -> u16 {
+        let address = ADDRESSES[self as usize];
+        address[address.find(':').unwrap() + 1..].parse().unwrap()
+    }
 }
 
-/// The platform. Dropping it kills it.
+/// One process of the platform, with its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    role: Role,
+    number: u8,
+}
+
+impl From<Role> for Place {
+    fn from(role: Role) -> Self {
+        role.nth(0)
+    }
+}
+
+impl Place {
+    fn name(self) -> String {
+        format!("{}-{}", self.role.name(), self.number)
+    }
+
+    /// The last part of its address.
+    fn last(self) -> u8 {
+        match (self.role, self.number) {
+            (role, 0) => role as u8 + 1,
+            (Role::Gateway, number) => MORE_GATEWAYS + number,
+            (_, number) => MORE_WORKERS + number,
+        }
+    }
+}
+
+/// How large a platform is, and what its processes are given beside what the guide says.
+#[derive(Debug, Clone)]
+pub struct Size {
+    /// How many workers.
+    pub workers: u8,
+    /// How many gateways.
+    pub gateways: u8,
+    /// Further arguments of a role.
+    pub args: Vec<(Role, String)>,
+    /// Variables of the environment of a role.
+    pub env: Vec<(Role, String, String)>,
+}
+
+impl Default for Size {
+    /// One of each role.
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            gateways: 1,
+            args: Vec::new(),
+            env: Vec::new(),
+        }
+    }
+}
+
+/// The platform. Dropping it stops it.
 pub struct Cluster {
     root: TempDir,
     endpoint: String,
     credentials: Vec<(String, String)>,
-    ports: [u16; 3],
-    client: Client,
-    running: BTreeMap<Role, Parked>,
+    size: Size,
+    subnet: String,
+    hosts: BTreeMap<Place, Host>,
+    clients: Vec<Client>,
+    running: BTreeMap<Place, Parked>,
 }
 
 impl std::ops::Deref for Cluster {
     type Target = Client;
 
+    /// The first gateway's.
     fn deref(&self) -> &Client {
-        &self.client
+        &self.clients[0]
     }
 }
 
 impl Cluster {
-    /// Starts one on an S3 server, as the guide says, and waits until it is ready.
+    /// Starts one of each role on an S3 server, as the guide says, and waits until it is ready. Puts the calling thread into the hub.
     ///
     /// # Panics
     /// When a role does not come up.
     pub fn start(endpoint: String, credentials: Vec<(String, String)>) -> Self {
+        Self::start_sized(endpoint, credentials, Size::default())
+    }
+
+    /// The same with several of a role.
+    ///
+    /// # Panics
+    /// When a role does not come up.
+    pub fn start_sized(endpoint: String, credentials: Vec<(String, String)>, size: Size) -> Self {
+        hub::enter();
         let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
-        let listeners = ADDRESSES.map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-        let ports = listeners.map(|l| l.local_addr().unwrap().port());
-        let client = Client::new(
-            format!("http://127.0.0.1:{}", ports[Role::Gateway as usize]),
-            root.path().join("gateway/data/admin.key"),
-            Role::ALL.map(|r| root.path().join(r.name()).join("log")).to_vec(),
-        );
-        for role in Role::ALL {
-            fs::create_dir_all(root.path().join(role.name()).join("cache")).unwrap();
+        let subnet = hub::subnet();
+        let several = |role: Role, count: u8| (0..count).map(move |n| role.nth(n));
+        let mut places = vec![Role::Scheduler.nth(0)];
+        places.extend(several(Role::Worker, size.workers));
+        places.extend(several(Role::Gateway, size.gateways));
+        let directory = |place: &Place| root.path().join(place.name());
+        for place in &places {
+            fs::create_dir_all(directory(place).join("cache")).unwrap();
+            fs::create_dir(directory(place).join("data")).unwrap();
         }
-        std::os::unix::fs::symlink(binaries::runtimes(), root.path().join("worker/cache/runtimes")).unwrap();
+        let logs: Vec<PathBuf> = places.iter().map(|p| directory(p).join("log")).collect();
+        let host = |place: &Place| Host::new(format!("{subnet}.{}", place.last()).parse().unwrap());
+        let hosts: BTreeMap<Place, Host> = places.iter().map(|p| (*p, host(p))).collect();
+        let client = |place: Place| {
+            let url = format!("http://{}:{}", hosts[&place].address(), Role::Gateway.port());
+            Client::new(url, directory(&place).join("data/admin.key"), logs.clone())
+        };
+        let clients = several(Role::Gateway, size.gateways).map(client).collect();
+        let runtimes = directory(&Role::Worker.nth(0)).join("cache/runtimes");
+        std::os::unix::fs::symlink(binaries::runtimes(), runtimes).unwrap();
         let mut cluster = Self {
             root,
             endpoint,
             credentials,
-            ports,
-            client,
+            size,
+            subnet,
+            hosts,
+            clients,
             running: BTreeMap::new(),
         };
-        cluster.restart(Role::Scheduler);
+        cluster.launch(Role::Scheduler);
         let token = cluster.directory(Role::Scheduler, "data").join("cluster.token");
-        for role in [Role::Worker, Role::Gateway] {
-            let data = cluster.directory(role, "data");
-            fs::create_dir(&data).unwrap();
-            fs::copy(&token, data.join("cluster.token")).unwrap();
+        for place in &places[1..] {
+            fs::copy(&token, cluster.directory(*place, "data").join("cluster.token")).unwrap();
         }
-        let imported = cluster.command(Role::Worker, "fn runtimes import").status().unwrap();
-        assert!(imported.success(), "{}", cluster.log_tail(30));
-        cluster.restart(Role::Worker);
-        cluster.restart(Role::Gateway);
+        cluster.import_runtimes();
+        for place in &places[1..] {
+            cluster.launch(*place);
+            let first = cluster.directory(Role::Gateway, "data").join("admin.key");
+            if place.role == Role::Gateway && place.number == 0 {
+                for other in several(Role::Gateway, cluster.size.gateways).skip(1) {
+                    fs::copy(&first, cluster.directory(other, "data").join("admin.key")).unwrap();
+                }
+            }
+        }
+        cluster.until_ready();
         cluster
+    }
+
+    fn import_runtimes(&self) {
+        let command = self.command(Role::Worker.nth(0), "fn runtimes import");
+        let namespace = self.hosts[&Role::Worker.nth(0)].namespace();
+        let status = Parked::start_in(Some(namespace), command).child.wait().unwrap();
+        assert!(status.success(), "{}", self.log_tail(30));
     }
 
     /// Starts a role (again) and waits until the platform can use it.
@@ -108,52 +212,93 @@ impl Cluster {
     /// # Panics
     /// When it does not come up.
     #[track_caller]
-    pub fn restart(&mut self, role: Role) {
-        let parked = Parked::start(self.command(role, &format!("fn {}", role.name())));
-        assert!(self.running.insert(role, parked).is_none(), "{role:?} runs already");
-        let port = self.ports[role as usize];
-        until(&format!("{role:?} listens"), LIMIT, || {
-            let ended = self.running.get_mut(&role).unwrap().child.try_wait().unwrap();
-            assert_eq!(ended, None, "{role:?} ended:\n{}", self.client.log_tail(60));
-            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
+    pub fn restart(&mut self, place: impl Into<Place>) {
+        self.launch(place);
+        if self.running.len() == self.hosts.len() {
+            self.until_ready();
+        }
+    }
+
+    /// Starts a role (again) and waits until it listens.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn launch(&mut self, place: impl Into<Place>) {
+        let place = place.into();
+        let command = self.command(place, &format!("fn {}", place.role.name()));
+        let host = &self.hosts[&place];
+        let parked = Parked::start_in(Some(host.namespace()), command);
+        let at = (host.address(), place.role.port());
+        assert!(self.running.insert(place, parked).is_none(), "{place:?} runs already");
+        until(&format!("{place:?} listens"), LIMIT, || {
+            let ended = self.running.get_mut(&place).unwrap().child.try_wait().unwrap();
+            assert_eq!(ended, None, "{place:?} ended:\n{}", self.clients[0].log_tail(60));
+            TcpStream::connect_timeout(&at.into(), Duration::from_secs(1)).ok()
         });
-        if self.running.len() == Role::ALL.len() {
-            until("a worker that reports", LIMIT, || {
-                let ready = self.request("GET", "/readyz").try_send().is_ok_and(|a| a.status == 200);
-                let status = self
-                    .admin("GET", "/v1/status")
-                    .try_send()
-                    .ok()
-                    .filter(|s| ready && s.status == 200);
-                let alive = status.is_some_and(|s| {
-                    s.json()["workers"]
-                        .as_array()
-                        .unwrap()
-                        .iter()
-                        .any(|w| w["alive"] == true)
-                });
-                alive.then_some(())
+    }
+
+    /// Waits until every gateway that runs is ready, and every worker that runs is alive.
+    #[track_caller]
+    pub fn until_ready(&self) {
+        let workers = self.running.keys().filter(|p| p.role == Role::Worker).count();
+        for place in self.running.keys().filter(|p| p.role == Role::Gateway) {
+            let client = self.gateway(place.number);
+            until(&format!("{place:?} ready, {workers} workers alive"), LIMIT, || {
+                let ready = client.request("GET", "/readyz").try_send().ok()?.status == 200;
+                (ready && self.alive() == Some(workers)).then_some(())
             });
         }
     }
 
+    /// How many workers are alive; `None` when nobody says.
+    fn alive(&self) -> Option<usize> {
+        let workers = self.try_workers()?;
+        Some(workers.iter().filter(|w| w.alive).count())
+    }
+
+    /// The workers as a gateway tells of them; `None` when none does.
+    pub fn try_workers(&self) -> Option<Vec<WorkerInfo>> {
+        let answers = self
+            .clients
+            .iter()
+            .filter_map(|c| c.admin("GET", "/v1/status").try_send().ok());
+        let answer = answers.into_iter().find(|a| a.status == 200)?;
+        serde_json::from_value(answer.json()["workers"].clone()).ok()
+    }
+
+    /// A worker as the scheduler knows it.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn worker(&self, number: u8) -> WorkerInfo {
+        let address = self.address(Role::Worker.nth(number));
+        let all = self.try_workers().expect("no gateway answers");
+        let found = all.iter().find(|w| w.address == address);
+        found
+            .unwrap_or_else(|| panic!("no worker at {address}: {all:?}"))
+            .clone()
+    }
+
     /// The command of the guide that begins like this, with these processes' addresses and directories.
-    fn command(&self, role: Role, beginning: &str) -> Command {
+    fn command(&self, place: Place, beginning: &str) -> Command {
         let line = GUIDE.lines().find(|l| l.starts_with(&format!("{beginning} ")));
         let mut line = line
             .unwrap_or_else(|| panic!("docs/operations.md has no line \"{beginning} …\""))
             .to_owned();
-        for (address, port) in ADDRESSES.iter().zip(self.ports) {
-            line = line.replace(address, &format!("127.0.0.1:{port}"));
-        }
         line = line.replace(S3, &self.endpoint);
-        assert!(
-            !line.contains("10.0.0."),
-            "an address of the guide is not known here: {line}"
-        );
-        let mut words = line.split_whitespace();
-        assert_eq!(words.next(), Some("fn"));
-        let log = self.root.path().join(role.name()).join("log");
+        for (address, role) in ADDRESSES.iter().zip(Role::ALL) {
+            let there = if role == place.role { place } else { role.nth(0) };
+            line = line.replace(address, &self.address(there));
+        }
+        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(words.remove(0), "fn");
+        if words[0] == place.role.name() {
+            let more = self.size.args.iter().filter(|(role, _)| *role == place.role);
+            words.extend(more.map(|(_, word)| word.clone()));
+        }
+        let log = self.root.path().join(place.name()).join("log");
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new("setpriv");
         command
@@ -161,33 +306,63 @@ impl Cluster {
             .arg(binaries::directory().join("fn"))
             .args(words)
             .env("RUST_LOG", "warn,rekindle=info")
-            .env("FN_DATA", self.directory(role, "data"))
-            .env("FN_CACHE", self.directory(role, "cache"))
-            .env("FN_RUN", self.directory(role, "run"))
-            .env(
-                "FN_CLUSTER_TOKEN_FILE",
-                self.directory(role, "data").join("cluster.token"),
-            )
-            .env("FN_ADMIN_KEY_FILE", self.directory(role, "data").join("admin.key"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
+        let data = self.directory(place, "data");
+        for (name, path) in [
+            ("FN_DATA", data.clone()),
+            ("FN_CACHE", self.directory(place, "cache")),
+            ("FN_RUN", self.directory(place, "run")),
+            ("FN_CLUSTER_TOKEN_FILE", data.join("cluster.token")),
+            ("FN_ADMIN_KEY_FILE", data.join("admin.key")),
+        ] {
+            command.env(name, path);
+        }
         // As on its machine, the gateway knows nothing of the store.
-        if role != Role::Gateway {
+        if place.role != Role::Gateway {
             command.envs(self.credentials.iter().map(|(k, v)| (k, v)));
         }
+        let own = self.size.env.iter().filter(|(role, ..)| *role == place.role);
+        command.envs(own.map(|(_, k, v)| (k, v)));
         command
     }
 
     /// A role's `data`, `cache` or `run`.
-    pub fn directory(&self, role: Role, name: &str) -> PathBuf {
-        self.root.path().join(role.name()).join(name)
+    pub fn directory(&self, place: impl Into<Place>, name: &str) -> PathBuf {
+        self.root.path().join(place.into().name()).join(name)
+    }
+
+    /// Above all directories.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Where a role listens.
+    pub fn address(&self, place: impl Into<Place>) -> String {
+        let place = place.into();
+        format!("{}.{}:{}", self.subnet, place.last(), place.role.port())
+    }
+
+    /// A role's host, which may be cut off and mended.
+    pub fn host(&self, place: impl Into<Place>) -> &Host {
+        &self.hosts[&place.into()]
+    }
+
+    /// The platform as users of this gateway see it.
+    pub fn gateway(&self, number: u8) -> &Client {
+        &self.clients[usize::from(number)]
+    }
+
+    /// A role's process.
+    pub fn pid(&self, place: impl Into<Place>) -> i32 {
+        self.running[&place.into()].child.id().cast_signed()
     }
 
     /// Kills a role, without any chance to clean up.
     #[track_caller]
-    pub fn kill9(&mut self, role: Role) {
-        self.signal(role, Signal::SIGKILL);
+    pub fn kill9(&mut self, place: impl Into<Place>) {
+        self.signal(place.into(), Signal::SIGKILL);
     }
 
     /// Stops a role in good order.
@@ -195,28 +370,29 @@ impl Cluster {
     /// # Panics
     /// When it ends with an error, or not in time.
     #[track_caller]
-    pub fn stop(&mut self, role: Role) {
-        let status = self.signal(role, Signal::SIGTERM);
+    pub fn stop(&mut self, place: impl Into<Place>) {
+        let place = place.into();
+        let status = self.signal(place, Signal::SIGTERM);
         assert!(
             status.success(),
-            "{role:?} stopped with {status}:\n{}",
+            "{place:?} stopped with {status}:\n{}",
             self.log_tail(60)
         );
     }
 
     #[track_caller]
-    fn signal(&mut self, role: Role, signal: Signal) -> ExitStatus {
-        let mut parked = self.running.remove(&role).unwrap();
+    fn signal(&mut self, place: Place, signal: Signal) -> ExitStatus {
+        let mut parked = self.running.remove(&place).unwrap();
         kill(Pid::from_raw(parked.child.id().cast_signed()), signal).unwrap();
-        until(&format!("the end of {role:?}"), LIMIT, || {
+        until(&format!("the end of {place:?}"), LIMIT, || {
             parked.child.try_wait().unwrap()
         })
     }
 
     /// What is left of a stopped platform; nothing, if all is well.
     pub fn leftovers(&self) -> Vec<String> {
-        let found = Role::ALL.map(|role| leftovers::of(self.root.path(), &self.directory(role, "run")));
-        found.concat()
+        let run = |place: &Place| leftovers::of(self.root.path(), &self.directory(*place, "run"));
+        self.hosts.keys().flat_map(run).collect()
     }
 }
 

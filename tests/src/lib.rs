@@ -2,7 +2,7 @@
 //! ways to look at it from outside. It blocks; tests are plain functions and run beside each other on threads.
 //!
 //! - [`platform`]: `fn up --foreground` in its own directories; [`mod@shared`]: one for all tests of a binary.
-//! - [`cluster`]: the same as one process for each role; [`client`]: either of them as its users see it.
+//! - [`cluster`]: the same as one process for each role, on several hosts, which [`hub`] makes; [`client`]: either of them as its users see it.
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
 //!   [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
@@ -19,6 +19,7 @@ pub mod collector;
 pub mod eager;
 pub mod folder;
 pub mod host;
+pub mod hub;
 pub mod leftovers;
 pub mod memory;
 pub mod platform;

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking::Parked;
@@ -67,10 +68,18 @@ pub(crate) mod parking {
     }
 
     impl Parked {
-        pub(crate) fn start(mut command: Command) -> Self {
+        pub(crate) fn start(command: Command) -> Self {
+            Self::start_in(None, command)
+        }
+
+        /// The same in this network namespace, or where the caller is.
+        pub(crate) fn start_in(namespace: Option<File>, mut command: Command) -> Self {
             let (started, child) = mpsc::sync_channel(1);
             let (stay, end) = mpsc::sync_channel::<()>(1);
             thread::spawn(move || {
+                if let Some(namespace) = namespace {
+                    setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+                }
                 started.send(command.spawn().unwrap()).unwrap();
                 // Until the handle is dropped.
                 let _gone = end.recv();

@@ -76,6 +76,11 @@ pub struct ObjectStore {
 impl ObjectStore {
     /// Starts it; the line is good.
     pub fn start() -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts it at another address of this machine.
+    pub fn start_at(address: Ipv4Addr) -> Self {
         let root = tempfile::tempdir().unwrap();
         let config = Config {
             root: root.path().join("s3"),
@@ -91,10 +96,10 @@ impl ObjectStore {
         });
         let lined = Arc::clone(&shared);
         let (server, line) = RUNTIME.block_on(async move {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let listener = TcpListener::bind((address, 0)).await.unwrap();
             let server = listener.local_addr().unwrap();
             tokio::spawn(async move { serve(config, listener, std::future::pending()).await.unwrap() });
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let listener = TcpListener::bind((address, 0)).await.unwrap();
             let line = listener.local_addr().unwrap();
             tokio::spawn(accept(listener, server, lined));
             (server, line)

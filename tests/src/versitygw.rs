@@ -22,11 +22,11 @@ pub struct Versitygw {
 }
 
 impl Versitygw {
-    /// Starts the one that `REKINDLE_VERSITYGW` names. `None`: skipped, and said so.
+    /// Starts the one that `REKINDLE_VERSITYGW` names, at this address of this machine. `None`: skipped, and said so.
     ///
     /// # Panics
     /// When it does not start, or there is none although `REKINDLE_REQUIRE_ALL=1`.
-    pub fn start() -> Option<Self> {
+    pub fn start_at(address: Ipv4Addr) -> Option<Self> {
         let Some(binary) = std::env::var_os("REKINDLE_VERSITYGW").map(PathBuf::from) else {
             let reason = "REKINDLE_VERSITYGW names no binary; scripts/install-versitygw.sh builds one";
             assert!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"), "{reason}");
@@ -37,7 +37,7 @@ impl Versitygw {
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
         // It cannot be handed a socket.
-        let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let probe = TcpListener::bind((address, 0)).unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
         let mut command = Command::new("setpriv");

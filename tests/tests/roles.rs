@@ -8,21 +8,23 @@ use std::time::Duration;
 use rekindle_e2e::cluster::Role;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::versitygw::Versitygw;
-use rekindle_e2e::{Cluster, Folder, host, until};
+use rekindle_e2e::{Cluster, Folder, host, hub, until};
 
 const SOON: Duration = Duration::from_secs(20);
 const CODE: &str = "count = 0\ndef handler(event, context):\n    global count\n    count += 1\n    return count\n";
 
 #[test]
 fn each_role_lives_dies_and_returns_alone_on_an_s3_server_that_is_not_ours() {
-    if let Some(store) = Versitygw::start() {
+    hub::enter();
+    if let Some(store) = Versitygw::start_at(hub::ADDRESS) {
         the_life_of_a_cluster(Cluster::start(store.endpoint(), store.environment()));
     }
 }
 
 #[test]
 fn each_role_lives_dies_and_returns_alone_on_the_s3_server_of_fn_up() {
-    let store = ObjectStore::start();
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
     the_life_of_a_cluster(Cluster::start(store.endpoint(), store.environment()));
 }
 
