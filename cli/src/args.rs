@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 
+mod cluster;
 mod codec;
 mod egress;
 mod room;
@@ -13,6 +14,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cluster::{DrainArgs, OfferArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
 pub(crate) use room::RoomArgs;
@@ -97,6 +99,12 @@ pub(crate) enum Command {
     /// List the running instances.
     #[command(visible_alias = "ps")]
     Instances(Listing),
+    /// List the workers: where they stand, what they have room for.
+    Workers(Listing),
+    /// Empty a worker: it takes nothing new, and finishes what it serves.
+    Drain(DrainArgs),
+    /// Use a drained worker again.
+    Undrain(UndrainArgs),
     /// Look at snapshots, move them in and out, compress images.
     Snapshot(SnapshotArgs),
     /// Run only the gateway.
@@ -565,6 +573,8 @@ pub(crate) struct WorkerArgs {
     pub(crate) criu: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) room: RoomArgs,
+    #[command(flatten)]
+    pub(crate) offer: OfferArgs,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
     #[command(flatten, next_help_heading = "Network of functions")]

@@ -8,7 +8,7 @@ use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::{
-    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo,
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::stats::{FunctionStats, Stats};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber, headers};
@@ -185,6 +185,17 @@ impl Client {
     /// Every running instance.
     pub(crate) async fn instances(&self) -> Result<Vec<InstanceInfo>> {
         self.json(Method::GET, "/v1/instances").await
+    }
+
+    /// Every worker.
+    pub(crate) async fn workers(&self) -> Result<Vec<WorkerInfo>> {
+        self.json(Method::GET, "/v1/workers").await
+    }
+
+    /// Has the worker with this name finish what it serves and take nothing new, or ends that.
+    pub(crate) async fn drain(&self, name: &str, drained: bool) -> Result<WorkerInfo> {
+        let method = if drained { Method::PUT } else { Method::DELETE };
+        self.json(method, &format!("/v1/workers/{name}/drain")).await
     }
 
     /// Removes a function.

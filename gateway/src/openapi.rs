@@ -5,7 +5,7 @@
 
 use rekindle_wire::ApiError;
 use rekindle_wire::api::{
-    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo,
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::stats::{FunctionStats, Stats};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -25,7 +25,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
-        stop_instance, collect, openapi, call_function, call_function_below, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
+        stop_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
     modifiers(&AdminKey),
@@ -201,6 +201,45 @@ fn list_instances() {}
     ),
 )]
 fn stop_instance() {}
+
+/// List workers
+#[utoipa::path(
+    get, path = "/v1/workers", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "every worker that was heard of within the hour, by id", body = Vec<WorkerInfo>),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn list_workers() {}
+
+/// Empty a worker
+///
+/// It is given nothing new, what is idle on it goes, and gateways send elsewhere; requests in it finish. The answer does not wait for that: it is
+/// empty when its state is `drained`. Kept until it is undone, whatever is started anew.
+#[utoipa::path(
+    put, path = "/v1/workers/{name}/drain", tag = "platform", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the worker's id, its address with or without the port, or its host's name")),
+    responses(
+        (status = 200, description = "the worker as it is now", body = WorkerInfo),
+        (status = 400, description = "`bad_request`: several workers are called that", body = ApiError),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+    ),
+)]
+fn drain_worker() {}
+
+/// Use a worker again
+#[utoipa::path(
+    delete, path = "/v1/workers/{name}/drain", tag = "platform", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the worker's id, its address with or without the port, or its host's name")),
+    responses(
+        (status = 200, description = "the worker as it is now", body = WorkerInfo),
+        (status = 400, description = "`bad_request`: several workers are called that", body = ApiError),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+    ),
+)]
+fn undrain_worker() {}
 
 /// Remove what nobody needs
 ///

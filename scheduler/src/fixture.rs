@@ -54,6 +54,8 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         incarnation,
         address: format!("127.0.0.1:{}", 7_000 + n),
         memory_capacity_bytes: capacity,
+        offer: rekindle_wire::internal::Offer::default(),
+        presence: rekindle_wire::internal::Presence::Serving,
         damaged: Vec::new(),
         instances,
     }

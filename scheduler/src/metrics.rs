@@ -261,16 +261,16 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     many(&CAPACITY, |m| {
         sum(m
             .fleet
-            .worker_infos()
-            .into_iter()
-            .map(|w| (vec![w.id.to_string()], w.memory_capacity_bytes as f64)))
+            .workers
+            .iter()
+            .map(|(id, w)| (vec![id.to_string()], w.capacity as f64)))
     });
     many(&RESERVED, |m| {
         sum(m
             .fleet
-            .worker_infos()
-            .into_iter()
-            .map(|w| (vec![w.id.to_string()], w.memory_reserved_bytes as f64)))
+            .workers
+            .keys()
+            .map(|id| (vec![id.to_string()], m.fleet.reserved(id) as f64)))
     });
     observe_process(registry);
 }

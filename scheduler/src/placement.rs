@@ -32,6 +32,13 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
+    /// Passes a worker over for a while, as it could not be asked or refused. Answers how many are passed over.
+    pub(crate) fn avoid_for(&mut self, address: &str, now: Millis) -> usize {
+        self.avoid.push(address.to_owned());
+        self.avoid_until = now.plus(AVOID_FOR);
+        self.avoid.len()
+    }
+
     /// Whether an instance on `worker` is of no use to it. Where there is no other worker, this one may be reachable again.
     fn avoids(&self, fleet: &Fleet, worker: &Worker, now: Millis) -> bool {
         now < self.avoid_until
@@ -39,7 +46,7 @@ impl Ask {
             && fleet
                 .workers
                 .values()
-                .any(|w| w.alive && !self.avoid.contains(&w.address))
+                .any(|w| w.takes_new() && !self.avoid.contains(&w.address))
     }
 }
 
@@ -114,7 +121,7 @@ fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<
             && fleet
                 .workers
                 .get(&i.worker)
-                .is_some_and(|w| w.alive && !ask.avoids(fleet, w, now))
+                .is_some_and(|w| w.takes_new() && !ask.avoids(fleet, w, now))
             && may_lease(id, i, ask, now)
     };
     fleet
@@ -145,8 +152,8 @@ pub(crate) fn roomiest(
     let alive: Vec<_> = fleet
         .workers
         .iter()
-        .filter(|(_, w)| w.alive && usable(w))
-        .map(|(id, w)| (id, w, w.capacity.saturating_sub(fleet.reserved(id))))
+        .filter(|(_, w)| w.takes_new() && usable(w))
+        .map(|(id, w)| (id, w, fleet.room(id, w)))
         .collect();
     let Some(largest) = alive.iter().map(|(_, w, _)| w.capacity).max() else {
         return Err(Decision::Wait {

@@ -22,6 +22,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// The longest a worker may take to accept a start; the call's own limit is shorter.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
 
+/// How many workers are asked for an instance before the error of the last is told.
+const STARTS: usize = 3;
+
 /// An instance that a worker must be asked for, and who waits for the placement.
 struct Launch {
     address: String,
@@ -240,7 +243,7 @@ impl Todo {
 }
 
 impl Launch {
-    async fn run(self, scheduler: &Scheduler) {
+    async fn run(mut self, scheduler: &Scheduler) {
         let id = &self.start.instance;
         let span = tracing::info_span!(
             "call worker",
@@ -257,6 +260,9 @@ impl Launch {
                 span.record("otel.status_code", "ERROR");
                 tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started");
                 scheduler.memory().fleet.forget(id, scheduler.now());
+                if self.ask.avoid_for(&self.address, scheduler.now()) < STARTS && error.may_do_elsewhere() {
+                    return self.again(scheduler);
+                }
                 Err(ApiError::new(
                     ErrorCode::Unavailable,
                     format!("{error}: try again; `fn status` shows the workers"),
@@ -269,6 +275,14 @@ impl Launch {
         } else if !failed {
             return;
         }
+        pump(scheduler);
+    }
+
+    /// Asks elsewhere: nothing of the invocation has reached a function.
+    fn again(self, scheduler: &Scheduler) {
+        let (ask, answer) = (self.ask, self.answer);
+        let waiter = Waiter { ask, answer };
+        scheduler.memory().queue.put_back(&self.start.spec.function, waiter);
         pump(scheduler);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rekindle_wire::InstanceId;
 
+use crate::fleet::Millis;
 use crate::fleet::retire::Retiree;
 use crate::placing::pump;
 use crate::pools::{min_parked, refill};
@@ -13,21 +14,32 @@ use crate::worker::Halted;
 
 /// An idle time of one second is kept to within this.
 const TICK: Duration = Duration::from_millis(100);
+/// Looks further apart than this mean that this process stood still, not that workers were silent.
+const STALL: Millis = Millis(1_000);
 
 /// Runs until it is dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut looked = scheduler.now();
     loop {
         tick.tick().await;
         let (due, room) = {
             let mut memory = scheduler.memory();
             let now = scheduler.now();
+            let pause = now.since(looked);
+            looked = now;
+            if pause > STALL {
+                memory.fleet.forgive(pause);
+            }
             let expired = memory.fleet.expire_leases(now);
             let silent = memory.fleet.note_silence(now);
             scheduler.metrics.leases_expired(expired);
             let Memory { fleet, catalog, .. } = &mut *memory;
             let least = |function: &_, version| min_parked(catalog, function, version);
+            if silent {
+                scheduler.recalls.notify_waiters();
+            }
             (fleet.due(now, least), expired > 0 || silent)
         };
         for retiree in due {

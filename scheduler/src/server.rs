@@ -83,7 +83,9 @@ pub async fn serve(
     for spec in store.live_specs().await.map_err(bad)? {
         catalog.add(spec);
     }
+    let drained = store.drained().await.map_err(bad)?;
     let scheduler = Shared::new(config, store, catalog);
+    scheduler.memory().fleet.set_drained(drained);
     let reaping = tokio::spawn(reaper::run(scheduler.clone()));
     let collecting = tokio::spawn(collection::run(scheduler.clone()));
     let (ending, mut ended) = tokio::sync::watch::channel(false);

@@ -32,6 +32,16 @@ pub(crate) enum WorkerError {
     },
 }
 
+impl WorkerError {
+    /// Whether another worker may do what this one did not: it cannot be reached, or is on its way out.
+    pub(crate) fn may_do_elsewhere(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused { status, .. } => *status == StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
 /// What became of an instance that was to stop, or to be parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Halted {

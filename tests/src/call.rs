@@ -21,6 +21,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// GET of any address.
+    pub fn get(url: &str) -> Self {
+        Self::new(Method::GET, url.to_owned())
+    }
+
     pub(crate) fn new(method: Method, url: String) -> Self {
         Self {
             request: HTTP.request(method, url).timeout(LIMIT),

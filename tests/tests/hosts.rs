@@ -2,11 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Cluster, Folder, hub, until};
+use rekindle_e2e::{Answer, Call, Cluster, Folder, hub, until};
+use rekindle_wire::WorkerId;
+use rekindle_wire::api::{WorkerInfo, WorkerState};
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -21,6 +27,12 @@ fn cluster(store: &ObjectStore, workers: u8) -> Cluster {
         ..Size::default()
     };
     Cluster::start_sized(store.endpoint(), store.environment(), size)
+}
+
+fn until_state(cluster: &Cluster, worker: u8, state: WorkerState) {
+    until(&format!("worker {worker} {}", state.as_str()), SOON, || {
+        (cluster.worker(worker).state == state).then_some(())
+    });
 }
 
 /// The first answer of the function that is one: what was sent to a host that is gone may fail.
@@ -59,13 +71,12 @@ fn a_snapshot_made_on_one_host_is_restored_on_the_others_and_a_lost_host_is_done
 
     // Cut off, a host is done without as soon as it has been silent; what runs on the other serves on.
     cluster.host(Role::Worker.nth(1)).cut();
-    until("the silence is noticed", SOON, || {
-        let known = cluster.try_workers()?;
-        known.iter().any(|w| w.id == ids[1] && !w.alive).then_some(())
-    });
+    until_state(&cluster, 1, WorkerState::Silent);
+    until_state(&cluster, 1, WorkerState::Gone);
+    assert_eq!(on(&cluster, 1), 0);
     assert_eq!(answered(&cluster).json()[0], born);
 
-    // Back again, it takes part, with what it still runs.
+    // Back again, it takes part, with what it still runs and is of use.
     cluster.host(Role::Worker.nth(1)).mend();
     cluster.until_ready();
     until("its instances are known again", SOON, || {
@@ -77,4 +88,99 @@ fn a_snapshot_made_on_one_host_is_restored_on_the_others_and_a_lost_host_is_done
     assert_eq!(answered(&cluster).json()[0], born);
     cluster.restart(Role::Worker.nth(1));
     assert_eq!(cluster.fresh("restored", "wide", "/").ok().start(), "restored");
+}
+
+/// Sends a request after the other, on `threads`, until it is dropped; tells what did not succeed.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<String>>>,
+    answered: Arc<AtomicUsize>,
+}
+
+impl Load {
+    fn start(url: &str, threads: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicUsize::new(0));
+        let one = |_| {
+            let (url, stop, answered) = (url.to_owned(), stop.clone(), answered.clone());
+            thread::spawn(move || {
+                let mut failed = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match Call::get(&url).try_send() {
+                        Ok(answer) if answer.status == 200 => drop(answered.fetch_add(1, Ordering::Relaxed)),
+                        Ok(answer) => failed.push(format!("{} {}", answer.status, answer.text())),
+                        Err(e) => failed.push(format!("{e:?}")),
+                    }
+                }
+                failed
+            })
+        };
+        let threads = (0..threads).map(one).collect();
+        Self {
+            stop,
+            threads,
+            answered,
+        }
+    }
+
+    /// Waits for so many more answers.
+    fn until_answered(&self, more: usize) {
+        let before = self.answered.load(Ordering::Relaxed);
+        until(&format!("{more} more answers"), SOON, || {
+            (self.answered.load(Ordering::Relaxed) >= before + more).then_some(())
+        });
+    }
+
+    fn end(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    }
+}
+
+#[test]
+fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let mut cluster = cluster(&store, 2);
+    let ids = [cluster.worker(0).id, cluster.worker(1).id];
+    let code = "import time\ndef handler(event, context):\n    time.sleep(0.05)\n    return 1\n";
+    cluster.deploy(&Folder::python("steady", "memory = \"256MiB\"\nidle = \"60s\"", code));
+    let at = |cluster: &Cluster| -> BTreeSet<WorkerId> {
+        let all = cluster.instances_of("steady");
+        all.into_iter().map(|i| i.worker).collect()
+    };
+    let load = Load::start(&format!("{}/function/steady/", cluster.url()), 4);
+    load.until_answered(50);
+
+    // Whoever has the most is emptied: by its address, as operators call it.
+    let here = usize::from(at(&cluster).contains(&ids[1]));
+    let name = cluster.worker(u8::try_from(here).unwrap()).address;
+    let drained = cluster.cli(&["drain", name.split(':').next().unwrap(), "--wait", "--json"]);
+    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    let drained: WorkerInfo = serde_json::from_slice(&drained.stdout).unwrap();
+    assert_eq!((&drained.id, drained.state), (&ids[here], WorkerState::Drained));
+    load.until_answered(50);
+    assert_eq!(at(&cluster), BTreeSet::from([ids[1 - here].clone()]));
+
+    // It stays so when the scheduler is started anew, and the gateway's leases outlast that.
+    cluster.kill9(Role::Scheduler);
+    load.until_answered(20);
+    cluster.restart(Role::Scheduler);
+    until_state(&cluster, u8::try_from(here).unwrap(), WorkerState::Drained);
+    load.until_answered(50);
+    assert_eq!(at(&cluster), BTreeSet::from([ids[1 - here].clone()]));
+    let table = cluster.cli(&["workers"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("drained") && table.contains("ready"), "{table}");
+
+    // Used again, it takes over from the other, which is told to stop.
+    assert!(cluster.cli(&["undrain", ids[here].as_str()]).status.success());
+    cluster.stop(Role::Worker.nth(u8::try_from(1 - here).unwrap()));
+    load.until_answered(50);
+    assert_eq!(at(&cluster), BTreeSet::from([ids[here].clone()]));
+    assert_eq!(load.end(), Vec::<String>::new());
+    until_state(&cluster, u8::try_from(1 - here).unwrap(), WorkerState::Gone);
+    let refused = cluster.cli(&["drain", "nowhere"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("fn workers"), "{said}");
 }

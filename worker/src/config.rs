@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
+use rekindle_wire::internal::Offer;
 
 use crate::network::Egress;
 
@@ -64,6 +65,10 @@ pub struct WorkerConfig {
     pub dump_limit: Duration,
     /// How often it reports to the scheduler.
     pub heartbeat_every: Duration,
+    /// What its host offers beside memory.
+    pub offer: Offer,
+    /// How long it may finish what it serves when it is told to stop; with zero it stops at once.
+    pub leave_limit: Duration,
 }
 
 impl WorkerConfig {
@@ -103,7 +108,19 @@ impl WorkerConfig {
             restore_limit: Duration::from_secs(15),
             dump_limit: Duration::from_secs(60),
             heartbeat_every: Duration::from_secs(1),
+            offer: offer(),
+            leave_limit: Duration::ZERO,
         }
+    }
+}
+
+/// What this host is; its zone and labels are its operator's to say.
+fn offer() -> Offer {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    Offer {
+        host: name.unwrap_or_default(),
+        cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+        ..Offer::default()
     }
 }
 

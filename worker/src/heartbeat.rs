@@ -1,10 +1,11 @@
 //! Telling the scheduler what runs here: every second, and at once when something changed.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_wire::headers::CLUSTER_TOKEN;
-use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer};
+use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
 
 use crate::instance::Instance;
 use crate::worker::Worker;
@@ -25,8 +26,12 @@ pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
     let url = format!("{}/internal/heartbeat", worker.config.scheduler_url);
     let mut reached = true;
     loop {
+        let said = *worker.presence.lock();
         match beat(&worker, &client, &url).await {
             Ok(answer) => {
+                worker
+                    .leaving_is_known
+                    .store(said != Presence::Serving, Ordering::Relaxed);
                 if !reached {
                     tracing::info!("the scheduler is reached again");
                 }
@@ -45,9 +50,19 @@ pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
                 reached = false;
             }
         }
+        worker.scheduler_is_reached.store(reached, Ordering::Relaxed);
         // At a change at once, but not more often than the scheduler can bear.
         let _ = tokio::time::timeout(worker.config.heartbeat_every, worker.changed.notified()).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Says goodbye: what ran here is gone, and nobody need wait to learn it. Whoever does not hear it learns it by the silence.
+pub async fn farewell(worker: &Worker, client: &reqwest::Client) {
+    *worker.presence.lock() = Presence::Left;
+    let url = format!("{}/internal/heartbeat", worker.config.scheduler_url);
+    if let Err(e) = beat(worker, client, &url).await {
+        tracing::debug!(error = %e, "the scheduler does not hear that the worker stops");
     }
 }
 
@@ -64,6 +79,8 @@ async fn beat(worker: &Worker, client: &reqwest::Client, url: &str) -> Result<He
         incarnation: worker.incarnation,
         address: worker.config.advertise.clone(),
         memory_capacity_bytes: worker.config.memory_capacity_bytes,
+        offer: worker.config.offer.clone(),
+        presence: *worker.presence.lock(),
         instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
         levels: worker.metrics.levels(worker),
         damaged,

@@ -27,6 +27,7 @@ pub mod http;
 pub mod instance;
 pub mod invoke;
 pub mod layers;
+pub mod leave;
 pub mod logs;
 pub mod metrics;
 pub mod network;

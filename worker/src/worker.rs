@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
 use rekindle_wire::InstanceId;
+use rekindle_wire::internal::Presence;
 use tokio::sync::Notify;
 
 use crate::cgroup::Cgroups;
@@ -77,6 +78,12 @@ pub struct Worker {
     pub changed: Notify,
     /// Set when no new instances are taken.
     pub draining: AtomicBool,
+    /// What the scheduler is told of it.
+    pub presence: Mutex<Presence>,
+    /// Whether the scheduler has heard that it leaves.
+    pub leaving_is_known: AtomicBool,
+    /// Whether the scheduler took the last report.
+    pub scheduler_is_reached: AtomicBool,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<(Arc<OwnedFd>, String)>>,
 }
@@ -159,6 +166,9 @@ impl Worker {
             incarnation,
             changed: Notify::new(),
             draining: AtomicBool::new(false),
+            presence: Mutex::new(Presence::Serving),
+            leaving_is_known: AtomicBool::new(false),
+            scheduler_is_reached: AtomicBool::new(false),
             instances: Mutex::default(),
             probe: Mutex::new(None),
             config,

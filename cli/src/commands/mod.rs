@@ -15,6 +15,7 @@ pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod workers;
 
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::manifest::Runtime;

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::workers;
 use crate::args::Listing;
 use crate::client::Client;
-use crate::show::{self, Tone};
+use crate::show;
 
 /// Prints the platform's workers, its functions and its instances.
 pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
@@ -25,21 +26,12 @@ pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
     );
     let mut table = show::table(["WORKER", "ADDRESS", "STATE", "INSTANCES", "MEMORY RESERVED"]);
     for w in &status.workers {
-        let state = if w.alive {
-            show::tinted("alive", Tone::Good)
-        } else {
-            show::tinted("lost", Tone::Bad)
-        };
         table.add_row([
             w.id.to_string(),
             w.address.clone(),
-            state,
+            workers::state(w.state),
             w.instances.to_string(),
-            format!(
-                "{} of {}",
-                show::bytes(w.memory_reserved_bytes),
-                show::bytes(w.memory_capacity_bytes)
-            ),
+            workers::reserved(w),
         ]);
     }
     show::print_table(&table);

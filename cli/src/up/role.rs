@@ -88,7 +88,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
     isolation::raise_descriptor_limit();
     let served = serve("worker", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
-        let config = worker_config(WorkerSettings {
+        let mut config = worker_config(WorkerSettings {
             layout: &layout,
             listen: args.listen,
             advertise: args.advertise.clone(),
@@ -100,6 +100,11 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             codec: args.codec,
             egress: args.egress.egress(control(&args.scheduler, &endpoint)),
         })?;
+        config.offer.zone.clone_from(&args.offer.zone);
+        config.offer.labels = args.offer.labels.iter().cloned().collect();
+        config.offer.instances_max = args.offer.max_instances;
+        config.leave_limit = args.offer.leave_limit;
+        roles.allow(args.offer.leave_limit);
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())
     });

@@ -38,6 +38,11 @@ impl Roles {
         })
     }
 
+    /// Gives each role so much more time to stop, as it finishes what it does first.
+    pub(super) fn allow(&mut self, more: Duration) {
+        self.stop_limit = self.stop_limit.saturating_add(more);
+    }
+
     /// Starts a role; `serve` gets the future whose end asks it to stop.
     pub(super) fn start<F, E>(&mut self, name: &'static str, serve: impl FnOnce(Stop) -> F)
     where

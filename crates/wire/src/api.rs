@@ -1,6 +1,7 @@
 //! The public admin API under `/v1/`: what `fn` and other clients send and receive. The gateway serves it, and the
 //! OpenAPI document made from these types.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -250,6 +251,55 @@ pub struct WorkerInfo {
     pub memory_reserved_bytes: u64,
     /// Instances on it.
     pub instances: u32,
+    /// How many it takes; 0 for as many as fit its memory.
+    #[serde(default)]
+    pub instances_max: u32,
+    /// Where it stands with the scheduler.
+    pub state: WorkerState,
+    /// Milliseconds since its last heartbeat.
+    #[serde(default)]
+    pub heartbeat_age_ms: u64,
+    /// Its host's name.
+    #[serde(default)]
+    pub host: String,
+    /// Its host's processors.
+    #[serde(default)]
+    pub cpus: u32,
+    /// Where it stands; workers of one zone fail together.
+    #[serde(default)]
+    pub zone: String,
+    /// What its operator says of it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Where a worker stands with the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// It takes what it is given.
+    Ready,
+    /// It takes nothing new, as an operator or its own end wants it, and still has instances.
+    Draining,
+    /// The same, and nothing runs on it any more.
+    Drained,
+    /// Nothing was heard of it for a few seconds: it is given nothing new.
+    Silent,
+    /// It was silent for too long, or has stopped: what ran on it is forgotten.
+    Gone,
+}
+
+impl WorkerState {
+    /// The state as one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Silent => "silent",
+            Self::Gone => "gone",
+        }
+    }
 }
 
 /// The platform as a whole.

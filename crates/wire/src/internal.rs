@@ -212,6 +212,12 @@ pub struct Heartbeat {
     pub address: String,
     /// Memory it may give to instances, bytes.
     pub memory_capacity_bytes: u64,
+    /// What else it offers, and where it stands.
+    #[serde(default)]
+    pub offer: Offer,
+    /// Whether it takes part.
+    #[serde(default)]
+    pub presence: Presence,
     /// Its instances, all of them.
     pub instances: Vec<InstanceInfo>,
     /// How full its pools and caches are.
@@ -220,6 +226,39 @@ pub struct Heartbeat {
     /// Snapshots it found damaged for good since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedSnapshot>,
+}
+
+/// What a worker's host offers beside memory, and where it stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// The host's name.
+    #[serde(default)]
+    pub host: String,
+    /// Its processors.
+    #[serde(default)]
+    pub cpus: u32,
+    /// How many instances it takes; 0 for as many as fit its memory.
+    #[serde(default)]
+    pub instances_max: u32,
+    /// Where it stands; workers of one zone fail together.
+    #[serde(default)]
+    pub zone: String,
+    /// What its operator says of it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Whether a worker takes part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// It takes what it is given.
+    #[default]
+    Serving,
+    /// It was told to stop: it finishes what it serves, and takes nothing new.
+    Leaving,
+    /// It has stopped; this is its last report.
+    Left,
 }
 
 /// A snapshot in the store that no retry brings back: a part of it is gone, or is not what its digest says.

@@ -186,6 +186,8 @@ async fn beat(worker: Arc<Inner>) {
                 incarnation: 1,
                 address: worker.address.clone(),
                 memory_capacity_bytes: worker.capacity,
+                offer: rekindle_wire::internal::Offer::default(),
+                presence: rekindle_wire::internal::Presence::Serving,
                 damaged: Vec::new(),
                 instances: worker.infos(),
             };

@@ -16,7 +16,7 @@ pub(super) async fn status(State(scheduler): State<Scheduler>) -> Result<Json<St
     let memory = scheduler.memory();
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        workers: memory.fleet.worker_infos(),
+        workers: memory.fleet.worker_infos(scheduler.now()),
         functions: u32::try_from(functions.len()).unwrap_or(u32::MAX),
         instances: memory.fleet.instance_infos(None, scheduler.now()),
     }))

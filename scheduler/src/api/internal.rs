@@ -7,7 +7,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{
-    DamagedSnapshot, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest,
+    DamagedSnapshot, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, Presence,
 };
 use serde::Deserialize;
 use tracing::Span;
@@ -99,6 +99,10 @@ pub(super) async fn heartbeat(
         let stop = memory.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
         (stop, is_news)
     };
+    // The worker may have begun to leave.
+    if beat.presence != Presence::Serving {
+        scheduler.recalls.notify_waiters();
+    }
     if is_news {
         tracing::info!(worker = %beat.worker, address = beat.address, "a worker is heard of");
         if let Err(error) = scheduler.store.note_worker(&beat, unix_s()).await {

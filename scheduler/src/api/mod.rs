@@ -9,13 +9,14 @@ mod internal;
 mod logs;
 mod metrics;
 mod stats;
+mod workers;
 
 use axum::Router;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use http::HeaderValue;
 use rekindle_wire::{ApiError, ErrorCode, headers};
 use tracing::Instrument as _;
@@ -38,6 +39,8 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/v1/status", get(instances::status))
         .route("/v1/instances", get(instances::list))
         .route("/v1/instances/{id}", delete(instances::stop))
+        .route("/v1/workers", get(workers::list))
+        .route("/v1/workers/{name}/drain", put(workers::drain).delete(workers::undrain))
         .route("/v1/collections", post(collections::collect))
         .route("/internal/placements", post(internal::placements))
         .route("/internal/leases", post(internal::leases))

@@ -37,7 +37,12 @@ pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
     Json(Stats {
         at_unix_ms: i64::try_from(at.as_millis()).unwrap_or(i64::MAX),
         gateways: memory.traffic.gateways(scheduler.now()) as u64,
-        workers: memory.fleet.worker_infos().into_iter().map(levels).collect(),
+        workers: memory
+            .fleet
+            .worker_infos(scheduler.now())
+            .into_iter()
+            .map(levels)
+            .collect(),
         functions: memory
             .catalog
             .names()

@@ -1,10 +1,14 @@
 //! What a worker's report changes. The worker is right about what runs on it; the scheduler is right about what should.
+//!
+//! What an unknown instance becomes (its worker was gone for a while, or the scheduler was): of a live version it is kept, unless the version
+//! is at its maximum without it; above that, or of an older version, it finishes what it serves and goes; of no known version, or one
+//! that was given up (stopped, or on a worker that was started anew since), it is stopped at once.
 
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
-use super::{Fleet, Instance, LiveVersion, Millis, REMEMBER_GONE, SILENCE, Stage, UNSEEN, Worker};
+use super::{Fleet, Instance, LiveVersion, Millis, Stage, UNSEEN};
 
 /// What the scheduler's store says of a version an unknown instance claims to run.
 pub(crate) enum Known {
@@ -31,17 +35,7 @@ impl Fleet {
         if restarted {
             self.forget_all_of(&beat.worker, now);
         }
-        self.workers.insert(
-            beat.worker.clone(),
-            Worker {
-                address: beat.address.clone(),
-                incarnation: beat.incarnation,
-                capacity: beat.memory_capacity_bytes,
-                last_heartbeat: now,
-                alive: true,
-                levels: beat.levels,
-            },
-        );
+        let leaves = self.hear(beat, now);
         let mut stop = Vec::new();
         for info in &beat.instances {
             match self.instances.get_mut(&info.id) {
@@ -56,26 +50,10 @@ impl Fleet {
             }
         }
         self.forget_missing(beat, now);
-        stop
-    }
-
-    /// Marks workers that have gone silent, and forgets what ran on them. Answers whether there were any.
-    pub(crate) fn note_silence(&mut self, now: Millis) -> bool {
-        let silent: Vec<_> = self
-            .workers
-            .iter()
-            .filter(|(_, w)| w.alive && now.since(w.last_heartbeat) > SILENCE)
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in &silent {
-            if let Some(worker) = self.workers.get_mut(id) {
-                worker.alive = false;
-            }
-            // Not remembered as gone: when the worker is heard of again, they are taken back.
-            self.instances.retain(|_, i| i.worker != *id);
+        if leaves {
+            self.recall_all_of(&beat.worker);
         }
-        self.gone.retain(|_, at| now.since(*at) < REMEMBER_GONE);
-        !silent.is_empty()
+        stop
     }
 
     fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {

@@ -94,8 +94,9 @@ impl Fleet {
         }
         let mut give_back = Vec::new();
         for id in &report.held {
+            let leaving = self.instances.get(id).is_some_and(|i| self.is_leaving(i));
             let keeps = match self.instances.get_mut(id) {
-                Some(instance) => instance.renew(&report.gateway, now),
+                Some(instance) => !leaving && instance.renew(&report.gateway, now),
                 None => now <= SETTLING,
             };
             if !keeps {
@@ -163,7 +164,7 @@ impl Instance {
     /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it: the
     /// scheduler was restarted.
     fn renew(&mut self, gateway: &GatewayId, now: Millis) -> bool {
-        if self.draining || matches!(self.stage, Stage::Stopping | Stage::Preparing) {
+        if matches!(self.stage, Stage::Stopping | Stage::Preparing) {
             return false;
         }
         let expires_at = now.plus(lease_length(self.idle_limit));

@@ -18,23 +18,21 @@
 
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
+pub(crate) mod membership;
 pub(crate) mod parked;
 pub(crate) mod retire;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind, WorkerInfo};
+use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 
-/// A worker that was silent for this long gets nothing new, and its instances are forgotten.
-pub(crate) const SILENCE: Millis = Millis(5_000);
 /// How long an id stays known after its instance went, so that a heartbeat that was already on its way does not bring it back.
 const REMEMBER_GONE: Millis = Millis(60_000);
 /// How long a started instance may be missing from its worker's heartbeats before it is forgotten.
@@ -42,6 +40,8 @@ const UNSEEN: Millis = Millis(10_000);
 
 /// What is set aside at least for an instance that stands still: what the kernel keeps of it is charged to nobody.
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
+
+pub(crate) use membership::Worker;
 
 /// Milliseconds on the scheduler's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -161,17 +161,6 @@ impl Instance {
     }
 }
 
-/// A worker.
-#[derive(Debug, Clone)]
-pub(crate) struct Worker {
-    pub(crate) address: String,
-    pub(crate) incarnation: u64,
-    pub(crate) capacity: u64,
-    pub(crate) last_heartbeat: Millis,
-    pub(crate) alive: bool,
-    pub(crate) levels: WorkerLevels,
-}
-
 /// A live version, as placement needs it.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveVersion {
@@ -197,6 +186,8 @@ impl LiveVersion {
 pub(crate) struct Fleet {
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
     pub(crate) instances: HashMap<InstanceId, Instance>,
+    /// Workers that an operator wants empty, heard of or not.
+    drained: BTreeSet<WorkerId>,
     gone: HashMap<InstanceId, Millis>,
     /// Starts for pools that brought something, by version.
     filled: HashMap<(FunctionName, VersionNumber), u64>,
@@ -210,6 +201,15 @@ impl Fleet {
             .filter(|i| i.worker == *worker)
             .map(Instance::set_aside)
             .sum()
+    }
+
+    /// Memory that may still be set aside on a worker, bytes; none where it has as many instances as it takes.
+    pub(crate) fn room(&self, id: &WorkerId, worker: &Worker) -> u64 {
+        let most = worker.offer.instances_max as usize;
+        if most > 0 && self.instances.values().filter(|i| i.worker == *id).count() >= most {
+            return 0;
+        }
+        worker.capacity.saturating_sub(self.reserved(id))
     }
 
     /// Whether its worker has the room for a parked instance to go on.
@@ -280,19 +280,6 @@ impl Fleet {
     pub(crate) fn addresses(&self) -> Vec<String> {
         let alive = self.workers.values().filter(|w| w.alive);
         alive.map(|w| w.address.clone()).collect()
-    }
-
-    /// Workers as they are told to users.
-    pub(crate) fn worker_infos(&self) -> Vec<WorkerInfo> {
-        let one = |(id, w): (&WorkerId, &Worker)| WorkerInfo {
-            id: id.clone(),
-            address: w.address.clone(),
-            alive: w.alive,
-            memory_capacity_bytes: w.capacity,
-            memory_reserved_bytes: self.reserved(id),
-            instances: u32::try_from(self.instances.values().filter(|i| i.worker == *id).count()).unwrap_or(u32::MAX),
-        };
-        self.workers.iter().map(one).collect()
     }
 
     /// Instances as they are told to users, oldest first; of one function or of all.

@@ -14,7 +14,8 @@ impl Fleet {
     /// Instances of a version that are parked, or were started to be.
     pub(crate) fn pooled(&self, live: &LiveVersion) -> usize {
         let spec = &live.spec;
-        let of_version = |i: &&super::Instance| i.function == spec.function && i.version == spec.version && !i.draining;
+        let of_version =
+            |i: &&super::Instance| i.function == spec.function && i.version == spec.version && !self.is_leaving(i);
         let pooled = self.instances.values().filter(of_version);
         pooled.filter(|i| i.stage == Stage::Parked || i.to_park).count()
     }

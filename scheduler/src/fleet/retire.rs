@@ -41,7 +41,7 @@ impl Fleet {
         for instance in self
             .instances
             .values()
-            .filter(|i| i.stage == Stage::Parked && !i.draining)
+            .filter(|i| i.stage == Stage::Parked && !self.is_leaving(i))
         {
             *parked.entry((&instance.function, instance.version)).or_default() += 1;
         }
@@ -49,14 +49,15 @@ impl Fleet {
         for (id, instance) in unused {
             let parked = parked.entry((&instance.function, instance.version)).or_default();
             let least = min_parked(&instance.function, instance.version);
-            match instance.fate(now, *parked, least) {
+            let leaving = self.is_leaving(instance);
+            match instance.fate(now, leaving, *parked, least) {
                 Fate::Stay => {}
                 Fate::Park => {
                     *parked += 1;
                     due.push((id.clone(), true));
                 }
                 Fate::Go => {
-                    *parked -= usize::from(instance.stage == Stage::Parked && !instance.draining);
+                    *parked -= usize::from(instance.stage == Stage::Parked && !leaving);
                     due.push((id.clone(), false));
                 }
             }
@@ -153,11 +154,11 @@ enum Fate {
 }
 
 impl Instance {
-    fn fate(&self, now: Millis, parked: usize, least: usize) -> Fate {
+    fn fate(&self, now: Millis, leaving: bool, parked: usize, least: usize) -> Fate {
         let idle = now.since(self.last_active);
         let may_park = !self.cannot_park && (self.park_limit > Millis(0) || parked < least);
         match self.stage {
-            _ if self.draining => Fate::Go,
+            _ if leaving => Fate::Go,
             Stage::Parked if parked > least && idle >= self.idle_limit.plus(self.park_limit) => Fate::Go,
             Stage::Ready if self.to_park && may_park && idle >= PARK_AGAIN => Fate::Park,
             Stage::Ready if idle >= self.idle_limit => match may_park {

@@ -3,6 +3,7 @@
 //! One writer at a time is SQLite's rule; deploys are rare, and nothing on the path of an invocation comes here.
 
 mod collection;
+mod drained;
 mod functions;
 #[cfg(test)]
 mod tests;
@@ -19,9 +20,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 
 pub(crate) use versions::NewVersion;
 
-const MIGRATIONS: [(i64, &str, &str); 2] = [
+const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
+    (
+        4,
+        "drained workers",
+        include_str!("../../migrations/0004_drained_workers.sql"),
+    ),
 ];
 
 /// Why the store could not do what it was asked.

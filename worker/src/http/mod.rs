@@ -26,7 +26,7 @@ use crate::instance::enclosure::unavailable;
 use crate::instance::parking::Parking;
 use crate::instance::{gone, start};
 use crate::worker::{StartError, Worker};
-use crate::{heartbeat, invoke, prepare};
+use crate::{heartbeat, invoke, leave, prepare};
 
 /// Why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -53,18 +53,20 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let client = heartbeat::client().map_err(ServeError::Client)?;
     let worker = Worker::start(config).await?;
-    let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client));
+    let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
     let filling = tokio::spawn(Arc::clone(&worker.pool).keep_filled());
     let stopping = Arc::clone(&worker);
     let served = axum::serve(NoDelay(listener), router(Arc::clone(&worker)))
         .with_graceful_shutdown(async move {
             shutdown.await;
+            leave::finish(&stopping).await;
             stopping.stop_all().await;
         })
         .await;
     beating.abort();
     filling.abort();
     worker.stop_all().await;
+    heartbeat::farewell(&worker, &client).await;
     served.map_err(ServeError::Listen)
 }
 

@@ -73,7 +73,7 @@ fn worker(worker: &WorkerStats) -> [String; 8] {
     let of = |part: u64, whole: u64| format!("{}/{}", show::bytes(part), show::bytes(whole));
     [
         info.id.to_string(),
-        if info.alive { "alive" } else { "lost" }.to_owned(),
+        info.state.as_str().to_owned(),
         info.instances.to_string(),
         of(info.memory_reserved_bytes, info.memory_capacity_bytes),
         format!("{}/{}", levels.sandboxes_ready, levels.sandboxes_wanted),

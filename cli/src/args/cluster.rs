@@ -1,0 +1,61 @@
+//! Options of a platform of several hosts.
+
+use std::time::Duration;
+
+use clap::Args;
+use rekindle_wire::manifest::parse_duration;
+
+use super::Listing;
+
+/// What a worker says of itself, and how it goes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OfferArgs {
+    /// Where it stands, such as a data centre; workers of one zone fail together.
+    #[arg(long, value_name = "NAME", env = "FN_ZONE", default_value = "")]
+    pub(crate) zone: String,
+    /// What else to show of it in `fn workers`; may be given more than once.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// How many instances it takes, whatever their memory.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_instances: u32,
+    /// How long it may finish what it serves when it is told to stop.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) leave_limit: Duration,
+}
+
+/// Reads `name=value`.
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("\"{text}\" is not a label: write name=value")),
+    }
+}
+
+/// `fn drain`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn drain 10.0.0.2                by address, host name or id, as `fn workers` shows them
+  fn drain worker-b --wait         returns when nothing runs on it any more")]
+pub(crate) struct DrainArgs {
+    /// The worker: its id, its address with or without the port, or its host's name.
+    pub(crate) worker: String,
+    /// Wait until nothing runs on it any more.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "wait")]
+    pub(crate) limit: u64,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}
+
+/// `fn undrain`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct UndrainArgs {
+    /// The worker: its id, its address with or without the port, or its host's name.
+    pub(crate) worker: String,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
+}

@@ -1,0 +1,74 @@
+//! `/v1/workers`: which there are, and having one finish and take nothing new.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use rekindle_wire::api::WorkerInfo;
+use rekindle_wire::{ApiError, ErrorCode, WorkerId};
+
+use super::{Refused, bad_path, from_store};
+use crate::placing::pump;
+use crate::state::{Scheduler, unix_s};
+
+pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<WorkerInfo>> {
+    Json(scheduler.memory().fleet.worker_infos(scheduler.now()))
+}
+
+/// From now on it takes nothing new, and what is idle on it goes; the answer does not wait for that.
+pub(super) async fn drain(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<WorkerInfo>, Refused> {
+    set_drained(&scheduler, name, true).await
+}
+
+pub(super) async fn undrain(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<WorkerInfo>, Refused> {
+    set_drained(&scheduler, name, false).await
+}
+
+async fn set_drained(
+    scheduler: &Scheduler,
+    name: Result<Path<String>, PathRejection>,
+    drained: bool,
+) -> Result<Json<WorkerInfo>, Refused> {
+    let Path(name) = name.map_err(bad_path)?;
+    let id = the_worker(scheduler, &name)?;
+    // Stored first: what was answered holds over a restart.
+    let stored = scheduler.store.set_drained(&id, drained, unix_s()).await;
+    stored.map_err(from_store)?;
+    tracing::info!(worker = %id, drained, "a worker is to be emptied, or no longer");
+    let info = {
+        let mut memory = scheduler.memory();
+        memory.fleet.drain(&id, drained);
+        memory.fleet.worker_info(&id, scheduler.now())
+    };
+    scheduler.recalls.notify_waiters();
+    pump(scheduler);
+    info.map(Json).ok_or_else(|| unknown(&name))
+}
+
+fn the_worker(scheduler: &Scheduler, name: &str) -> Result<WorkerId, ApiError> {
+    let called = scheduler.memory().fleet.workers_called(name);
+    match &called[..] {
+        [] => Err(unknown(name)),
+        [one] => Ok(one.clone()),
+        several => {
+            let ids: Vec<&str> = several.iter().map(WorkerId::as_str).collect();
+            let message = format!(
+                "\"{name}\" is the host of several workers: say which of {}",
+                ids.join(", ")
+            );
+            Err(ApiError::new(ErrorCode::BadRequest, message))
+        }
+    }
+}
+
+fn unknown(name: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotFound,
+        format!("no worker is called \"{name}\": `fn workers` lists them, by id, address and host"),
+    )
+}

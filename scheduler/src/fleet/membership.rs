@@ -1,0 +1,188 @@
+//! Which workers there are, and what each may still be given.
+//!
+//! ```text
+//!            heartbeat            5 s without              10 s without
+//!   (new) ─────────────> heard ─────────────────> silent ────────────────> gone ──1 h──> forgotten
+//!                          ^                        │                        │
+//!                          └──────── heartbeat ─────┴────────────────────────┘
+//! ```
+//!
+//! A silent worker is given nothing new and its leases are wanted back; a gone one's instances are forgotten. One that returns brings its
+//! instances with it: what is still of use is kept, the rest is stopped ([`super::heartbeat`] says which). Whatever it is heard to be, a worker may be
+//! draining, as its operator wants it empty (kept over restarts of the scheduler) or it was told to stop: it finishes what it serves.
+
+use std::collections::BTreeSet;
+
+use rekindle_wire::WorkerId;
+use rekindle_wire::api::{WorkerInfo, WorkerState};
+use rekindle_wire::internal::{Heartbeat, Offer, Presence};
+use rekindle_wire::stats::WorkerLevels;
+
+use super::{Fleet, Instance, Millis, REMEMBER_GONE};
+
+/// A worker that was silent for this long is given nothing new.
+pub(crate) const SILENCE: Millis = Millis(5_000);
+/// One that was silent for this long is gone, and with it what ran on it.
+pub(crate) const GONE: Millis = Millis(10_000);
+/// How long a worker that is gone is still listed.
+const REMEMBER_WORKER: Millis = Millis(3_600_000);
+
+/// A worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    pub(crate) address: String,
+    pub(crate) incarnation: u64,
+    pub(crate) capacity: u64,
+    pub(crate) offer: Offer,
+    pub(crate) presence: Presence,
+    pub(crate) last_heartbeat: Millis,
+    /// Neither silent nor gone.
+    pub(crate) alive: bool,
+    pub(crate) gone: bool,
+    /// An operator wants it empty.
+    pub(crate) drained: bool,
+    pub(crate) levels: WorkerLevels,
+}
+
+impl Worker {
+    /// Whether something new may be placed on it.
+    pub(crate) fn takes_new(&self) -> bool {
+        self.alive && !self.is_draining()
+    }
+
+    /// Whether it shall finish what it serves and take nothing new.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drained || self.presence != Presence::Serving
+    }
+
+    /// Whether a name of an operator's means it: its id, its address with or without the port, or its host's name.
+    fn is_called(&self, id: &WorkerId, name: &str) -> bool {
+        let host = self.address.rsplit_once(':').map(|(host, _)| host);
+        id.as_str() == name || self.address == name || host == Some(name) || self.offer.host == name
+    }
+}
+
+impl Fleet {
+    /// Takes in what a heartbeat says of the worker itself. Answers whether it has begun to leave.
+    pub(super) fn hear(&mut self, beat: &Heartbeat, now: Millis) -> bool {
+        let was = self.workers.get(&beat.worker);
+        let leaves = beat.presence != Presence::Serving && was.is_none_or(|w| w.presence == Presence::Serving);
+        let worker = Worker {
+            address: beat.address.clone(),
+            incarnation: beat.incarnation,
+            capacity: beat.memory_capacity_bytes,
+            offer: beat.offer.clone(),
+            presence: beat.presence,
+            last_heartbeat: now,
+            alive: beat.presence != Presence::Left,
+            gone: beat.presence == Presence::Left,
+            drained: self.drained.contains(&beat.worker),
+            levels: beat.levels,
+        };
+        self.workers.insert(beat.worker.clone(), worker);
+        leaves
+    }
+
+    /// Whether an instance shall finish what it serves and go: its version is not the live one, or its worker is draining.
+    pub(crate) fn is_leaving(&self, instance: &Instance) -> bool {
+        instance.draining || self.workers.get(&instance.worker).is_some_and(Worker::is_draining)
+    }
+
+    /// Marks workers that have gone silent, forgets what ran on those that are gone, and those that are gone for long. Answers whether any has
+    /// changed: there may be leases to recall, and room.
+    pub(crate) fn note_silence(&mut self, now: Millis) -> bool {
+        let silent = |w: &Worker, limit| now.since(w.last_heartbeat) > limit;
+        let newly = |which: &dyn Fn(&Worker) -> bool| -> BTreeSet<WorkerId> {
+            let found = self.workers.iter().filter(|(_, w)| which(w));
+            found.map(|(id, _)| id.clone()).collect()
+        };
+        let fallen_silent = newly(&|w| w.alive && silent(w, SILENCE));
+        let lost = newly(&|w| !w.gone && silent(w, GONE));
+        for (id, worker) in &mut self.workers {
+            worker.alive &= !fallen_silent.contains(id);
+            worker.gone |= lost.contains(id);
+        }
+        for id in &fallen_silent {
+            self.recall_all_of(id);
+        }
+        // Not remembered as gone: when the worker is heard of again, they are taken back.
+        self.instances.retain(|_, i| !lost.contains(&i.worker));
+        self.workers.retain(|_, w| !w.gone || !silent(w, REMEMBER_WORKER));
+        self.gone.retain(|_, at| now.since(*at) < REMEMBER_GONE);
+        !fallen_silent.is_empty() || !lost.is_empty()
+    }
+
+    /// The scheduler itself stood still for a while: nobody was silent in that time, it only did not listen.
+    pub(crate) fn forgive(&mut self, pause: Millis) {
+        for worker in self.workers.values_mut() {
+            worker.last_heartbeat = worker.last_heartbeat.plus(pause);
+        }
+    }
+
+    /// Which workers shall be empty, as stored.
+    pub(crate) fn set_drained(&mut self, drained: BTreeSet<WorkerId>) {
+        self.drained = drained;
+    }
+
+    /// Has a worker finish what it serves and take nothing new, or ends that.
+    pub(crate) fn drain(&mut self, id: &WorkerId, drained: bool) {
+        match drained {
+            true => self.drained.insert(id.clone()),
+            false => self.drained.remove(id),
+        };
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.drained = drained;
+        }
+        if drained {
+            self.recall_all_of(id);
+        }
+    }
+
+    /// Wants back every lease on what runs there.
+    pub(super) fn recall_all_of(&mut self, worker: &WorkerId) {
+        for instance in self.instances.values_mut().filter(|i| i.worker == *worker) {
+            if let Some(lease) = &mut instance.lease {
+                lease.recalled = true;
+            }
+        }
+    }
+
+    /// The workers that a name means.
+    pub(crate) fn workers_called(&self, name: &str) -> Vec<WorkerId> {
+        let called = self.workers.iter().filter(|(id, w)| w.is_called(id, name));
+        called.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Workers as they are told to users.
+    pub(crate) fn worker_infos(&self, now: Millis) -> Vec<WorkerInfo> {
+        let ids = self.workers.keys();
+        ids.filter_map(|id| self.worker_info(id, now)).collect()
+    }
+
+    /// One of them.
+    pub(crate) fn worker_info(&self, id: &WorkerId, now: Millis) -> Option<WorkerInfo> {
+        let w = self.workers.get(id)?;
+        let instances = self.instances.values().filter(|i| i.worker == *id).count();
+        Some(WorkerInfo {
+            id: id.clone(),
+            address: w.address.clone(),
+            alive: w.alive,
+            memory_capacity_bytes: w.capacity,
+            memory_reserved_bytes: self.reserved(id),
+            instances: u32::try_from(instances).unwrap_or(u32::MAX),
+            instances_max: w.offer.instances_max,
+            state: match w {
+                _ if w.gone => WorkerState::Gone,
+                _ if !w.alive => WorkerState::Silent,
+                _ if w.is_draining() && instances == 0 => WorkerState::Drained,
+                _ if w.is_draining() => WorkerState::Draining,
+                _ => WorkerState::Ready,
+            },
+            heartbeat_age_ms: now.since(w.last_heartbeat).0,
+            host: w.offer.host.clone(),
+            cpus: w.offer.cpus,
+            zone: w.offer.zone.clone(),
+            labels: w.offer.labels.clone(),
+        })
+    }
+}
