@@ -315,7 +315,7 @@ fn a_silent_worker_gives_its_leases_back_and_keeps_its_instances_until_it_is_gon
     let (silent, gone) = (SILENCE.plus(Millis(1)), GONE.plus(Millis(1)));
     fleet.heartbeat(&beat(1, 1, 100, Vec::new()), silent, |_, _| Known::Unknown);
     assert!(fleet.note_silence(silent) && !fleet.note_silence(silent));
-    assert_eq!(fleet.untold_recalls(&gateway("g-a")), [id.clone()]);
+    assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&id));
     assert_eq!(states(&fleet, silent), [WorkerState::Silent, WorkerState::Ready]);
     assert!(fleet.instances.contains_key(&id));
     fleet.heartbeat(&beat(1, 1, 100, Vec::new()), gone, |_, _| Known::Unknown);
@@ -349,9 +349,9 @@ fn a_drained_worker_finishes_and_its_idle_instances_go() {
     let held = ready(&mut fleet, "i-held", &hello, Millis(1));
     fleet.grant(&held, &gateway("g-a"), &hello, Millis(1));
     fleet.drain(&worker(0), true);
-    assert_eq!(fleet.untold_recalls(&gateway("g-a")), [held.clone()]);
+    assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&held));
     let (give_back, _) = fleet.report(&report("g-a", &[&held], &[]), Millis(2));
-    assert_eq!(give_back, [held.clone()]);
+    assert_eq!(give_back, std::slice::from_ref(&held));
     let due: Vec<_> = fleet.due(Millis(2), |_, _| 1).into_iter().map(|r| r.instance).collect();
     assert_eq!(due, std::slice::from_ref(&idle));
     fleet.forget(&idle, Millis(3));
