@@ -22,7 +22,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
+.PHONY: package terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -40,7 +40,7 @@ down: ## stop the platform
 
 test: setup test-rust test-functions ## run every test (as root: sandboxes and CRIU are real)
 
-check: fmt clippy doc shell ## formatting, lints, documentation, scripts; cargo-deny where it is installed
+check: fmt clippy doc shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
 	else echo "skipped: cargo-deny is not installed; 'make deny' installs it (some minutes, once)"; fi
 
@@ -81,6 +81,15 @@ fuzz: $(FUZZ) ## give every parser damaged input for TIME=60 seconds each (TARGE
 
 $(FUZZ):
 	cargo install --locked --root $(TOOLS) --version '^0.13' cargo-fuzz
+
+package: setup ## make Debian packages below target/package: rekindle, and the runtimes' root filesystems
+	@packaging/build-deb.sh $(CARGO_TARGET_DIR)/release $(CARGO_TARGET_DIR)/package $(FN_CACHE)/runtimes
+
+terraform-check: ## terraform/: formatting, linters where they are installed, assertions
+	@scripts/install-terraform-tools.sh parser && scripts/terraform-check.sh
+
+terraform-validate: ## terraform/ with the real AWS provider, built once (ten to thirty minutes), against moto
+	@scripts/install-terraform-tools.sh provider && scripts/terraform-check.sh validate
 
 build: packages ## build everything
 	cargo build --release --locked --workspace $(CARGO_ARGS)

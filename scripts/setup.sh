@@ -47,9 +47,6 @@ packages() {
     apt-get -qq install --no-install-recommends -y "${missing[@]}"
 }
 
-# Checkpoints and restores a real process, eagerly and through our pager. `criu check` is no proof: it passes where this fails.
-proves() { "$target/release/fn" doctor --criu-only --criu "$1" > "$cache/criu-proof.log" 2>&1; }
-
 criu() {
     local binary=$criu_prefix/criu stamp=$cache/criu-proved
     local prover
@@ -60,21 +57,8 @@ criu() {
         say "CRIU is proved"
         return
     fi
-    if [ ! -x "$binary" ] || ! proves "$binary"; then
-        [ "$(id -u)" = 0 ] || fail "CRIU can be proved and installed by root only"
-        local system
-        system=$(PATH=$PATH:/usr/sbin:/usr/local/sbin command -v criu || true)
-        if [ -n "$system" ] && proves "$system"; then
-            say "the system's CRIU works; taking a copy with its libraries"
-            "$here/copy-criu.sh" "$system" "$criu_prefix"
-        else
-            say "installing a newer CRIU into $criu_prefix"
-            "$here/install-criu.sh" "$criu_prefix"
-        fi
-        proves "$binary" || { cat "$cache/criu-proof.log" >&2; fail "CRIU cannot checkpoint on this machine: see above and \`fn doctor\`"; }
-    fi
+    "$here/prove-criu.sh" "$target/release/fn" "$cache/criu-proof.log"
     identity > "$stamp"
-    say "CRIU is proved: $("$binary" --version | sed -n 's/^Version: *//p')"
 }
 
 runtimes() {

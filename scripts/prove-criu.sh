@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Sees to it that CRIU works here: proved by a real checkpoint, restored eagerly and through our pager (`criu check` passes where that
+# fails). Takes the one in the private prefix, else a copy of the system's, else installs a newer one. Needs root.
+# usage: prove-criu.sh [FN [LOG]]        (default: the fn on PATH, no log kept)
+set -euo pipefail
+
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+fn=${1:-fn}
+log=${2:-$(mktemp)}
+[ -n "${2:-}" ] || trap 'rm -f "$log"' EXIT
+prefix=/usr/local/lib/rekindle/criu
+
+say() { echo "criu: $*"; }
+fail() { echo "criu: $*" >&2; exit 1; }
+proves() { "$fn" doctor --criu-only --criu "$1" > "$log" 2>&1; }
+
+if [ ! -x "$prefix/criu" ] || ! proves "$prefix/criu"; then
+    [ "$(id -u)" = 0 ] || fail "it can be proved and installed by root only"
+    system=$(PATH=$PATH:/usr/sbin:/usr/local/sbin command -v criu || true)
+    if [ -n "$system" ] && proves "$system"; then
+        say "the system's works; taking a copy with its libraries"
+        "$here/copy-criu.sh" "$system" "$prefix"
+    else
+        say "installing a newer one into $prefix"
+        "$here/install-criu.sh" "$prefix"
+    fi
+    proves "$prefix/criu" || { cat "$log" >&2; fail "it cannot checkpoint on this machine: see above and \`fn doctor\`"; }
+fi
+say "proved: $("$prefix/criu" --version | sed -n 's/^Version: *//p')"
