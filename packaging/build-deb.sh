@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what was built into Debian packages: rekindle (fn, its init, units, settings, completions, manual page) and, where the runtimes'
 # root filesystems are there, rekindle-runtimes. Needs no root, and gives the same bytes for the same commit and the same build.
-# usage: build-deb.sh BIN_DIR OUT_DIR [RUNTIMES_DIR]        (BIN_DIR has fn and rekindle-init)
+# usage: build-deb.sh BIN_DIR OUT_DIR [RUNTIMES_DIR]        (BIN_DIR has fn and rekindle-init; DEB_COMPRESSION is xz)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -109,7 +109,7 @@ Description: serverless functions that restore instead of booting
 END
 install -m 755 "$here/packaging/deb/postinst" "$here/packaging/deb/prerm" "$here/packaging/deb/postrm" "$root/DEBIAN/"
 (cd "$root" && find etc -type f -printf '/%p\n' | LC_ALL=C sort) > "$root/DEBIAN/conffiles"
-pack rekindle "$root" xz
+pack rekindle "$root" "${DEB_COMPRESSION:-xz}"
 
 if [ -n "$runtimes" ] && compgen -G "$runtimes/*.tar" > /dev/null; then
     root=$work/runtimes

@@ -129,7 +129,7 @@ class Rest(unittest.TestCase):
     def test_every_bucket_is_encrypted_private_versioned_and_for_tls_only(self):
         text = (ROOT / "modules/storage/main.tf").read_text()
         buckets = {b.name for b in of("resource", "aws_s3_bucket")}
-        self.assertEqual(buckets, set(re.findall(r"(\w+) = aws_s3_bucket\.\1\b", re.search(r"buckets\s+= \{(.*)\}", text)[1])))
+        self.assertEqual(buckets, set(re.findall(r"(\w+)\s+= \{ id = aws_s3_bucket\.\1\.id", text)))
         self.assertEqual(buckets, {e.name for e in of("resource", "aws_s3_bucket_server_side_encryption_configuration")})
         self.assertEqual(buckets, {e.name for e in of("resource", "aws_s3_bucket_lifecycle_configuration")})
         for type_ in ("aws_s3_bucket_public_access_block", "aws_s3_bucket_versioning", "aws_s3_bucket_policy", "aws_s3_bucket_ownership_controls"):

@@ -6,7 +6,10 @@ data "aws_partition" "here" {}
 
 locals {
   account = data.aws_caller_identity.me.account_id
-  buckets = { objects = aws_s3_bucket.objects, logs = aws_s3_bucket.logs }
+  buckets = {
+    objects = { id = aws_s3_bucket.objects.id, arn = aws_s3_bucket.objects.arn }
+    logs    = { id = aws_s3_bucket.logs.id, arn = aws_s3_bucket.logs.arn }
+  }
 }
 
 resource "aws_kms_key" "this" {
