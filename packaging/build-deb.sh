@@ -35,7 +35,7 @@ document() {
         echo "Upstream-Name: rekindle"
         echo
         echo "Files: *"
-        echo "Copyright: the authors of Rekindle"
+        echo "Copyright: 2026 the authors of Rekindle"
         echo "License: Apache-2.0"
         echo " On Debian systems the licence is in /usr/share/common-licenses/Apache-2.0."
     } > "$doc/copyright"
@@ -97,15 +97,16 @@ mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vend
 "$bin/fn" completions zsh > "$root/usr/share/zsh/vendor-completions/_fn"
 "$bin/fn" completions fish > "$root/usr/share/fish/vendor_completions.d/fn.fish"
 manual | gzip -9n > "$root/usr/share/man/man1/fn.1.gz"
+install -D -m 644 "$here/packaging/deb/lintian-overrides" "$root/usr/share/lintian/overrides/rekindle"
 document rekindle "$root"
 control rekindle "$root" << END
 Depends: libc6 (>= $libc), libgcc-s1, adduser, iproute2, nftables, patchelf, debian-archive-keyring
 Recommends: python3-pip, npm
 Suggests: awscli, rekindle-runtimes
 Description: serverless functions that restore instead of booting
- Functions are started once, warmed up, checkpointed with CRIU and restored lazily
- from then on, on plain Linux hosts and any S3 store. This package has fn, which is
- every role and the client, and units for each role.
+ Functions are started once, warmed up, checkpointed with CRIU and restored
+ lazily from then on, on plain Linux hosts and any S3 store. This package has
+ fn, which is every role and the client, and units for each role.
 END
 install -m 755 "$here/packaging/deb/postinst" "$here/packaging/deb/prerm" "$here/packaging/deb/postrm" "$root/DEBIAN/"
 (cd "$root" && find etc -type f -printf '/%p\n' | LC_ALL=C sort) > "$root/DEBIAN/conffiles"
