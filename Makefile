@@ -22,7 +22,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging fmt clippy doc deny shell
+.PHONY: package terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -38,7 +38,7 @@ down: ## stop the platform
 		echo "a platform may run (see $${FN_RUN:-/run/rekindle}/platform.json), but fn is not built: 'make build', then 'make down'" >&2; exit 1; \
 	else echo "no platform runs"; fi
 
-test: setup test-rust test-functions test-packaging ## run every test (as root: sandboxes and CRIU are real)
+test: setup test-rust test-functions test-packaging test-monitoring ## run every test (as root: sandboxes and CRIU are real)
 
 check: fmt clippy doc shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
@@ -111,6 +111,10 @@ test-functions: setup
 
 test-packaging: setup
 	PYTHONDONTWRITEBYTECODE=1 REKINDLE_BIN_DIR=$(CARGO_TARGET_DIR)/release python3 -m unittest discover -s packaging/tests
+
+test-monitoring: ## Prometheus rules and the dashboard, against the metrics there are
+	@scripts/install-promtool.sh > /dev/null || true
+	python3 -m unittest discover -s ops/tests
 
 fmt:
 	cargo fmt --all --check
