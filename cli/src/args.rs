@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rekindle_wire::FunctionName;
 
+mod async_calls;
 mod cluster;
 mod codec;
 mod egress;
@@ -14,6 +15,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
 pub(crate) use cluster::{DrainArgs, OfferArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
@@ -91,6 +93,8 @@ pub(crate) enum Command {
     Stats(DescribeArgs),
     /// Show the platform live: rates, latencies, pools.
     Top(TopArgs),
+    /// Look at asynchronous invocations, fetch what came of them, queue dead letters anew.
+    Async(AsyncArgs),
     /// Show what a function wrote.
     Logs(LogsArgs),
     /// Remove a function with all its versions.
@@ -212,8 +216,18 @@ pub(crate) struct UpArgs {
     pub(crate) traces: Option<String>,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
+    #[command(flatten)]
+    pub(crate) callbacks: CallbackArgs,
     #[command(flatten, next_help_heading = "Network of functions")]
     pub(crate) egress: EgressArgs,
+}
+
+/// Where the gateway may post what comes of asynchronous invocations.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct CallbackArgs {
+    /// A network that callbacks may go to although it is private or this host's own, for example 10.1.0.0/16; may be repeated.
+    #[arg(long, value_name = "CIDR", env = "FN_CALLBACK_ALLOW", value_delimiter = ',', value_parser = egress::network)]
+    pub(crate) callback_allow: Vec<ipnet::IpNet>,
 }
 
 /// `fn down`.
@@ -356,6 +370,7 @@ Examples:
   fn invoke hello --event -d @event.json      the body is the event itself
   fn invoke api --path /users?limit=3 --method DELETE -i
   fn invoke hello --start restored            a fresh instance from the snapshot
+  fn invoke hello --async -d @order.json      later: prints the id; `fn async result ID --wait 20`
   fn invoke hello --json | jq .timing         everything about the answer, for programs")]
 pub(crate) struct InvokeArgs {
     /// The function.
@@ -378,6 +393,15 @@ pub(crate) struct InvokeArgs {
     /// Start a fresh instance this way instead of taking what is best (needs the admin key).
     #[arg(long, value_enum)]
     pub(crate) start: Option<ForcedStart>,
+    /// Have it kept and run later; prints its id.
+    #[arg(long = "async", conflicts_with_all = ["start", "include"])]
+    pub(crate) asynchronous: bool,
+    /// With --async: a word of yours; the same call sent again with it is run once.
+    #[arg(long, value_name = "WORD", requires = "asynchronous")]
+    pub(crate) idempotency_key: Option<String>,
+    /// With --async: where to post what comes of it.
+    #[arg(long, value_name = "URL", requires = "asynchronous")]
+    pub(crate) callback: Option<String>,
     /// Show the answer's status and headers.
     #[arg(short, long)]
     pub(crate) include: bool,
@@ -515,6 +539,8 @@ pub(crate) struct GatewayArgs {
         default_value = "/var/lib/rekindle/admin.key"
     )]
     pub(crate) key_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) callbacks: CallbackArgs,
 }
 
 /// `fn scheduler`.

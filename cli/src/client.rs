@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo, WorkerInfo,
 };
+use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber, headers};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 
@@ -198,11 +199,51 @@ impl Client {
         self.json(method, &format!("/v1/workers/{name}/drain")).await
     }
 
+    /// Asynchronous invocations, newest first.
+    pub(crate) async fn calls(
+        &self,
+        function: Option<&FunctionName>,
+        state: Option<CallState>,
+        limit: u32,
+    ) -> Result<Vec<AsyncCall>> {
+        let mut path = format!("/v1/async?limit={limit}");
+        if let Some(name) = function {
+            path.push_str(&format!("&function={name}"));
+        }
+        if let Some(state) = state {
+            path.push_str(&format!("&state={state}"));
+        }
+        self.json(Method::GET, &path).await
+    }
+
+    /// One of them.
+    pub(crate) async fn call(&self, id: &CallId) -> Result<AsyncCall> {
+        self.json(Method::GET, &format!("/v1/async/{id}")).await
+    }
+
+    /// Queues a dead letter anew.
+    pub(crate) async fn retry_call(&self, id: &CallId) -> Result<AsyncCall> {
+        self.json(Method::POST, &format!("/v1/async/{id}/retry")).await
+    }
+
+    /// Queues all dead letters of a function anew.
+    pub(crate) async fn retry_dead_calls(&self, name: &FunctionName) -> Result<Changed> {
+        self.json(Method::POST, &format!("/v1/functions/{name}/async/retry"))
+            .await
+    }
+
+    /// Forgets a call.
+    pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
+        self.remove(&format!("/v1/async/{id}")).await
+    }
+
     /// Removes a function.
     pub(crate) async fn delete(&self, name: &FunctionName) -> Result<()> {
-        let request = self
-            .request(Method::DELETE, &format!("/v1/functions/{name}"))
-            .timeout(CALL_TIMEOUT);
+        self.remove(&format!("/v1/functions/{name}")).await
+    }
+
+    async fn remove(&self, path: &str) -> Result<()> {
+        let request = self.request(Method::DELETE, path).timeout(CALL_TIMEOUT);
         self.checked(self.send(request).await?).await.map(drop)
     }
 

@@ -61,6 +61,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Snapshot(args) => commands::snapshot::execute(&client, &args.command),
         Command::Deploy(args) => block_on(async { commands::deploy::run(&Client::new(&client)?, &args).await }),
         Command::Invoke(args) => block_on(async { commands::invoke::run(&Client::new(&client)?, &args).await }),
+        Command::Async(args) => {
+            block_on(async { commands::async_calls::run(&Client::new(&client)?, &args.command).await })
+        }
         Command::List(args) => block_on(async { commands::list::run(&Client::new(&client)?, args).await }),
         Command::Describe(args) => block_on(async { commands::describe::run(&Client::new(&client)?, &args).await }),
         Command::Logs(args) => block_on(async { commands::logs::run(&Client::new(&client)?, &args).await }),

@@ -9,8 +9,8 @@ use axum::response::IntoResponse as _;
 use http::{HeaderValue, Request, Response};
 use rekindle_relay::Lasting;
 use rekindle_wire::api::StartKind;
-use rekindle_wire::headers::{INSTANCE, INVOCATION, REQUEST_ID, START};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -51,11 +51,20 @@ pub(crate) struct Call {
     pub(crate) arrived: Instant,
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
+    /// Of an asynchronous invocation: which one, and which attempt at it.
+    pub(crate) attempt: Option<(CallId, u32)>,
 }
 
 impl Dispatch {
     /// Serves one invocation. Errors become answers here.
     pub(crate) async fn invoke(&self, call: Call, request: Request<Body>) -> Response<Body> {
+        let request_id = call.request_id.clone();
+        let answer = self.serve(call, request).await;
+        answer.unwrap_or_else(|error| error.with_request_id(&request_id).into_response())
+    }
+
+    /// Serves one invocation.
+    pub(crate) async fn serve(&self, call: Call, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let span = tracing::info_span!(
             "invoke",
             otel.name = format!("invoke {}", call.function),
@@ -75,24 +84,23 @@ impl Dispatch {
             http.response.status_code = tracing::field::Empty,
         );
         rekindle_telemetry::set_parent(&span, request.headers());
-        let request_id = call.request_id.clone();
         let measured = self.metrics.measure(&call.function, call.arrived);
         let mut start = None;
         let answer = self.run(call, request, &mut start).instrument(span.clone()).await;
-        let answer = match answer {
+        let status = match &answer {
             Ok(answer) => {
                 measured.answered(start.unwrap_or(StartKind::Warm), answer.status(), &span);
-                answer
+                answer.status()
             }
             Err(error) => {
                 span.record("error.type", error.code.as_str());
                 span.record("otel.status_code", "ERROR");
                 tracing::debug!(parent: &span, %error, "an invocation failed");
-                measured.failed(start, &error, &span);
-                error.with_request_id(&request_id).into_response()
+                measured.failed(start, error, &span);
+                error.code.status()
             }
         };
-        span.record("http.response.status_code", answer.status().as_u16());
+        span.record("http.response.status_code", status.as_u16());
         answer
     }
 
@@ -171,6 +179,10 @@ impl Dispatch {
         headers::set_forwarded(&mut to_worker, call.peer);
         headers::set(&mut to_worker, REQUEST_ID, &call.request_id);
         headers::set(&mut to_worker, INVOCATION, call.invocation);
+        if let Some((id, attempt)) = &call.attempt {
+            headers::set(&mut to_worker, ASYNC_ID, id.as_str());
+            headers::set(&mut to_worker, ASYNC_ATTEMPT, &attempt.to_string());
+        }
         Ok(Outgoing {
             function: call.function.clone(),
             method: parts.method,

@@ -6,7 +6,8 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::strip_hop_by_hop;
 use rekindle_wire::headers::{
-    CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING, START,
+    ASYNC_ATTEMPT, ASYNC_ID, CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING,
+    START,
 };
 use rekindle_wire::ids::RequestId;
 
@@ -29,7 +30,7 @@ fn strip(headers: &mut HeaderMap) {
 /// A client's headers on their way in.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
     strip(headers);
-    for name in [DEADLINE_MS, INVOCATION, FORCE_START] {
+    for name in [DEADLINE_MS, INVOCATION, FORCE_START, ASYNC_ID, ASYNC_ATTEMPT] {
         headers.remove(name);
     }
 }

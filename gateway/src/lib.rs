@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
 mod admin;
+mod async_calls;
 mod body;
 mod dispatch;
 mod exchange;

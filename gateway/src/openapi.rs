@@ -7,6 +7,7 @@ use rekindle_wire::ApiError;
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo, WorkerInfo,
 };
+use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
@@ -25,7 +26,8 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
-        stop_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
+        stop_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
+        remove_call, retry_call, retry_calls, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
     modifiers(&AdminKey),
@@ -150,10 +152,12 @@ fn logs() {}
     params(
         ("name" = String, Path, description = "the function"),
         ("x-fn-force-start" = Option<String>, Header, description = "`booted` or `restored`: start a fresh instance this way"),
+        ("async" = Option<bool>, Query, description = "run it later: see `/async-function/{name}`"),
     ),
     request_body(content = Vec<u8>, content_type = "application/json", description = "the event"),
     responses(
         (status = 200, description = "what the function answered; headers x-request-id, x-fn-start, x-fn-instance, server-timing"),
+        (status = 202, description = "with `async=true`: it is kept, and run later", body = AcceptedCall),
         (status = 400, description = "`bad_request`: a start that is not possible", body = ApiError),
         (status = 401, description = "`unauthorized`", body = ApiError),
         (status = 404, description = "`function_not_found`", body = ApiError),
@@ -299,6 +303,131 @@ fn call_function() {}
     ),
 )]
 fn call_function_below() {}
+
+/// Call a function later
+///
+/// Any method. The answer comes once the call is kept durably; then it is run at least once, and tried again when it fails
+/// (docs/async.md). At most 1 MiB of body.
+#[utoipa::path(
+    post, path = "/async-function/{name}", tag = "invocations",
+    params(
+        ("name" = String, Path, description = "the function"),
+        ("idempotency-key" = Option<String>, Header, description = "1 to 200 visible characters: sent again with it, the call is run once"),
+        ("x-callback-url" = Option<String>, Header, description = "where to post what comes of it"),
+    ),
+    responses(
+        (status = 202, description = "it is kept; headers x-fn-async-id, location", body = AcceptedCall),
+        (status = 400, description = "`bad_request`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 409, description = "`conflict`: the idempotency key was another request's", body = ApiError),
+        (status = 413, description = "`too_large`", body = ApiError),
+        (status = 429, description = "`throttled`: its queue is full", body = ApiError),
+        (status = 503, description = "`unavailable`: nothing was kept, or it is not known", body = ApiError),
+    ),
+)]
+fn call_later() {}
+
+/// Call a function later at a path
+#[utoipa::path(
+    post, path = "/async-function/{name}/{path}", tag = "invocations",
+    params(
+        ("name" = String, Path, description = "the function"),
+        ("path" = String, Path, description = "the path below it; may contain slashes"),
+    ),
+    responses(
+        (status = 202, description = "it is kept", body = AcceptedCall),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+    ),
+)]
+fn call_later_below() {}
+
+/// What came of an asynchronous call
+///
+/// Whoever knows its id may ask. Header x-fn-async-state: `queued`, `running`, `done`, `dead`. Answers are kept for a day.
+#[utoipa::path(
+    get, path = "/async-results/{id}", tag = "invocations",
+    params(
+        ("id" = String, Path, description = "the call"),
+        ("wait" = Option<u64>, Query, description = "seconds to wait for its end, at most 30"),
+    ),
+    responses(
+        (status = 200, description = "what the function answered, with its own status and headers"),
+        (status = 202, description = "it has not ended"),
+        (status = 404, description = "`not_found`: no such call, or it is forgotten", body = ApiError),
+        (status = 413, description = "`too_large`: the answer's body was over 1 MiB and is not kept", body = ApiError),
+        (status = 502, description = "of a call that was given up: the error of its last attempt", body = ApiError),
+        (status = 504, description = "`expired` or `function_timeout`, of a call that was given up", body = ApiError),
+    ),
+)]
+fn call_result() {}
+
+/// List asynchronous calls
+#[utoipa::path(
+    get, path = "/v1/async", tag = "invocations", security(("admin_key" = [])),
+    params(
+        ("function" = Option<String>, Query, description = "only this function's"),
+        ("state" = Option<String>, Query, description = "only those that are `queued`, `running`, `done` or `dead`"),
+        ("before" = Option<String>, Query, description = "only those older than this call: the last one of the page before"),
+        ("limit" = Option<u32>, Query, description = "how many, 100 when absent, at most 1000"),
+    ),
+    responses(
+        (status = 200, description = "newest first", body = Vec<AsyncCall>),
+        (status = 400, description = "`bad_request`", body = ApiError),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn list_calls() {}
+
+/// Describe an asynchronous call
+#[utoipa::path(
+    get, path = "/v1/async/{id}", tag = "invocations", security(("admin_key" = [])),
+    params(("id" = String, Path, description = "the call")),
+    responses(
+        (status = 200, description = "where it stands", body = AsyncCall),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+    ),
+)]
+fn show_call() {}
+
+/// Forget an asynchronous call
+///
+/// One that waits is not run any more.
+#[utoipa::path(
+    delete, path = "/v1/async/{id}", tag = "invocations", security(("admin_key" = [])),
+    params(("id" = String, Path, description = "the call")),
+    responses(
+        (status = 204, description = "it is gone"),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+        (status = 409, description = "`conflict`: it runs", body = ApiError),
+    ),
+)]
+fn remove_call() {}
+
+/// Queue a dead letter anew
+#[utoipa::path(
+    post, path = "/v1/async/{id}/retry", tag = "invocations", security(("admin_key" = [])),
+    params(("id" = String, Path, description = "the call")),
+    responses(
+        (status = 200, description = "it waits, as if it came now", body = AsyncCall),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`", body = ApiError),
+        (status = 409, description = "`conflict`: it is no dead letter", body = ApiError),
+    ),
+)]
+fn retry_call() {}
+
+/// Queue all dead letters of a function anew
+#[utoipa::path(
+    post, path = "/v1/functions/{name}/async/retry", tag = "invocations", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the function")),
+    responses(
+        (status = 200, description = "how many", body = Changed),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn retry_calls() {}
 
 /// What the gateway measures
 ///

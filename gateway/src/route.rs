@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `{name}.localhost[:port]`, any path | the function |
 //! | `/function/{name}`, `/function/{name}/…` | the function |
-//! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event |
+//! | `/async-function/{name}`, `/async-function/{name}/…` | the function, later |
+//! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event; later with `?async=true` |
+//! | `/async-results/{id}` | what came of an asynchronous invocation |
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
 //! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
@@ -13,15 +15,19 @@ use http::header::HOST;
 use http::{HeaderMap, Method, Request};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// To a function, with the path and query below it.
     Function { name: FunctionName, path: String },
-    /// To a function, as an event.
-    Invocation { name: FunctionName },
+    /// To a function, as an event; later where `asynchronous`.
+    Invocation { name: FunctionName, asynchronous: bool },
+    /// To a function, later.
+    Later { name: FunctionName, path: String },
+    /// To what came of an asynchronous invocation.
+    Result { id: CallId },
     /// To the scheduler.
     Admin,
     /// The description of the admin API.
@@ -41,10 +47,22 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
     if let Some(name) = host_of(request).and_then(|h| h.strip_suffix(".localhost").map(str::to_owned)) {
         return function(&name, path, query);
     }
-    if let Some(rest) = path.strip_prefix("/function/") {
+    for (prefix, later) in [("/function/", false), ("/async-function/", true)] {
+        let Some(rest) = path.strip_prefix(prefix) else {
+            continue;
+        };
         let at = rest.find('/').unwrap_or(rest.len());
         let (name, below) = rest.split_at(at);
-        return function(name, if below.is_empty() { "/" } else { below }, query);
+        return match function(name, if below.is_empty() { "/" } else { below }, query)? {
+            Route::Function { name, path } if later => Ok(Route::Later { name, path }),
+            now => Ok(now),
+        };
+    }
+    if let Some(id) = path.strip_prefix("/async-results/") {
+        let id = id
+            .parse()
+            .map_err(|e| ApiError::new(ErrorCode::NotFound, format!("{e}: use the id that the 202 named")))?;
+        return Ok(Route::Result { id });
     }
     let invocation = path
         .strip_prefix("/v1/functions/")
@@ -54,7 +72,10 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
         ("/readyz", _) => Ok(Route::Ready),
         ("/metrics", _) => Ok(Route::Metrics),
         ("/v1/openapi.json", _) => Ok(Route::OpenApi),
-        (_, Some(name)) if request.method() == Method::POST => Ok(Route::Invocation { name: named(name)? }),
+        (_, Some(name)) if request.method() == Method::POST => Ok(Route::Invocation {
+            name: named(name)?,
+            asynchronous: query.is_some_and(|q| q.split('&').any(|pair| pair == "async=true")),
+        }),
         (_, Some(_)) => Err(ApiError::new(ErrorCode::BadRequest, "an invocation is made with POST")),
         _ if path.starts_with("/v1/") => Ok(Route::Admin),
         _ => Err(nothing(path)),
@@ -182,6 +203,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_later_has_paths_of_its_own() {
+        let later = |name: &str, path: &str| {
+            Ok(Route::Later {
+                name: name.parse().unwrap(),
+                path: path.to_owned(),
+            })
+        };
+        assert_eq!(at("x", "/async-function/hello"), later("hello", "/"));
+        assert_eq!(at("x", "/async-function/hello/a%2Fb?q=1"), later("hello", "/a%2Fb?q=1"));
+        assert_eq!(at("x", "/async-function/hello/.rekindle/x"), Err(ErrorCode::NotFound));
+        assert_eq!(at("x", "/async-results/nonsense"), Err(ErrorCode::NotFound));
+        let id: CallId = "a-1".parse().unwrap();
+        assert_eq!(at("x", "/async-results/a-1?wait=3"), Ok(Route::Result { id }));
+        let event = Request::post("/v1/functions/hello/invocations?async=true")
+            .body(())
+            .unwrap();
+        let name = "hello".parse().unwrap();
+        let asynchronous = true;
+        assert_eq!(route(&event), Ok(Route::Invocation { name, asynchronous }));
+    }
+
+    #[test]
     fn the_platforms_own_paths_cannot_be_reached_from_outside() {
         for path in [
             "/.rekindle/after-restore",
@@ -211,7 +254,8 @@ mod tests {
     fn an_invocation_is_a_post() {
         let request = Request::post("/v1/functions/hello/invocations").body(()).unwrap();
         let name = "hello".parse().unwrap();
-        assert_eq!(route(&request), Ok(Route::Invocation { name }));
+        let asynchronous = false;
+        assert_eq!(route(&request), Ok(Route::Invocation { name, asynchronous }));
         assert_eq!(at("x", "/v1/functions/hello/invocations"), Err(ErrorCode::BadRequest));
     }
 }

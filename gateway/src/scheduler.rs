@@ -9,10 +9,13 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rekindle_wire::asynchronous::{
+    AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
+};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest};
 use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, CallId, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
@@ -26,7 +29,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// Leases are short, and a report can be told again.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
-const ANSWER_MAX: usize = 1 << 20;
+/// Claims bring the bodies of several asynchronous invocations, in base64.
+const ANSWER_MAX: usize = 32 << 20;
+/// For what has to reach a disk.
+const KEEP_LIMIT: Duration = Duration::from_secs(15);
 /// A deploy's upload goes before its answer.
 const ADMIN_LIMIT: Duration = Duration::from_secs(900);
 
@@ -89,6 +95,42 @@ impl SchedulerClient {
     pub(crate) async fn recalls(&self, gateway: &GatewayId, wait: Duration) -> Result<LeaseAnswer, ApiError> {
         let path = format!("/internal/recalls?gateway={gateway}&wait_ms={}", wait.as_millis());
         self.call(Method::GET, &path, None::<&()>, wait + CALL_LIMIT).await
+    }
+
+    /// Has an asynchronous invocation kept.
+    pub(crate) async fn accept_call(&self, call: &NewCall) -> Result<AcceptedCall, ApiError> {
+        self.call(Method::POST, "/internal/async/calls", Some(call), KEEP_LIMIT)
+            .await
+    }
+
+    /// Waits for asynchronous invocations to run.
+    pub(crate) async fn claim_calls(&self, request: &ClaimRequest, wait: Duration) -> Result<Claims, ApiError> {
+        self.call(Method::POST, "/internal/async/claims", Some(request), wait + KEEP_LIMIT)
+            .await
+    }
+
+    /// Tells which are still run.
+    pub(crate) async fn renew_calls(&self, renewal: &Renewal) -> Result<(), ApiError> {
+        self.call(Method::POST, "/internal/async/renewals", Some(renewal), CALL_LIMIT)
+            .await
+    }
+
+    /// Tells what an attempt at one came to.
+    pub(crate) async fn end_call(&self, outcome: &CallOutcome) -> Result<(), ApiError> {
+        self.call(Method::POST, "/internal/async/outcomes", Some(outcome), KEEP_LIMIT)
+            .await
+    }
+
+    /// Tells what an attempt at a callback came to.
+    pub(crate) async fn end_callback(&self, outcome: &CallbackOutcome) -> Result<(), ApiError> {
+        self.call(Method::POST, "/internal/async/callbacks", Some(outcome), KEEP_LIMIT)
+            .await
+    }
+
+    /// Asks what came of one.
+    pub(crate) async fn call_result(&self, id: &CallId, wait: Duration) -> Result<CallResult, ApiError> {
+        let path = format!("/internal/async/results/{id}?wait_ms={}", wait.as_millis());
+        self.call(Method::GET, &path, None::<&()>, wait + KEEP_LIMIT).await
     }
 
     /// Whether it answers.

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ipnet::IpNet;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -21,6 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::async_calls::{self, Asked, Callbacks, Runner};
 use crate::dispatch::{Call, Dispatch};
 use crate::key::KeyHash;
 use crate::metrics::Metrics;
@@ -52,10 +54,15 @@ pub struct Config {
     pub place_wait: Duration,
     /// Client connections at most; more wait to be accepted.
     pub max_connections: usize,
+    /// Asynchronous invocations run at once at most; they count as in flight.
+    pub async_in_flight: usize,
+    /// Networks that callbacks may go to although they are private.
+    pub callback_allow: Vec<IpNet>,
 }
 
 impl Config {
-    /// A configuration with the defaults: 4096 invocations in flight, bodies of 32 MiB, ten seconds for a slot, 16384 connections.
+    /// A configuration with the defaults: 4096 invocations in flight, bodies of 32 MiB, ten seconds for a slot, 16384
+    /// connections, 128 asynchronous invocations, and no private network for callbacks.
     pub fn new(scheduler: impl Into<String>, cluster_token: impl Into<String>, admin_key: KeyHash) -> Self {
         Self {
             scheduler: scheduler.into(),
@@ -65,6 +72,8 @@ impl Config {
             max_body_bytes: 32 << 20,
             place_wait: Duration::from_secs(10),
             max_connections: 16_384,
+            async_in_flight: 128,
+            callback_allow: Vec::new(),
         }
     }
 }
@@ -93,7 +102,7 @@ pub enum ServeError {
 struct Gateway {
     admin_key: KeyHash,
     scheduler: SchedulerClient,
-    dispatch: Dispatch,
+    dispatch: Arc<Dispatch>,
 }
 
 /// Runs a gateway on `listener` until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
@@ -123,17 +132,25 @@ pub async fn serve(
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
     ];
+    let dispatch = Arc::new(Dispatch {
+        slots,
+        workers: client(),
+        token,
+        in_flight,
+        max_body: config.max_body_bytes,
+        metrics,
+    });
+    let callbacks = Callbacks::new(&config.callback_allow);
+    let runner = Runner::new(
+        dispatch.clone(),
+        callbacks,
+        config.async_in_flight.min(config.max_in_flight),
+    );
+    let running = [tokio::spawn(runner.clone().run()), tokio::spawn(runner.clone().renew())];
     let gateway = Arc::new(Gateway {
         admin_key: config.admin_key,
         scheduler,
-        dispatch: Dispatch {
-            slots,
-            workers: client(),
-            token,
-            in_flight,
-            max_body: config.max_body_bytes,
-            metrics,
-        },
+        dispatch,
     });
     let (ending, ended) = watch::channel(());
     let connections = TaskTracker::new();
@@ -157,10 +174,14 @@ pub async fn serve(
     drop(listener);
     drop(ending);
     connections.close();
-    if tokio::time::timeout(SHUTDOWN_LIMIT, connections.wait()).await.is_err() {
+    let (connected, ()) = tokio::join!(
+        tokio::time::timeout(SHUTDOWN_LIMIT, connections.wait()),
+        runner.end(SHUTDOWN_LIMIT)
+    );
+    if connected.is_err() {
         tracing::warn!(connections = connections.len(), "requests were cut off at the end");
     }
-    for keeper in keepers {
+    for keeper in keepers.into_iter().chain(running) {
         keeper.abort();
     }
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
@@ -247,6 +268,14 @@ impl Gateway {
             peer,
             arrived,
             connection,
+            attempt: None,
+        };
+        let asked = |function, path, invocation| Asked {
+            function,
+            path,
+            invocation,
+            request_id: request_id.to_owned(),
+            peer,
         };
         match route(&request)? {
             Route::Function { name, path } => {
@@ -263,11 +292,23 @@ impl Gateway {
                 }
                 Ok(self.dispatch.invoke(call(name, path, "http", force), request).await)
             }
-            Route::Invocation { name } => {
+            Route::Later { name, path } => {
+                let mut request = request;
+                if self.admin_key.is_sent(request.headers()) {
+                    request.headers_mut().remove(http::header::AUTHORIZATION);
+                }
+                async_calls::accept(&self.scheduler, asked(name, path, "http"), request).await
+            }
+            Route::Result { id } => async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await,
+            Route::Invocation { name, asynchronous } => {
                 let mut request = request;
                 self.admin_key.check(request.headers())?;
                 let force = route::forced(request.headers())?;
                 request.headers_mut().remove(http::header::AUTHORIZATION);
+                if asynchronous {
+                    let asked = asked(name, "/".to_owned(), "event");
+                    return async_calls::accept(&self.scheduler, asked, request).await;
+                }
                 Ok(self
                     .dispatch
                     .invoke(call(name, "/".to_owned(), "event", force), request)

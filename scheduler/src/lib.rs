@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
 mod api;
+mod async_calls;
 mod catalog;
 mod collection;
 #[cfg(test)]

@@ -12,6 +12,10 @@ use crate::objects::ObjectStore;
 use crate::state::{Memory, Shared};
 use crate::waiting::Answer;
 
+mod async_calls;
+
+use async_calls::AsyncMetrics;
+
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
 
@@ -129,6 +133,7 @@ pub(crate) struct Metrics {
     deploy_phase: Family<Histogram, 1>,
     collections: Family<Counter, 1>,
     collected: Family<Counter, 1>,
+    pub(crate) async_calls: AsyncMetrics,
 }
 
 impl Metrics {
@@ -143,6 +148,7 @@ impl Metrics {
             deploy_phase: registry.family(&DEPLOY_PHASE),
             collections: registry.family(&COLLECTIONS),
             collected: registry.family(&COLLECTED),
+            async_calls: AsyncMetrics::new(&registry),
             registry,
         }
     }
@@ -272,6 +278,7 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
             .keys()
             .map(|id| (vec![id.to_string()], m.fleet.reserved(id) as f64)))
     });
+    async_calls::observe(registry, scheduler);
     observe_process(registry);
 }
 

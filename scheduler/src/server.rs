@@ -13,7 +13,7 @@ use crate::collection::{self, Collecting};
 use crate::objects::ObjectStore;
 use crate::state::Shared;
 use crate::store::Store;
-use crate::{api, reaper};
+use crate::{api, async_calls, reaper};
 
 /// How long requests and tasks may take to finish when the scheduler is told to end. A version being prepared is not waited for: it
 /// is marked failed at the next start.
@@ -88,6 +88,7 @@ pub async fn serve(
     scheduler.memory().fleet.set_drained(drained);
     let reaping = tokio::spawn(reaper::run(scheduler.clone()));
     let collecting = tokio::spawn(collection::run(scheduler.clone()));
+    let sweeping = tokio::spawn(async_calls::run(scheduler.clone()));
     let (ending, mut ended) = tokio::sync::watch::channel(false);
     let router = api::router(scheduler.clone());
     let listener = listener.tap_io(|io| drop(io.set_nodelay(true)));
@@ -106,6 +107,7 @@ pub async fn serve(
     };
     reaping.abort();
     collecting.abort();
+    sweeping.abort();
     scheduler.tasks.close();
     drop(tokio::time::timeout(Duration::from_millis(200), scheduler.tasks.wait()).await);
     scheduler.store.close().await;

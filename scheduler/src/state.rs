@@ -7,6 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
 
+use crate::async_calls::Calls;
 use crate::catalog::Catalog;
 use crate::collection::Collector;
 use crate::fleet::parked::Pools;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) recalls: Notify,
     pub(crate) collector: Collector,
     pub(crate) metrics: Metrics,
+    pub(crate) calls: Calls,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, for writing while one is removed.
@@ -67,6 +69,7 @@ impl Shared {
             recalls: Notify::new(),
             collector: Collector::default(),
             metrics,
+            calls: Calls::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),
@@ -90,6 +93,12 @@ impl Shared {
     pub(crate) fn now(&self) -> Millis {
         self.started.elapsed().into()
     }
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn unix_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Seconds since the Unix epoch.

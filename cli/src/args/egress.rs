@@ -61,7 +61,7 @@ impl EgressArgs {
 }
 
 /// A network, or one address.
-fn network(text: &str) -> Result<IpNet, String> {
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
         .map_err(|_| "is no network: write an address and its prefix, for example 10.1.0.0/16".to_owned())

@@ -163,6 +163,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         secrets.cluster_token.clone(),
         KeyHash::of(&secrets.admin_key),
     );
+    config.callback_allow = args.callbacks.callback_allow.clone();
     // One of the client, two between gateway and worker, one into the function.
     config.max_connections = isolation::connections_within(descriptors, 4, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));

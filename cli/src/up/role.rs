@@ -30,6 +30,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
     serve("gateway", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let mut config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
+        config.callback_allow = args.callbacks.callback_allow.clone();
         // One of the client, one to the worker.
         config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
         roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));

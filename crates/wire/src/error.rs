@@ -66,6 +66,8 @@ error_codes! {
     Unavailable = ("unavailable", SERVICE_UNAVAILABLE),
     /// The function did not answer within its timeout.
     FunctionTimeout = ("function_timeout", GATEWAY_TIMEOUT),
+    /// An asynchronous invocation was not answered before it was too old.
+    Expired = ("expired", GATEWAY_TIMEOUT),
     /// The handler threw.
     FunctionError = ("function_error", BAD_GATEWAY),
     /// The function's process ended before it had answered.

@@ -18,6 +18,18 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const DEADLINE_MS: &str = "x-fn-deadline-ms";
 /// To the function: `http`, or `event` where the body is the event itself.
 pub const INVOCATION: &str = "x-fn-invocation";
+/// To the function and to callbacks: the asynchronous invocation, the same in all its attempts. Answer: the one that was accepted.
+pub const ASYNC_ID: &str = "x-fn-async-id";
+/// To the function: which attempt at an asynchronous invocation this is, from 1.
+pub const ASYNC_ATTEMPT: &str = "x-fn-async-attempt";
+/// Of an asynchronous invocation's result: where it stands, see [`crate::asynchronous::CallState`].
+pub const ASYNC_STATE: &str = "x-fn-async-state";
+/// To callbacks: the status that the function answered with.
+pub const FUNCTION_STATUS: &str = "x-fn-status";
+/// From a client: where to post what comes of its asynchronous invocation.
+pub const CALLBACK_URL: &str = "x-callback-url";
+/// From a client: a word of its choice; an asynchronous invocation that is sent again with it is run once.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// From the runtime: the handler threw; the body is the error as JSON.
 pub const FUNCTION_ERROR: &str = "x-fn-function-error";
 /// Gateway and scheduler, with the admin key only: start a fresh instance this way (`booted` or `restored`) instead of

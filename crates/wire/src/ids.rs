@@ -167,6 +167,12 @@ prefixed_id!(
     "r"
 );
 
+prefixed_id!(
+    /// One asynchronous invocation.
+    CallId,
+    "a"
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

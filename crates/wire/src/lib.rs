@@ -6,10 +6,12 @@
 //! - [`error`]: the error codes a user can meet, and their answer format.
 //! - [`headers`]: the names of the HTTP headers the platform reads and writes.
 //! - [`api`]: the public admin API under `/v1/`.
+//! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`stats`]: invocations and workers in numbers.
 //! - [`internal`]: scheduler and worker interfaces, used by the platform alone.
 
 pub mod api;
+pub mod asynchronous;
 pub mod error;
 pub mod headers;
 pub mod ids;
@@ -18,4 +20,4 @@ pub mod manifest;
 pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
-pub use ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
+pub use ids::{CallId, FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};

@@ -5,6 +5,7 @@
 
 mod admin;
 mod answers;
+mod async_calls;
 mod clients;
 mod errors;
 mod harness;

@@ -413,6 +413,11 @@ async fn act(path: &str, request: Request) -> Response {
             let thrown = json!({"errorType": "ValueError", "errorMessage": "no such order", "trace": []});
             ([(FUNCTION_ERROR, "1")], Json(thrown)).into_response()
         }
+        // Of an asynchronous invocation, the first attempt fails.
+        "/second-time" => match request.headers().get("x-fn-async-attempt") {
+            Some(attempt) if attempt == "1" => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            _ => told(path, &request),
+        },
         "/crash" => ApiError::new(ErrorCode::FunctionCrashed, "killed by SIGSEGV").into_response(),
         "/late" => ApiError::new(ErrorCode::FunctionTimeout, "too late").into_response(),
         "/leaky" => (

@@ -13,7 +13,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
 use super::{Refused, bad_path, from_store};
 use crate::objects::ObjectError;
 use crate::placing::pump;
-use crate::state::Scheduler;
+use crate::state::{Scheduler, unix_ms};
 
 const VERSIONS_SHOWN: u32 = 50;
 /// Before each further attempt to remove an object.
@@ -68,7 +68,11 @@ pub(super) async fn delete(
 ) -> Result<StatusCode, Refused> {
     let Path(name) = name.map_err(bad_path)?;
     // The rows go first: what is left over after a crash in between is garbage, not half a function.
-    let leftovers = scheduler.store.delete_function(&name).await.map_err(from_store)?;
+    let leftovers = scheduler
+        .store
+        .delete_function(&name, unix_ms())
+        .await
+        .map_err(from_store)?;
     let leftovers = leftovers.ok_or_else(|| unknown(&name))?;
     let addresses = {
         let mut memory = scheduler.memory();
@@ -173,7 +177,7 @@ fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
     }
 }
 
-pub(super) fn unknown(name: &FunctionName) -> ApiError {
+pub(crate) fn unknown(name: &FunctionName) -> ApiError {
     ApiError::new(
         ErrorCode::FunctionNotFound,
         format!("no function \"{name}\": `fn list` shows what is deployed"),

@@ -1,6 +1,7 @@
 //! The scheduler's HTTP interface: `/v1/…` for users, passed on by a gateway that checked the key; `/internal/…` for gateways and
 //! workers. Every call must carry the cluster's token.
 
+mod calls;
 mod collections;
 mod deploy;
 mod functions;
@@ -41,6 +42,16 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/v1/instances/{id}", delete(instances::stop))
         .route("/v1/workers", get(workers::list))
         .route("/v1/workers/{name}/drain", put(workers::drain).delete(workers::undrain))
+        .route("/v1/async", get(calls::list))
+        .route("/v1/async/{id}", get(calls::show).delete(calls::remove))
+        .route("/v1/async/{id}/retry", post(calls::retry))
+        .route("/v1/functions/{name}/async/retry", post(calls::retry_dead))
+        .route("/internal/async/calls", post(calls::accept))
+        .route("/internal/async/claims", post(calls::claim))
+        .route("/internal/async/renewals", post(calls::renew))
+        .route("/internal/async/outcomes", post(calls::end))
+        .route("/internal/async/callbacks", post(calls::end_callback))
+        .route("/internal/async/results/{id}", get(calls::result))
         .route("/v1/collections", post(collections::collect))
         .route("/internal/placements", post(internal::placements))
         .route("/internal/leases", post(internal::leases))
@@ -102,7 +113,14 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
     }
     let path = request.uri().path();
     let span = match path {
-        "/internal/heartbeat" | "/internal/leases" | "/internal/recalls" | "/internal/traffic" => {
+        "/internal/heartbeat"
+        | "/internal/leases"
+        | "/internal/recalls"
+        | "/internal/traffic"
+        | "/internal/async/claims"
+        | "/internal/async/renewals"
+        | "/internal/async/outcomes"
+        | "/internal/async/callbacks" => {
             return next.run(request).await;
         }
         "/internal/placements" => tracing::info_span!(
@@ -129,6 +147,8 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
 /// An error on its way to the user.
 pub(crate) type Refused = ApiError;
 
+pub(crate) use functions::unknown as unknown_function;
+
 fn bad_json(rejection: JsonRejection) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, rejection.body_text())
 }
@@ -141,7 +161,7 @@ fn bad_query(rejection: QueryRejection) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, rejection.body_text())
 }
 
-fn from_store(error: StoreError) -> ApiError {
+pub(crate) fn from_store(error: StoreError) -> ApiError {
     match error {
         StoreError::Busy(name) => ApiError::new(
             ErrorCode::Conflict,

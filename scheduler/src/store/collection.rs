@@ -29,7 +29,7 @@ impl Store {
     /// This scheduler's id, made with the database.
     pub(crate) async fn platform_id(&self) -> Result<String, StoreError> {
         let doing = "read its own id";
-        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        let mut tx = self.begin(doing).await?;
         let known: Option<String> = sqlx::query_scalar("SELECT id FROM platform")
             .fetch_optional(&mut *tx)
             .await
@@ -90,7 +90,7 @@ impl Store {
     /// Removes those versions; answers which.
     pub(crate) async fn remove_too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
         let doing = "remove old versions";
-        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        let mut tx = self.begin(doing).await?;
         let rows: Vec<(String, i64, i64)> = sqlx::query_as(TOO_OLD)
             .bind(i64::from(keep))
             .fetch_all(&mut *tx)

@@ -30,7 +30,7 @@ impl Store {
         sqlx::query(statement)
             .bind(id.as_str())
             .bind(now_unix_s)
-            .execute(&self.pool)
+            .execute(&self.writes)
             .await
             .map_err(failed("note a drained worker"))?;
         Ok(())

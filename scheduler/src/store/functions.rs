@@ -1,6 +1,6 @@
 //! Functions: made with their first version, removed with all of them.
 
-use rekindle_wire::{FunctionName, SnapshotId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, SnapshotId};
 
 use super::{Store, StoreError, failed, unreadable};
 
@@ -27,18 +27,22 @@ impl Store {
 
     /// Whether a version came from the folder at `source_key`.
     pub(crate) async fn uses_source(&self, source_key: &str) -> Result<bool, StoreError> {
-        sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM versions WHERE source_key = $1)")
+        let users: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM versions WHERE source_key = $1")
             .bind(source_key)
             .fetch_one(&self.pool)
             .await
-            .map_err(failed("look for a source's versions"))
+            .map_err(failed("look for a source's versions"))?;
+        Ok(users > 0)
     }
 
-    /// Removes a function and its versions. `None` when there is none of that name; refused while a version is being prepared.
-    pub(crate) async fn delete_function(&self, name: &FunctionName) -> Result<Option<Leftovers>, StoreError> {
+    /// Removes a function and its versions, and gives its queued calls up. `None` when there is none of that name; refused while a version is being prepared.
+    pub(crate) async fn delete_function(
+        &self,
+        name: &FunctionName,
+        now_unix_ms: i64,
+    ) -> Result<Option<Leftovers>, StoreError> {
         let doing = "delete a function";
-        // It reads before it writes: a transaction that only then asks for the right to write is refused when another has written.
-        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        let mut tx = self.begin(doing).await?;
         let id: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE name = $1")
             .bind(name.as_str())
             .fetch_optional(&mut *tx)
@@ -59,6 +63,11 @@ impl Store {
         {
             return Err(StoreError::Busy(name.clone()));
         }
+        let gone = ApiError::new(
+            ErrorCode::FunctionNotFound,
+            format!("function {name} was deleted before it answered"),
+        );
+        Self::abandon_calls(&mut tx, name, &gone, now_unix_ms).await?;
         for statement in [
             "DELETE FROM versions WHERE function_id = $1",
             "DELETE FROM functions WHERE id = $1",

@@ -10,6 +10,14 @@ async fn open(dir: &tempfile::TempDir) -> Store {
     Store::open(&dir.path().join("scheduler.db")).await.unwrap()
 }
 
+/// Does this with a store of every kind.
+pub(super) async fn each_database(check: impl AsyncFn(Store)) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    check(store.clone()).await;
+    store.close().await;
+}
+
 async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
     let added = store
         .add_version(&parsed(name), &format!("sources/{name}"), 7)
@@ -74,7 +82,7 @@ async fn functions_are_added_and_deleted_at_once() {
             for _ in 0..25 {
                 add_live(&store, &name, None).await;
                 assert!(store.uses_source(&format!("sources/{name}")).await.unwrap());
-                let left = store.delete_function(&name.parse().unwrap()).await.unwrap();
+                let left = store.delete_function(&name.parse().unwrap(), 0).await.unwrap();
                 assert_eq!(left.unwrap().source_keys, [format!("sources/{name}")]);
             }
         })
@@ -96,7 +104,10 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
         .unwrap();
     let again = store.add_version(&parsed("hello"), "sources/b", 8).await;
     assert!(matches!(again, Err(StoreError::Busy(_))), "{again:?}");
-    assert!(matches!(store.delete_function(&name).await, Err(StoreError::Busy(_))));
+    assert!(matches!(
+        store.delete_function(&name, 0).await,
+        Err(StoreError::Busy(_))
+    ));
     assert_eq!(store.fail_unfinished().await.unwrap(), 1);
     let version = store.version(&name, VersionNumber(1)).await.unwrap().unwrap();
     assert_eq!(version.state, VersionState::Failed);
@@ -124,7 +135,7 @@ async fn neither_a_uid_nor_a_version_number_is_given_twice() {
     let name = "a".parse().unwrap();
     store.set_failed(&name, first.info.version, &error, &[]).await.unwrap();
     let other = store.add_version(&parsed("b"), "sources/b", 7).await.unwrap();
-    assert!(store.delete_function(&name).await.unwrap().is_some());
+    assert!(store.delete_function(&name, 0).await.unwrap().is_some());
     let again = store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
     assert_eq!((first.uid, other.uid), (100_001, 100_002));
     assert_eq!(again.uid, 100_003);
@@ -138,7 +149,7 @@ async fn a_deleted_function_leaves_what_nobody_else_uses() {
     add_live(&store, "a", Some("s-1")).await;
     add_live(&store, "a", Some("s-2")).await;
     let shared = store.add_version(&parsed("b"), "sources/a", 7).await.unwrap();
-    let left = store.delete_function(&"a".parse().unwrap()).await.unwrap().unwrap();
+    let left = store.delete_function(&"a".parse().unwrap(), 0).await.unwrap().unwrap();
     assert_eq!(left.snapshots, ["s-1".parse().unwrap(), "s-2".parse().unwrap()]);
     assert!(left.source_keys.is_empty(), "b uses the same upload");
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
@@ -146,9 +157,9 @@ async fn a_deleted_function_leaves_what_nobody_else_uses() {
         .set_failed(&shared.info.function, shared.info.version, &error, &[])
         .await
         .unwrap();
-    let left = store.delete_function(&"b".parse().unwrap()).await.unwrap().unwrap();
+    let left = store.delete_function(&"b".parse().unwrap(), 0).await.unwrap().unwrap();
     assert_eq!(left.source_keys, ["sources/a"]);
-    assert_eq!(store.delete_function(&"b".parse().unwrap()).await.unwrap(), None);
+    assert_eq!(store.delete_function(&"b".parse().unwrap(), 0).await.unwrap(), None);
     assert!(store.functions().await.unwrap().is_empty());
 }
 

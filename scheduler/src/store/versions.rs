@@ -4,12 +4,10 @@ use rekindle_wire::api::{PhaseTime, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Manifest;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::any::AnyRow;
 
-use super::{Store, StoreError, failed, unreadable};
+use super::{Store, StoreError, failed, json, parsed, unreadable};
 
 /// User ids on the workers start after this.
 const FIRST_UID: i64 = 100_000;
@@ -35,7 +33,7 @@ impl Store {
     ) -> Result<NewVersion, StoreError> {
         let doing = "add a version";
         let name = manifest.name.as_str();
-        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed(doing))?;
+        let mut tx = self.begin(doing).await?;
         sqlx::query("INSERT INTO functions (name, created_unix_s) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING")
             .bind(name)
             .bind(now_unix_s)
@@ -59,7 +57,7 @@ impl Store {
         }
         let number: i64 = sqlx::query_scalar(
             "INSERT INTO version_numbers (name, last) VALUES ($1, 1) \
-             ON CONFLICT (name) DO UPDATE SET last = last + 1 RETURNING last",
+             ON CONFLICT (name) DO UPDATE SET last = version_numbers.last + 1 RETURNING last",
         )
         .bind(name)
         .fetch_one(&mut *tx)
@@ -95,7 +93,7 @@ impl Store {
         })
     }
 
-    /// Writes down how far a version has come.
+    /// Writes down how far a version has come. What has ended stays so: who was cut off in the middle may still write.
     pub(crate) async fn set_state(
         &self,
         function: &FunctionName,
@@ -105,13 +103,13 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = $1, phases = $2 \
-             WHERE number = $3 AND function_id = (SELECT id FROM functions WHERE name = $4)",
+             WHERE number = $3 AND state NOT IN ('live', 'failed') AND function_id = (SELECT id FROM functions WHERE name = $4)",
         )
         .bind(state.as_str())
         .bind(json(phases)?)
         .bind(i64::from(version.0))
         .bind(function.as_str())
-        .execute(&self.pool)
+        .execute(&self.writes)
         .await
         .map_err(failed("note a version's state"))?;
         Ok(())
@@ -127,7 +125,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = 'live', spec = $1, snapshot = $2, snapshot_error = $3, phases = $4 \
-             WHERE number = $5 AND function_id = (SELECT id FROM functions WHERE name = $6)",
+             WHERE number = $5 AND state <> 'failed' AND function_id = (SELECT id FROM functions WHERE name = $6)",
         )
         .bind(json(spec)?)
         .bind(snapshot.map(json).transpose()?)
@@ -135,7 +133,7 @@ impl Store {
         .bind(json(phases)?)
         .bind(i64::from(spec.version.0))
         .bind(spec.function.as_str())
-        .execute(&self.pool)
+        .execute(&self.writes)
         .await
         .map_err(failed("make a version live"))?;
         Ok(())
@@ -151,7 +149,7 @@ impl Store {
         .bind(why)
         .bind(i64::from(spec.version.0))
         .bind(spec.function.as_str())
-        .execute(&self.pool)
+        .execute(&self.writes)
         .await
         .map_err(failed("note a damaged snapshot"))?;
         Ok(())
@@ -173,7 +171,7 @@ impl Store {
         .bind(json(phases)?)
         .bind(i64::from(version.0))
         .bind(function.as_str())
-        .execute(&self.pool)
+        .execute(&self.writes)
         .await
         .map_err(failed("note why a version failed"))?;
         Ok(())
@@ -188,7 +186,7 @@ impl Store {
         let done =
             sqlx::query("UPDATE versions SET state = 'failed', error = $1 WHERE state NOT IN ('live', 'failed')")
                 .bind(json(&error)?)
-                .execute(&self.pool)
+                .execute(&self.writes)
                 .await
                 .map_err(failed("mark unfinished versions"))?;
         Ok(done.rows_affected())
@@ -269,11 +267,7 @@ impl Store {
     }
 }
 
-fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, StoreError> {
-    serde_json::to_string(value).map_err(unreadable("value to be written"))
-}
-
-fn from_row(row: &SqliteRow) -> Result<VersionInfo, StoreError> {
+fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {
     let text = |column: &'static str| row.try_get::<String, _>(column).map_err(unreadable(column));
     let maybe = |column: &'static str| row.try_get::<Option<String>, _>(column).map_err(unreadable(column));
     let number = |column: &'static str| row.try_get::<i64, _>(column).map_err(unreadable(column));
@@ -295,8 +289,4 @@ fn from_row(row: &SqliteRow) -> Result<VersionInfo, StoreError> {
         snapshot_error: maybe("snapshot_error")?,
         phases: parsed("versions.phases", &text("phases")?)?,
     })
-}
-
-fn parsed<T: DeserializeOwned>(column: &'static str, text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(unreadable(column))
 }

@@ -15,7 +15,7 @@ impl Store {
         .bind(&beat.address)
         .bind(beat.incarnation.to_string())
         .bind(now_unix_s)
-        .execute(&self.pool)
+        .execute(&self.writes)
         .await
         .map_err(failed("note a worker"))?;
         Ok(())

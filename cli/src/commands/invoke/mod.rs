@@ -13,6 +13,7 @@ use rekindle_wire::{ApiError, headers};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 
+use super::async_calls;
 use crate::args::InvokeArgs;
 use crate::client::Client;
 use crate::out;
@@ -30,10 +31,10 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         None if args.event || body.is_some() => Method::POST,
         None => Method::GET,
     };
-    let path = if args.event {
-        format!("/v1/functions/{}/invocations", args.name)
-    } else {
-        format!("/function/{}/{}", args.name, args.path.trim_start_matches('/'))
+    let path = match (args.event, args.asynchronous) {
+        (true, later) => format!("/v1/functions/{}/invocations?async={later}", args.name),
+        (false, true) => format!("/async-function/{}/{}", args.name, args.path.trim_start_matches('/')),
+        (false, false) => format!("/function/{}/{}", args.name, args.path.trim_start_matches('/')),
     };
     // A function is for everybody; its events and a forced start are not.
     let request = if args.event || args.start.is_some() {
@@ -53,6 +54,20 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     }
     let started = Instant::now();
     let response = client.send(request).await?;
+    if args.asynchronous {
+        let call = async_calls::accepted(client, response).await?;
+        match args.json {
+            true => show::print_json(&call)?,
+            false => say!("{}", call.id),
+        }
+        if call.known && !args.quiet {
+            eprintln!(
+                "{}",
+                show::tinted_err("accepted earlier, with the same idempotency key", Tone::Faint)
+            );
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let head = Head::of(&response);
     let failed = head.status.is_client_error() || head.status.is_server_error();
     let code = if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
@@ -113,6 +128,16 @@ fn header_map(args: &InvokeArgs) -> Result<HeaderMap> {
         let value = HeaderValue::from_str(value).with_context(|| format!("{name}: the value cannot be sent"))?;
         map.append(name, value);
     }
+    let text = [
+        (headers::IDEMPOTENCY_KEY, &args.idempotency_key),
+        (headers::CALLBACK_URL, &args.callback),
+    ];
+    for (name, value) in text {
+        if let Some(value) = value {
+            let value = HeaderValue::from_str(value).with_context(|| format!("{name}: the value cannot be sent"))?;
+            map.insert(name, value);
+        }
+    }
     if let Some(start) = args.start {
         map.insert(headers::FORCE_START, HeaderValue::from_static(start.as_str()));
     }
@@ -159,7 +184,7 @@ pub(crate) async fn platform_error(response: Response) -> Result<Answer> {
 }
 
 /// Copies the body to standard output piece by piece, and ends the last line on a terminal.
-async fn copy(mut response: Response) -> Result<()> {
+pub(super) async fn copy(mut response: Response) -> Result<()> {
     let mut last = b'\n';
     loop {
         match response.chunk().await {

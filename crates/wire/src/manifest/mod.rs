@@ -26,6 +26,8 @@ const INSTANCES: Range<u64> = 1..10_001;
 const PARKED: Range<u64> = 0..1_001;
 const PARK_S: Range<u64> = 0..604_801;
 const WARMUP_MAX: usize = 20;
+const ATTEMPTS: Range<u64> = 1..101;
+const AGE_S: Range<u64> = 1..604_801;
 
 /// A manifest that is whole and possible.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -67,6 +69,9 @@ pub struct Manifest {
     /// What it reaches of the network.
     #[serde(default)]
     pub network: Network,
+    /// What becomes of its asynchronous invocations.
+    #[serde(default, rename = "async")]
+    pub asynchronous: Asynchronous,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Requests sent before the snapshot is taken.
@@ -154,6 +159,52 @@ impl Network {
     }
 }
 
+/// What becomes of a function's asynchronous invocations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Asynchronous {
+    /// Attempts that reach the function, at most.
+    pub max_attempts: u32,
+    /// How old one may become before it is given up, milliseconds.
+    pub max_age_ms: u64,
+    /// Where what came of it is posted, unless its request says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<String>,
+}
+
+impl Default for Asynchronous {
+    fn default() -> Self {
+        Self {
+            max_attempts: 3,
+            max_age_ms: 6 * 3_600_000,
+            callback: None,
+        }
+    }
+}
+
+/// Whether a text can be the address of a callback: an absolute `http` or `https` URL without user and password.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_callback(text: &str) -> Result<(), String> {
+    let wrong = |why: &str| Err(format!("\"{text}\" is no address for a callback: {why}"));
+    if text.len() > crate::asynchronous::CALLBACK_MAX {
+        return Err(format!(
+            "a callback's address has at most {} bytes",
+            crate::asynchronous::CALLBACK_MAX
+        ));
+    }
+    let Ok(uri) = text.parse::<http::Uri>() else {
+        return wrong("write http://HOST/PATH or https://HOST/PATH");
+    };
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
+            wrong("leave out the user and the password")
+        }
+        (Some("http" | "https"), Some(authority)) if !authority.host().is_empty() => Ok(()),
+        _ => wrong("write http://HOST/PATH or https://HOST/PATH"),
+    }
+}
+
 /// One request sent to warm the function up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -218,12 +269,22 @@ struct Raw {
     tmp: Option<Spanned<String>>,
     snapshot: Option<bool>,
     network: Option<Spanned<String>>,
+    #[serde(rename = "async")]
+    asynchronous: Option<RawAsync>,
     #[serde(default)]
     env: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
     warmup: Vec<Spanned<WarmupRequest>>,
     hooks: Option<Spanned<Hooks>>,
     build: Option<RawBuild>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAsync {
+    max_attempts: Option<Spanned<u64>>,
+    max_age: Option<Spanned<String>>,
+    callback: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -315,6 +376,7 @@ impl Checker<'_> {
             tmp,
             snapshot: raw.snapshot.unwrap_or(true),
             network: self.network(raw.network)?,
+            asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             env: self.env(raw.env)?,
             warmup: self.warmup(raw.warmup)?,
             hooks: self.hooks(raw.runtime, raw.hooks)?,
@@ -397,6 +459,22 @@ impl Checker<'_> {
                 ),
             ),
         }
+    }
+
+    fn asynchronous(&self, raw: RawAsync) -> Result<Asynchronous, ManifestError> {
+        let default = Asynchronous::default();
+        let callback = match raw.callback {
+            None => None,
+            Some(url) => match check_callback(url.get_ref()) {
+                Ok(()) => Some(url.into_inner()),
+                Err(why) => return self.refuse(Some(url.span()), why),
+            },
+        };
+        Ok(Asynchronous {
+            max_attempts: self.count("max_attempts", raw.max_attempts, default.max_attempts, &ATTEMPTS)?,
+            max_age_ms: self.seconds("max_age", raw.max_age, default.max_age_ms / 1_000, &AGE_S)?,
+            callback,
+        })
     }
 
     fn size(

@@ -1,0 +1,127 @@
+//! From a request to a call that is kept.
+
+use std::net::IpAddr;
+
+use axum::Json;
+use axum::body::Body;
+use axum::response::IntoResponse as _;
+use http::header::LOCATION;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
+use rekindle_wire::headers::{ASYNC_ID, CALLBACK_URL, IDEMPOTENCY_KEY};
+use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use tracing::Instrument as _;
+
+use crate::headers;
+use crate::scheduler::SchedulerClient;
+
+/// How long a client may take over the body.
+const BODY_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// An asynchronous invocation as the router understood it.
+pub(crate) struct Asked {
+    pub(crate) function: FunctionName,
+    /// Path and query below the function; starts with `/`.
+    pub(crate) path: String,
+    /// `http`, or `event`.
+    pub(crate) invocation: &'static str,
+    pub(crate) request_id: String,
+    pub(crate) peer: IpAddr,
+}
+
+/// Answers 202 once the scheduler keeps the call durably.
+pub(crate) async fn accept(
+    scheduler: &SchedulerClient,
+    asked: Asked,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let span = tracing::info_span!(
+        "accept",
+        otel.name = format!("accept {}", asked.function),
+        otel.kind = "producer",
+        otel.status_code = tracing::field::Empty,
+        rekindle.role = "gateway",
+        rekindle.request_id = asked.request_id,
+        rekindle.async_id = tracing::field::Empty,
+        error.type = tracing::field::Empty,
+        faas.invoked_name = asked.function.as_str(),
+        http.request.method = request.method().as_str(),
+        url.path = request.uri().path(),
+    );
+    rekindle_telemetry::set_parent(&span, request.headers());
+    let accepted = keep(scheduler, asked, request).instrument(span.clone()).await;
+    if let Err(error) = &accepted {
+        span.record("error.type", error.code.as_str());
+        span.record("otel.status_code", "ERROR");
+    }
+    accepted
+}
+
+async fn keep(scheduler: &SchedulerClient, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let body = tokio::time::timeout(BODY_LIMIT, Limited::new(body, BODY_MAX).collect()).await;
+    let body = match body {
+        Ok(Ok(whole)) => whole.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
+        _ => {
+            return Err(ApiError::new(
+                ErrorCode::BadRequest,
+                "the request's body did not arrive whole: send it again",
+            ));
+        }
+    };
+    let mut kept = parts.headers;
+    let idempotency_key = take(&mut kept, IDEMPOTENCY_KEY)?;
+    let callback = take(&mut kept, CALLBACK_URL)?;
+    headers::strip_request(&mut kept);
+    // What runs later belongs to this trace.
+    rekindle_telemetry::inject(&mut kept);
+    let call = NewCall {
+        function: asked.function,
+        request: StoredRequest {
+            method: parts.method.to_string(),
+            path: asked.path,
+            invocation: asked.invocation.to_owned(),
+            headers: Headers::of(&kept),
+            request_id: asked.request_id,
+            peer: asked.peer,
+        },
+        body: Encoded(body),
+        idempotency_key,
+        callback,
+    };
+    let accepted = scheduler.accept_call(&call).await?;
+    tracing::Span::current().record("rekindle.async_id", accepted.id.as_str());
+    let mut answer = (StatusCode::ACCEPTED, Json(&accepted)).into_response();
+    headers::set(answer.headers_mut(), ASYNC_ID, accepted.id.as_str());
+    if let Ok(location) = HeaderValue::from_str(&accepted.result) {
+        answer.headers_mut().insert(LOCATION, location);
+    }
+    Ok(answer)
+}
+
+/// Takes a header out that is meant for the gateway.
+fn take(map: &mut HeaderMap, name: &'static str) -> Result<Option<String>, ApiError> {
+    let Some(value) = map.remove(HeaderName::from_static(name)) else {
+        return Ok(None);
+    };
+    let text = value.to_str().map(str::to_owned);
+    text.map(Some).map_err(|_| {
+        ApiError::new(
+            ErrorCode::BadRequest,
+            format!("{name} has to be visible ASCII characters"),
+        )
+    })
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(
+        ErrorCode::TooLarge,
+        format!(
+            "the body of an asynchronous invocation is over the limit of {}: send less, or pass a reference to the data",
+            ByteSize(BODY_MAX as u64)
+        ),
+    )
+}

@@ -1,0 +1,144 @@
+//! Posting what came of a call to where its client wants it. One attempt here; whether there is another is the scheduler's to say.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Request, Uri};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use ipnet::IpNet;
+use rekindle_wire::asynchronous::{CallbackOutcome, ClaimedCallback};
+use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, FUNCTION_STATUS, REQUEST_ID};
+
+use super::targets::{Refused, Resolver, Targets};
+use crate::headers;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// For the whole attempt, up to the answer's headers.
+const LIMIT: Duration = Duration::from_secs(15);
+
+type Outside<C> = Client<C, Body>;
+
+/// The clients for the world outside. They follow no redirects, and ask no proxy.
+#[derive(Clone)]
+pub(crate) struct Callbacks {
+    http: Outside<HttpConnector<Resolver>>,
+    /// None on a host that knows no certificate authorities.
+    https: Option<Outside<HttpsConnector<HttpConnector<Resolver>>>>,
+    targets: Targets,
+}
+
+impl Callbacks {
+    /// Ones that may post to the world, and to `allow`.
+    pub(crate) fn new(allow: &[IpNet]) -> Self {
+        let targets = Targets::allowing(allow);
+        let mut connector = HttpConnector::new_with_resolver(Resolver(targets.clone()));
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(CONNECT_LIMIT));
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder
+            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_timer(TokioTimer::new());
+        let https = match hyper_rustls::HttpsConnectorBuilder::new().with_native_roots() {
+            Ok(tls) => Some(builder.build(tls.https_only().enable_http1().wrap_connector(connector.clone()))),
+            Err(error) => {
+                tracing::warn!(%error, "no certificate authorities are known here: callbacks to https addresses will fail");
+                None
+            }
+        };
+        Self {
+            http: builder.build(connector),
+            https,
+            targets,
+        }
+    }
+
+    /// Posts a result once.
+    pub(crate) async fn post(&self, callback: ClaimedCallback) -> CallbackOutcome {
+        let (id, attempt) = (callback.result.id.clone(), callback.attempt);
+        let posted = tokio::time::timeout(LIMIT, self.attempt(callback)).await;
+        let (error, is_final) = match posted {
+            Ok(Ok(())) => (None, false),
+            Ok(Err((why, is_final))) => (Some(why), is_final),
+            Err(_) => (Some(format!("no answer within {}s", LIMIT.as_secs())), false),
+        };
+        CallbackOutcome {
+            id,
+            attempt,
+            error,
+            is_final,
+        }
+    }
+
+    /// The error, and whether another attempt would end the same way.
+    async fn attempt(&self, callback: ClaimedCallback) -> Result<(), (String, bool)> {
+        let uri: Uri = callback.url.parse().map_err(|e| (format!("{e}"), true))?;
+        let host = uri
+            .host()
+            .unwrap_or_default()
+            .trim_start_matches('[')
+            .trim_end_matches(']');
+        // An address is not looked up, so it is judged here.
+        if host.parse::<IpAddr>().is_ok_and(|a| !self.targets.permit(a)) {
+            return Err((Refused(host.to_owned()).to_string(), true));
+        }
+        let is_https = uri.scheme_str() == Some("https");
+        let request = build(uri, callback).map_err(|why| (why, true))?;
+        let sent = match (is_https, &self.https) {
+            (false, _) => self.http.request(request),
+            (true, Some(https)) => https.request(request),
+            (true, None) => return Err(("this gateway's host knows no certificate authorities".to_owned(), false)),
+        };
+        match sent.await {
+            Ok(answer) if answer.status().is_success() => Ok(()),
+            // It wants to hear nothing more.
+            Ok(answer) if answer.status() == http::StatusCode::GONE => Err(("it answered 410".to_owned(), true)),
+            Ok(answer) => Err((format!("it answered {}", answer.status().as_u16()), false)),
+            Err(error) => Err((chain(&error), false)),
+        }
+    }
+}
+
+fn build(uri: Uri, callback: ClaimedCallback) -> Result<Request<Body>, String> {
+    let result = callback.result;
+    let (status, kind, body) = match (result.answer, result.error) {
+        (Some(answer), _) => {
+            let kind = answer.headers.map().get(CONTENT_TYPE).cloned();
+            (answer.status, kind, Body::from(answer.body.0))
+        }
+        (None, Some(error)) => {
+            let text = serde_json::to_vec(&error).map_err(|e| e.to_string())?;
+            let json = HeaderValue::from_static("application/json");
+            (error.code.status().as_u16(), Some(json), Body::from(text))
+        }
+        (None, None) => return Err("nothing is kept of what came of it".to_owned()),
+    };
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = uri;
+    let out = request.headers_mut();
+    if let Some(kind) = kind {
+        out.insert(CONTENT_TYPE, kind);
+    }
+    out.insert(USER_AGENT, HeaderValue::from_static("rekindle"));
+    headers::set(out, ASYNC_ID, result.id.as_str());
+    headers::set(out, ASYNC_STATE, result.state.as_str());
+    headers::set(out, FUNCTION_STATUS, &status.to_string());
+    headers::set(out, REQUEST_ID, &callback.request_id);
+    Ok(request)
+}
+
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    text
+}

@@ -1,0 +1,251 @@
+//! Runs asynchronous invocations: claims what there is room for, runs each as an invocation of a client's would be, tells what came of it. What
+//! it holds it says every few seconds; what nobody hears of goes to another gateway.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use rekindle_wire::asynchronous::{
+    AttemptOutcome, BODY_MAX, CallOutcome, CallbackOutcome, ClaimRequest, ClaimedCall, ClaimedCallback, Encoded,
+    Headers, Renewal, StoredAnswer,
+};
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::{ApiError, CallId, ErrorCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use super::Callbacks;
+use crate::dispatch::{Call, Dispatch};
+use crate::scheduler::SchedulerClient;
+
+/// How long an ask for work is kept open.
+const WAIT: Duration = Duration::from_secs(20);
+/// Claims hold for several times as long.
+const RENEW_EVERY: Duration = Duration::from_secs(3);
+/// Before the scheduler is asked again that did not answer.
+const RETRY: Duration = Duration::from_millis(250);
+/// How long it is tried to tell of an outcome. It is told late rather than never, as a call that has run would run again.
+const TELL_LIMIT: Duration = Duration::from_secs(600);
+/// Callbacks being posted at once.
+const CALLBACKS: usize = 16;
+
+/// What runs and tells.
+pub(crate) struct Runner {
+    scheduler: SchedulerClient,
+    gateway: GatewayId,
+    dispatch: Arc<Dispatch>,
+    callbacks: Callbacks,
+    room: Arc<Semaphore>,
+    callback_room: Arc<Semaphore>,
+    held: Mutex<HashMap<CallId, u32>>,
+    tasks: TaskTracker,
+    /// Nothing more is claimed.
+    ending: CancellationToken,
+}
+
+impl Runner {
+    /// One that runs `at_once` calls at most.
+    pub(crate) fn new(dispatch: Arc<Dispatch>, callbacks: Callbacks, at_once: usize) -> Arc<Self> {
+        Arc::new(Self {
+            scheduler: dispatch.slots.scheduler.clone(),
+            gateway: dispatch.slots.gateway.clone(),
+            dispatch,
+            callbacks,
+            room: Arc::new(Semaphore::new(at_once)),
+            callback_room: Arc::new(Semaphore::new(CALLBACKS)),
+            held: Mutex::default(),
+            tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
+        })
+    }
+
+    /// Claims and runs until it is told to end.
+    pub(crate) async fn run(self: Arc<Self>) {
+        while !self.ending.is_cancelled() {
+            let claimed = tokio::select! {
+                () = self.ending.cancelled() => break,
+                claimed = self.claim() => claimed,
+            };
+            if let Err(error) = claimed {
+                tracing::debug!(%error, "no work can be asked for");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Says every few seconds what is held. Runs until it is dropped.
+    pub(crate) async fn renew(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            let held: Vec<_> = self
+                .held
+                .lock()
+                .iter()
+                .map(|(id, attempt)| (id.clone(), *attempt))
+                .collect();
+            if held.is_empty() {
+                continue;
+            }
+            let renewal = Renewal {
+                gateway: self.gateway.clone(),
+                held,
+            };
+            if let Err(error) = self.scheduler.renew_calls(&renewal).await {
+                tracing::debug!(%error, "claims could not be renewed");
+            }
+        }
+    }
+
+    /// Claims nothing more, gives what runs until `limit`, and gives the rest back.
+    pub(crate) async fn end(&self, limit: Duration) {
+        self.ending.cancel();
+        self.tasks.close();
+        drop(tokio::time::timeout(limit, self.tasks.wait()).await);
+        let left: Vec<_> = self.held.lock().drain().collect();
+        let releases = left.into_iter().map(|(id, attempt)| async move {
+            let what = AttemptOutcome::Released;
+            drop(self.scheduler.end_call(&CallOutcome { id, attempt, what }).await);
+        });
+        drop(tokio::time::timeout(Duration::from_secs(1), futures::future::join_all(releases)).await);
+    }
+
+    async fn claim(self: &Arc<Self>) -> Result<(), ApiError> {
+        // One place has to be free before any is asked for.
+        let Ok(first) = self.room.clone().acquire_owned().await else {
+            return Ok(());
+        };
+        let request = ClaimRequest {
+            gateway: self.gateway.clone(),
+            room: u32::try_from(self.room.available_permits() + 1).unwrap_or(u32::MAX),
+            callbacks: u32::try_from(self.callback_room.available_permits()).unwrap_or(u32::MAX),
+            wait_ms: u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX),
+        };
+        let claims = self.scheduler.claim_calls(&request, WAIT).await?;
+        // Before anything is waited for: what is held is renewed from now on.
+        self.held
+            .lock()
+            .extend(claims.calls.iter().map(|c| (c.id.clone(), c.attempt)));
+        let mut first = Some(first);
+        for call in claims.calls {
+            // Nobody else takes places, so there is one.
+            let place = first.take().or_else(|| self.room.clone().try_acquire_owned().ok());
+            let here = self.clone();
+            self.tasks.spawn(async move { here.attempt(call, place).await });
+        }
+        for callback in claims.callbacks {
+            let place = self.callback_room.clone().try_acquire_owned().ok();
+            let here = self.clone();
+            self.tasks.spawn(async move { here.post(callback, place).await });
+        }
+        Ok(())
+    }
+
+    async fn attempt(&self, call: ClaimedCall, place: Option<OwnedSemaphorePermit>) {
+        let (id, attempt) = (call.id.clone(), call.attempt);
+        let span = tracing::info_span!(
+            "async attempt",
+            otel.name = format!("async {}", call.function),
+            otel.kind = "consumer",
+            otel.status_code = tracing::field::Empty,
+            error.type = tracing::field::Empty,
+            rekindle.role = "gateway",
+            rekindle.request_id = call.request.request_id,
+            rekindle.async_id = id.as_str(),
+            rekindle.attempt = attempt,
+            faas.invoked_name = call.function.as_str(),
+        );
+        let sent = call.request.headers.map();
+        rekindle_telemetry::set_parent(&span, &sent);
+        let what = match self.invoke(call, sent).instrument(span.clone()).await {
+            Ok(answer) => AttemptOutcome::Answered(answer),
+            Err(error) => {
+                span.record("error.type", error.code.as_str());
+                span.record("otel.status_code", "ERROR");
+                AttemptOutcome::Failed(error)
+            }
+        };
+        drop(place);
+        let outcome = CallOutcome { id, attempt, what };
+        self.tell(|| self.scheduler.end_call(&outcome)).await;
+        self.held.lock().remove(&outcome.id);
+    }
+
+    async fn invoke(&self, claimed: ClaimedCall, mut sent: http::HeaderMap) -> Result<StoredAnswer, ApiError> {
+        rekindle_telemetry::inject(&mut sent);
+        let mut request = Request::new(Body::from(claimed.body.0));
+        *request.method_mut() = Method::from_bytes(claimed.request.method.as_bytes())
+            .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the method cannot be sent: {e}")))?;
+        *request.headers_mut() = sent;
+        let call = Call {
+            function: claimed.function.clone(),
+            path: claimed.request.path,
+            invocation: if claimed.request.invocation == "event" {
+                "event"
+            } else {
+                "http"
+            },
+            force: None,
+            request_id: claimed.request.request_id,
+            peer: claimed.request.peer,
+            arrived: Instant::now(),
+            connection: CancellationToken::new(),
+            attempt: Some((claimed.id, claimed.attempt)),
+        };
+        let answer = self.dispatch.serve(call, request).await?;
+        keep(answer).await.map_err(|why| {
+            let function = &claimed.function;
+            ApiError::new(
+                ErrorCode::FunctionError,
+                format!("the answer of {function} broke off: {why} (`fn logs {function}`)"),
+            )
+        })
+    }
+
+    async fn post(&self, callback: ClaimedCallback, place: Option<OwnedSemaphorePermit>) {
+        let outcome: CallbackOutcome = self.callbacks.post(callback).await;
+        drop(place);
+        self.tell(|| self.scheduler.end_callback(&outcome)).await;
+    }
+
+    /// Tells the scheduler until it has heard.
+    async fn tell<F: Future<Output = Result<(), ApiError>>>(&self, mut attempt: impl FnMut() -> F) {
+        let end = Instant::now() + TELL_LIMIT;
+        let mut pause = RETRY;
+        while let Err(error) = attempt().await {
+            if Instant::now() > end {
+                tracing::warn!(%error, "what came of an asynchronous invocation could not be told: it is run again");
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+}
+
+/// An answer as it is kept. A body that is too large is read to its end all the same: the function is not to be disturbed.
+async fn keep(answer: Response<Body>) -> Result<StoredAnswer, axum::Error> {
+    let (parts, mut body) = answer.into_parts();
+    let mut kept = BytesMut::new();
+    let mut dropped = false;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        dropped |= kept.len() + data.len() > BODY_MAX;
+        if !dropped {
+            kept.extend_from_slice(&data);
+        }
+    }
+    Ok(StoredAnswer {
+        status: parts.status.as_u16(),
+        headers: Headers::of(&parts.headers),
+        body: Encoded(if dropped { Bytes::new() } else { kept.freeze() }),
+        body_dropped: dropped,
+    })
+}

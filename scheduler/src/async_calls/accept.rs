@@ -1,0 +1,113 @@
+//! Taking a call in.
+
+use rekindle_wire::asynchronous::{AcceptedCall, BODY_MAX, KEY_MAX, NewCall};
+use rekindle_wire::manifest::check_callback;
+use rekindle_wire::{ApiError, CallId, ErrorCode};
+
+use super::queues::Full;
+use crate::api::{Refused, from_store};
+use crate::state::{Scheduler, unix_ms};
+use crate::store::NewRow;
+
+/// Keeps a call. It is durable once this returns.
+///
+/// # Errors
+/// `function_not_found`, `too_large`, `bad_request`, `throttled` when its queue is full, `conflict` when its idempotency key was another
+/// request's.
+pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<AcceptedCall, Refused> {
+    check(&new)?;
+    let live = scheduler.memory().catalog.live(&new.function);
+    let live = live.ok_or_else(|| crate::api::unknown_function(&new.function))?;
+    let policy = &live.spec.manifest.asynchronous;
+    let now = unix_ms();
+    let digest = digest(&new);
+    let row = NewRow {
+        id: CallId::generate(),
+        function: new.function,
+        idempotency_key: new.idempotency_key,
+        digest,
+        accepted_unix_ms: now,
+        expires_unix_ms: now.saturating_add_unsigned(policy.max_age_ms),
+        max_attempts: policy.max_attempts,
+        request: serde_json::to_string(&new.request)
+            .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the request cannot be kept: {e}")))?,
+        body: new.body.0.into(),
+        callback: new.callback.or_else(|| policy.callback.clone()),
+    };
+    scheduler
+        .calls
+        .queues()
+        .admit(&row.function, row.body.len() as u64)
+        .map_err(|full| refused(&row, full))?;
+    let earlier = scheduler.store.add_call(&row).await.map_err(from_store)?;
+    let (id, known) = match earlier {
+        None => {
+            scheduler
+                .calls
+                .queues()
+                .added(&row.function, row.body.len() as u64, now);
+            scheduler.metrics.async_calls.accepted(row.function.as_str());
+            scheduler.calls.work.notify_waiters();
+            (row.id, false)
+        }
+        Some(earlier) if earlier.digest == row.digest => (earlier.id, true),
+        Some(earlier) => {
+            return Err(ApiError::new(
+                ErrorCode::Conflict,
+                format!(
+                    "this idempotency key was another request's, accepted as {}: use a new key for a new request",
+                    earlier.id
+                ),
+            ));
+        }
+    };
+    Ok(AcceptedCall {
+        result: format!("/async-results/{id}"),
+        id,
+        known,
+    })
+}
+
+fn check(new: &NewCall) -> Result<(), ApiError> {
+    if new.body.0.len() > BODY_MAX {
+        return Err(ApiError::new(
+            ErrorCode::TooLarge,
+            format!("an asynchronous invocation's body has at most {BODY_MAX} bytes: pass a reference to the data"),
+        ));
+    }
+    let refuse = |why: String| Err(ApiError::new(ErrorCode::BadRequest, why));
+    if let Some(key) = &new.idempotency_key
+        && (key.is_empty() || key.len() > KEY_MAX || !key.bytes().all(|b| b.is_ascii_graphic()))
+    {
+        return refuse(format!("an idempotency key is 1 to {KEY_MAX} visible ASCII characters"));
+    }
+    match new.callback.as_deref().map(check_callback) {
+        Some(Err(why)) => refuse(why),
+        _ => Ok(()),
+    }
+}
+
+/// Of what a call asks for. Its headers are left out: a client that tries again has another trace.
+fn digest(new: &NewCall) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&new.request.method, &new.request.path, &new.request.invocation] {
+        hasher.update(part.as_bytes()).update(b"\0");
+    }
+    hasher.update(&new.body.0);
+    hasher.finalize().to_hex().to_string()
+}
+
+fn refused(row: &NewRow, full: Full) -> ApiError {
+    let function = &row.function;
+    ApiError::new(
+        ErrorCode::Throttled,
+        match full {
+            Full::Function(limit) => {
+                format!(
+                    "{limit} asynchronous invocations of {function} wait already: send less, or raise max_instances in fn.toml"
+                )
+            }
+            Full::All => "as many asynchronous invocations wait as the platform keeps: try again later".to_owned(),
+        },
+    )
+}

@@ -1,0 +1,87 @@
+//! Taking in what gateways tell of calls and callbacks.
+
+use std::sync::atomic::Ordering;
+
+use rekindle_wire::asynchronous::{AttemptOutcome, CallOutcome, CallbackOutcome};
+
+use super::policy;
+use crate::state::{Scheduler, unix_ms};
+use crate::store::{Ended, StoreError};
+
+/// An attempt at a call is over. What is told of an attempt that is not the call's last changes nothing.
+pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(), StoreError> {
+    let CallOutcome { id, attempt, what } = outcome;
+    let Some(row) = scheduler.store.call(&id).await? else {
+        return Ok(());
+    };
+    let is_answer = matches!(what, AttemptOutcome::Answered(_));
+    let is_released = matches!(what, AttemptOutcome::Released);
+    let now = unix_ms();
+    let ended = policy::judge(&row, what, now, rand::random());
+    if !scheduler.store.end_call(&id, attempt, &ended, now).await? {
+        return Ok(());
+    }
+    let function = &row.call.function;
+    let metrics = &scheduler.metrics.async_calls;
+    metrics.attempted(
+        function.as_str(),
+        match &ended {
+            Ended::Done { .. } => "answered",
+            Ended::Again { .. } if is_released => "released",
+            Ended::Again { counts: false, .. } => "unreached",
+            Ended::Again { .. } | Ended::Dead { .. } if is_answer => "answered_5xx",
+            Ended::Again { .. } | Ended::Dead { .. } => "failed",
+        },
+    );
+    let waits_again = matches!(ended, Ended::Again { .. });
+    scheduler.calls.queues().ended(function, waits_again);
+    match ended {
+        // There may be a waiter for what it has just made room for.
+        Ended::Again { .. } => {}
+        Ended::Done { .. } | Ended::Dead { .. } => {
+            let took = std::time::Duration::from_millis(now.abs_diff(row.call.accepted_unix_ms));
+            let is_dead = matches!(ended, Ended::Dead { .. });
+            metrics.finished(function.as_str(), if is_dead { "dead" } else { "done" }, took);
+            if let Ended::Dead { error, .. } = &ended {
+                tracing::warn!(%function, call = %id, %error, attempts = row.call.attempts, "an asynchronous invocation is given up");
+                metrics.dead(function.as_str(), error.code.as_str());
+            }
+            if row.call.callback.is_some() {
+                scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+            }
+            scheduler.calls.ended.notify_waiters();
+        }
+    }
+    scheduler.calls.work.notify_waiters();
+    Ok(())
+}
+
+/// An attempt at a callback is over.
+pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome) -> Result<(), StoreError> {
+    let CallbackOutcome {
+        id,
+        attempt,
+        error,
+        is_final,
+    } = outcome;
+    let again = match &error {
+        Some(_) if !is_final => policy::callback_again(attempt, unix_ms(), rand::random()),
+        _ => None,
+    };
+    let noted = scheduler
+        .store
+        .end_callback(&id, attempt, again, error.as_deref())
+        .await?;
+    if noted {
+        let outcome = match (&error, again) {
+            (None, _) => "delivered",
+            (Some(_), Some(_)) => "again",
+            (Some(error), None) => {
+                tracing::warn!(call = %id, error, "a callback is given up");
+                "failed"
+            }
+        };
+        scheduler.metrics.async_calls.called_back(outcome);
+    }
+    Ok(())
+}

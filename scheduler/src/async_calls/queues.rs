@@ -1,0 +1,288 @@
+//! How many calls of which function there are to run, and how a gateway's room is shared out: one call after the other to the function that
+//! runs the fewest, the longest unserved first. Counts of what the database has; pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rekindle_wire::FunctionName;
+
+use crate::fleet::Millis;
+use crate::store::{self, Due};
+
+/// Calls of one function that wait at most.
+pub(super) const PER_FUNCTION: u64 = 10_000;
+/// Of all functions together.
+const ALL: u64 = 100_000;
+/// Bytes of all that wait.
+const BYTES: u64 = 1 << 30;
+/// How long a function whose calls are all for later is left alone.
+const LEFT_ALONE: Duration = super::TICK;
+/// So often in a row may changes keep the counts from being replaced.
+const SKIPS: u32 = 8;
+
+/// Why a call is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    /// That many of its function wait.
+    Function(u64),
+    /// Too much waits.
+    All,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Level {
+    due: Due,
+    /// When it was served last, in calls handed out.
+    served: u64,
+    /// All of its calls are for later than this.
+    asleep_until: Millis,
+}
+
+/// The counts.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    functions: BTreeMap<FunctionName, Level>,
+    handed_out: u64,
+    /// Counts changes, so that older counts do not replace newer.
+    changes: u64,
+    skipped: u32,
+}
+
+impl Queues {
+    /// Whether one more may wait.
+    pub(super) fn admit(&self, function: &FunctionName, bytes: u64) -> Result<(), Full> {
+        let all = self.all();
+        let own = self.functions.get(function).map_or(0, |l| l.due.queued);
+        if own >= PER_FUNCTION {
+            return Err(Full::Function(PER_FUNCTION));
+        }
+        if all.queued >= ALL || all.bytes.saturating_add(bytes) > BYTES {
+            return Err(Full::All);
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> Due {
+        self.functions.values().fold(Due::default(), |sum, l| Due {
+            queued: sum.queued + l.due.queued,
+            running: sum.running + l.due.running,
+            bytes: sum.bytes.saturating_add(l.due.bytes),
+            oldest_unix_ms: 0,
+        })
+    }
+
+    /// A call was accepted.
+    pub(super) fn added(&mut self, function: &FunctionName, bytes: u64, now_unix_ms: i64) {
+        self.changes += 1;
+        let level = self.functions.entry(function.clone()).or_default();
+        if level.due.queued + level.due.running == 0 {
+            level.due.oldest_unix_ms = now_unix_ms;
+        }
+        level.due.queued += 1;
+        level.due.bytes += bytes;
+        level.asleep_until = Millis(0);
+    }
+
+    /// Calls were claimed: `taken` of those that were `wanted`.
+    pub(super) fn claimed(&mut self, function: &FunctionName, taken: u64, wanted: u32, now: Millis) {
+        self.changes += 1;
+        let Some(level) = self.functions.get_mut(function) else {
+            return;
+        };
+        level.due.queued = level.due.queued.saturating_sub(taken);
+        level.due.running += taken;
+        self.handed_out += 1;
+        level.served = self.handed_out;
+        if taken < u64::from(wanted) {
+            level.asleep_until = now.plus(LEFT_ALONE.into());
+        }
+    }
+
+    /// A call does not run any more; it may wait again.
+    pub(super) fn ended(&mut self, function: &FunctionName, waits_again: bool) {
+        self.changes += 1;
+        if let Some(level) = self.functions.get_mut(function) {
+            level.due.running = level.due.running.saturating_sub(1);
+            level.due.queued += u64::from(waits_again);
+        }
+    }
+
+    /// Something has changed that is counted later: nothing is left alone until then.
+    pub(super) fn note_unknown(&mut self) {
+        self.changes += 1;
+        for level in self.functions.values_mut() {
+            level.asleep_until = Millis(0);
+        }
+    }
+
+    /// How often it has changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Takes the database's counts in, which were made when there had been `changes`.
+    pub(super) fn replace(&mut self, counted: store::Queues, changes: u64) {
+        if self.changes != changes && self.skipped < SKIPS {
+            self.skipped += 1;
+            return;
+        }
+        self.skipped = 0;
+        let mut before = std::mem::take(&mut self.functions);
+        let levels = counted.into_iter().map(|(name, due)| {
+            let level = before.remove(&name).unwrap_or_default();
+            (name, Level { due, ..level })
+        });
+        self.functions = levels.collect();
+    }
+
+    /// Whether any call waits, and whether any is there at all.
+    pub(super) fn has_work(&self) -> (bool, bool) {
+        let all = self.all();
+        (all.queued > 0, all.queued + all.running > 0)
+    }
+
+    /// What each function has.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&FunctionName, &Due)> {
+        self.functions.iter().map(|(name, level)| (name, &level.due))
+    }
+
+    /// How many calls of which functions a gateway with `room` shall get. `at_once` says how many of a function may run at once.
+    pub(super) fn share(
+        &self,
+        room: u32,
+        now: Millis,
+        at_once: impl Fn(&FunctionName) -> u64,
+    ) -> Vec<(FunctionName, u32)> {
+        struct Share<'a> {
+            name: &'a FunctionName,
+            running: u64,
+            left: u64,
+            served: u64,
+            given: u32,
+        }
+        let awake = self
+            .functions
+            .iter()
+            .filter(|(_, l)| l.asleep_until <= now && l.due.queued > 0);
+        let mut shares: Vec<Share<'_>> = awake
+            .map(|(name, level)| Share {
+                name,
+                running: level.due.running,
+                left: level.due.queued.min(at_once(name).saturating_sub(level.due.running)),
+                served: level.served,
+                given: 0,
+            })
+            .collect();
+        for _ in 0..room {
+            let next = shares
+                .iter_mut()
+                .filter(|s| s.left > 0)
+                .min_by_key(|s| (s.running, s.served));
+            let Some(share) = next else { break };
+            share.left -= 1;
+            share.running += 1;
+            share.given += 1;
+        }
+        let given = shares.into_iter().filter(|s| s.given > 0);
+        given.map(|s| (s.name.clone(), s.given)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn queues(functions: &[(&str, u64, u64)]) -> Queues {
+        let mut all = Queues::default();
+        let counted = functions.iter().map(|(name, queued, running)| {
+            let due = Due {
+                queued: *queued,
+                running: *running,
+                ..Due::default()
+            };
+            (name.parse().unwrap(), due)
+        });
+        all.replace(counted.collect(), 0);
+        all
+    }
+
+    fn shared(queues: &Queues, room: u32, at_once: u64) -> Vec<(String, u32)> {
+        let shares = queues.share(room, Millis(1), |_| at_once);
+        shares.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
+    }
+
+    #[test]
+    fn a_function_with_few_calls_does_not_wait_behind_one_with_many() {
+        let all = queues(&[("busy", 9_000, 6), ("calm", 2, 0)]);
+        assert_eq!(shared(&all, 4, 100), [("busy".to_owned(), 2), ("calm".to_owned(), 2)]);
+        assert_eq!(shared(&all, 4, 7), [("busy".to_owned(), 1), ("calm".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn with_room_for_one_the_functions_take_turns() {
+        let mut all = queues(&[("a", 10, 0), ("b", 10, 0), ("c", 10, 0)]);
+        let mut turns = Vec::new();
+        for _ in 0..6 {
+            let (name, given) = all.share(1, Millis(1), |_| 100).remove(0);
+            all.claimed(&name, u64::from(given), given, Millis(1));
+            all.ended(&name, false);
+            turns.push(name.to_string());
+        }
+        assert_eq!(turns, ["a", "b", "c", "a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_function_whose_calls_are_for_later_is_left_alone_until_something_comes() {
+        let mut all = queues(&[("a", 3, 0)]);
+        let name = "a".parse().unwrap();
+        all.claimed(&name, 0, 3, Millis(1));
+        assert_eq!(shared(&all, 4, 100), []);
+        all.added(&name, 1, 5);
+        assert_eq!(shared(&all, 9, 100), [("a".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_for_each_function_and_for_all() {
+        let all = queues(&[("full", PER_FUNCTION, 0)]);
+        assert_eq!(
+            all.admit(&"full".parse().unwrap(), 1),
+            Err(Full::Function(PER_FUNCTION))
+        );
+        assert_eq!(all.admit(&"other".parse().unwrap(), 1), Ok(()));
+        assert_eq!(all.admit(&"other".parse().unwrap(), BYTES + 1), Err(Full::All));
+    }
+
+    #[test]
+    fn older_counts_do_not_replace_newer_but_not_for_ever() {
+        let mut all = queues(&[("a", 1, 0)]);
+        let before = all.changes();
+        all.added(&"a".parse().unwrap(), 1, 5);
+        for _ in 0..SKIPS {
+            all.replace(Vec::new(), before);
+        }
+        assert_eq!(all.all().queued, 2);
+        all.replace(Vec::new(), before);
+        assert_eq!(all.all().queued, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_share_is_over_the_room_the_queue_or_what_may_run_at_once(
+            levels in proptest::collection::vec((0u64..20, 0u64..20), 0..6), room in 0u32..30, at_once in 0u64..25,
+        ) {
+            let names: Vec<String> = (0..levels.len()).map(|n| format!("f{n}")).collect();
+            let functions: Vec<_> = names.iter().zip(&levels).map(|(n, (q, r))| (n.as_str(), *q, *r)).collect();
+            let shares = shared(&queues(&functions), room, at_once);
+            let given: u32 = shares.iter().map(|(_, n)| n).sum();
+            let mut could = 0;
+            for (name, queued, running) in &functions {
+                let own = shares.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| u64::from(*n));
+                prop_assert!(own <= *queued && (own == 0 || running + own <= at_once));
+                could += (*queued).min(at_once.saturating_sub(*running));
+            }
+            prop_assert_eq!(u64::from(given), could.min(u64::from(room)));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What nobody tells of: gateways that are gone, calls that are too old, results that were kept long enough. And the counts, made anew.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rekindle_wire::asynchronous::CallState;
+use rekindle_wire::{ApiError, ErrorCode};
+
+use super::CLAIM_HOLDS;
+use super::claims::ms;
+use crate::state::{Scheduler, unix_ms};
+use crate::store::StoreError;
+
+/// Between two looks while there is something to do, and while there is not.
+const BUSY: Duration = Duration::from_millis(500);
+const IDLE: Duration = Duration::from_secs(5);
+/// Between two looks at what is kept.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// How long an answer is kept, and how many bytes of all answers.
+const DONE_KEPT: (Duration, i64) = (Duration::from_secs(24 * 3600), 512 << 20);
+/// The same of dead letters.
+const DEAD_KEPT: (Duration, i64) = (Duration::from_secs(7 * 24 * 3600), 512 << 20);
+
+/// Runs until it is dropped.
+pub(crate) async fn run(scheduler: Scheduler) {
+    // Gateways could not tell of their calls while there was no scheduler.
+    let mut renewed = false;
+    let mut forgotten: Option<Instant> = None;
+    loop {
+        let swept = async {
+            if !renewed {
+                let until = unix_ms().saturating_add_unsigned(ms(CLAIM_HOLDS));
+                scheduler.store.renew_all_calls(until).await?;
+                scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+                renewed = true;
+            }
+            let there_is_work = sweep(&scheduler).await?;
+            if forgotten.is_none_or(|at| at.elapsed() >= FORGET_EVERY) {
+                forget(&scheduler).await?;
+                forgotten = Some(Instant::now());
+            }
+            Ok::<_, StoreError>(there_is_work)
+        };
+        let pause = match swept.await {
+            Ok(true) => BUSY,
+            Ok(false) => IDLE,
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "asynchronous invocations cannot be looked after"
+                );
+                BUSY
+            }
+        };
+        if pause < IDLE {
+            tokio::time::sleep(pause).await;
+        } else {
+            drop(tokio::time::timeout(pause, scheduler.calls.work.notified()).await);
+        }
+    }
+}
+
+/// Answers whether anything waits or runs.
+async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
+    let changes = scheduler.calls.queues().changes();
+    let counted = scheduler.store.call_queues().await?;
+    let (mut waiting, mut running) = (false, false);
+    for (_, due) in &counted {
+        waiting |= due.queued > 0;
+        running |= due.running > 0;
+    }
+    scheduler.calls.queues().replace(counted, changes);
+    let now = unix_ms();
+    let metrics = &scheduler.metrics.async_calls;
+    if running {
+        let lost = scheduler.store.release_lost_calls(now).await?;
+        for function in &lost {
+            tracing::warn!(%function, "the gateway that ran an asynchronous invocation is silent: it is queued anew");
+            metrics.attempted(function.as_str(), "lost");
+            scheduler.calls.queues().ended(function, true);
+        }
+        waiting |= !lost.is_empty();
+    }
+    if waiting {
+        let error = ApiError::new(
+            ErrorCode::Expired,
+            "it was not answered within its maximum age: raise max_age under [async] in fn.toml, or max_instances",
+        );
+        let expired = scheduler.store.expire_calls(now, &error).await?;
+        for function in &expired {
+            tracing::warn!(function, "an asynchronous invocation is given up, as it is too old");
+            metrics.dead(function, ErrorCode::Expired.as_str());
+        }
+        if !expired.is_empty() {
+            scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+            scheduler.calls.ended.notify_waiters();
+        }
+        scheduler.calls.work.notify_waiters();
+    }
+    // A call that ends while this looks says so itself.
+    scheduler.calls.callbacks.store(false, Ordering::Relaxed);
+    if scheduler.store.has_callbacks().await? {
+        scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+    }
+    Ok(waiting || running)
+}
+
+async fn forget(scheduler: &Scheduler) -> Result<(), StoreError> {
+    let now = unix_ms();
+    for (state, (kept, bytes)) in [(CallState::Done, DONE_KEPT), (CallState::Dead, DEAD_KEPT)] {
+        let before = now.saturating_sub_unsigned(ms(kept));
+        let forgotten = scheduler.store.forget_calls(state.as_str(), before, bytes).await?;
+        if forgotten > 0 {
+            tracing::debug!(%state, forgotten, "what came of asynchronous invocations is forgotten");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! What a scheduler measures of asynchronous invocations.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry};
+
+use super::FUNCTION;
+use crate::state::{Shared, unix_ms};
+use crate::store::Due;
+
+const ACCEPTED: Desc = Desc::new(
+    "rekindle.async.accepted",
+    "{invocation}",
+    &[FUNCTION],
+    "Asynchronous invocations that were accepted; one sent again with its idempotency key is not counted again.",
+);
+const ATTEMPTS: Desc = Desc::new(
+    "rekindle.async.attempts",
+    "{attempt}",
+    &[FUNCTION, "outcome"],
+    "Attempts at them that are over: `answered`, `answered_5xx`, `failed`, `unreached` (no slot, no worker), `released` (by a gateway that ended), `lost` (with their gateway).",
+);
+const DEAD: Desc = Desc::new(
+    "rekindle.async.dead",
+    "{invocation}",
+    &[FUNCTION, "error.type"],
+    "Asynchronous invocations that were given up, by the error of their last attempt.",
+);
+const DURATION: Desc = Desc::new(
+    "rekindle.async.duration",
+    "s",
+    &[FUNCTION, "outcome"],
+    "From their acceptance until they were `done` or `dead`.",
+);
+const CALLBACKS: Desc = Desc::new(
+    "rekindle.async.callbacks",
+    "{attempt}",
+    &["outcome"],
+    "Attempts at callbacks: `delivered`, `again`, or `failed`, the last one.",
+);
+const DEPTH: Desc = Desc::new(
+    "rekindle.async.depth",
+    "{invocation}",
+    &[FUNCTION, "state"],
+    "Asynchronous invocations that are `queued` or `running`.",
+);
+const OLDEST: Desc = Desc::new(
+    "rekindle.async.oldest_age",
+    "s",
+    &[FUNCTION],
+    "The age of the oldest of them.",
+);
+
+/// The instruments.
+pub(crate) struct AsyncMetrics {
+    accepted: Family<Counter, 1>,
+    attempts: Family<Counter, 2>,
+    dead: Family<Counter, 2>,
+    duration: Family<Histogram, 2>,
+    callbacks: Family<Counter, 1>,
+}
+
+impl AsyncMetrics {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            accepted: registry.family(&ACCEPTED),
+            attempts: registry.family(&ATTEMPTS),
+            dead: registry.family(&DEAD),
+            duration: registry.family(&DURATION),
+            callbacks: registry.family(&CALLBACKS),
+        }
+    }
+
+    /// One was accepted.
+    pub(crate) fn accepted(&self, function: &str) {
+        self.accepted.with([function]).inc();
+    }
+
+    /// An attempt is over.
+    pub(crate) fn attempted(&self, function: &str, outcome: &'static str) {
+        self.attempts.with([function, outcome]).inc();
+    }
+
+    /// One was given up.
+    pub(crate) fn dead(&self, function: &str, code: &'static str) {
+        self.dead.with([function, code]).inc();
+    }
+
+    /// One has ended, `took` after it was accepted.
+    pub(crate) fn finished(&self, function: &str, outcome: &'static str, took: Duration) {
+        self.duration.with([function, outcome]).record(took);
+    }
+
+    /// An attempt at a callback is over.
+    pub(crate) fn called_back(&self, outcome: &'static str) {
+        self.callbacks.with([outcome]).inc();
+    }
+}
+
+/// A series' labels and its value.
+type Sample = (Vec<String>, f64);
+
+/// Registers what is looked at when somebody asks.
+pub(super) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
+    let each = |desc, read: fn(&str, &Due) -> Vec<Sample>| {
+        let weak = Weak::clone(scheduler);
+        registry.observe(Kind::Gauge, desc, move || {
+            let read = |s: Arc<Shared>| -> Vec<_> {
+                let queues = s.calls.queues();
+                queues.each().flat_map(|(name, due)| read(name.as_str(), due)).collect()
+            };
+            weak.upgrade().map(read).unwrap_or_default()
+        });
+    };
+    each(&DEPTH, |name, due| {
+        let one = |state: &str, n: u64| (vec![name.to_owned(), state.to_owned()], n as f64);
+        vec![one("queued", due.queued), one("running", due.running)]
+    });
+    each(&OLDEST, |name, due| {
+        let age = match due.queued + due.running {
+            0 => 0.0,
+            _ => unix_ms().saturating_sub(due.oldest_unix_ms).max(0) as f64 / 1e3,
+        };
+        vec![(vec![name.to_owned()], age)]
+    });
+}

@@ -1,0 +1,261 @@
+//! How calls end, are queued anew, are forgotten; and what becomes of their callbacks.
+
+use rekindle_wire::asynchronous::StoredAnswer;
+use rekindle_wire::{ApiError, CallId, FunctionName};
+use sqlx::{Any, Transaction};
+
+use super::rows::{CallRow, Stored};
+use crate::store::{Store, StoreError, failed, json};
+
+/// What becomes of a call after an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Ended {
+    /// It was answered.
+    Done { answer: StoredAnswer },
+    /// It is given up.
+    Dead {
+        answer: Option<StoredAnswer>,
+        error: ApiError,
+    },
+    /// It is queued anew, for `due_unix_ms`.
+    Again {
+        due_unix_ms: i64,
+        /// Whether the attempt counts against the maximum.
+        counts: bool,
+        error: Option<ApiError>,
+    },
+}
+
+impl Store {
+    /// Notes what came of an attempt. False when it is not that attempt's turn any more.
+    pub(crate) async fn end_call(
+        &self,
+        id: &CallId,
+        attempt: u32,
+        ended: &Ended,
+        now_unix_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let doing = "note what came of a call";
+        let done = match ended {
+            Ended::Again {
+                due_unix_ms,
+                counts,
+                error,
+            } => sqlx::query(
+                "UPDATE async_calls SET state = 'queued', holder = NULL, due_unix_ms = $1, failures = failures + $2, \
+                     error = COALESCE($3, error) WHERE id = $4 AND attempts = $5 AND state = 'running'",
+            )
+            .bind(due_unix_ms)
+            .bind(i64::from(*counts))
+            .bind(error.as_ref().map(json).transpose()?)
+            .bind(id.as_str())
+            .bind(i64::from(attempt))
+            .execute(&self.writes)
+            .await,
+            // A late answer is as good as one in time, unless another attempt is at it.
+            Ended::Done { answer } => sqlx::query(
+                "UPDATE async_calls SET state = 'done', holder = NULL, error = NULL, answer = $1, answer_body = $2, \
+                     body = $3, bytes = $4, finished_unix_ms = $5, \
+                     callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $5 END \
+                     WHERE id = $6 AND attempts = $7 AND state IN ('running', 'queued')",
+            )
+            .bind(json(&bodiless(answer))?)
+            .bind(answer.body.0.as_ref())
+            .bind(&b""[..])
+            .bind(i64::try_from(answer.body.0.len()).unwrap_or(i64::MAX))
+            .bind(now_unix_ms)
+            .bind(id.as_str())
+            .bind(i64::from(attempt))
+            .execute(&self.writes)
+            .await,
+            Ended::Dead { answer, error } => {
+                sqlx::query(
+                    "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, answer = $2, answer_body = $3, \
+                     finished_unix_ms = $4, failures = failures + 1, \
+                     callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $4 END \
+                     WHERE id = $5 AND attempts = $6 AND state = 'running'",
+                )
+                .bind(json(error)?)
+                .bind(answer.as_ref().map(|a| json(&bodiless(a))).transpose()?)
+                .bind(answer.as_ref().map(|a| a.body.0.as_ref()))
+                .bind(now_unix_ms)
+                .bind(id.as_str())
+                .bind(i64::from(attempt))
+                .execute(&self.writes)
+                .await
+            }
+        };
+        Ok(done.map_err(failed(doing))?.rows_affected() > 0)
+    }
+
+    /// Gives queued calls up that are too old: for their last attempt's error, or for `error`. Answers their functions.
+    pub(crate) async fn expire_calls(&self, now_unix_ms: i64, error: &ApiError) -> Result<Vec<String>, StoreError> {
+        sqlx::query_scalar(
+            "UPDATE async_calls SET state = 'dead', error = COALESCE(error, $1), finished_unix_ms = $2, \
+             callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $2 END \
+             WHERE state = 'queued' AND expires_unix_ms <= $2 RETURNING function",
+        )
+        .bind(json(error)?)
+        .bind(now_unix_ms)
+        .fetch_all(&self.writes)
+        .await
+        .map_err(failed("give up old calls"))
+    }
+
+    /// Queues a dead call anew, as if it came now. False when it is not dead.
+    pub(crate) async fn retry_call(&self, id: &CallId, now_unix_ms: i64) -> Result<bool, StoreError> {
+        let done = sqlx::query(sqlx::AssertSqlSafe(format!("{ANEW} AND id = $2")))
+            .bind(now_unix_ms)
+            .bind(id.as_str())
+            .execute(&self.writes)
+            .await
+            .map_err(failed("queue a call anew"))?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// The same of all dead calls of a function. Answers how many.
+    pub(crate) async fn retry_dead_calls(&self, function: &FunctionName, now_unix_ms: i64) -> Result<u64, StoreError> {
+        let done = sqlx::query(sqlx::AssertSqlSafe(format!("{ANEW} AND function = $2")))
+            .bind(now_unix_ms)
+            .bind(function.as_str())
+            .execute(&self.writes)
+            .await
+            .map_err(failed("queue calls anew"))?;
+        Ok(done.rows_affected())
+    }
+
+    /// Forgets a call that does not run.
+    pub(crate) async fn remove_call(&self, id: &CallId) -> Result<bool, StoreError> {
+        let done = sqlx::query("DELETE FROM async_calls WHERE id = $1 AND state <> 'running'")
+            .bind(id.as_str())
+            .execute(&self.writes)
+            .await
+            .map_err(failed("remove a call"))?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Forgets the calls in `state` that ended before `before_unix_ms`, and of the rest the oldest that are beyond `bytes_max` bytes
+    /// together.
+    pub(crate) async fn forget_calls(
+        &self,
+        state: &str,
+        before_unix_ms: i64,
+        bytes_max: i64,
+    ) -> Result<u64, StoreError> {
+        let doing = "forget calls";
+        let old = sqlx::query("DELETE FROM async_calls WHERE state = $1 AND finished_unix_ms <= $2")
+            .bind(state)
+            .bind(before_unix_ms)
+            .execute(&self.writes)
+            .await
+            .map_err(failed(doing))?;
+        // Small ones count for their row, too.
+        let beyond = sqlx::query(
+            "DELETE FROM async_calls WHERE id IN (SELECT id FROM ( \
+             SELECT id, SUM(bytes + 512) OVER (ORDER BY finished_unix_ms DESC, id) AS so_far \
+             FROM async_calls WHERE state = $1) newest WHERE so_far > $2)",
+        )
+        .bind(state)
+        .bind(bytes_max)
+        .execute(&self.writes)
+        .await
+        .map_err(failed(doing))?;
+        Ok(old.rows_affected() + beyond.rows_affected())
+    }
+
+    /// Gives a deleted function's calls up.
+    pub(in crate::store) async fn abandon_calls(
+        tx: &mut Transaction<'static, Any>,
+        function: &FunctionName,
+        error: &ApiError,
+        now_unix_ms: i64,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, finished_unix_ms = $2, \
+             callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $2 END \
+             WHERE function = $3 AND state IN ('queued', 'running')",
+        )
+        .bind(json(error)?)
+        .bind(now_unix_ms)
+        .bind(function.as_str())
+        .execute(&mut **tx)
+        .await
+        .map_err(failed("give a function's calls up"))?;
+        Ok(())
+    }
+
+    /// Whether any callback is not delivered yet and not given up.
+    pub(crate) async fn has_callbacks(&self) -> Result<bool, StoreError> {
+        let one: Option<i64> =
+            sqlx::query_scalar("SELECT callback_due_unix_ms FROM async_calls WHERE callback_due_unix_ms > 0 LIMIT 1")
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(failed("look for callbacks"))?;
+        Ok(one.is_some())
+    }
+
+    /// Callbacks that are due, counted as attempted; they are due again at `again_unix_ms` if nothing is heard of them.
+    pub(crate) async fn claim_callbacks(
+        &self,
+        limit: u32,
+        now_unix_ms: i64,
+        again_unix_ms: i64,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let sql = format!(
+            "UPDATE async_calls SET callback_attempts = callback_attempts + 1, callback_due_unix_ms = $1 WHERE id IN ( \
+             SELECT id FROM async_calls WHERE callback_due_unix_ms <= $2 ORDER BY callback_due_unix_ms LIMIT $3{}) \
+             RETURNING {}",
+            self.dialect.skip_locked(),
+            CallRow::WITH_ANSWER
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(again_unix_ms)
+            .bind(now_unix_ms)
+            .bind(i64::from(limit))
+            .fetch_all(&self.writes)
+            .await
+            .map_err(failed("claim callbacks"))?;
+        rows.iter().map(Stored::read).collect()
+    }
+
+    /// What came of an attempt at a callback: delivered, due again at some time, or failed for good.
+    pub(crate) async fn end_callback(
+        &self,
+        id: &CallId,
+        attempt: u32,
+        again_unix_ms: Option<i64>,
+        error: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let state = match (again_unix_ms, error) {
+            (Some(_), _) => None,
+            (None, Some(_)) => Some("failed"),
+            (None, None) => Some("delivered"),
+        };
+        let done = sqlx::query(
+            "UPDATE async_calls SET callback_state = $1, callback_due_unix_ms = $2, callback_error = $3 \
+             WHERE id = $4 AND callback_attempts = $5 AND state IN ('done', 'dead')",
+        )
+        .bind(state)
+        .bind(again_unix_ms)
+        .bind(error)
+        .bind(id.as_str())
+        .bind(i64::from(attempt))
+        .execute(&self.writes)
+        .await
+        .map_err(failed("note what came of a callback"))?;
+        Ok(done.rows_affected() > 0)
+    }
+}
+
+const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, accepted_unix_ms = $1, \
+     expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, answer_body = NULL, \
+     finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, callback_error = NULL \
+     WHERE state = 'dead'";
+
+/// The answer without its body, which has a column of its own.
+fn bodiless(answer: &StoredAnswer) -> StoredAnswer {
+    StoredAnswer {
+        body: rekindle_wire::asynchronous::Encoded::default(),
+        ..answer.clone()
+    }
+}

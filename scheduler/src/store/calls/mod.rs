@@ -1,0 +1,219 @@
+//! Asynchronous invocations. Every change is one statement that says in which state and at which attempt it finds the call, so that who comes
+//! late changes nothing. The attempt's number is the fence: it grows with each claim.
+
+mod endings;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use rekindle_wire::asynchronous::{CallState, ClaimedCall, Encoded};
+use rekindle_wire::{CallId, FunctionName};
+use sqlx::Row as _;
+
+use super::{Store, StoreError, failed, unreadable};
+pub(crate) use endings::Ended;
+pub(crate) use rows::{CallRow, Wanted};
+
+/// A call to be kept.
+#[derive(Debug, Clone)]
+pub(crate) struct NewRow {
+    pub(crate) id: CallId,
+    pub(crate) function: FunctionName,
+    pub(crate) idempotency_key: Option<String>,
+    /// Of what it asks for, so that another request is not taken for the same.
+    pub(crate) digest: String,
+    pub(crate) accepted_unix_ms: i64,
+    pub(crate) expires_unix_ms: i64,
+    pub(crate) max_attempts: u32,
+    pub(crate) request: String,
+    pub(crate) body: Vec<u8>,
+    pub(crate) callback: Option<String>,
+}
+
+/// The earlier call with the same idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Earlier {
+    pub(crate) id: CallId,
+    pub(crate) digest: String,
+}
+
+/// How many calls a function has, by what is to be done with them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub(crate) queued: u64,
+    pub(crate) running: u64,
+    /// Bytes of both.
+    pub(crate) bytes: u64,
+    /// When the oldest of both was accepted.
+    pub(crate) oldest_unix_ms: i64,
+}
+
+/// The same of every function that has any.
+pub(crate) type Queues = Vec<(FunctionName, Due)>;
+
+impl Store {
+    /// Keeps a call, durably once this returns. Answers the earlier one if its idempotency key is known.
+    pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
+        let doing = "keep a call";
+        let bytes = new.request.len() + new.body.len();
+        let added = sqlx::query(
+            "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
+             expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts) \
+             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0) \
+             ON CONFLICT (function, idempotency_key) DO NOTHING",
+        )
+        .bind(new.id.as_str())
+        .bind(new.function.as_str())
+        .bind(new.idempotency_key.as_deref())
+        .bind(&new.digest)
+        .bind(new.accepted_unix_ms)
+        .bind(new.expires_unix_ms)
+        .bind(i64::from(new.max_attempts))
+        .bind(&new.request)
+        .bind(new.body.as_slice())
+        .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+        .bind(new.callback.as_deref())
+        .execute(&self.writes)
+        .await
+        .map_err(failed(doing))?;
+        if added.rows_affected() > 0 {
+            return Ok(None);
+        }
+        let (id, digest): (String, String) =
+            sqlx::query_as("SELECT id, digest FROM async_calls WHERE function = $1 AND idempotency_key = $2")
+                .bind(new.function.as_str())
+                .bind(new.idempotency_key.as_deref())
+                .fetch_one(&self.pool)
+                .await
+                .map_err(failed(doing))?;
+        let id = id.parse().map_err(unreadable("async_calls.id"))?;
+        Ok(Some(Earlier { id, digest }))
+    }
+
+    /// Gives up to `limit` calls of a function that are due to `holder`, until `until_unix_ms`.
+    pub(crate) async fn claim_calls(
+        &self,
+        function: &FunctionName,
+        limit: u32,
+        holder: &str,
+        now_unix_ms: i64,
+        until_unix_ms: i64,
+    ) -> Result<Vec<ClaimedCall>, StoreError> {
+        let sql = format!(
+            "UPDATE async_calls SET state = 'running', attempts = attempts + 1, holder = $1, due_unix_ms = $2 WHERE id IN ( \
+             SELECT id FROM async_calls WHERE state = 'queued' AND function = $3 AND due_unix_ms <= $4 \
+             ORDER BY due_unix_ms LIMIT $5{}) RETURNING id, attempts, request, body",
+            self.dialect.skip_locked()
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(holder)
+            .bind(until_unix_ms)
+            .bind(function.as_str())
+            .bind(now_unix_ms)
+            .bind(i64::from(limit))
+            .fetch_all(&self.writes)
+            .await
+            .map_err(failed("claim calls"))?;
+        let claimed = rows.iter().map(|row| {
+            let row = rows::Reader(row);
+            Ok(ClaimedCall {
+                id: row.id("id")?,
+                attempt: row.count("attempts")?,
+                function: function.clone(),
+                request: row.json("request")?,
+                body: Encoded(
+                    row.0
+                        .try_get::<Vec<u8>, _>("body")
+                        .map_err(unreadable("async_calls.body"))?
+                        .into(),
+                ),
+            })
+        });
+        claimed.collect()
+    }
+
+    /// `holder` still runs these attempts at calls.
+    pub(crate) async fn renew_calls(
+        &self,
+        holder: &str,
+        held: &[(CallId, u32)],
+        until_unix_ms: i64,
+    ) -> Result<(), StoreError> {
+        let doing = "renew claims";
+        // Together, as each by itself would have to reach the disk.
+        let mut tx = self.writes.begin().await.map_err(failed(doing))?;
+        for (id, attempt) in held {
+            sqlx::query(
+                "UPDATE async_calls SET due_unix_ms = $1 WHERE id = $2 AND attempts = $3 AND holder = $4 AND state = 'running'",
+            )
+            .bind(until_unix_ms)
+            .bind(id.as_str())
+            .bind(i64::from(*attempt))
+            .bind(holder)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
+        }
+        tx.commit().await.map_err(failed(doing))
+    }
+
+    /// Holders are given until then, whatever was said before: for a scheduler that was away, and could not be told.
+    pub(crate) async fn renew_all_calls(&self, until_unix_ms: i64) -> Result<(), StoreError> {
+        sqlx::query("UPDATE async_calls SET due_unix_ms = $1 WHERE state = 'running'")
+            .bind(until_unix_ms)
+            .execute(&self.writes)
+            .await
+            .map_err(failed("renew all claims"))?;
+        Ok(())
+    }
+
+    /// Queues the calls anew whose holders were not heard of in time. Answers their functions, each as often as it has such.
+    pub(crate) async fn release_lost_calls(&self, now_unix_ms: i64) -> Result<Vec<FunctionName>, StoreError> {
+        let names: Vec<String> = sqlx::query_scalar(
+            "UPDATE async_calls SET state = 'queued', holder = NULL WHERE state = 'running' AND due_unix_ms <= $1 \
+             RETURNING function",
+        )
+        .bind(now_unix_ms)
+        .fetch_all(&self.writes)
+        .await
+        .map_err(failed("release lost calls"))?;
+        names
+            .iter()
+            .map(|n| n.parse().map_err(unreadable("async_calls.function")))
+            .collect()
+    }
+
+    /// What there is to do.
+    pub(crate) async fn call_queues(&self) -> Result<Queues, StoreError> {
+        let rows: Vec<(String, String, i64, i64, i64)> = sqlx::query_as(
+            "SELECT function, state, COUNT(*), CAST(SUM(bytes) AS BIGINT), MIN(accepted_unix_ms) FROM async_calls \
+             WHERE state IN ('queued', 'running') GROUP BY function, state ORDER BY function",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("count calls"))?;
+        let mut queues = Queues::new();
+        for (name, state, count, bytes, oldest) in rows {
+            let name: FunctionName = name.parse().map_err(unreadable("async_calls.function"))?;
+            if queues.last().is_none_or(|(last, _)| *last != name) {
+                let oldest_unix_ms = oldest;
+                queues.push((
+                    name,
+                    Due {
+                        oldest_unix_ms,
+                        ..Due::default()
+                    },
+                ));
+            }
+            let Some((_, due)) = queues.last_mut() else { continue };
+            let count = count.unsigned_abs();
+            match state == CallState::Running.as_str() {
+                true => due.running = count,
+                false => due.queued = count,
+            }
+            due.bytes += bytes.unsigned_abs();
+            due.oldest_unix_ms = due.oldest_unix_ms.min(oldest);
+        }
+        Ok(queues)
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls as they are read.
+
+use rekindle_wire::asynchronous::{
+    AsyncCall, CallResult, CallState, CallbackInfo, Encoded, StoredAnswer, StoredRequest,
+};
+use rekindle_wire::{ApiError, CallId, FunctionName};
+use serde::de::DeserializeOwned;
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use crate::store::{Store, StoreError, failed, parsed, unreadable};
+
+/// A call but for its bodies.
+#[derive(Debug, Clone)]
+pub(crate) struct CallRow {
+    pub(crate) call: AsyncCall,
+    pub(crate) max_attempts: u32,
+    pub(crate) expires_unix_ms: i64,
+    answer: Option<StoredAnswer>,
+}
+
+/// A call with its answer's body.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) row: CallRow,
+    pub(crate) body: Option<Vec<u8>>,
+}
+
+impl CallRow {
+    const COLUMNS: &str = "id, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, max_attempts, \
+        attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, callback_attempts, \
+        callback_error";
+    pub(super) const WITH_ANSWER: &str = "id, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, \
+        max_attempts, attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, \
+        callback_attempts, callback_error, answer_body";
+
+    fn read(row: &AnyRow) -> Result<Self, StoreError> {
+        let row = Reader(row);
+        let request: StoredRequest = row.json("request")?;
+        let state: CallState = row
+            .text("state")?
+            .parse()
+            .map_err(|e: String| unreadable("async_calls.state")(std::io::Error::other(e)))?;
+        let answer: Option<StoredAnswer> = row.maybe_json("answer")?;
+        let error: Option<ApiError> = row.maybe_json("error")?;
+        let callback = match row.maybe("callback")? {
+            None => None,
+            Some(url) => Some(CallbackInfo {
+                url,
+                state: row.maybe("callback_state")?.unwrap_or_else(|| "waiting".to_owned()),
+                attempts: row.count("callback_attempts")?,
+                error: row.maybe("callback_error")?,
+            }),
+        };
+        let function: FunctionName = row
+            .text("function")?
+            .parse()
+            .map_err(unreadable("async_calls.function"))?;
+        Ok(Self {
+            call: AsyncCall {
+                id: row.id("id")?,
+                function,
+                state,
+                method: request.method,
+                path: request.path,
+                request_id: request.request_id,
+                idempotency_key: row.maybe("idempotency_key")?,
+                accepted_unix_ms: row.number("accepted_unix_ms")?,
+                due_unix_ms: Some(row.number("due_unix_ms")?).filter(|_| state == CallState::Queued),
+                finished_unix_ms: row.maybe_number("finished_unix_ms")?,
+                attempts: row.count("attempts")?,
+                failures: row.count("failures")?,
+                bytes: row.number("bytes")?.unsigned_abs(),
+                status: answer.as_ref().map(|a| a.status),
+                error,
+                callback,
+            },
+            max_attempts: row.count("max_attempts")?,
+            expires_unix_ms: row.number("expires_unix_ms")?,
+            answer,
+        })
+    }
+}
+
+#[cfg(test)]
+impl CallRow {
+    /// One that no database has.
+    pub(crate) fn new(call: AsyncCall, max_attempts: u32, expires_unix_ms: i64) -> Self {
+        Self {
+            call,
+            max_attempts,
+            expires_unix_ms,
+            answer: None,
+        }
+    }
+}
+
+impl Stored {
+    pub(super) fn read(row: &AnyRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            row: CallRow::read(row)?,
+            body: row
+                .try_get("answer_body")
+                .map_err(unreadable("async_calls.answer_body"))?,
+        })
+    }
+
+    /// What came of the call.
+    pub(crate) fn result(self) -> CallResult {
+        let Self { row, body } = self;
+        let body = Encoded(body.unwrap_or_default().into());
+        CallResult {
+            id: row.call.id,
+            function: row.call.function,
+            state: row.call.state,
+            attempts: row.call.attempts,
+            answer: row.answer.map(|answer| StoredAnswer { body, ..answer }),
+            error: row.call.error,
+        }
+    }
+}
+
+/// Which calls to list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub(crate) function: Option<FunctionName>,
+    pub(crate) state: Option<CallState>,
+    /// Older than this one.
+    pub(crate) before: Option<CallId>,
+    pub(crate) limit: u32,
+}
+
+impl Store {
+    /// A call. `None` when there is none of that id.
+    pub(crate) async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
+        let sql = format!("SELECT {} FROM async_calls WHERE id = $1", CallRow::COLUMNS);
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(id.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read a call"))?;
+        row.map(|r| CallRow::read(&r)).transpose()
+    }
+
+    /// The same with its answer's body.
+    pub(crate) async fn call_with_answer(&self, id: &CallId) -> Result<Option<Stored>, StoreError> {
+        let sql = format!("SELECT {} FROM async_calls WHERE id = $1", CallRow::WITH_ANSWER);
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(id.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(failed("read a call's result"))?;
+        row.map(|r| Stored::read(&r)).transpose()
+    }
+
+    /// Calls, newest first.
+    pub(crate) async fn calls(&self, wanted: &Wanted) -> Result<Vec<AsyncCall>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM async_calls WHERE ($1 = '' OR function = $1) AND ($2 = '' OR state = $2) AND id < $3 \
+             ORDER BY id DESC LIMIT $4",
+            CallRow::COLUMNS
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(wanted.function.as_ref().map_or("", FunctionName::as_str))
+            .bind(wanted.state.map_or("", CallState::as_str))
+            // Ids begin with an a.
+            .bind(wanted.before.as_ref().map_or("b", CallId::as_str))
+            .bind(i64::from(wanted.limit))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("list calls"))?;
+        rows.iter().map(|r| CallRow::read(r).map(|c| c.call)).collect()
+    }
+}
+
+/// Reads a row's columns by name.
+pub(super) struct Reader<'a>(pub(super) &'a AnyRow);
+
+impl Reader<'_> {
+    fn text(&self, column: &'static str) -> Result<String, StoreError> {
+        self.0.try_get(column).map_err(unreadable(column))
+    }
+
+    fn maybe(&self, column: &'static str) -> Result<Option<String>, StoreError> {
+        self.0.try_get(column).map_err(unreadable(column))
+    }
+
+    fn number(&self, column: &'static str) -> Result<i64, StoreError> {
+        self.0.try_get(column).map_err(unreadable(column))
+    }
+
+    fn maybe_number(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
+        self.0.try_get(column).map_err(unreadable(column))
+    }
+
+    pub(super) fn count(&self, column: &'static str) -> Result<u32, StoreError> {
+        u32::try_from(self.number(column)?).map_err(unreadable(column))
+    }
+
+    pub(super) fn id(&self, column: &'static str) -> Result<CallId, StoreError> {
+        self.text(column)?.parse().map_err(unreadable(column))
+    }
+
+    pub(super) fn json<T: DeserializeOwned>(&self, column: &'static str) -> Result<T, StoreError> {
+        parsed(column, &self.text(column)?)
+    }
+
+    fn maybe_json<T: DeserializeOwned>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
+        self.maybe(column)?.map(|text| parsed(column, &text)).transpose()
+    }
+}

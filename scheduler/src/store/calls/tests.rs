@@ -1,0 +1,307 @@
+//! Asynchronous invocations in each database: claims, fences, endings, what is forgotten.
+
+use rekindle_wire::asynchronous::{CallState, Encoded, Headers, StoredAnswer, StoredRequest};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+
+use super::*;
+use crate::store::tests::each_database;
+
+fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
+    let request = StoredRequest {
+        method: "POST".into(),
+        path: "/".into(),
+        invocation: "http".into(),
+        headers: Headers::default(),
+        request_id: "r-1".into(),
+        peer: "127.0.0.1".parse().unwrap(),
+    };
+    NewRow {
+        id: CallId::generate(),
+        function: function.parse().unwrap(),
+        idempotency_key: key.map(str::to_owned),
+        digest: "d".into(),
+        accepted_unix_ms: now,
+        expires_unix_ms: now + 1_000,
+        max_attempts: 3,
+        request: serde_json::to_string(&request).unwrap(),
+        body: vec![0, 255, 7],
+        callback: None,
+    }
+}
+
+fn answer(body: &'static [u8]) -> StoredAnswer {
+    StoredAnswer {
+        status: 200,
+        headers: Headers::default(),
+        body: Encoded(body.into()),
+        body_dropped: false,
+    }
+}
+
+fn no() -> ApiError {
+    ApiError::new(ErrorCode::FunctionError, "no")
+}
+
+async fn state(store: &Store, id: &CallId) -> Option<CallState> {
+    store.call(id).await.unwrap().map(|c| c.call.state)
+}
+
+fn hello() -> FunctionName {
+    "hello".parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_call_is_claimed_once_in_the_order_of_its_due_time_and_its_answer_is_kept() {
+    each_database(async |store| {
+        let (later, first) = (new("hello", None, 20), new("hello", None, 10));
+        for call in [&later, &first] {
+            assert_eq!(store.add_call(call).await.unwrap(), None);
+        }
+        assert!(
+            store
+                .claim_calls(&"other".parse().unwrap(), 9, "g-1", 50, 90)
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            store.claim_calls(&hello(), 9, "g-1", 5, 90).await.unwrap().is_empty(),
+            "none is due"
+        );
+        let claimed = store.claim_calls(&hello(), 1, "g-1", 50, 90).await.unwrap();
+        assert_eq!((&claimed[0].id, claimed[0].attempt, claimed.len()), (&first.id, 1, 1));
+        assert_eq!(claimed[0].body.0.as_ref(), [0, 255, 7]);
+        assert_eq!(
+            store.claim_calls(&hello(), 9, "g-2", 50, 90).await.unwrap()[0].id,
+            later.id
+        );
+        let done = Ended::Done {
+            answer: answer(b"yes\0"),
+        };
+        assert!(store.end_call(&first.id, 1, &done, 60).await.unwrap());
+        assert!(!store.end_call(&first.id, 1, &done, 60).await.unwrap(), "it is over");
+        let result = store.call_with_answer(&first.id).await.unwrap().unwrap().result();
+        assert_eq!((result.state, result.answer), (CallState::Done, Some(answer(b"yes\0"))));
+        let queues = store.call_queues().await.unwrap();
+        assert_eq!(
+            (
+                queues.len(),
+                queues[0].1.queued,
+                queues[0].1.running,
+                queues[0].1.oldest_unix_ms
+            ),
+            (1, 0, 1, 20)
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_comes_late_with_an_older_attempt_changes_nothing() {
+    each_database(async |store| {
+        let call = new("hello", None, 0);
+        store.add_call(&call).await.unwrap();
+        store.claim_calls(&hello(), 1, "g-1", 0, 10).await.unwrap();
+        store.renew_calls("g-1", &[(call.id.clone(), 1)], 20).await.unwrap();
+        store.renew_calls("g-2", &[(call.id.clone(), 1)], 99).await.unwrap();
+        assert!(store.release_lost_calls(19).await.unwrap().is_empty(), "it was renewed");
+        assert_eq!(store.release_lost_calls(20).await.unwrap(), [hello()]);
+        // Nobody has it yet: a late answer spares the second attempt, a late failure does not count twice.
+        let again = Ended::Again {
+            due_unix_ms: 5,
+            counts: true,
+            error: Some(no()),
+        };
+        assert!(!store.end_call(&call.id, 1, &again, 21).await.unwrap());
+        assert_eq!(
+            store.claim_calls(&hello(), 1, "g-2", 30, 40).await.unwrap()[0].attempt,
+            2
+        );
+        for late in [
+            Ended::Done { answer: answer(b"") },
+            Ended::Dead {
+                answer: None,
+                error: no(),
+            },
+        ] {
+            assert!(!store.end_call(&call.id, 1, &late, 31).await.unwrap(), "{late:?}");
+        }
+        assert!(store.end_call(&call.id, 2, &again, 32).await.unwrap());
+        let known = store.call(&call.id).await.unwrap().unwrap();
+        assert_eq!(
+            (known.call.state, known.call.failures, known.call.due_unix_ms),
+            (CallState::Queued, 1, Some(5))
+        );
+        store.claim_calls(&hello(), 1, "g-2", 33, 40).await.unwrap();
+        store.release_lost_calls(40).await.unwrap();
+        assert!(
+            store
+                .end_call(&call.id, 3, &Ended::Done { answer: answer(b"") }, 41)
+                .await
+                .unwrap()
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_names_one_call_of_a_function_until_that_is_forgotten() {
+    each_database(async |store| {
+        let first = new("hello", Some("k"), 0);
+        assert_eq!(store.add_call(&first).await.unwrap(), None);
+        let earlier = store.add_call(&new("hello", Some("k"), 1)).await.unwrap().unwrap();
+        assert_eq!((earlier.id, earlier.digest.as_str()), (first.id.clone(), "d"));
+        assert_eq!(store.add_call(&new("other", Some("k"), 1)).await.unwrap(), None);
+        assert!(store.remove_call(&first.id).await.unwrap());
+        assert_eq!(store.add_call(&new("hello", Some("k"), 2)).await.unwrap(), None);
+        for _ in 0..2 {
+            assert_eq!(
+                store.add_call(&new("hello", None, 2)).await.unwrap(),
+                None,
+                "no key is not the same key"
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_too_old_or_has_lost_its_function_dies_and_can_be_queued_anew() {
+    each_database(async |store| {
+        let (old, of_gone) = (new("hello", None, 0), new("gone", None, 0));
+        for call in [&old, &of_gone] {
+            store.add_call(call).await.unwrap();
+        }
+        let mut tx = store.begin("test").await.unwrap();
+        Store::abandon_calls(&mut tx, &of_gone.function, &no(), 5)
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(state(&store, &of_gone.id).await, Some(CallState::Dead));
+        assert!(store.expire_calls(999, &no()).await.unwrap().is_empty());
+        assert_eq!(store.expire_calls(1_000, &no()).await.unwrap(), ["hello"]);
+        assert_eq!(state(&store, &old.id).await, Some(CallState::Dead));
+        assert!(store.retry_call(&old.id, 5_000).await.unwrap());
+        assert!(!store.retry_call(&old.id, 5_000).await.unwrap(), "it waits already");
+        let again = store.call(&old.id).await.unwrap().unwrap();
+        assert_eq!(
+            (again.call.accepted_unix_ms, again.expires_unix_ms, again.call.error),
+            (5_000, 6_000, None)
+        );
+        assert_eq!(store.retry_dead_calls(&of_gone.function, 5_000).await.unwrap(), 1);
+        assert_eq!(store.retry_dead_calls(&of_gone.function, 5_000).await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first() {
+    each_database(async |store| {
+        let mut ids = Vec::new();
+        for at in 0..4 {
+            let call = new("hello", None, at);
+            store.add_call(&call).await.unwrap();
+            store.claim_calls(&hello(), 1, "g-1", 50, 90).await.unwrap();
+            store
+                .end_call(
+                    &call.id,
+                    1,
+                    &Ended::Done {
+                        answer: answer(b"0123456789"),
+                    },
+                    at,
+                )
+                .await
+                .unwrap();
+            ids.push(call.id);
+        }
+        let waits = new("hello", None, 0);
+        store.add_call(&waits).await.unwrap();
+        assert_eq!(store.forget_calls("done", 0, i64::MAX).await.unwrap(), 1);
+        assert_eq!(store.forget_calls("done", -1, 2 * 522).await.unwrap(), 1);
+        assert_eq!(
+            (state(&store, &ids[1]).await, state(&store, &ids[2]).await),
+            (None, Some(CallState::Done))
+        );
+        assert_eq!(state(&store, &waits.id).await, Some(CallState::Queued));
+        let listed = store
+            .calls(&Wanted {
+                limit: 9,
+                ..Wanted::default()
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            listed.iter().map(|c| c.id.clone()).collect::<Vec<_>>(),
+            [waits.id, ids[3].clone(), ids[2].clone()]
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer() {
+    each_database(async |store| {
+        let call = NewRow {
+            callback: Some("http://example.com/".into()),
+            ..new("hello", None, 0)
+        };
+        store.add_call(&call).await.unwrap();
+        store.claim_calls(&hello(), 1, "g-1", 0, 90).await.unwrap();
+        assert!(!store.has_callbacks().await.unwrap());
+        store
+            .end_call(&call.id, 1, &Ended::Done { answer: answer(b"yes") }, 10)
+            .await
+            .unwrap();
+        assert!(store.has_callbacks().await.unwrap());
+        assert!(store.claim_callbacks(9, 9, 50).await.unwrap().is_empty());
+        let due = store.claim_callbacks(9, 10, 50).await.unwrap().remove(0);
+        assert_eq!(due.row.call.callback.clone().unwrap().attempts, 1);
+        assert_eq!(due.result().answer, Some(answer(b"yes")));
+        assert!(
+            store.claim_callbacks(9, 49, 99).await.unwrap().is_empty(),
+            "it is being posted"
+        );
+        assert!(store.end_callback(&call.id, 1, Some(60), Some("no")).await.unwrap());
+        assert_eq!(store.claim_callbacks(9, 60, 99).await.unwrap().len(), 1);
+        assert!(
+            !store.end_callback(&call.id, 1, None, None).await.unwrap(),
+            "the second attempt is on its way"
+        );
+        assert!(store.end_callback(&call.id, 2, None, None).await.unwrap());
+        assert!(!store.has_callbacks().await.unwrap());
+        let known = store.call(&call.id).await.unwrap().unwrap();
+        assert_eq!(known.call.callback.unwrap().state, "delivered");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_claim_at_once_get_each_call_once() {
+    each_database(async |store| {
+        for _ in 0..60 {
+            store.add_call(&new("hello", None, 0)).await.unwrap();
+        }
+        let claimers = (0..6).map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut own = Vec::new();
+                loop {
+                    let some = store.claim_calls(&hello(), 4, &format!("g-{n}"), 1, 90).await.unwrap();
+                    if some.is_empty() && store.call_queues().await.unwrap()[0].1.queued == 0 {
+                        return own;
+                    }
+                    own.extend(some.into_iter().map(|c| c.id));
+                }
+            })
+        });
+        let mut all: Vec<CallId> = Vec::new();
+        for claimer in futures::future::join_all(claimers).await {
+            all.extend(claimer.unwrap());
+        }
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 60);
+    })
+    .await;
+}
