@@ -69,6 +69,11 @@ ROWS = {
         ("Object store, p99", "s", "By operation.", [(quantile(0.99, "rekindle_s3_request_duration_seconds", "operation"), "{{operation}}")]),
         ("Object store, bytes", "Bps", "Bodies received and sent.", [(rate("rekindle_s3_transferred_bytes_total", "direction"), "{{direction}}")]),
     ],
+    "Asynchronous invocations": [
+        ("Accepted, given up", "reqps", "What is given up is a dead letter.", [(rate("rekindle_async_accepted_total", where=SELECTED), "accepted"), (rate("rekindle_async_dead_total", "error_type", SELECTED), "dead: {{error_type}}")]),
+        ("Waiting and running", "short", "By state.", [(f"sum by (state) (rekindle_async_depth{{{SELECTED}}})", "{{state}}")]),
+        ("The oldest", "s", "Its age, by function; alarmed on above a quarter of an hour.", [(f"topk(10, max by (faas_invoked_name) (rekindle_async_oldest_age_seconds{{{SELECTED}}}))", "{{faas_invoked_name}}")]),
+    ],
     "Processes": [
         ("CPU", "short", "Cores.", [(rate("process_cpu_seconds_total", "job, instance"), "{{job}} {{instance}}")]),
         ("Resident memory", "bytes", "Of the roles themselves.", [("process_resident_memory_bytes", "{{job}} {{instance}}")]),

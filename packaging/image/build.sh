@@ -74,7 +74,7 @@ mcopy -i "$work/esp" "$work/tree/usr/lib/systemd/boot/efi/systemd-bootx64.efi" :
 mcopy -i "$work/esp" "$work/tree/boot/$kernel" ::vmlinuz
 mcopy -i "$work/esp" "$work/tree/boot/${kernel/vmlinuz/initrd.img}" ::initrd.img
 printf 'default rekindle.conf\ntimeout 0\n' | mcopy -i "$work/esp" - ::loader/loader.conf
-printf 'title Rekindle\nlinux /vmlinuz\ninitrd /initrd.img\noptions root=UUID=%s ro console=tty0 console=ttyS0,115200 nvme_core.io_timeout=4294967295\n' "$root_uuid" |
+printf 'title Rekindle\nlinux /vmlinuz\ninitrd /initrd.img\noptions root=UUID=%s rw console=tty0 console=ttyS0,115200 nvme_core.io_timeout=4294967295\n' "$root_uuid" |
     mcopy -i "$work/esp" - ::loader/entries/rekindle.conf
 printf 'UUID=%s / ext4 defaults,x-systemd.growfs 0 1\n' "$root_uuid" > "$work/tree/etc/fstab"
 
