@@ -6,6 +6,8 @@
 //! instance on the worker that already runs the version, else on the one with the most free memory; else waiting. Never more than
 //! `max_instances` of a version, never more memory set aside on a worker than it has.
 
+use std::collections::HashSet;
+
 use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{InstanceId, WorkerId};
@@ -149,11 +151,13 @@ pub(crate) fn roomiest(
     usable: impl Fn(&Worker) -> bool,
 ) -> Result<WorkerId, Decision> {
     let need = live.memory();
+    let taken = fleet.taken();
+    let taken = |id| taken.get(id).copied().unwrap_or_default();
     let alive: Vec<_> = fleet
         .workers
         .iter()
         .filter(|(_, w)| w.takes_new() && usable(w))
-        .map(|(id, w)| (id, w, fleet.room(id, w)))
+        .map(|(id, w)| (id, w, taken(id).room(w)))
         .collect();
     let Some(largest) = alive.iter().map(|(_, w, _)| w.capacity).max() else {
         return Err(Decision::Wait {
@@ -164,35 +168,25 @@ pub(crate) fn roomiest(
     if largest < need {
         return Err(Decision::TooBig { largest });
     }
-    let runs_it = |worker: &WorkerId| {
-        fleet
-            .instances
-            .values()
-            .any(|i| i.worker == *worker && i.function == live.spec.function && i.version == live.spec.version)
-    };
+    let running: HashSet<&WorkerId> = fleet
+        .instances
+        .values()
+        .filter(|i| i.function == live.spec.function && i.version == live.spec.version)
+        .map(|i| &i.worker)
+        .collect();
     alive
         .iter()
         .filter(|(_, _, free)| *free >= need)
-        .max_by_key(|(id, _, free)| (runs_it(id), *free))
+        .max_by_key(|(id, _, free)| (running.contains(id), *free))
         .map(|(id, _, _)| (*id).clone())
         .ok_or_else(|| Decision::Wait {
             shortage: Shortage::Memory,
             free_up: alive
                 .iter()
-                .filter(|(id, w, _)| w.capacity >= need && could_make_room(fleet, id, w.capacity, need))
+                // Whether it fits once all the worker's unused instances are gone.
+                .filter(|(id, w, _)| taken(id).in_use.saturating_add(need) <= w.capacity)
                 .find_map(|(id, _, _)| least_recently_used(fleet, |i| i.worker == **id)),
         })
-}
-
-/// Whether `need` fits on a worker once all its unused instances are gone.
-fn could_make_room(fleet: &Fleet, worker: &WorkerId, capacity: u64, need: u64) -> bool {
-    let used: u64 = fleet
-        .instances
-        .values()
-        .filter(|i| i.worker == *worker && !i.is_unused())
-        .map(Instance::set_aside)
-        .sum();
-    used.saturating_add(need) <= capacity
 }
 
 /// The unused instance whose last use is longest ago, parked ones last: they hold little; it may be leased, and is recalled then.

@@ -181,6 +181,27 @@ impl LiveVersion {
     }
 }
 
+/// What instances take of one worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Taken {
+    pub(crate) instances: usize,
+    /// Set aside for them, bytes.
+    pub(crate) memory: u64,
+    /// Of it for those that serve something, or are on their way, bytes.
+    pub(crate) in_use: u64,
+}
+
+impl Taken {
+    /// Memory that may still be set aside on the worker, bytes; none where it has as many instances as it takes.
+    pub(crate) fn room(self, worker: &Worker) -> u64 {
+        let most = worker.offer.instances_max as usize;
+        if most > 0 && self.instances >= most {
+            return 0;
+        }
+        worker.capacity.saturating_sub(self.memory)
+    }
+}
+
 /// All workers and instances.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
@@ -203,13 +224,18 @@ impl Fleet {
             .sum()
     }
 
-    /// Memory that may still be set aside on a worker, bytes; none where it has as many instances as it takes.
-    pub(crate) fn room(&self, id: &WorkerId, worker: &Worker) -> u64 {
-        let most = worker.offer.instances_max as usize;
-        if most > 0 && self.instances.values().filter(|i| i.worker == *id).count() >= most {
-            return 0;
+    /// What instances take of each worker, in one pass over them: whoever looks at every worker must not look at every instance for each.
+    pub(crate) fn taken(&self) -> HashMap<&WorkerId, Taken> {
+        let mut taken: HashMap<&WorkerId, Taken> = HashMap::with_capacity(self.workers.len());
+        for instance in self.instances.values() {
+            let of_worker = taken.entry(&instance.worker).or_default();
+            of_worker.instances += 1;
+            of_worker.memory += instance.set_aside();
+            if !instance.is_unused() {
+                of_worker.in_use += instance.set_aside();
+            }
         }
-        worker.capacity.saturating_sub(self.reserved(id))
+        taken
     }
 
     /// Whether its worker has the room for a parked instance to go on.
