@@ -127,6 +127,7 @@ module "gateways" {
   subnet_ids         = module.network.private_subnet_ids
   security_group_id  = module.firewall.ids["gateway"]
   target_group_arns  = [module.balancers.gateway_target_group_arn]
+  health_check_type  = "ELB"
   user_data          = local.user_data["gateway"]
   policies           = [data.aws_iam_policy_document.common["gateway"].json]
   disk_gib           = 16
@@ -147,6 +148,8 @@ module "schedulers" {
   subnet_ids        = module.network.private_subnet_ids
   security_group_id = module.firewall.ids["scheduler"]
   target_group_arns = [module.balancers.scheduler_target_group_arn]
+  # One that stands by is not ready, and well.
+  health_check_type = "EC2"
   user_data         = local.user_data["scheduler"]
   policies          = [data.aws_iam_policy_document.common["scheduler"].json, data.aws_iam_policy_document.scheduler.json]
   disk_gib          = 32

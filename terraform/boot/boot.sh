@@ -82,6 +82,8 @@ scheduler)
         chmod 644 /etc/rekindle/database-ca.pem
         # In the environment, not on the command line, which every process sees.
         setting FN_DATABASE "postgres://rekindle:$password@$DATABASE_HOST:5432/rekindle?sslmode=verify-full&sslrootcert=/etc/rekindle/database-ca.pem"
+        # One leads, and a scheduler that stands by names it.
+        setting FN_OPTIONS "--advertise $address:8081"
     elif [ "$SCHEDULERS" = 1 ]; then
         say "this release's scheduler keeps its state on this machine's disk: it is lost with the machine"
     else

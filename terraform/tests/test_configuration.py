@@ -75,6 +75,8 @@ class Network(unittest.TestCase):
                 ("gateway", "scheduler-balancer", "8081"),
                 ("worker", "scheduler-balancer", "8081"),
                 ("scheduler-balancer", "scheduler", "8081"),
+                ("gateway", "scheduler", "8081"),
+                ("worker", "scheduler", "8081"),
                 ("gateway", "worker", "8082"),
                 ("scheduler", "worker", "8082"),
                 ("worker", "worker", "8082"),
@@ -108,6 +110,14 @@ class Network(unittest.TestCase):
                 self.assertIn("TLS13", listener["ssl_policy"])
             else:
                 self.assertEqual((listener["protocol"], listener.name), ("TCP", "scheduler"))
+
+
+class Schedulers(unittest.TestCase):
+    def test_one_that_stands_by_is_not_replaced_for_it(self):
+        (group,) = [g for g in of("resource", "aws_lb_target_group") if g.name == "scheduler"]
+        self.assertEqual(group["health_check"][0]["path"], "/readyz")
+        schedulers = next(m for m in of("module", folder=ROOT) if m.name == "schedulers")
+        self.assertEqual(schedulers["health_check_type"], "EC2")
 
 
 class Rest(unittest.TestCase):

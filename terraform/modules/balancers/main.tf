@@ -100,8 +100,9 @@ resource "aws_lb_target_group" "scheduler" {
   connection_termination = true
   preserve_client_ip     = "false"
   health_check {
-    protocol            = "HTTP"
-    path                = "/healthz"
+    protocol = "HTTP"
+    # Of several schedulers the one that leads is ready. Where none is, all are asked.
+    path                = "/readyz"
     matcher             = "200"
     interval            = 5
     timeout             = 3

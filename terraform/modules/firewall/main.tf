@@ -15,6 +15,9 @@ locals {
     ["gateway", "scheduler-balancer", 8081],
     ["worker", "scheduler-balancer", 8081],
     ["scheduler-balancer", "scheduler", 8081],
+    # A scheduler that stands by names the one that leads.
+    ["gateway", "scheduler", 8081],
+    ["worker", "scheduler", 8081],
     ["gateway", "worker", 8082],
     ["scheduler", "worker", 8082],
     ["worker", "worker", 8082],

@@ -110,7 +110,7 @@ resource "aws_autoscaling_group" "this" {
   min_size                  = var.size.min
   max_size                  = var.size.max
   target_group_arns         = var.target_group_arns
-  health_check_type         = length(var.target_group_arns) > 0 ? "ELB" : "EC2"
+  health_check_type         = var.health_check_type
   health_check_grace_period = 300
   capacity_rebalance        = var.spot_percent > 0
   default_instance_warmup   = 120

@@ -101,6 +101,16 @@ variable "target_group_arns" {
   }
 }
 
+variable "health_check_type" {
+  description = "Who says that a machine must be replaced: EC2, or ELB, the balancer."
+  type        = string
+  default     = "EC2"
+  validation {
+    condition     = contains(["EC2", "ELB"], var.health_check_type)
+    error_message = "Say EC2 or ELB."
+  }
+}
+
 variable "user_data" {
   description = "Script they run at their first start."
   type        = string
