@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use rekindle_snapshotter::store::Encryption;
 use rekindle_wire::FunctionName;
 
 mod async_calls;
@@ -74,6 +75,10 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Stop the platform on this machine and clean up after it.
     Down(DownArgs),
+    /// Write what this machine's platform must not lose into one file; it may run meanwhile.
+    Backup(BackupArgs),
+    /// Put such a file's content in place of what is there; the platform must be stopped.
+    RestoreBackup(RestoreBackupArgs),
     /// Show workers, functions and instances.
     Status(Listing),
     /// Show what this machine can do and what to do about each lack.
@@ -176,6 +181,43 @@ pub(crate) struct S3Args {
     /// The bucket.
     #[arg(long, value_name = "NAME", env = "FN_S3_BUCKET", default_value = "rekindle")]
     pub(crate) s3_bucket: String,
+    /// What all keys in the bucket begin with, so that several clusters may share one.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "FN_S3_PREFIX",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) s3_prefix: String,
+    /// How the server shall encrypt what it keeps; by default as the bucket says.
+    #[arg(long, value_name = "WORD", env = "FN_S3_SSE", value_enum)]
+    pub(crate) s3_sse: Option<Sse>,
+    /// With --s3-sse aws:kms: the key, if not the bucket's.
+    #[arg(long, value_name = "KEY", env = "FN_S3_SSE_KEY", requires = "s3_sse")]
+    pub(crate) s3_sse_key: Option<String>,
+}
+
+/// How an S3 server encrypts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sse {
+    /// With keys of its own.
+    #[value(name = "AES256")]
+    Aes256,
+    /// With a key of its key service.
+    #[value(name = "aws:kms")]
+    Kms,
+}
+
+impl S3Args {
+    /// What is asked of the server.
+    pub(crate) fn encryption(&self) -> Encryption {
+        match self.s3_sse {
+            None => Encryption::AsBucket,
+            Some(Sse::Aes256) => Encryption::Aes256,
+            Some(Sse::Kms) => Encryption::Kms(self.s3_sse_key.clone()),
+        }
+    }
 }
 
 /// `fn up`.
@@ -238,6 +280,29 @@ pub(crate) struct DownArgs {
     /// How long the platform may take to stop before it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) wait: u64,
+}
+
+/// `fn backup`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  fn backup /mnt/backups/rekindle-$(date +%F).tar")]
+pub(crate) struct BackupArgs {
+    /// The file, which must not be there yet.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) places: Places,
+}
+
+/// `fn restore-backup`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  fn down && fn restore-backup /mnt/backups/rekindle-2026-11-21.tar && fn up")]
+pub(crate) struct RestoreBackupArgs {
+    /// The file that `fn backup` wrote.
+    pub(crate) file: PathBuf,
+    /// Go back even if what is there is newer. It is kept beside it.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    #[command(flatten)]
+    pub(crate) places: Places,
 }
 
 /// `fn doctor`.
@@ -515,7 +580,7 @@ pub(crate) struct GatewayArgs {
     /// Where it listens.
     #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
-    /// The scheduler's address.
+    /// The scheduler's address; of several that share a database, all, with commas between.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -549,6 +614,13 @@ pub(crate) struct SchedulerArgs {
     /// Where it listens.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub(crate) listen: SocketAddr,
+    /// Where others reach it; what a scheduler that stands by says of the one that leads.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+    /// A PostgreSQL database instead of a file below --data, postgres://USER:PASSWORD@HOST/NAME. Of several schedulers that share one, one
+    /// leads and the others stand by.
+    #[arg(long, value_name = "URL", env = "FN_DATABASE", hide_env_values = true)]
+    pub(crate) database: Option<rekindle_scheduler::Database>,
     /// File with the secret that all parts of the platform share.
     #[arg(
         long,
@@ -574,7 +646,7 @@ pub(crate) struct WorkerArgs {
     /// Where gateways and the scheduler reach it; needed when it listens on every address.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
-    /// The scheduler's address.
+    /// The scheduler's address; of several that share a database, all, with commas between.
     #[arg(
         long,
         value_name = "HOST:PORT",

@@ -49,6 +49,8 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Runtimes(args) => match args.command {
             RuntimesCommand::Import { places, s3 } => up::runtimes::run(&places, &s3),
         },
+        Command::Backup(args) => commands::backup::backup(&args),
+        Command::RestoreBackup(args) => commands::backup::restore(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),

@@ -1,8 +1,12 @@
 //! Calls to the scheduler: for slots, about leases, and the admin API passed on.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -12,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_wire::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
+use rekindle_wire::headers::STANDBY;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseAnswer, LeaseReport, Placement, PlacementRequest};
 use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
@@ -48,20 +53,78 @@ pub(crate) fn client() -> Http {
         .build(connector)
 }
 
-/// The scheduler, as a gateway sees it.
+/// How long a gateway waits for another scheduler to take over from one that is gone.
+const TAKE_OVER_LIMIT: Duration = Duration::from_secs(10);
+/// Between two rounds of asking all of them.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
+
+/// The scheduler, as a gateway sees it: of several, the one that answered last is asked first, and the next one when that is gone or only
+/// stands by.
 #[derive(Debug, Clone)]
 pub(crate) struct SchedulerClient {
     http: Http,
-    address: String,
+    addresses: Arc<[String]>,
+    current: Arc<AtomicUsize>,
     token: HeaderValue,
 }
 
+/// What one scheduler answered.
+enum Asked<T> {
+    Answered(T),
+    /// It has seen nothing of the request, as it is gone or stands by.
+    Elsewhere(ApiError),
+}
+
 impl SchedulerClient {
-    pub(crate) fn new(address: String, token: HeaderValue) -> Self {
+    /// `addresses` has one, or several with commas between.
+    pub(crate) fn new(addresses: &str, token: HeaderValue) -> Self {
         Self {
             http: client(),
-            address,
+            addresses: addresses.split(',').map(|a| a.trim().to_owned()).collect(),
+            current: Arc::default(),
             token,
+        }
+    }
+
+    /// The one that is asked first, with its place.
+    fn first(&self) -> (usize, &str) {
+        let at = self.current.load(Ordering::Relaxed);
+        let address = self.addresses.get(at % self.addresses.len().max(1));
+        (at, address.map_or("", String::as_str))
+    }
+
+    /// The one at this place is of no use; another request may have said so already.
+    fn pass_over(&self, at: usize) {
+        let next = at.wrapping_add(1);
+        let _passed_over_already = self
+            .current
+            .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Asks one after the other, round by round, until one answers that leads.
+    async fn of_any<T, F>(&self, limit: Duration, ask: impl Fn(String) -> F) -> Result<T, ApiError>
+    where
+        F: Future<Output = Asked<T>>,
+    {
+        let end = tokio::time::Instant::now() + limit.min(TAKE_OVER_LIMIT);
+        let mut asked = 0;
+        loop {
+            let (at, address) = self.first();
+            let error = match ask(address.to_owned()).await {
+                Asked::Answered(answer) => return Ok(answer),
+                Asked::Elsewhere(error) => error,
+            };
+            if self.addresses.len() == 1 {
+                return Err(error);
+            }
+            self.pass_over(at);
+            asked += 1;
+            if asked % self.addresses.len() == 0 {
+                if tokio::time::Instant::now() + ROUND_PAUSE >= end {
+                    return Err(error);
+                }
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
         }
     }
 
@@ -72,7 +135,7 @@ impl SchedulerClient {
             "ask scheduler",
             otel.kind = "client",
             rekindle.role = "gateway",
-            server.address = self.address,
+            server.address = self.first().1,
         );
         self.call(Method::POST, "/internal/placements", Some(request), limit)
             .instrument(span)
@@ -133,27 +196,48 @@ impl SchedulerClient {
         self.call(Method::GET, &path, None::<&()>, wait + KEEP_LIMIT).await
     }
 
-    /// Whether it answers.
+    /// Whether one answers that leads.
     pub(crate) async fn is_ready(&self) -> bool {
-        let uri = format!("http://{}/healthz", self.address);
+        for _ in 0..self.addresses.len() {
+            let (at, address) = self.first();
+            if matches!(self.leads(address.to_owned()).await, Asked::Answered(())) {
+                return true;
+            }
+            self.pass_over(at);
+        }
+        false
+    }
+
+    async fn leads(&self, address: String) -> Asked<()> {
+        let address = address.as_str();
+        let uri = format!("http://{address}/readyz");
         let Ok(request) = Request::get(uri).body(Body::empty()) else {
-            return false;
+            return Asked::Elsewhere(self.unreachable(address, &std::io::Error::other("it is no address")));
         };
-        let answer = tokio::time::timeout(CONNECT_LIMIT, self.http.request(request)).await;
-        answer.is_ok_and(|a| a.is_ok_and(|a| a.status().is_success()))
+        match tokio::time::timeout(CONNECT_LIMIT, self.http.request(request)).await {
+            Ok(Ok(answer)) if answer.status().is_success() => Asked::Answered(()),
+            Ok(Ok(_)) => Asked::Elsewhere(nobody_leads()),
+            Ok(Err(error)) => Asked::Elsewhere(self.unreachable(address, &error)),
+            Err(elapsed) => Asked::Elsewhere(self.unreachable(address, &elapsed)),
+        }
     }
 
     /// Passes a request of the admin API on; both bodies stream.
     pub(crate) async fn pass_on(&self, mut request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
+        if self.addresses.len() > 1 {
+            // Its body cannot be sent twice, so who leads is found out first.
+            self.of_any(TAKE_OVER_LIMIT, |address| self.leads(address)).await?;
+        }
+        let address = self.first().1;
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
-        let uri = self.uri(path)?;
+        let uri = uri(address, path)?;
         *request.uri_mut() = uri;
         headers::set_token(request.headers_mut(), &self.token);
         rekindle_telemetry::inject(request.headers_mut());
         match tokio::time::timeout(ADMIN_LIMIT, self.http.request(request)).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.unreachable(&error)),
-            Err(elapsed) => Err(self.unreachable(&elapsed)),
+            Ok(Err(error)) => Err(self.unreachable(address, &error)),
+            Err(elapsed) => Err(self.unreachable(address, &elapsed)),
         }
     }
 
@@ -165,49 +249,78 @@ impl SchedulerClient {
         limit: Duration,
     ) -> Result<T, ApiError> {
         let body = match body {
-            Some(body) => Body::from(serde_json::to_vec(body).map_err(|e| self.unreachable(&e))?),
-            None => Body::empty(),
+            Some(body) => Bytes::from(serde_json::to_vec(body).map_err(|e| self.unreachable(self.first().1, &e))?),
+            None => Bytes::new(),
         };
-        let mut request = Request::new(body);
-        *request.method_mut() = method;
-        *request.uri_mut() = self.uri(path)?;
+        let asking = self.of_any(limit, |address| self.ask(address, &method, path, body.clone()));
+        match tokio::time::timeout(limit, asking).await {
+            Ok(result) => result.flatten(),
+            Err(elapsed) => Err(self.unreachable(self.first().1, &elapsed)),
+        }
+    }
+
+    /// Asks the scheduler at this address.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        address: String,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Asked<Result<T, ApiError>> {
+        let address = address.as_str();
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = match uri(address, path) {
+            Ok(uri) => uri,
+            Err(error) => return Asked::Answered(Err(error)),
+        };
         let sent = request.headers_mut();
         sent.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers::set_token(sent, &self.token);
         rekindle_telemetry::inject(sent);
-        let exchange = async {
-            let answer = self.http.request(request).await.map_err(|e| self.unreachable(&e))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
-            let body = body.map_err(|e| self.unreachable(&*e))?.to_bytes();
-            if status.is_success() {
-                serde_json::from_slice(&body).map_err(|e| self.unreachable(&e))
-            } else {
-                Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
-                    ApiError::new(
-                        ErrorCode::Internal,
-                        format!("the scheduler answered {status}: see its log"),
-                    )
-                }))
-            }
+        let answer = match self.http.request(request).await {
+            Ok(answer) if answer.headers().contains_key(STANDBY) => return Asked::Elsewhere(nobody_leads()),
+            Ok(answer) => answer,
+            // Of several, this one has died in the middle, and what it did in memory with it. What it may have written down is done at
+            // least once anyway.
+            Err(error) => return Asked::Elsewhere(self.unreachable(address, &error)),
         };
-        match tokio::time::timeout(limit, exchange).await {
-            Ok(result) => result,
-            Err(elapsed) => Err(self.unreachable(&elapsed)),
-        }
+        let status = answer.status();
+        let read = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+        let body = match read {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return Asked::Answered(Err(self.unreachable(address, &*error))),
+        };
+        Asked::Answered(if status.is_success() {
+            serde_json::from_slice(&body).map_err(|e| self.unreachable(address, &e))
+        } else {
+            Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
+                ApiError::new(
+                    ErrorCode::Internal,
+                    format!("the scheduler answered {status}: see its log"),
+                )
+            }))
+        })
     }
 
-    fn uri(&self, path: &str) -> Result<Uri, ApiError> {
-        format!("http://{}{path}", self.address)
-            .parse()
-            .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))
-    }
-
-    fn unreachable(&self, error: &(dyn std::error::Error + 'static)) -> ApiError {
-        tracing::warn!(scheduler = self.address, error, "the scheduler does not answer");
+    fn unreachable(&self, address: &str, error: &(dyn std::error::Error + 'static)) -> ApiError {
+        tracing::warn!(scheduler = address, error, "the scheduler does not answer");
         ApiError::new(
             ErrorCode::Unavailable,
             "the scheduler does not answer: try again; if it lasts, see its log",
         )
     }
+}
+
+fn uri(address: &str, path: &str) -> Result<Uri, ApiError> {
+    format!("http://{address}{path}")
+        .parse()
+        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))
+}
+
+fn nobody_leads() -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        "no scheduler leads at this moment: try again; if it lasts, see the schedulers' logs",
+    )
 }

@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How to run a gateway.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the scheduler listens, `host:port`.
+    /// Where the scheduler listens, `host:port`; of several that share a database, all, with commas between.
     pub scheduler: String,
     /// The cluster's secret.
     pub cluster_token: String,
@@ -119,7 +119,7 @@ pub async fn serve(
         return Err(ServeError::Token);
     }
     token.set_sensitive(true);
-    let scheduler = SchedulerClient::new(config.scheduler.clone(), token.clone());
+    let scheduler = SchedulerClient::new(&config.scheduler, token.clone());
     let slots = Slots::new(scheduler.clone(), config.place_wait);
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),

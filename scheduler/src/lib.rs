@@ -13,11 +13,17 @@ mod collection;
 #[cfg(test)]
 mod fixture;
 mod fleet;
+mod front;
+mod leadership;
 mod metrics;
 mod objects;
 mod placement;
 mod placing;
 mod pools;
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "it is a module of the end-to-end tests too")]
+#[path = "../../tests/src/postgres.rs"]
+mod postgres;
 mod prepare;
 mod reaper;
 mod server;
@@ -32,3 +38,4 @@ pub use collection::Collecting;
 pub use objects::{ObjectError, ObjectStore};
 pub use rekindle_snapshotter::collect::{Rule, Seen};
 pub use server::{Config, ServeError, serve};
+pub use store::{CopyError, Database, check_database, copy_database};

@@ -1,18 +1,22 @@
 //! The scheduler's configuration, start and end.
 
 use std::future::Future;
+use std::future::IntoFuture as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use crate::catalog::Catalog;
 use crate::collection::{self, Collecting};
+use crate::front::{self, Front};
+use crate::leadership::Leadership;
 use crate::objects::ObjectStore;
-use crate::state::Shared;
-use crate::store::Store;
+use crate::state::{Scheduler, Shared};
+use crate::store::{Database, Store, StoreError};
 use crate::{api, async_calls, reaper};
 
 /// How long requests and tasks may take to finish when the scheduler is told to end. A version being prepared is not waited for: it
@@ -22,8 +26,10 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// How to run a scheduler.
 #[derive(Clone)]
 pub struct Config {
-    /// The SQLite database's file; made when it is not there. Its folder must exist.
-    pub database: PathBuf,
+    /// Where functions, versions and asynchronous invocations are kept.
+    pub database: Database,
+    /// Where others reach this scheduler, `host:port`: what a scheduler that stands by tells. Only for those that share a database.
+    pub address: String,
     /// A folder for uploads while they are received; it must exist.
     pub spool: PathBuf,
     /// The cluster's secret, which every caller must send.
@@ -53,15 +59,19 @@ pub enum ServeError {
     /// The database cannot be used.
     #[error("the scheduler's database cannot be used")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It led, and could not say in time that it still does: another may lead by now.
+    #[error("the lead was lost, as the database did not answer in time: start again, to stand by")]
+    Deposed,
     /// The listener failed.
     #[error("the scheduler's listener failed")]
     Listen(#[source] std::io::Error),
 }
 
-/// Runs a scheduler on `listener` until `shutdown` resolves. Then it accepts nothing new and finishes within five seconds.
+/// Runs a scheduler on `listener` until `shutdown` resolves. Then it accepts nothing new and finishes within five seconds. One that shares its
+/// database stands by until it leads.
 ///
 /// # Errors
-/// When the configuration or the database cannot be used.
+/// When the configuration or the database cannot be used, and when the lead is lost.
 pub async fn serve(
     config: Config,
     listener: TcpListener,
@@ -70,9 +80,70 @@ pub async fn serve(
     if config.cluster_token.is_empty() || http::HeaderValue::from_str(&config.cluster_token).is_err() {
         return Err(ServeError::Token);
     }
-    let bad = |e| ServeError::Store(Box::new(e));
-    let store = Store::open(&config.database).await.map_err(bad)?;
-    let unfinished = store.fail_unfinished().await.map_err(bad)?;
+    let store = Store::open(&config.database).await.map_err(unusable)?;
+    let leadership = Leadership::new(store.clone(), &config.address);
+    let front = Arc::new(Front::default());
+    let mut led = None;
+    if !store.is_shared() {
+        led = Some(begin(config.clone(), store.clone(), &front).await?);
+    }
+    let (ending, mut ended) = tokio::sync::watch::channel(false);
+    let listener = listener.tap_io(|io| drop(io.set_nodelay(true)));
+    let serving = axum::serve(listener, front::router(front.clone())).with_graceful_shutdown(async move {
+        shutdown.await;
+        let _ = ending.send(true);
+    });
+    let leading = async {
+        if led.is_none() {
+            leadership.win(&front).await;
+            led = Some(begin(config, store.clone(), &front).await?);
+        }
+        leadership.keep().await;
+        Err(ServeError::Deposed)
+    };
+    let mut serving = std::pin::pin!(serving.into_future());
+    // What has ended must not be waited for again.
+    let served = tokio::select! {
+        result = &mut serving => Some(result.map_err(ServeError::Listen)),
+        // Another leads: what is under way here must not go on.
+        lost = leading => Some(lost),
+        _ = ended.wait_for(|e| *e) => None,
+    };
+    if let Some(led) = &led {
+        // Waits for leases, for work, and logs that are followed would otherwise hold the end up.
+        led.scheduler.recalls.notify_waiters();
+        led.scheduler.calls.end_waits();
+    }
+    let result = match served {
+        Some(result) => result,
+        None => match tokio::time::timeout(SHUTDOWN_LIMIT, serving).await {
+            Ok(result) => result.map_err(ServeError::Listen),
+            Err(_) => Ok(()),
+        },
+    };
+    if let Some(led) = led {
+        led.end().await;
+    }
+    if result.is_ok() {
+        leadership.step_down().await;
+    }
+    store.close().await;
+    result
+}
+
+fn unusable(error: StoreError) -> ServeError {
+    ServeError::Store(Box::new(error))
+}
+
+/// A scheduler that leads.
+struct Led {
+    scheduler: Scheduler,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Reads what there is, and lets requests in.
+async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, ServeError> {
+    let unfinished = store.fail_unfinished().await.map_err(unusable)?;
     if unfinished > 0 {
         tracing::warn!(
             unfinished,
@@ -80,36 +151,27 @@ pub async fn serve(
         );
     }
     let mut catalog = Catalog::default();
-    for spec in store.live_specs().await.map_err(bad)? {
+    for spec in store.live_specs().await.map_err(unusable)? {
         catalog.add(spec);
     }
-    let drained = store.drained().await.map_err(bad)?;
+    let drained = store.drained().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog);
     scheduler.memory().fleet.set_drained(drained);
-    let reaping = tokio::spawn(reaper::run(scheduler.clone()));
-    let collecting = tokio::spawn(collection::run(scheduler.clone()));
-    let sweeping = tokio::spawn(async_calls::run(scheduler.clone()));
-    let (ending, mut ended) = tokio::sync::watch::channel(false);
-    let router = api::router(scheduler.clone());
-    let listener = listener.tap_io(|io| drop(io.set_nodelay(true)));
-    let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
-        shutdown.await;
-        let _ = ending.send(true);
-    });
-    let result = tokio::select! {
-        result = serving => result.map_err(ServeError::Listen),
-        () = async {
-            drop(ended.wait_for(|e| *e).await);
-            // Waits for leases and logs that are followed would otherwise hold the end up.
-            scheduler.recalls.notify_waiters();
-            tokio::time::sleep(SHUTDOWN_LIMIT).await;
-        } => Ok(()),
-    };
-    reaping.abort();
-    collecting.abort();
-    sweeping.abort();
-    scheduler.tasks.close();
-    drop(tokio::time::timeout(Duration::from_millis(200), scheduler.tasks.wait()).await);
-    scheduler.store.close().await;
-    result
+    let tasks = vec![
+        tokio::spawn(reaper::run(scheduler.clone())),
+        tokio::spawn(collection::run(scheduler.clone())),
+        tokio::spawn(async_calls::run(scheduler.clone())),
+    ];
+    front.lead(api::router(scheduler.clone()));
+    Ok(Led { scheduler, tasks })
+}
+
+impl Led {
+    async fn end(self) {
+        for task in self.tasks {
+            task.abort();
+        }
+        self.scheduler.tasks.close();
+        drop(tokio::time::timeout(Duration::from_millis(200), self.scheduler.tasks.wait()).await);
+    }
 }

@@ -39,6 +39,7 @@ pub(crate) fn config(address: SocketAddr) -> StoreConfig {
         region: "us-east-1".to_owned(),
         credentials: Some(("test-key".to_owned(), "test-secret".to_owned())),
         force_path_style: true,
+        encryption: crate::store::Encryption::AsBucket,
         timeouts: Timeouts {
             attempt: Duration::from_secs(5),
             operation: Duration::from_secs(12),

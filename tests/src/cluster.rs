@@ -23,8 +23,9 @@ const GUIDE: &str = include_str!("../../docs/operations.md");
 /// The addresses in the guide, in the order of [`Role`], and that of its S3 server.
 const ADDRESSES: [&str; 3] = ["10.0.0.1:8081", "10.0.0.2:8082", "10.0.0.3:8080"];
 const S3: &str = "http://10.0.0.9:9000";
-/// Last parts of the addresses of the second worker and the second gateway.
+/// Last parts of the addresses of the second worker, scheduler and gateway.
 const MORE_WORKERS: u8 = 20;
+const MORE_SCHEDULERS: u8 = 80;
 const MORE_GATEWAYS: u8 = 120;
 
 /// A role.
@@ -84,7 +85,8 @@ impl Place {
         match (self.role, self.number) {
             (role, 0) => role as u8 + 1,
             (Role::Gateway, number) => MORE_GATEWAYS + number,
-            (_, number) => MORE_WORKERS + number,
+            (Role::Scheduler, number) => MORE_SCHEDULERS + number,
+            (Role::Worker, number) => MORE_WORKERS + number,
         }
     }
 }
@@ -92,6 +94,8 @@ impl Place {
 /// How large a platform is, and what its processes are given beside what the guide says.
 #[derive(Debug, Clone)]
 pub struct Size {
+    /// How many schedulers. More than one need a database that they share.
+    pub schedulers: u8,
     /// How many workers.
     pub workers: u8,
     /// How many gateways.
@@ -106,6 +110,7 @@ impl Default for Size {
     /// One of each role.
     fn default() -> Self {
         Self {
+            schedulers: 1,
             workers: 1,
             gateways: 1,
             args: Vec::new(),
@@ -153,7 +158,7 @@ impl Cluster {
         let root = tempfile::Builder::new().prefix("rk").tempdir().unwrap();
         let subnet = hub::subnet();
         let several = |role: Role, count: u8| (0..count).map(move |n| role.nth(n));
-        let mut places = vec![Role::Scheduler.nth(0)];
+        let mut places: Vec<Place> = several(Role::Scheduler, size.schedulers).collect();
         places.extend(several(Role::Worker, size.workers));
         places.extend(several(Role::Gateway, size.gateways));
         let directory = |place: &Place| root.path().join(place.name());
@@ -289,8 +294,12 @@ impl Cluster {
             .to_owned();
         line = line.replace(S3, &self.endpoint);
         for (address, role) in ADDRESSES.iter().zip(Role::ALL) {
-            let there = if role == place.role { place } else { role.nth(0) };
-            line = line.replace(address, &self.address(there));
+            let there: Vec<String> = match role {
+                _ if role == place.role => vec![self.address(place)],
+                Role::Scheduler => (0..self.size.schedulers).map(|n| self.address(role.nth(n))).collect(),
+                _ => vec![self.address(role)],
+            };
+            line = line.replace(address, &there.join(","));
         }
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(words.remove(0), "fn");

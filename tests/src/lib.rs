@@ -23,6 +23,7 @@ pub mod hub;
 pub mod leftovers;
 pub mod memory;
 pub mod platform;
+pub mod postgres;
 pub mod s3;
 pub mod shared;
 pub mod versitygw;

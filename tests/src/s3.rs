@@ -165,6 +165,7 @@ impl ObjectStore {
             region: "us-east-1".to_owned(),
             credentials: Some((KEY.to_owned(), SECRET.to_owned())),
             force_path_style: true,
+            encryption: rekindle_snapshotter::store::Encryption::AsBucket,
             timeouts: Timeouts::default(),
         };
         RUNTIME.block_on(Store::connect(config)).unwrap()

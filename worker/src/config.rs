@@ -22,6 +22,7 @@ pub struct WorkerConfig {
     /// Where gateways and the scheduler reach it, `host:port`.
     pub advertise: String,
     /// The scheduler's interface, such as `http://127.0.0.1:7801`.
+    /// Of several schedulers that share a database, all, with commas between.
     pub scheduler_url: String,
     /// The cluster's secret.
     pub token: String,

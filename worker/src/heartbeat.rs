@@ -23,11 +23,13 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
 
 /// Reports until dropped.
 pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
-    let url = format!("{}/internal/heartbeat", worker.config.scheduler_url);
+    let urls = urls(&worker.config.scheduler_url);
     let mut reached = true;
+    let mut at = 0;
     loop {
         let said = *worker.presence.lock();
-        match beat(&worker, &client, &url).await {
+        let url = &urls[at % urls.len()];
+        match beat(&worker, &client, url).await {
             Ok(answer) => {
                 worker
                     .leaving_is_known
@@ -48,6 +50,8 @@ pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
                     tracing::warn!(error = %e, "the scheduler is not reached");
                 }
                 reached = false;
+                // Of several, another may lead.
+                at = at.wrapping_add(1);
             }
         }
         worker.scheduler_is_reached.store(reached, Ordering::Relaxed);
@@ -60,10 +64,18 @@ pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
 /// Says goodbye: what ran here is gone, and nobody need wait to learn it. Whoever does not hear it learns it by the silence.
 pub async fn farewell(worker: &Worker, client: &reqwest::Client) {
     *worker.presence.lock() = Presence::Left;
-    let url = format!("{}/internal/heartbeat", worker.config.scheduler_url);
-    if let Err(e) = beat(worker, client, &url).await {
-        tracing::debug!(error = %e, "the scheduler does not hear that the worker stops");
+    for url in urls(&worker.config.scheduler_url) {
+        match beat(worker, client, &url).await {
+            Ok(_) => return,
+            Err(e) => tracing::debug!(error = %e, "the scheduler does not hear that the worker stops"),
+        }
     }
+}
+
+/// Where reports go: to one of these. `schedulers` has one address, or several with commas between.
+fn urls(schedulers: &str) -> Vec<String> {
+    let addresses = schedulers.split(',').map(|a| a.trim().trim_start_matches("http://"));
+    addresses.map(|a| format!("http://{a}/internal/heartbeat")).collect()
 }
 
 async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {

@@ -1,6 +1,7 @@
 //! The commands of `fn` that talk to a platform, look at this machine, or make files; one module each.
 
 pub(crate) mod async_calls;
+pub(crate) mod backup;
 pub(crate) mod delete;
 pub(crate) mod demo;
 pub(crate) mod deploy;

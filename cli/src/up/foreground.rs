@@ -120,7 +120,8 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     phase(layout, "starting the scheduler");
     let (scheduler, scheduler_address) = loopback().await?;
     let config = rekindle_scheduler::Config {
-        database: layout.data.join("scheduler.db"),
+        database: layout.data.join("scheduler.db").into(),
+        address: scheduler_address.to_string(),
         spool: layout.spool(),
         cluster_token: secrets.cluster_token.clone(),
         objects: Arc::new(store.clone()),

@@ -53,7 +53,11 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
     serve("scheduler", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let config = rekindle_scheduler::Config {
-            database: layout.data.join("scheduler.db"),
+            database: args
+                .database
+                .clone()
+                .unwrap_or_else(|| layout.data.join("scheduler.db").into()),
+            address: args.advertise.clone().unwrap_or_else(|| args.listen.to_string()),
             spool: layout.spool(),
             cluster_token: token,
             objects: Arc::new(store::external(&args.s3, &endpoint).await?),
@@ -165,10 +169,10 @@ fn control(scheduler: &str, endpoint: &str) -> Vec<String> {
     let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     let (store, _path) = rest.split_once('/').unwrap_or((rest, ""));
     let named = store.parse::<SocketAddr>().is_ok();
-    let scheduler = scheduler.trim_start_matches("http://").to_owned();
-    std::iter::once(scheduler)
-        .chain(named.then(|| store.to_owned()))
-        .collect()
+    let schedulers = scheduler
+        .split(',')
+        .map(|s| s.trim().trim_start_matches("http://").to_owned());
+    schedulers.chain(named.then(|| store.to_owned())).collect()
 }
 
 /// What a worker's configuration is made of.

@@ -19,12 +19,16 @@ const REGION: &str = "us-east-1";
 
 /// Connects to the embedded server at `endpoint` with its key.
 pub(super) async fn embedded(endpoint: String, bucket: &str, key: &(String, String)) -> Result<Store> {
-    Box::pin(connect(Some(endpoint), bucket, Some(key.clone()))).await
+    let own = S3Args {
+        s3_bucket: bucket.to_owned(),
+        ..S3Args::default()
+    };
+    Box::pin(connect(endpoint, &own, Some(key.clone()))).await
 }
 
 /// Connects to the server that the command line or `FN_S3_ENDPOINT` names, with the usual AWS credentials.
 pub(super) async fn external(args: &S3Args, endpoint: &str) -> Result<Store> {
-    Box::pin(connect(Some(endpoint.to_owned()), &args.s3_bucket, None)).await
+    Box::pin(connect(endpoint.to_owned(), args, None)).await
 }
 
 /// How to reach a running platform's store.
@@ -32,6 +36,8 @@ pub(super) async fn external(args: &S3Args, endpoint: &str) -> Result<Store> {
 struct Recorded {
     endpoint: String,
     bucket: String,
+    #[serde(default)]
+    prefix: String,
     /// Whether it is the embedded one, whose key lies in the data directory.
     embedded: bool,
 }
@@ -41,6 +47,7 @@ pub(super) fn record(layout: &Layout, embedded: &Option<String>, s3: &S3Args) ->
     let recorded = Recorded {
         endpoint: embedded.clone().or_else(|| s3.s3_endpoint.clone()).unwrap_or_default(),
         bucket: s3.s3_bucket.clone(),
+        prefix: s3.s3_prefix.clone(),
         embedded: embedded.is_some(),
     };
     let path = layout.store();
@@ -71,6 +78,8 @@ pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
     let s3 = S3Args {
         s3_endpoint: None,
         s3_bucket: recorded.bucket,
+        s3_prefix: recorded.prefix,
+        ..s3.clone()
     };
     external(&s3, &recorded.endpoint).await
 }
@@ -88,16 +97,17 @@ fn recorded(path: &Path) -> Result<Option<Recorded>> {
     }
 }
 
-async fn connect(endpoint: Option<String>, bucket: &str, credentials: Option<(String, String)>) -> Result<Store> {
-    let told = endpoint.clone().unwrap_or_default();
+async fn connect(endpoint: String, s3: &S3Args, credentials: Option<(String, String)>) -> Result<Store> {
+    let (told, bucket) = (endpoint.clone(), &s3.s3_bucket);
     let region = env::var("AWS_REGION").or_else(|_| env::var("AWS_DEFAULT_REGION"));
     let store = Store::connect(StoreConfig {
-        endpoint,
+        endpoint: Some(endpoint),
         bucket: bucket.to_owned(),
-        prefix: String::new(),
+        prefix: s3.s3_prefix.clone(),
         region: region.unwrap_or_else(|_| REGION.to_owned()),
         credentials,
         force_path_style: true,
+        encryption: s3.encryption(),
         timeouts: Timeouts::default(),
     })
     .await

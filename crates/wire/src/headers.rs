@@ -40,6 +40,8 @@ pub const PLATFORM_ERROR: &str = "x-rekindle-error";
 /// From a worker with a function's answer: milliseconds left for the rest of it. A deadline by the clock would not do, as the
 /// function's time begins when its instance is ready.
 pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
+/// From a scheduler that does not lead: nothing was done, another may be asked.
+pub const STANDBY: &str = "x-rekindle-standby";
 /// Between roles: the cluster's secret.
 pub const CLUSTER_TOKEN: &str = "x-rekindle-token";
 /// The path prefix under which a runtime answers the platform itself (snapshot hooks); never reachable from outside.

@@ -70,6 +70,7 @@ impl Store {
                 region: "us-east-1".to_owned(),
                 credentials: Some(("bench".to_owned(), "bench-secret".to_owned())),
                 force_path_style: true,
+                encryption: rekindle_snapshotter::store::Encryption::AsBucket,
                 timeouts: Timeouts::default(),
             };
             let store = rekindle_snapshotter::Store::connect(config)

@@ -80,6 +80,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
             get(metrics::own).layer(from_fn_with_state(scheduler.clone(), admit_scraper)),
         )
         .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(async || "leads"))
         .with_state(scheduler)
 }
 

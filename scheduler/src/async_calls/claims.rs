@@ -25,7 +25,7 @@ pub(crate) async fn claim(scheduler: &Scheduler, request: &ClaimRequest) -> Resu
         work.as_mut().enable();
         let claims = take(scheduler, request).await?;
         let now = tokio::time::Instant::now();
-        if !claims.calls.is_empty() || !claims.callbacks.is_empty() || now >= until {
+        if !claims.calls.is_empty() || !claims.callbacks.is_empty() || now >= until || scheduler.calls.is_ending() {
             return Ok(claims);
         }
         let (waiting, _) = scheduler.calls.queues().has_work();

@@ -11,7 +11,7 @@ mod policy;
 mod queues;
 mod sweep;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -47,12 +47,25 @@ pub(crate) struct Calls {
     work: Notify,
     /// A call has ended.
     ended: Notify,
+    /// Nothing is waited for any more.
+    ending: AtomicBool,
 }
 
 impl Calls {
     /// The counts. Never hold them across an await.
     pub(crate) fn queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock()
+    }
+
+    /// The scheduler ends: who waits is answered now.
+    pub(crate) fn end_waits(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+        self.work.notify_waiters();
+        self.ended.notify_waiters();
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     /// Work was added by another way than by its acceptance.
@@ -78,7 +91,7 @@ pub(crate) async fn result(
             return Ok(None);
         };
         let now = tokio::time::Instant::now();
-        if call.row.call.state.is_final() || now >= until {
+        if call.row.call.state.is_final() || now >= until || scheduler.calls.is_ending() {
             return Ok(Some(call.result()));
         }
         // Another scheduler may have been told of its end.

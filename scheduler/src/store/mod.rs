@@ -4,31 +4,86 @@
 //! are counts, and what the two spell differently is in [`dialect`]. A transaction that reads before it writes begins with
 //! [`Store::begin`], which lets one at a time in, as is SQLite's rule anyway. Nothing on the path of a synchronous invocation comes here.
 
+mod backup;
 mod calls;
 mod collection;
 mod dialect;
 mod drained;
 mod functions;
+mod leader;
 #[cfg(test)]
 mod tests;
 mod versions;
 mod workers;
 
-use std::path::Path;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::AnyPoolOptions;
 use sqlx::{Any, AnyPool, Transaction};
 
+pub use backup::{CopyError, check_database, copy_database};
 pub(crate) use calls::{CallRow, Due, Ended, NewRow, Queues, Wanted};
 pub(crate) use dialect::Dialect;
+pub(crate) use leader::Led;
 pub(crate) use versions::NewVersion;
 
 /// Connections at most.
 const CONNECTIONS: u32 = 8;
 /// How long a statement may wait for one.
 const CONNECTION_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Where the scheduler keeps what must survive a restart.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Database {
+    /// An SQLite file, made when it is not there. Its folder must exist. For one scheduler.
+    File(PathBuf),
+    /// A PostgreSQL database, `postgres://user:password@host/name`. For several schedulers, one of which leads.
+    Postgres(String),
+}
+
+impl From<PathBuf> for Database {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+impl FromStr for Database {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = ["postgres://", "postgresql://"]
+            .iter()
+            .any(|scheme| text.starts_with(scheme));
+        match known {
+            true => Ok(Self::Postgres(text.to_owned())),
+            false => Err("is no address of a database: write postgres://USER:PASSWORD@HOST/NAME".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Database {
+    /// Without a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Postgres(url) => {
+                let after_secrets = url.rsplit_once('@').map_or(url.as_str(), |(_, place)| place);
+                let place = after_secrets.split('?').next().unwrap_or_default();
+                write!(f, "postgres at {}", place.trim_start_matches("postgres://"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
 
 /// Why the store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -80,13 +135,21 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the SQLite database at `path`, makes it when it is not there, and brings its tables up to date.
-    pub(crate) async fn open(path: &Path) -> Result<Self, StoreError> {
-        let name = path.display().to_string();
-        Self::connect(Dialect::Sqlite, &dialect::sqlite_url(path), name).await
+    /// Opens the database, makes a file that is not there, and brings its tables up to date.
+    pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {
+        Self::open_as(database, dialect::MIGRATIONS.len()).await
     }
 
-    async fn connect(dialect: Dialect, url: &str, name: String) -> Result<Self, StoreError> {
+    /// The same with the tables as they were after the first `migrations`.
+    async fn open_as(database: &Database, migrations: usize) -> Result<Self, StoreError> {
+        let (dialect, url) = match database {
+            Database::File(path) => (Dialect::Sqlite, dialect::sqlite_url(path)),
+            Database::Postgres(url) => (Dialect::Postgres, url.clone()),
+        };
+        Self::connect(dialect, &url, database.to_string(), migrations).await
+    }
+
+    async fn connect(dialect: Dialect, url: &str, name: String, migrations: usize) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
         let open = |source| StoreError::Open {
             name: name.clone(),
@@ -101,24 +164,31 @@ impl Store {
         };
         let writes = pool(dialect.writers()).await.map_err(open)?;
         dialect
-            .migrator()
+            .migrator(migrations)
             .run(&writes)
             .await
             .map_err(|source| StoreError::Migrate {
                 name: name.clone(),
                 source,
             })?;
-        let pool = pool(CONNECTIONS).await.map_err(open)?;
+        let pool = match dialect {
+            Dialect::Sqlite => pool(CONNECTIONS).await.map_err(open)?,
+            Dialect::Postgres => writes.clone(),
+        };
         Ok(Self { pool, writes, dialect })
     }
 
     /// A transaction that may read before it writes, alone.
     async fn begin(&self, doing: &'static str) -> Result<Transaction<'static, Any>, StoreError> {
-        let begun = match self.dialect {
-            // A transaction that only later asks for the right to write is refused when another has written.
-            Dialect::Sqlite => self.writes.begin_with("BEGIN IMMEDIATE").await,
-        };
-        begun.map_err(failed(doing))
+        let (begin, say_so) = self.dialect.begin();
+        let mut tx = self.writes.begin_with(begin).await.map_err(failed(doing))?;
+        if say_so {
+            sqlx::query(dialect::ALONE)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed(doing))?;
+        }
+        Ok(tx)
     }
 
     /// Closes every connection.

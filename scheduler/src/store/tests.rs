@@ -1,21 +1,91 @@
-//! The database on a file of its own, closed and opened again.
+//! Each database by itself, closed and opened again: a file, and one on a PostgreSQL server of the tests' own.
 
 use rekindle_wire::api::{PhaseTime, VersionState};
 use rekindle_wire::{ApiError, ErrorCode, VersionNumber};
 
 use super::*;
 use crate::fixture::{parsed, spec};
+use crate::postgres::Postgres;
 
-async fn open(dir: &tempfile::TempDir) -> Store {
-    Store::open(&dir.path().join("scheduler.db")).await.unwrap()
+/// Where a test's database is.
+pub(super) struct Place {
+    database: Database,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    fn file() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self {
+            database: Database::File(dir.path().join("scheduler.db")),
+            _dir: Some(dir),
+        }
+    }
+
+    /// `None` where PostgreSQL is not installed. One server serves all tests of this process.
+    fn server() -> Option<Self> {
+        static SERVER: std::sync::OnceLock<Option<Postgres>> = std::sync::OnceLock::new();
+        let server = SERVER.get_or_init(Postgres::start).as_ref()?;
+        Some(Self {
+            database: Database::Postgres(server.database()),
+            _dir: None,
+        })
+    }
+
+    /// Another of the same kind.
+    fn another(&self) -> Self {
+        match self.database {
+            Database::File(_) => Self::file(),
+            Database::Postgres(_) => Self::server().unwrap(),
+        }
+    }
 }
 
 /// Does this with a store of every kind.
 pub(super) async fn each_database(check: impl AsyncFn(Store)) {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
-    check(store.clone()).await;
-    store.close().await;
+    for place in [Some(Place::file()), Place::server()].into_iter().flatten() {
+        let store = open(&place).await;
+        check(store.clone()).await;
+        store.close().await;
+    }
+}
+
+async fn open(place: &Place) -> Store {
+    Store::open(&place.database).await.unwrap()
+}
+
+/// Runs each of these on either database.
+macro_rules! on_either {
+    ($($name:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(&super::Place::file()).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                if let Some(place) = super::Place::server() {
+                    super::$name(&place).await;
+                }
+            })+
+        }
+    };
+}
+
+on_either! {
+    what_any_earlier_version_wrote_is_there_after_an_upgrade,
+    one_of_several_leads_until_it_is_silent_or_steps_down,
+    what_was_stored_is_there_after_a_restart,
+    only_the_newest_live_whole_version_of_the_same_folder_is_unchanged,
+    functions_are_added_and_deleted_at_once,
+    a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart,
+    neither_a_uid_nor_a_version_number_is_given_twice,
+    a_deleted_function_leaves_what_nobody_else_uses,
+    old_versions_go_but_not_the_one_that_serves_nor_one_under_way,
+    a_database_has_one_id_for_ever,
 }
 
 async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
@@ -33,14 +103,12 @@ async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
     added.info.version.0
 }
 
-#[tokio::test]
-async fn what_was_stored_is_there_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn what_was_stored_is_there_after_a_restart(place: &Place) {
+    let store = open(place).await;
     assert_eq!(add_live(&store, "hello", None).await, 1);
     assert_eq!(add_live(&store, "hello", None).await, 2);
     store.close().await;
-    let store = open(&dir).await;
+    let store = open(place).await;
     let versions = store.versions(&"hello".parse().unwrap(), 50).await.unwrap();
     assert_eq!(versions.iter().map(|v| v.version.0).collect::<Vec<_>>(), [2, 1]);
     assert_eq!(versions[0].state, VersionState::Live);
@@ -50,10 +118,8 @@ async fn what_was_stored_is_there_after_a_restart() {
     assert_eq!(store.newest_versions().await.unwrap().len(), 1);
 }
 
-#[tokio::test]
-async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(place: &Place) {
+    let store = open(place).await;
     let (name, other) = ("hello".parse().unwrap(), "other".parse().unwrap());
     let unchanged = async |key: &str| store.unchanged(&name, key).await.unwrap().map(|v| v.version.0);
     assert_eq!(unchanged("sources/hello").await, None);
@@ -71,10 +137,8 @@ async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged() {
     assert_eq!(unchanged("sources/next").await, None, "a snapshot may be had this time");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn functions_are_added_and_deleted_at_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn functions_are_added_and_deleted_at_once(place: &Place) {
+    let store = open(place).await;
     let rounds = (0..4).map(|n| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -92,10 +156,8 @@ async fn functions_are_added_and_deleted_at_once() {
     }
 }
 
-#[tokio::test]
-async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart(place: &Place) {
+    let store = open(place).await;
     let name = "hello".parse().unwrap();
     let added = store.add_version(&parsed("hello"), "sources/a", 7).await.unwrap();
     store
@@ -126,10 +188,8 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
     );
 }
 
-#[tokio::test]
-async fn neither_a_uid_nor_a_version_number_is_given_twice() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn neither_a_uid_nor_a_version_number_is_given_twice(place: &Place) {
+    let store = open(place).await;
     let first = store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
     let name = "a".parse().unwrap();
@@ -142,10 +202,8 @@ async fn neither_a_uid_nor_a_version_number_is_given_twice() {
     assert_eq!(again.info.version.0, 2);
 }
 
-#[tokio::test]
-async fn a_deleted_function_leaves_what_nobody_else_uses() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn a_deleted_function_leaves_what_nobody_else_uses(place: &Place) {
+    let store = open(place).await;
     add_live(&store, "a", Some("s-1")).await;
     add_live(&store, "a", Some("s-2")).await;
     let shared = store.add_version(&parsed("b"), "sources/a", 7).await.unwrap();
@@ -163,10 +221,8 @@ async fn a_deleted_function_leaves_what_nobody_else_uses() {
     assert!(store.functions().await.unwrap().is_empty());
 }
 
-#[tokio::test]
-async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &Place) {
+    let store = open(place).await;
     let name: rekindle_wire::FunctionName = "a".parse().unwrap();
     for _ in 0..3 {
         add_live(&store, "a", Some("s-1")).await;
@@ -202,13 +258,83 @@ async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way() {
     assert_eq!(kept, [("a", 3, true), ("a", 7, false), ("b", 1, true)]);
 }
 
-#[tokio::test]
-async fn a_database_has_one_id_for_ever() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir).await;
+async fn a_database_has_one_id_for_ever(place: &Place) {
+    let store = open(place).await;
     let id = store.platform_id().await.unwrap();
     store.close().await;
-    assert_eq!(open(&dir).await.platform_id().await.unwrap(), id);
-    let other = tempfile::tempdir().unwrap();
+    assert_eq!(open(place).await.platform_id().await.unwrap(), id);
+    let other = place.another();
     assert_ne!(open(&other).await.platform_id().await.unwrap(), id);
+}
+
+async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &Place) {
+    let store = open(place).await;
+    let lead = async |holder: &str, hold_ms| store.lead(holder, &format!("{holder}:1"), hold_ms).await.unwrap();
+    let own = |term| Led::Own { term };
+    assert_eq!(lead("a", 60_000).await, own(1));
+    assert_eq!(lead("b", 60_000).await, Led::By { address: "a:1".into() });
+    assert_eq!(lead("a", 60_000).await, own(1), "it says so again");
+    store.step_down("b").await.unwrap();
+    assert_eq!(lead("b", 60_000).await, Led::By { address: "a:1".into() });
+    store.step_down("a").await.unwrap();
+    assert_eq!(lead("b", -1).await, own(2));
+    assert_eq!(lead("a", 60_000).await, own(3), "b was silent for too long");
+}
+
+async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place) {
+    let manifest = serde_json::to_string(&parsed("hello")).unwrap();
+    for earlier in 2..dialect::MIGRATIONS.len() {
+        let place = place.another();
+        let old = Store::open_as(&place.database, earlier).await.unwrap();
+        for statement in [
+            "INSERT INTO functions (name, created_unix_s) VALUES ('hello', 7)",
+            "INSERT INTO version_numbers (name, last) VALUES ('hello', 3)",
+            "INSERT INTO platform (id) VALUES ('p-old')",
+            "INSERT INTO workers (id, address, incarnation, since_unix_s) VALUES ('w-1', 'a:1', '9', 7)",
+        ] {
+            sqlx::query(statement).execute(&old.writes).await.unwrap();
+        }
+        sqlx::query(
+            "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, phases) \
+             SELECT id, 3, 'failed', 7, $1, 'sources/a', '[]' FROM functions",
+        )
+        .bind(&manifest)
+        .execute(&old.writes)
+        .await
+        .unwrap();
+        old.close().await;
+        let store = open(&place).await;
+        let version = store
+            .version(&"hello".parse().unwrap(), VersionNumber(3))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(version.manifest, parsed("hello"), "from {earlier}");
+        assert_eq!(store.platform_id().await.unwrap(), "p-old");
+        assert_eq!(add_live(&store, "hello", None).await, 4);
+        assert!(store.call_queues().await.unwrap().is_empty());
+        store.close().await;
+        // Tables of a newer version are left alone.
+        let refused = Store::open_as(&place.database, earlier).await;
+        assert!(matches!(refused, Err(StoreError::Migrate { .. })), "{refused:?}");
+    }
+}
+
+/// Digests of the migrations that databases out there were made by.
+const RELEASED: [&str; 2] = ["a3487ceed1d8f5da", "6e4cd6a0026bf858"];
+
+/// What was released is never changed: databases out there have been made by it.
+#[test]
+fn released_migrations_are_as_they_were() {
+    let digests = dialect::MIGRATIONS.map(|(_, _, sql)| blake3::hash(sql.as_bytes()).to_hex()[..16].to_owned());
+    assert_eq!(digests[..2], RELEASED);
+}
+
+#[test]
+fn an_address_is_told_without_its_password() {
+    let database: Database = "postgres://me:secret@10.0.0.8:5432/rekindle?password=secret"
+        .parse()
+        .unwrap();
+    assert_eq!(format!("{database:?}"), "postgres at 10.0.0.8:5432/rekindle");
+    assert!("mysql://x".parse::<Database>().is_err());
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use aws_sdk_s3::types::ServerSideEncryption;
+
 /// A bucket and how to reach it.
 #[derive(Clone)]
 pub struct StoreConfig {
@@ -17,8 +19,41 @@ pub struct StoreConfig {
     pub credentials: Option<(String, String)>,
     /// Bucket in the path rather than in the host name: needed by most servers but AWS.
     pub force_path_style: bool,
+    /// How the server encrypts what it keeps.
+    pub encryption: Encryption,
     /// Limits.
     pub timeouts: Timeouts,
+}
+
+/// What is asked of the server for each object that is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Encryption {
+    /// Whatever the bucket does by itself.
+    #[default]
+    AsBucket,
+    /// With keys of the server's own (SSE-S3).
+    Aes256,
+    /// With a key of its key service (SSE-KMS): this one, or the bucket's.
+    Kms(Option<String>),
+}
+
+impl Encryption {
+    /// The word for the request.
+    pub(super) fn algorithm(&self) -> Option<ServerSideEncryption> {
+        match self {
+            Self::AsBucket => None,
+            Self::Aes256 => Some(ServerSideEncryption::Aes256),
+            Self::Kms(_) => Some(ServerSideEncryption::AwsKms),
+        }
+    }
+
+    /// The key for the request.
+    pub(super) fn key(&self) -> Option<String> {
+        match self {
+            Self::Kms(key) => key.clone(),
+            Self::AsBucket | Self::Aes256 => None,
+        }
+    }
 }
 
 impl std::fmt::Debug for StoreConfig {

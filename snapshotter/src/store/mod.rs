@@ -9,6 +9,8 @@ mod list;
 mod observer;
 mod read;
 #[cfg(test)]
+mod scripted_tests;
+#[cfg(test)]
 mod tests;
 mod write;
 
@@ -24,7 +26,7 @@ use aws_sdk_s3::config::{
     SharedCredentialsProvider, StalledStreamProtectionConfig,
 };
 
-pub use config::{StoreConfig, Timeouts};
+pub use config::{Encryption, StoreConfig, Timeouts};
 pub use error::StoreError;
 pub use list::ObjectInfo;
 use observer::Failure;
@@ -43,6 +45,7 @@ struct Inner {
     client: Client,
     bucket: String,
     prefix: String,
+    encryption: Encryption,
     timeouts: Timeouts,
 }
 
@@ -65,6 +68,7 @@ impl Store {
             region,
             credentials,
             force_path_style,
+            encryption,
             timeouts,
         } = config;
         let mut builder = match credentials {
@@ -111,6 +115,7 @@ impl Store {
                 client,
                 bucket,
                 prefix,
+                encryption,
                 timeouts,
             }),
             observer: None,

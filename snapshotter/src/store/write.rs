@@ -72,7 +72,11 @@ impl Store {
             return Ok(len);
         }
         let started = self.inner.client.create_multipart_upload();
-        let started = Box::pin(started.bucket(&self.inner.bucket).key(self.full_key(key)).send());
+        let started = started.bucket(&self.inner.bucket).key(self.full_key(key));
+        let started = started
+            .set_server_side_encryption(self.inner.encryption.algorithm())
+            .set_ssekms_key_id(self.inner.encryption.key());
+        let started = Box::pin(started.send());
         let started = self
             .bounded("put", key, 0, started)
             .await?
@@ -149,6 +153,8 @@ impl Store {
             .bucket(&self.inner.bucket)
             .key(self.full_key(key))
             .set_if_none_match(if_absent.then(|| "*".to_owned()))
+            .set_server_side_encryption(self.inner.encryption.algorithm())
+            .set_ssekms_key_id(self.inner.encryption.key())
             .body(ByteStream::from(bytes))
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));

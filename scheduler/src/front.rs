@@ -1,0 +1,57 @@
+//! What answers requests: the API once this scheduler leads, and before that the word that it stands by.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use parking_lot::RwLock;
+use rekindle_wire::headers::STANDBY;
+use rekindle_wire::{ApiError, ErrorCode};
+use tower::ServiceExt as _;
+
+/// The choice between the two.
+#[derive(Debug, Default)]
+pub(crate) struct Front {
+    api: RwLock<Option<Router>>,
+    leader: RwLock<Option<String>>,
+}
+
+impl Front {
+    /// From here on requests are served.
+    pub(crate) fn lead(&self, api: Router) {
+        *self.api.write() = Some(api);
+    }
+
+    /// Another leads, who is reached there.
+    pub(crate) fn stand_by(&self, leader: &str) {
+        *self.leader.write() = Some(leader.to_owned());
+    }
+
+    fn refuse(&self, path: &str) -> Response {
+        if path == "/healthz" {
+            return "stands by".into_response();
+        }
+        let leader = self.leader.read().clone();
+        let leads = leader.map_or_else(|| "nobody leads yet".to_owned(), |address| format!("{address} leads"));
+        let error = ApiError::new(ErrorCode::Unavailable, format!("this scheduler stands by: {leads}"));
+        let mut answer = error.into_response();
+        answer
+            .headers_mut()
+            .insert(STANDBY, http::HeaderValue::from_static("1"));
+        answer
+    }
+}
+
+/// All paths.
+pub(crate) fn router(front: Arc<Front>) -> Router {
+    Router::new().fallback(answer).with_state(front)
+}
+
+async fn answer(State(front): State<Arc<Front>>, request: Request) -> Response {
+    let api = front.api.read().clone();
+    match api {
+        Some(api) => api.oneshot(request).await.into_response(),
+        None => front.refuse(request.uri().path()),
+    }
+}

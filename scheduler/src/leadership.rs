@@ -1,0 +1,114 @@
+//! One of the schedulers that share a database leads; the others stand by.
+//!
+//! ```text
+//! stands by ──the row is free, or its holder was silent for HOLD──> leads ──could not renew for GIVE_UP──> the process ends
+//! ```
+//!
+//! A leader gives up on its own clock before another may take over by the database's: there are never two. What the old one had under way
+//! dies with its process, so that it cannot write into what is another's. The new one begins as after a restart: workers and gateways tell it
+//! what there is.
+
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use crate::front::Front;
+use crate::store::{Led, Store};
+
+/// How long the lead lasts unless it is renewed.
+const HOLD: Duration = Duration::from_secs(4);
+/// How often it is renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// After how long without a renewal it is given up.
+const GIVE_UP: Duration = Duration::from_millis(3_000);
+/// How often who stands by asks for it.
+const TRY_EVERY: Duration = Duration::from_millis(400);
+
+/// A candidate.
+#[derive(Debug)]
+pub(crate) struct Leadership {
+    store: Store,
+    holder: String,
+    address: String,
+}
+
+impl Leadership {
+    pub(crate) fn new(store: Store, address: &str) -> Self {
+        Self {
+            store,
+            holder: Uuid::new_v4().simple().to_string(),
+            address: address.to_owned(),
+        }
+    }
+
+    async fn ask(&self) -> Result<Led, crate::store::StoreError> {
+        let hold_ms = i64::try_from(HOLD.as_millis()).unwrap_or(i64::MAX);
+        self.store.lead(&self.holder, &self.address, hold_ms).await
+    }
+
+    /// Stands by until it leads, and lets `front` say who does meanwhile.
+    pub(crate) async fn win(&self, front: &Front) {
+        let mut leader = None;
+        loop {
+            match self.ask().await {
+                Ok(Led::Own { term }) => {
+                    tracing::info!(term, "this scheduler leads");
+                    return;
+                }
+                Ok(Led::By { address }) => {
+                    if leader.as_ref() != Some(&address) {
+                        tracing::info!(leader = address, "this scheduler stands by");
+                    }
+                    front.stand_by(&address);
+                    leader = Some(address);
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "who leads cannot be told");
+                }
+            }
+            tokio::time::sleep(TRY_EVERY).await;
+        }
+    }
+
+    /// Renews the lead for as long as that is possible. Returns when it is lost; never where the database is not shared.
+    pub(crate) async fn keep(&self) {
+        if !self.store.is_shared() {
+            std::future::pending::<()>().await;
+        }
+        let mut renewed = Instant::now();
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            let asked = Instant::now();
+            let left = GIVE_UP.saturating_sub(renewed.elapsed());
+            match tokio::time::timeout(left, self.ask()).await {
+                Ok(Ok(Led::Own { .. })) => renewed = asked,
+                Ok(Ok(Led::By { address })) => {
+                    tracing::error!(leader = address, "another scheduler leads");
+                    return;
+                }
+                Ok(Err(error)) if renewed.elapsed() < GIVE_UP => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the lead could not be renewed; trying again"
+                    );
+                }
+                Ok(Err(_)) | Err(_) => {
+                    tracing::error!("the lead could not be renewed in time");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Another may lead at once.
+    pub(crate) async fn step_down(&self) {
+        if self.store.is_shared()
+            && let Err(error) = self.store.step_down(&self.holder).await
+        {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "the lead could not be given back"
+            );
+        }
+    }
+}

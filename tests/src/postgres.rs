@@ -1,0 +1,178 @@
+//! A PostgreSQL server of the tests' own: its files in a temporary directory, on a free port, run by nobody. It ends with its
+//! owner, even if that is killed, as it hears by the end of a pipe. Also part of the scheduler's unit tests.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// The superuser's name; loopback is trusted.
+const USER: &str = "rekindle";
+
+/// Ends and removes the server when its input ends.
+const KEEPER: &str = r#"
+"$@" > "$DIR/log" 2>&1 &
+cat > /dev/null
+kill -INT $!
+wait
+rm -rf "$DIR"
+"#;
+
+/// A server.
+pub struct Postgres {
+    address: Ipv4Addr,
+    port: u16,
+    databases: AtomicU32,
+    keeper: Child,
+    _alive: ChildStdin,
+}
+
+impl Postgres {
+    /// Starts one on loopback.
+    pub fn start() -> Option<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts one on this address. `None` where PostgreSQL is not installed: scripts/install-postgres.sh does that. With REKINDLE_REQUIRE_ALL=1 that is
+    /// a failure.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_at(address: Ipv4Addr) -> Option<Self> {
+        let Some(programs) = programs() else {
+            let required = std::env::var_os("REKINDLE_REQUIRE_ALL").is_some_and(|v| v == "1");
+            assert!(!required, "PostgreSQL is required: run scripts/install-postgres.sh");
+            eprintln!("skipped: PostgreSQL is not installed (scripts/install-postgres.sh)");
+            return None;
+        };
+        let dir = tempfile::Builder::new().prefix("rkpg").tempdir().unwrap().keep();
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(&dir, Some(65_534), Some(65_534)).unwrap();
+        }
+        // It refuses to be run by root.
+        let as_nobody = |program: &Path| {
+            let prefix: &[&str] = match is_root {
+                true => &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"],
+                false => &["env"],
+            };
+            let mut words: Vec<String> = prefix.iter().map(ToString::to_string).collect();
+            words.push(program.display().to_string());
+            words
+        };
+        let data = dir.join("data");
+        let made = as_nobody(&programs.join("initdb"));
+        let output = Command::new(&made[0])
+            .args(&made[1..])
+            .args([
+                "--no-sync",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                &format!("--username={USER}"),
+                "-D",
+            ])
+            .arg(&data)
+            .current_dir("/")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut hosts = std::fs::OpenOptions::new()
+            .append(true)
+            .open(data.join("pg_hba.conf"))
+            .unwrap();
+        writeln!(hosts, "host all all all trust").unwrap();
+        let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port();
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEPER, "sh"])
+            .args(as_nobody(&programs.join("postgres")))
+            .arg("-D")
+            .arg(&data)
+            .args([
+                "-p",
+                &port.to_string(),
+                "-h",
+                &address.to_string(),
+                "-k",
+                "",
+                "-c",
+                "max_connections=200",
+            ])
+            .env("DIR", &dir)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            // Whoever reads the tests' output shall not wait for its end.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let alive = keeper.stdin.take().unwrap();
+        let end = Instant::now() + READY_LIMIT;
+        let server = Self {
+            address,
+            port,
+            databases: AtomicU32::new(0),
+            keeper,
+            _alive: alive,
+        };
+        while !server.answers(&programs) {
+            let mut log = String::new();
+            if Instant::now() > end {
+                drop(std::fs::File::open(dir.join("log")).and_then(|mut f| f.read_to_string(&mut log)));
+                panic!("PostgreSQL does not start: {log}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(server)
+    }
+
+    fn answers(&self, programs: &Path) -> bool {
+        TcpStream::connect((self.address, self.port)).is_ok()
+            && Command::new(programs.join("pg_isready"))
+                .args(["-q", "-h", &self.address.to_string(), "-p", &self.port.to_string()])
+                .status()
+                .is_ok_and(|s| s.success())
+    }
+
+    /// The address of a new, empty database.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn database(&self) -> String {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let server = format!("postgres://{USER}@{}:{}", self.address, self.port);
+        let output = Command::new(programs().unwrap().join("psql"))
+            .args([
+                "-q",
+                "-d",
+                &format!("{server}/postgres"),
+                "-c",
+                &format!("CREATE DATABASE {name}"),
+            ])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        format!("{server}/{name}")
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // Closing the pipe asks it to end; `_alive` is dropped after this, so the keeper is not waited for.
+        let _ended = self.keeper.try_wait();
+    }
+}
+
+/// Where the newest version's programs are.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    let mut found: Vec<(u32, PathBuf)> = versions
+        .filter_map(|v| Some((v.file_name().to_str()?.parse().ok()?, v.path().join("bin"))))
+        .filter(|(_, bin)| bin.join("initdb").exists())
+        .collect();
+    found.sort();
+    found.pop().map(|(_, bin)| bin)
+}

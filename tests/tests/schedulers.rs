@@ -1,0 +1,127 @@
+//! Two schedulers on one PostgreSQL: when the one that leads is killed under load, the other takes over within seconds, and nothing that was
+//! accepted is lost.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::postgres::Postgres;
+use rekindle_e2e::s3::ObjectStore;
+use rekindle_e2e::{Cluster, Folder, hub, until};
+
+const LIMIT: Duration = Duration::from_secs(90);
+const CODE: &str = "count = 0\ndef handler(event, context):\n    global count\n    count += 1\n    return count\n";
+
+/// What `curl` prints of these arguments; nothing when there is no answer.
+fn curl(args: &[&str]) -> String {
+    let output = Command::new("curl")
+        .args(["-s", "-m", "30"])
+        .args(args)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Which scheduler leads, if one does.
+fn leader(cluster: &Cluster) -> Option<u8> {
+    let leads = |n: &u8| {
+        let url = format!("http://{}/readyz", cluster.address(Role::Scheduler.nth(*n)));
+        curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]) == "200"
+    };
+    (0..2).find(leads)
+}
+
+fn names(cluster: &Cluster) -> BTreeSet<String> {
+    cluster.functions().iter().map(|f| f.name.to_string()).collect()
+}
+
+#[test]
+fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
+    hub::enter();
+    let Some(database) = Postgres::start_at(hub::ADDRESS) else {
+        return;
+    };
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let size = Size {
+        schedulers: 2,
+        gateways: 2,
+        env: vec![(Role::Scheduler, "FN_DATABASE".into(), database.database())],
+        ..Size::default()
+    };
+    let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    cluster.deploy(&Folder::python("busy", "max_instances = 3", CODE));
+    cluster.deploy(&Folder::python("calm", "idle = \"1s\"", CODE));
+    for round in 0..2 {
+        let first = until("one leads", LIMIT, || leader(&cluster));
+        let before = names(&cluster);
+        let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
+        let (refused, accepted) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let urls = [cluster.gateway(0).url(), cluster.gateway(1).url()];
+        thread::scope(|s| {
+            for url in &urls {
+                let (stop, answered, refused, accepted) = (&stop, &answered, &refused, &accepted);
+                s.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let status = curl(&[
+                            "-o",
+                            "/dev/null",
+                            "-w",
+                            "%{http_code}",
+                            &format!("{url}/function/busy/"),
+                        ]);
+                        match status.as_str() {
+                            "200" => drop(answered.fetch_add(1, Ordering::Relaxed)),
+                            other => refused.lock().unwrap().push(other.to_owned()),
+                        }
+                        let later = ["-o", "/dev/null", "-w", "%{http_code} %header{location}", "-d", "1"];
+                        let told = curl(&[&later[..], &[&format!("{url}/async-function/busy/")]].concat());
+                        accepted
+                            .lock()
+                            .unwrap()
+                            .extend(told.strip_prefix("202 ").map(str::to_owned));
+                    }
+                });
+            }
+            until("load", LIMIT, || (answered.load(Ordering::Relaxed) >= 20).then_some(()));
+            let killed = Instant::now();
+            cluster.kill9(Role::Scheduler.nth(first));
+            let second = until("another leads", LIMIT, || leader(&cluster));
+            eprintln!("round {round}: another led after {:?}", killed.elapsed());
+            assert_ne!(first, second);
+            let then = answered.load(Ordering::Relaxed);
+            until("load goes on", LIMIT, || {
+                (answered.load(Ordering::Relaxed) >= then + 20).then_some(())
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(
+            refused.into_inner().unwrap(),
+            Vec::<String>::new(),
+            "round {round}: requests failed"
+        );
+        assert_eq!(names(&cluster), before);
+        for path in accepted.into_inner().unwrap() {
+            until(&format!("the result at {path}"), LIMIT, || {
+                let answer = cluster.request("GET", &format!("{path}?wait=20")).try_send().ok()?;
+                (answer.header("x-fn-async-state") == "done").then_some(())
+            });
+        }
+        // Placements, deploys and the database are the new one's.
+        cluster.until_gone("calm", LIMIT);
+        assert_eq!(cluster.get("calm", "/").ok().start(), "restored");
+        cluster.deploy(&Folder::python(&format!("later-{round}"), "", CODE));
+        cluster.restart(Role::Scheduler.nth(first));
+        assert_eq!(leader(&cluster), Some(1 - first), "who comes back stands by");
+    }
+    // In good order the lead is handed over at once.
+    let first = leader(&cluster).unwrap();
+    cluster.stop(Role::Scheduler.nth(first));
+    until("the other leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
+    cluster.get("busy", "/").ok();
+}
