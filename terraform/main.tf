@@ -27,7 +27,6 @@ locals {
       role == "scheduler" ? {
         DATABASE_HOST   = module.database.address
         DATABASE_SECRET = module.secrets.arns["database-password"]
-        SCHEDULERS      = var.schedulers.count
         RUNTIMES_KEY    = var.runtimes.key
         RUNTIMES_SHA256 = var.runtimes.sha256
       } : {},

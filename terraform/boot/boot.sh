@@ -76,19 +76,13 @@ gateway)
     ;;
 scheduler)
     setting FN_LISTEN 0.0.0.0:8081
-    if fn scheduler --help | grep -q -e '--database'; then
-        password=$(retry secret "$DATABASE_SECRET")
-        curl -fsS -o /etc/rekindle/database-ca.pem "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
-        chmod 644 /etc/rekindle/database-ca.pem
-        # In the environment, not on the command line, which every process sees.
-        setting FN_DATABASE "postgres://rekindle:$password@$DATABASE_HOST:5432/rekindle?sslmode=verify-full&sslrootcert=/etc/rekindle/database-ca.pem"
-        # One leads, and a scheduler that stands by names it.
-        setting FN_OPTIONS "--advertise $address:8081"
-    elif [ "$SCHEDULERS" = 1 ]; then
-        say "this release's scheduler keeps its state on this machine's disk: it is lost with the machine"
-    else
-        fail "this release's schedulers keep their state on their own disks: take one scheduler, or a release whose 'fn scheduler' has --database"
-    fi
+    password=$(retry secret "$DATABASE_SECRET")
+    retry curl -fsS -o /etc/rekindle/database-ca.pem "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
+    chmod 644 /etc/rekindle/database-ca.pem
+    # In the environment, not on the command line, which every process sees.
+    setting FN_DATABASE "postgres://rekindle:$password@$DATABASE_HOST:5432/rekindle?sslmode=verify-full&sslrootcert=/etc/rekindle/database-ca.pem"
+    # One leads, and a scheduler that stands by names it.
+    setting FN_OPTIONS "--advertise $address:8081"
     if [ -n "$RUNTIMES_KEY" ]; then
         fetch "$RUNTIMES_KEY" "$RUNTIMES_SHA256"
         retry fn runtimes import --cache /usr/share/rekindle --s3-endpoint "https://s3.$REGION.amazonaws.com" --s3-bucket "$BUCKET"

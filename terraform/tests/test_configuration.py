@@ -277,8 +277,8 @@ class Boot(unittest.TestCase):
         units = "".join(p.read_text() for p in (REPOSITORY / "packaging/systemd").glob("*"))
         for name in re.findall(r"setting ([A-Z_0-9]+) ", (ROOT / "boot/boot.sh").read_text()):
             with self.subTest(name):
-                # What the AWS client and OpenTelemetry's exporters read themselves; and what boot.sh makes sure of.
-                standard = name.startswith(("AWS_", "OTEL_")) or name == "FN_DATABASE"
+                # What the AWS client and OpenTelemetry's exporters read themselves.
+                standard = name.startswith(("AWS_", "OTEL_"))
                 self.assertTrue(standard or name in units or f'"{name}"' in sources, f"nobody reads {name}")
 
     def test_the_commands_it_calls_are_packaged(self):
