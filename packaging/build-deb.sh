@@ -71,7 +71,7 @@ manual() {
     echo .SH DESCRIPTION
     verbatim --help
     local command
-    for command in $("$bin/fn" --help | awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on { print $1 }'); do
+    for command in $("$bin/fn" --help | awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on && /^  [a-z]/ { print $1 }'); do
         [ "$command" = help ] && continue
         printf '.SH FN %s\n' "${command^^}"
         verbatim "$command" --help
