@@ -26,6 +26,7 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
             let (log, script) = (log.clone(), script.clone());
             tokio::spawn(async move {
                 while let Some(head) = request(&mut socket).await {
+                    let completes = head.starts_with("post") && head.contains("uploadid=");
                     let at = {
                         let mut log = log.lock();
                         log.push(head);
@@ -37,8 +38,12 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
                             format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len())
                         }
                         None => {
-                            let body =
-                                "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+                            let body = match completes {
+                                true => "<CompleteMultipartUploadResult/>",
+                                false => {
+                                    "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+                                }
+                            };
                             format!(
                                 "HTTP/1.1 200 OK\r\netag: \"e\"\r\ncontent-length: {}\r\n\r\n{body}",
                                 body.len()
