@@ -24,6 +24,10 @@ pub(super) struct Options {
     pub(super) log_file: Option<String>,
     #[prost(bool, optional, tag = "12")]
     pub(super) notify_scripts: Option<bool>,
+    #[prost(string, optional, tag = "14")]
+    pub(super) parent_img: Option<String>,
+    #[prost(bool, optional, tag = "15")]
+    pub(super) track_mem: Option<bool>,
     #[prost(bool, optional, tag = "18")]
     pub(super) link_remap: Option<bool>,
     #[prost(message, repeated, tag = "27")]
@@ -32,6 +36,8 @@ pub(super) struct Options {
     pub(super) manage_cgroups_mode: Option<i32>,
     #[prost(uint32, optional, tag = "35")]
     pub(super) ghost_limit: Option<u32>,
+    #[prost(string, repeated, tag = "37")]
+    pub(super) external: Vec<String>,
     #[prost(uint32, optional, tag = "45")]
     pub(super) timeout: Option<u32>,
     #[prost(bool, optional, tag = "48")]
@@ -42,6 +48,8 @@ pub(super) struct Options {
     pub(super) network_lock: Option<i32>,
     #[prost(string, optional, tag = "68")]
     pub(super) images_dir: Option<String>,
+    #[prost(bool, optional, tag = "69")]
+    pub(super) leave_stopped: Option<bool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]

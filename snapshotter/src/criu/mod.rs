@@ -4,7 +4,9 @@
 mod messages;
 mod session;
 
-pub use session::{CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, own_descriptor};
+pub use session::{
+    AfterDump, CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, external_file, own_descriptor,
+};
 
 /// The name of the socket, in its working directory, at which `criu restore --lazy-pages` looks for a pager.
 pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";

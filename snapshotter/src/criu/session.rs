@@ -73,6 +73,15 @@ pub struct InheritFd {
     pub fd: i32,
 }
 
+/// What becomes of processes that were dumped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterDump {
+    /// They go on.
+    Run,
+    /// They stand still, as after `SIGSTOP`.
+    Stop,
+}
+
 /// A checkpoint to take.
 #[derive(Debug, Clone)]
 pub struct DumpOrder {
@@ -80,8 +89,13 @@ pub struct DumpOrder {
     pub images_dir: String,
     /// The root of the process tree, in CRIU's pid namespace.
     pub pid: i32,
-    /// Whether the processes go on afterwards.
-    pub leave_running: bool,
+    /// What becomes of the processes.
+    pub after: AfterDump,
+    /// Files that are not to be looked for by their path, by [`external_file`].
+    pub external: Vec<String>,
+    /// A directory below the image directory that is taken to have the content of every page that is not marked as changed since:
+    /// the dump then only says which pages there are. See [`parent_images`](crate::images::parent_images).
+    pub parent: Option<String>,
     /// 0 to 4.
     pub log_level: i32,
     /// How long it may take.
@@ -130,7 +144,11 @@ impl Session {
     ) -> Result<(), CriuError> {
         let options = Options {
             pid: Some(order.pid),
-            leave_running: Some(order.leave_running),
+            leave_running: Some(order.after == AfterDump::Run),
+            leave_stopped: Some(order.after == AfterDump::Stop),
+            external: order.external.clone(),
+            track_mem: Some(order.parent.is_some()),
+            parent_img: order.parent.clone(),
             ..common(order.images_dir.clone(), order.log_level, DUMP_LOG, order.limit)
         };
         self.converse("dump", Kind::Dump, options, order.limit, at).map(drop)
@@ -270,6 +288,11 @@ impl Session {
         }
         Response::decode(&buffer[..length]).map_err(CriuError::Malformed)
     }
+}
+
+/// How CRIU is told of an open file that it shall not look for by its path: by the mount it is on and its inode.
+pub fn external_file(mount: u64, inode: u64) -> String {
+    format!("file[{mount:x}:{inode:x}]")
 }
 
 /// The path of a descriptor of the CRIU process itself: of a directory that lies outside the sandbox's mount namespace.

@@ -51,6 +51,20 @@ struct Owner {
     pid: u32,
 }
 
+/// The regular file at `path`, opened to read.
+fn regular_file(id: u32, path: &str) -> FileEntry {
+    let regular = RegularFile {
+        id,
+        name: path.as_bytes().to_vec(),
+        ..RegularFile::default()
+    };
+    FileEntry {
+        kind: TYPE_REGULAR,
+        id,
+        regular: Some(regular),
+    }
+}
+
 /// A files image that entries can be added to.
 pub(super) struct FilesImage<'a> {
     messages: Vec<&'a [u8]>,
@@ -90,18 +104,31 @@ impl<'a> FilesImage<'a> {
     pub(super) fn add(&mut self, path: &str) -> Option<u32> {
         let id = self.last_id.checked_add(1)?;
         self.last_id = id;
-        let regular = RegularFile {
-            id,
-            name: path.as_bytes().to_vec(),
-            ..RegularFile::default()
-        };
-        let entry = FileEntry {
-            kind: TYPE_REGULAR,
-            id,
-            regular: Some(regular),
-        };
-        self.added.push(entry.encode_to_vec());
+        self.added.push(regular_file(id, path).encode_to_vec());
         Some(id)
+    }
+
+    /// Which file has this name.
+    pub(super) fn id_of(&self, name: &str) -> Option<u32> {
+        let mut all = self.names.iter();
+        all.find_map(|(id, known)| (known == name.as_bytes()).then_some(*id))
+    }
+
+    /// The image, with regular file `id` opened by another path.
+    pub(super) fn encode_placed(&self, paths: &HashMap<u32, &str>) -> Result<Vec<u8>, ImageError> {
+        let mut messages = Vec::with_capacity(self.messages.len());
+        for (entry, message) in self.messages.iter().enumerate() {
+            let file = FileEntry::decode(*message).map_err(|cause| ImageError::Message {
+                kind: KIND,
+                entry,
+                cause,
+            })?;
+            let placed = paths
+                .get(&file.id)
+                .map(|path| regular_file(file.id, path).encode_to_vec());
+            messages.push(placed.unwrap_or_else(|| message.to_vec()));
+        }
+        Ok(framing::image(FILES_MAGIC, messages.iter().map(Vec::as_slice)))
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

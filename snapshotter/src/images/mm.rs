@@ -94,8 +94,11 @@ const STATUS_REGULAR: u32 = 1 << 0;
 pub(super) const STATUS_HEAP: u32 = 1 << 5;
 pub(super) const STATUS_FILE_PRIVATE: u32 = 1 << 6;
 const STATUS_ANON_PRIVATE: u32 = 1 << 9;
+/// vsyscall, vdso and vvar.
+const STATUS_KERNEL: u32 = 1 << 2 | 1 << 3 | 1 << 12;
 /// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one: it overlaps the mapping it is in.
 const STATUS_GUARD: u32 = 1 << 16;
+const MAP_PRIVATE: u32 = 0x2;
 const MAP_ANONYMOUS: u32 = 0x20;
 const PROT_EXEC: u32 = 4;
 pub(super) const MAP_GROWSDOWN: u32 = 0x100;
@@ -200,6 +203,13 @@ impl MmImage {
 
     fn is_guarded(&self, vma: &VmaEntry) -> bool {
         self.guards.iter().any(|g| g.start < vma.end && vma.start < g.end)
+    }
+
+    /// Whether CRIU can leave the pages of mapping `at` to a pager: its own rule.
+    pub(super) fn can_be_lazy(&self, at: usize) -> bool {
+        let vma = &self.vmas[at];
+        let private = MAP_ANONYMOUS | MAP_PRIVATE;
+        vma.flags & private == private && vma.flags & (MAP_LOCKED | MAP_HUGETLB) == 0 && vma.status & STATUS_KERNEL == 0
     }
 
     /// What mapping `at` is, if it is an ordinary private mapping of a file.

@@ -16,6 +16,7 @@ mod stored;
 mod template;
 #[cfg(test)]
 pub(crate) mod testing;
+mod travel;
 mod wire;
 
 pub use self::core::rseq_area;
@@ -29,6 +30,8 @@ pub use stored::{BLOCK_BYTES_MAX, Blocks, PE_PAYLOAD_ALIGNED, StoredPagemap, Sto
 pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,
 };
+
+pub use travel::{Travelling, WrittenRun, parent_images, place_external, travelling};
 
 /// Why bytes are not the image they should be.
 #[derive(Debug, thiserror::Error)]

@@ -42,6 +42,24 @@ struct EntryMessage {
     nr_pages: Option<u64>,
 }
 
+/// A pagemap image of these runs, first page and count each, all with these flags.
+pub(super) fn encode_runs(pages_id: u32, flags: u32, runs: impl Iterator<Item = (PageIndex, u64)>) -> Vec<u8> {
+    let entries = runs.map(|(first, pages)| {
+        let entry = EntryMessage {
+            vaddr: first.address(),
+            compat_nr_pages: 0,
+            in_parent: None,
+            flags: Some(flags),
+            nr_pages: Some(pages),
+        };
+        entry.encode_to_vec()
+    });
+    let messages: Vec<_> = std::iter::once(HeadMessage { pages_id }.encode_to_vec())
+        .chain(entries)
+        .collect();
+    framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice))
+}
+
 /// Fields of an entry's message.
 pub(super) const FIELD_ADDRESS: u64 = 1;
 pub(super) const FIELD_PAGES: u64 = 5;
