@@ -134,6 +134,7 @@ impl Case {
                 backed: Vec::new(),
             },
             record: false,
+            maps: std::collections::HashMap::new(),
             handshake_limit: LIMIT,
             on_lost: Box::new(|lost| {
                 eprintln!("rekindle-bench: {lost}");

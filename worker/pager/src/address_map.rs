@@ -43,6 +43,23 @@ impl AddressMap {
         Self { spans, backed }
     }
 
+    /// Where it differs from a map in which every page is the snapshot's of the same number: by address, the pages and what the
+    /// first of them holds.
+    pub fn pieces(&self) -> impl Iterator<Item = (Range<u64>, Origin)> {
+        let all = self.spans.iter();
+        all.map(|(start, (end, _))| (*start..*end, self.origin(*start)))
+    }
+
+    /// The first of these pages holds `origin`, and those behind it what follows.
+    pub fn set(&mut self, pages: Range<u64>, origin: Origin) {
+        let span = match origin {
+            Origin::Zero => Span::Zero,
+            Origin::Snapshot(source) => Span::Shifted(source.wrapping_sub(pages.start)),
+            Origin::File(source) => Span::File(source.wrapping_sub(pages.start)),
+        };
+        self.put(pages.start, pages.end, span);
+    }
+
     /// What page `page` holds.
     pub fn origin(&self, page: u64) -> Origin {
         match self.span_at(page) {
@@ -234,6 +251,11 @@ mod tests {
                     prop_assert_eq!(map.origin(page as u64), *origin);
                 }
             }
+            let mut again = AddressMap::new(BACKED.into());
+            for (pages, origin) in map.pieces() {
+                again.set(pages, origin);
+            }
+            prop_assert_eq!(&again.spans, &map.spans);
             for page in 0..PAGES {
                 let run = map.run(page, PAGES - page);
                 prop_assert!(run >= 1);

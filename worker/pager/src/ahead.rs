@@ -6,6 +6,7 @@ use crate::PAGE;
 use crate::address_map::Origin;
 use crate::fill::ZEROS;
 use crate::memory::Filled;
+use crate::pager::{FilledBehind, PageRange};
 use crate::pin::pin;
 use crate::source::{Held, PageRef};
 use crate::thread::Thread;
@@ -120,18 +121,21 @@ impl Thread {
         let mut done = 0;
         while done < count {
             let page = first.page + done;
-            // Only what still lies where it lay: the processes have not run yet.
-            let untouched = memory.map.origin(page) == Origin::Snapshot(page);
             let pin = pin();
-            let outcome = match self.source.held(PageRef { pid: first.pid, page }, &pin) {
-                Held::Mapped(bytes) if untouched => memory.let_in(page, (bytes.len() as u64 / PAGE).min(count - done)),
-                Held::Bytes(bytes) if untouched => {
-                    let length = bytes.len().min(((count - done) * PAGE) as usize);
-                    memory.copy(page, &bytes[..length])
+            // What a mapped page shows is for the mapping to say: it moves with it.
+            let outcome = match memory.map.origin(page) {
+                Origin::Snapshot(source) => {
+                    let run = memory.map.run(page, count - done);
+                    let source = PageRef { page: source, ..first };
+                    match self.source.held(source, &pin) {
+                        Held::Mapped(bytes) => memory.let_in(page, (bytes.len() as u64 / PAGE).min(run)),
+                        Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
+                        // Fresh memory is touched to be written.
+                        Held::Zero => memory.copy(page, &ZEROS),
+                        Held::Absent => Filled::Unmapped,
+                    }
                 }
-                // Fresh memory is touched to be written.
-                Held::Zero if untouched => memory.copy(page, &ZEROS),
-                _ => Filled::Unmapped,
+                Origin::Zero | Origin::File(_) => Filled::Unmapped,
             };
             done += match outcome {
                 Filled::Pages(n) => {
@@ -144,4 +148,50 @@ impl Thread {
         }
         filled
     }
+
+    /// Copies pages to where they belong while the process runs: those that still hold the source's page `origin` and what
+    /// follows it.
+    pub(crate) fn fill_behind(&self, pages: PageRange, origin: u64) -> FilledBehind {
+        let mut done = FilledBehind::default();
+        let Some(memory) = self.memories.iter().find(|m| m.pid == pages.first.pid) else {
+            return done;
+        };
+        let mut at = 0;
+        while at < pages.pages {
+            let (page, source) = (pages.first.page + at, origin + at);
+            let run = memory.map.run(page, pages.pages - at);
+            if memory.map.origin(page) != Origin::Snapshot(source) {
+                at += run;
+                continue;
+            }
+            let pin = pin();
+            let wanted = PageRef {
+                pid: memory.pid,
+                page: source,
+            };
+            let filled = match self.source.held(wanted, &pin) {
+                Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
+                _ => Filled::Changing,
+            };
+            at += match filled {
+                Filled::Pages(n) => {
+                    done.filled += n;
+                    n
+                }
+                Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => 1,
+                // A fault brings it, or the next attempt.
+                Filled::Changing | Filled::NotInFile | Filled::NoMemory | Filled::Refused(_) => {
+                    done.left += 1;
+                    1
+                }
+            };
+        }
+        self.reach.stats.prefetched.fetch_add(done.filled, Ordering::Relaxed);
+        done
+    }
+}
+
+/// At most so many of these pages.
+fn whole(bytes: &[u8], pages: u64) -> &[u8] {
+    &bytes[..bytes.len().min((pages * PAGE) as usize)]
 }

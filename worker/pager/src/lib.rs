@@ -33,7 +33,7 @@ mod thread;
 mod waiting;
 
 pub use latency::Latency;
-pub use pager::{Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Stats};
+pub use pager::{FilledBehind, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Stats};
 pub use pin::{Pin, pin, unpinned};
 pub use source::{Held, PageRef, PageSource, SourceError};
 

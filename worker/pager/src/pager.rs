@@ -1,6 +1,6 @@
 //! The handle to an instance's pager.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::os::unix::net::UnixListener;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
+use crate::address_map::AddressMap;
 use crate::latency::Latency;
 use crate::source::{PageRef, PageSource};
 use crate::thread::Thread;
@@ -27,6 +28,8 @@ pub struct PagerConfig {
     pub source: Arc<dyn PageSource>,
     /// How the memory is laid out.
     pub layout: Layout,
+    /// What the addresses of a process belong to, where its memory is not as the snapshot's was; by process id.
+    pub maps: HashMap<i32, AddressMap>,
     /// Whether the pages that are touched are recorded, in the order of their faults. Until [`Pager::take_working_set`] nothing is then
     /// let in but what is touched, so that the record has it all.
     pub record: bool,
@@ -60,7 +63,7 @@ pub struct Layout {
 
 impl Layout {
     /// Page numbers in `backed` of one process.
-    pub(crate) fn backed_of(&self, pid: i32) -> Arc<[Range<u64>]> {
+    pub fn backed_of(&self, pid: i32) -> Arc<[Range<u64>]> {
         let of = self.backed.iter().filter(|b| b.first.pid == pid);
         of.map(|b| b.first.page..b.first.page + b.pages).collect()
     }
@@ -90,6 +93,18 @@ pub enum PagerError {
     /// Memory cannot be watched for faults; the processes must not run.
     #[error("{0}")]
     Register(String),
+    /// Processes were made since the restore that share the snapshot's memory.
+    #[error("it has {0} processes that it made since it was restored")]
+    Forked(usize),
+}
+
+/// What became of pages that were to be filled while the processes run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FilledBehind {
+    /// How many were filled now.
+    pub filled: u64,
+    /// How many could not be filled yet.
+    pub left: u64,
 }
 
 /// What a pager has done, in pages and events.
@@ -129,6 +144,10 @@ pub struct Marks {
 pub(crate) enum Command {
     /// Registers what the layout says, then fills these pages.
     Prepare(Arc<[PageRef]>, SyncSender<Result<u64, String>>),
+    /// Fills these pages, consecutive ones of a process by address, if they still hold what `origin` says.
+    Fill(PageRange, u64, SyncSender<FilledBehind>),
+    /// Tells what the addresses of all processes belong to.
+    Report(SyncSender<Result<Vec<(i32, AddressMap)>, usize>>),
     Stop,
 }
 
@@ -173,6 +192,7 @@ impl Pager {
         let worker = Thread::new(
             config.source,
             config.layout,
+            config.maps,
             Reach {
                 stats: Arc::clone(&stats),
                 record: Arc::clone(&record),
@@ -215,6 +235,29 @@ impl Pager {
         self.tell(Command::Prepare(pages, done))?;
         let answer = answer.recv_timeout(limit).map_err(|_| PagerError::Ended)?;
         answer.map_err(PagerError::Register)
+    }
+
+    /// Fills pages while the processes run, from what the source holds: `pages`, by address, as far as the first still holds the
+    /// source's page `origin` and those behind it what follows. Blocks until done, at most `limit`.
+    ///
+    /// # Errors
+    /// When the pager has ended or does not answer in time.
+    pub fn fill(&self, pages: PageRange, origin: u64, limit: Duration) -> Result<FilledBehind, PagerError> {
+        let (done, answer) = sync_channel(1);
+        self.tell(Command::Fill(pages, origin, done))?;
+        answer.recv_timeout(limit).map_err(|_| PagerError::Ended)
+    }
+
+    /// What the addresses of each process belong to, by process id. To be asked while the processes stand still: then it is
+    /// all that happened. Blocks, at most `limit`.
+    ///
+    /// # Errors
+    /// When the pager has ended or does not answer in time; `Forked` when it cannot tell the processes apart.
+    pub fn maps(&self, limit: Duration) -> Result<Vec<(i32, AddressMap)>, PagerError> {
+        let (done, answer) = sync_channel(1);
+        self.tell(Command::Report(done))?;
+        let answer = answer.recv_timeout(limit).map_err(|_| PagerError::Ended)?;
+        answer.map_err(PagerError::Forked)
     }
 
     /// Ends the recording and answers the pages that were touched, in the order of their faults.

@@ -2,7 +2,7 @@
 //!
 //! It lets go of the processes' memory only when they are dead: without it, pages they still miss would read as zero.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -67,10 +67,18 @@ pub(crate) struct Thread {
     /// Whether a fault was answered yet.
     pub(crate) has_answered: bool,
     limit: Duration,
+    /// What was said of processes that CRIU has not handed over yet.
+    maps: HashMap<i32, AddressMap>,
 }
 
 impl Thread {
-    pub(crate) fn new(source: Arc<dyn PageSource>, layout: Layout, reach: Reach, limit: Duration) -> io::Result<Self> {
+    pub(crate) fn new(
+        source: Arc<dyn PageSource>,
+        layout: Layout,
+        maps: HashMap<i32, AddressMap>,
+        reach: Reach,
+        limit: Duration,
+    ) -> io::Result<Self> {
         Ok(Self {
             waiting: Waiting::new(reach.bell.as_ref())?,
             fetching: Fetching::new(Arc::clone(&source), Arc::clone(&reach.bell)),
@@ -83,6 +91,7 @@ impl Thread {
             lost: false,
             has_answered: false,
             limit,
+            maps,
         })
     }
 
@@ -131,6 +140,8 @@ impl Thread {
         loop {
             match self.reach.inbox.try_recv() {
                 Ok(Command::Prepare(_, done)) => drop(done),
+                Ok(Command::Fill(_, _, done)) => drop(done),
+                Ok(Command::Report(done)) => drop(done),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
                 Err(TryRecvError::Empty) => return false,
             }
@@ -259,7 +270,8 @@ impl Thread {
             }
             match handshake::next(stream)? {
                 Greeting::Process(pid, fd) => {
-                    let map = AddressMap::new(self.layout.backed_of(pid));
+                    let plain = || AddressMap::new(self.layout.backed_of(pid));
+                    let map = self.maps.remove(&pid).unwrap_or_else(plain);
                     self.add_memory(pid, fd, Arc::new(map))?;
                     if let Some((since, took)) = &mut self.reach.stats.marks.lock().handshake {
                         *took = since.elapsed();
@@ -330,9 +342,23 @@ impl Thread {
                     // Nobody waiting any more is fine.
                     let _ = done.try_send(filled);
                 }
+                Ok(Command::Fill(pages, origin, done)) => drop(done.try_send(self.fill_behind(pages, origin))),
+                Ok(Command::Report(done)) => drop(done.try_send(self.report())),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
                 Err(TryRecvError::Empty) => return false,
             }
+        }
+    }
+
+    /// What the addresses of each process belong to; how many processes too many there are, if some cannot be told apart.
+    fn report(&mut self) -> Result<Vec<(i32, AddressMap)>, usize> {
+        self.sweep();
+        let mut pids: Vec<_> = self.memories.iter().map(|m| m.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        match self.memories.len() - pids.len() {
+            0 => Ok(self.memories.iter().map(|m| (m.pid, m.map.as_ref().clone())).collect()),
+            more => Err(more),
         }
     }
 

@@ -145,6 +145,7 @@ impl Restored {
                 backed: Vec::new(),
             },
             record: false,
+            maps: std::collections::HashMap::new(),
             handshake_limit: LIMIT,
             on_lost: Box::new(move |page| {
                 let victim = killed.load(Ordering::Relaxed) as libc::pid_t;

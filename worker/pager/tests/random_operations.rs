@@ -380,6 +380,7 @@ fn serve(seed: u64, snapshot: Arc<Snapshot>, uffd: &Uffd, mapped: u64, folded: u
         },
         // What is recorded is let in page by page, the rest with its neighbours.
         record: seed.is_multiple_of(2),
+        maps: std::collections::HashMap::new(),
         handshake_limit: LIMIT,
         on_lost: Box::new(criu::abort),
     };

@@ -33,6 +33,7 @@ impl Paging {
             source: Arc::new(source),
             layout: Layout::default(),
             record: false,
+            maps: std::collections::HashMap::new(),
             handshake_limit: limit,
             on_lost: Box::new(move |page| {
                 // CRIU has named the process by then. Without one, the pager itself failed, and the limits end it all.
