@@ -29,7 +29,9 @@ const TAIL: usize = 12;
 /// `boot_failed` with the function's last lines when it ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
     let spec = &instance.spec;
-    let enclosure = instance.phase("sandbox", enclose(worker, instance)).await?;
+    let enclosure = instance
+        .phase("sandbox", enclose(worker, instance, instance.id.as_str()))
+        .await?;
     // Nothing is to be restored.
     drop(enclosure.criu);
     let sandbox = &enclosure.sandbox;
@@ -56,6 +58,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         pager: None,
         cgroup: enclosure.cgroup,
         pipes,
+        arrived: None,
         snapshot: None,
         frozen: AtomicBool::new(false),
     }))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
-use rekindle_snapshotter::criu::{DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
+use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_wire::SnapshotId;
@@ -38,7 +38,7 @@ const LOOPBACKS: [&str; 3] = [
     "00000000000000000000000001000000:",
 ];
 /// The image directory's descriptor in CRIU.
-const IMAGES_FD: i32 = 4;
+pub(crate) const IMAGES_FD: i32 = 4;
 
 /// A call around a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +180,7 @@ pub async fn freeze(
 
 /// Waits until no connection of ours is open inside: they come over the loopback. What stays open, such as the function's to the
 /// outside, is closed by CRIU in the restored instances.
-async fn quiet(parts: &Parts) {
+pub(crate) async fn quiet(parts: &Parts) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
     let open = || {
         tables
@@ -205,13 +205,13 @@ async fn quiet(parts: &Parts) {
 
 /// More memory for the sandbox while its images exist: they lie on a tmpfs or in the page cache, and what CRIU and init write there is charged to
 /// their own control group. Without it, a function that uses more than half of its memory would be killed by its checkpoint.
-struct RoomForImages {
+pub(crate) struct RoomForImages {
     parts: Arc<Parts>,
     limit: u64,
 }
 
 impl RoomForImages {
-    fn give(instance: &Instance, parts: &Arc<Parts>) -> Self {
+    pub(crate) fn give(instance: &Instance, parts: &Arc<Parts>) -> Self {
         let limit = memory_limit(&instance.spec);
         let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
         let raised = limit.saturating_mul(2).saturating_add(files);
@@ -256,7 +256,9 @@ async fn dump(
     let order = DumpOrder {
         images_dir: own_descriptor(IMAGES_FD),
         pid: FUNCTION_PID,
-        leave_running: true,
+        after: AfterDump::Run,
+        external: Vec::new(),
+        parent: None,
         log_level: worker.config.criu_log_level,
         limit: worker.config.dump_limit,
     };

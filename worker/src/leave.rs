@@ -28,10 +28,12 @@ pub async fn finish(worker: &Arc<Worker>) {
     while Instant::now() < end {
         let instances = worker.all_instances();
         let told = worker.leaving_is_known.load(Ordering::Relaxed);
-        if told && instances.is_empty() {
+        // The memory of what has moved on may still be on its way.
+        let is_leaving = !worker.departures.is_empty();
+        if told && instances.is_empty() && !is_leaving {
             return;
         }
-        let is_busy = instances.iter().any(|i| i.usage.in_flight() > 0);
+        let is_busy = is_leaving || instances.iter().any(|i| i.usage.in_flight() > 0);
         let may_get_more = !told && worker.scheduler_is_reached.load(Ordering::Relaxed);
         if is_busy || may_get_more {
             quiet_since = None;

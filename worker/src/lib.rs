@@ -9,6 +9,7 @@
 //!
 //! - [`config`], [`worker`]: what it is given and what it holds.
 //! - [`sandbox`]: namespaces and the init inside; [`cgroup`]: limits; [`network`]: the way out.
+//! - [`migration`]: moving an instance to another host.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
 //! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
 //! - [`metrics`]: what it measures.
@@ -30,6 +31,7 @@ pub mod layers;
 pub mod leave;
 pub mod logs;
 pub mod metrics;
+pub mod migration;
 pub mod network;
 pub mod prepare;
 pub mod restore;

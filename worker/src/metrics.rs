@@ -12,6 +12,7 @@ use rekindle_telemetry::TraceRef;
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, HistogramValue, Registry, S3Metrics, buckets};
 use rekindle_wire::FunctionName;
 use rekindle_wire::api::{SnapshotSummary, StartKind};
+use rekindle_wire::migration::{Departed, Way};
 use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
 
@@ -79,6 +80,26 @@ const CAPTURE_PHASE: Desc = Desc::new(
     &["phase"],
     "`hook` before the snapshot; `freeze`: the processes stand still; `publish`: cut, hashed, compressed, stored.",
 );
+const MIGRATIONS: Desc = Desc::new(
+    "rekindle.migrations",
+    "{migration}",
+    &["way", "outcome"],
+    "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`.",
+);
+const MIGRATION_PAUSE: Desc = Desc::new(
+    "rekindle.migration.pause.duration",
+    "s",
+    &["phase"],
+    "How long no request could be in an instance that moved, as its source saw it: to `settle` its requests, `checkpoint` it, have it `restore`d and `resume`d there; and `whole`.",
+)
+.bounds(buckets::FINE);
+const MIGRATION_BEHIND: Desc = Desc::new(
+    "rekindle.migration.behind.duration",
+    "s",
+    &[],
+    "From when an instance that moved here runs until all its memory is here: so long a loss of its source would end it.",
+)
+.bounds(buckets::FINE);
 
 /// A worker's instruments.
 pub struct Metrics {
@@ -95,6 +116,9 @@ pub struct Metrics {
     captures: Family<Counter, 1>,
     capture_bytes: Family<Counter, 1>,
     capture_phase: Family<Histogram, 1>,
+    migrations: Family<Counter, 2>,
+    migration_pause: Family<Histogram, 1>,
+    migration_behind: Family<Histogram, 0>,
 }
 
 impl Default for Metrics {
@@ -111,6 +135,9 @@ impl Default for Metrics {
             captures: registry.family(&CAPTURES),
             capture_bytes: registry.family(&CAPTURE_BYTES),
             capture_phase: registry.family(&CAPTURE_PHASE),
+            migrations: registry.family(&MIGRATIONS),
+            migration_pause: registry.family(&MIGRATION_PAUSE),
+            migration_behind: registry.family(&MIGRATION_BEHIND),
             registry,
         }
     }
@@ -160,6 +187,30 @@ impl Metrics {
     /// A page could not be had.
     pub fn page_lost(&self) {
         self.lost.with([]).inc();
+    }
+
+    /// An instance was to leave; with how long that took, if it did.
+    pub fn departed(&self, way: &Way, departed: Option<&Departed>) {
+        let way = if *way == Way::Move { "move" } else { "clone" };
+        let outcome = if departed.is_some() { "left" } else { "stayed" };
+        self.migrations.with([way, outcome]).inc();
+        let Some(times) = departed else { return };
+        for (phase, ms) in [
+            ("settle", times.settle_ms),
+            ("checkpoint", times.checkpoint_ms),
+            ("restore", times.restore_ms),
+            ("resume", times.resume_ms),
+            ("whole", times.pause_ms),
+        ] {
+            self.migration_pause
+                .with([phase])
+                .record(Duration::from_secs_f64(ms.max(0.0) / 1e3));
+        }
+    }
+
+    /// All memory of an instance that moved here has come.
+    pub fn arrived(&self, took: Duration) {
+        self.migration_behind.with([]).record(took);
     }
 
     /// A checkpoint is over; what it holds, if there is one.

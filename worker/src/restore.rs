@@ -7,6 +7,7 @@
 //!                             └─> they run ──> after-restore hook ──> ready; pages follow as they are touched
 //! ```
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rekindle_init::protocol::{FUNCTION_PID, held_path};
-use rekindle_pager::{LostPage, PageRef, PageSource, Pager, PagerConfig};
+use rekindle_pager::address_map::AddressMap;
+use rekindle_pager::{Layout, LostPage, PageRef, PageSource, Pager, PagerConfig};
 use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
@@ -25,7 +27,7 @@ use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
 use crate::sandbox::Sandbox;
 use crate::sandbox::pool::OUTPUT_FDS;
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
+use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 use crate::worker::Worker;
 
 /// How long the pager may take to watch the memory and map the working set.
@@ -33,7 +35,7 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(10);
 /// From this log level on CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
 
-fn failed(what: &str, error: &dyn std::error::Error) -> ApiError {
+pub(crate) fn failed(what: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::new(ErrorCode::RestoreFailed, unavailable(what, error).message)
 }
 
@@ -47,7 +49,7 @@ pub async fn restore(
     snapshot: &SnapshotId,
 ) -> Result<Arc<Parts>, ApiError> {
     let opening = instance.phase("open", worker.snapshots.open(snapshot));
-    let enclosing = instance.phase("sandbox", enclose(worker, instance));
+    let enclosing = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
     let (snapshot, tier) = snapshot.map_err(|e| failed("open the snapshot", &e))?;
     worker.metrics.restoring(tier);
@@ -58,38 +60,49 @@ pub async fn restore(
         outputs,
         criu,
     } = enclosure?;
-    let scratch = Scratch::link(
-        &snapshot.images_dir,
-        worker.config.run_dir.join("restores").join(instance.id.as_str()),
-    )
-    .map_err(|e| failed("lay out the images", &e))?;
+    let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
+    let scratch = Scratch::link(&snapshot.images_dir, dir).map_err(|e| failed("lay out the images", &e))?;
     // Every snapshot has one, though it may be empty.
     let archive =
-        std::fs::File::open(scratch.0.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
+        std::fs::File::open(scratch.path().join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
     sandbox
         .load_files(&OwnedFd::from(archive))
         .await
         .map_err(|e| failed("restore /tmp", &e))?;
-    let pager = start_pager(worker, instance, &sandbox, &snapshot, &scratch.0)?;
-    worker.metrics.pagers.watch(pager.stats());
-    let pager = Arc::new(pager);
+    let pages = Pages {
+        name: format!("snapshot {}", snapshot.id),
+        source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
+        layout: snapshot.template.layout(),
+        maps: HashMap::new(),
+        record: snapshot.is_recording(),
+        code: ErrorCode::SnapshotLost,
+    };
+    let pager = start_pager(worker, instance, &sandbox, pages, scratch.path())?;
+    let order = CriuRestore {
+        session: criu,
+        sandbox: &sandbox,
+        outputs: &outputs,
+        pipes: &snapshot.notes.pipes,
+        templates: snapshot.template.files().collect(),
+        dir: scratch.path(),
+        eager_bytes: snapshot.eager_bytes,
+    };
+    let working_set = snapshot.working_set();
+    let standing = move |pager: &Pager| prepare_memory(pager, &working_set);
     instance
-        .phase(
-            "criu",
-            run_criu(
-                worker, instance, criu, &sandbox, &outputs, &snapshot, &scratch.0, &pager,
-            ),
-        )
+        .phase("criu", run_criu(worker, instance, order, &pager, standing))
         .await?;
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
     };
+    let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
     let parts = Arc::new(Parts {
         client: FunctionClient::new(&sandbox),
         sandbox,
         pager: Some(pager),
         cgroup,
-        pipes: snapshot.notes.pipes.clone(),
+        pipes: pipes.map_err(|e| failed("look at the outputs", &e))?,
+        arrived: None,
         frozen: AtomicBool::new(false),
         snapshot: Some(snapshot),
     });
@@ -121,18 +134,28 @@ pub fn tell_first_fault(pager: &Pager) {
     }
 }
 
-/// A directory of one restore: hard links to the snapshot's images, and what CRIU writes. Removed with its content.
-struct Scratch(PathBuf);
+/// A directory of one restore: the images, and what CRIU writes. Removed with its content.
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn link(images: &Path, dir: PathBuf) -> std::io::Result<Self> {
+    /// An empty one.
+    pub(crate) fn make(dir: PathBuf) -> std::io::Result<Self> {
         std::fs::create_dir(&dir)?;
-        let scratch = Self(dir);
+        Ok(Self(dir))
+    }
+
+    /// One with hard links to a snapshot's images.
+    fn link(images: &Path, dir: PathBuf) -> std::io::Result<Self> {
+        let scratch = Self::make(dir)?;
         for entry in std::fs::read_dir(images)? {
             let entry = entry?;
             std::fs::hard_link(entry.path(), scratch.0.join(entry.file_name()))?;
         }
         Ok(scratch)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -144,63 +167,91 @@ impl Drop for Scratch {
     }
 }
 
-fn start_pager(
+/// Where the memory of a restored instance comes from.
+pub(crate) struct Pages {
+    /// Said when a page is lost: whose memory it is.
+    pub(crate) name: String,
+    pub(crate) source: Arc<dyn PageSource>,
+    pub(crate) layout: Layout,
+    pub(crate) maps: HashMap<i32, AddressMap>,
+    pub(crate) record: bool,
+    /// What the instance is then told to have died of.
+    pub(crate) code: ErrorCode,
+}
+
+/// Starts the pager of an instance that CRIU will restore from `dir`.
+pub(crate) fn start_pager(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     sandbox: &Arc<Sandbox>,
-    snapshot: &Arc<OpenSnapshot>,
+    pages: Pages,
     dir: &Path,
-) -> Result<Pager, ApiError> {
+) -> Result<Arc<Pager>, ApiError> {
     let listener = UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).map_err(|e| failed("listen for criu", &e))?;
-    let (judged, sandbox, name) = (Arc::downgrade(instance), Arc::downgrade(sandbox), snapshot.id.clone());
+    let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(sandbox));
+    let (name, code) = (pages.name, pages.code);
     let measuring = Arc::downgrade(worker);
     let on_lost = move |lost: LostPage| {
-        tracing::error!(snapshot = %name, error = %lost, "a page is lost; the instance is killed");
+        tracing::error!(of = name, error = %lost, "a page is lost; the instance is killed");
         if let Some(worker) = measuring.upgrade() {
             worker.metrics.page_lost();
         }
-        let message = format!("memory of snapshot {name} cannot be had, so the instance was killed: {lost}");
+        let message = format!("memory of {name} cannot be had, so the instance was killed: {lost}");
         if let Some(instance) = judged.upgrade() {
-            instance.judge(ApiError::new(ErrorCode::SnapshotLost, message));
+            instance.judge(ApiError::new(code, message));
         }
         if let Some(sandbox) = sandbox.upgrade() {
             sandbox.kill();
         }
     };
-    Pager::start(PagerConfig {
+    let pager = Pager::start(PagerConfig {
         name: format!("pager-{}", instance.spec.function),
         listener,
-        source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
-        layout: snapshot.template.layout(),
-        record: snapshot.is_recording(),
+        source: pages.source,
+        layout: pages.layout,
+        maps: pages.maps,
+        record: pages.record,
         handshake_limit: Duration::from_secs(20),
         on_lost: Box::new(on_lost),
-    })
-    .map_err(|e| failed("start the pager", &e))
+    });
+    let pager = pager.map_err(|e| failed("start the pager", &e))?;
+    worker.metrics.pagers.watch(pager.stats());
+    Ok(Arc::new(pager))
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the parts of one restore, each made by a step before"
-)]
-async fn run_criu(
+/// What CRIU restores from.
+pub(crate) struct CriuRestore<'a> {
+    pub(crate) session: Session,
+    pub(crate) sandbox: &'a Arc<Sandbox>,
+    pub(crate) outputs: &'a [Output; 2],
+    /// What the outputs were called at the checkpoint.
+    pub(crate) pipes: &'a [PipeNote],
+    pub(crate) templates: Vec<&'a OwnedFd>,
+    pub(crate) dir: &'a Path,
+    pub(crate) eager_bytes: u64,
+}
+
+/// Why a stage of a restore failed.
+pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs CRIU. `standing` is called, on a thread that may block, when the processes stand before their first instruction; if it fails
+/// they are killed.
+pub(crate) async fn run_criu(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
-    session: Session,
-    sandbox: &Arc<Sandbox>,
-    outputs: &[Output; 2],
-    snapshot: &Arc<OpenSnapshot>,
-    dir: &Path,
+    restore: CriuRestore<'_>,
     pager: &Arc<Pager>,
+    standing: impl FnOnce(&Pager) -> Result<(), StageError> + Send + 'static,
 ) -> Result<(), ApiError> {
+    let dir = restore.dir;
     let images = OwnedFd::from(std::fs::File::open(dir).map_err(|e| failed("open the images", &e))?);
     // As `use_templates` counts on: the images first, then the templates.
-    let held: Vec<_> = std::iter::once(&images).chain(snapshot.template.files()).collect();
-    let holding = sandbox.hold(&held).await;
+    let held: Vec<_> = std::iter::once(&images).chain(restore.templates).collect();
+    let holding = restore.sandbox.hold(&held).await;
     holding.map_err(|e| failed("give criu the images", &e))?;
-    let pipes = OUTPUT_FDS.into_iter().zip(outputs.iter());
+    let pipes = OUTPUT_FDS.into_iter().zip(restore.outputs.iter());
     let inherit = pipes.filter_map(|(fd, output)| {
-        let note = snapshot.notes.pipes.iter().find(|n| n.stream == output.stream)?;
+        let note = restore.pipes.iter().find(|n| n.stream == output.stream)?;
         let key = note.key.clone();
         Some(InheritFd { key, fd })
     });
@@ -211,14 +262,15 @@ async fn run_criu(
         log_level: worker.config.criu_log_level,
         limit: worker.config.restore_limit,
     };
-    let (pager, working_set) = (Arc::clone(pager), snapshot.working_set());
-    let sandbox = Arc::clone(sandbox);
+    let pager = Arc::clone(pager);
+    let sandbox = Arc::clone(restore.sandbox);
     let span = tracing::Span::current();
-    let (eager, measuring) = (snapshot.eager_bytes, Arc::clone(instance));
+    let (session, eager, measuring) = (restore.session, restore.eager_bytes, Arc::clone(instance));
     let restored = tokio::task::spawn_blocking(move || {
         let _in = span.enter();
         let began = Instant::now();
         let mut resuming = None;
+        let mut standing = Some(standing);
         let restored = session.restore(&order, |stage| match stage {
             Stage::PreResume => {
                 // All up to here: processes made, eager pages read, mappings and descriptors laid out, memory handed over.
@@ -230,7 +282,7 @@ async fn run_criu(
                     &[("rekindle.eager_bytes", eager)],
                 );
                 let prepared = Instant::now();
-                let done = prepare_memory(&pager, &working_set);
+                let done = standing.take().map_or(Ok(()), |standing| standing(&pager));
                 measuring.inner_phases.lock().push(("working-set", prepared.elapsed()));
                 resuming = Some(Instant::now());
                 // CRIU lets the processes run even if this fails.
@@ -283,7 +335,7 @@ fn keep_log(worker: &Worker, dir: &Path) {
 }
 
 /// The processes stand: has their memory watched, and maps the working set.
-fn prepare_memory(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) fn prepare_memory(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), StageError> {
     let _span = tracing::info_span!("working set", "rekindle.role" = "worker", rekindle.pages = pages.len()).entered();
     let started = Instant::now();
     let mapped = pager.prepare(Arc::clone(pages), PREPARE_LIMIT)?;

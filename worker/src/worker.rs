@@ -20,6 +20,7 @@ use crate::instance::Instance;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
+use crate::migration::{Arrivals, Departures, Tracking, with_tracking};
 use crate::network::Network;
 use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::{MemoryFs, Snapshots};
@@ -45,6 +46,9 @@ pub enum StartError {
     /// No way out of sandboxes.
     #[error("set up the network of functions")]
     Network(#[from] crate::network::RouterError),
+    /// It cannot call other workers.
+    #[error("make the connection to other workers")]
+    Client(#[source] reqwest::Error),
     /// CRIU's bundle is incomplete.
     #[error("{} is missing; run `fn doctor`", .0.display())]
     Criu(PathBuf),
@@ -76,6 +80,12 @@ pub struct Worker {
     pub damage: Damage,
     /// Rung when the scheduler should hear of a change at once.
     pub changed: Notify,
+    /// Instances on their way to other hosts.
+    pub departures: Departures,
+    /// Instances on their way here.
+    pub arrivals: Arrivals,
+    /// Calls other workers.
+    pub peers: reqwest::Client,
     /// Set when no new instances are taken.
     pub draining: AtomicBool,
     /// What the scheduler is told of it.
@@ -85,7 +95,7 @@ pub struct Worker {
     /// Whether the scheduler took the last report.
     pub scheduler_is_reached: AtomicBool,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
-    probe: Mutex<Option<(Arc<OwnedFd>, String)>>,
+    probe: Mutex<Option<Probe>>,
 }
 
 impl Worker {
@@ -165,6 +175,9 @@ impl Worker {
             index,
             incarnation,
             changed: Notify::new(),
+            departures: Departures::default(),
+            arrivals: Arrivals::default(),
+            peers: crate::heartbeat::client().map_err(StartError::Client)?,
             draining: AtomicBool::new(false),
             presence: Mutex::new(Presence::Serving),
             leaving_is_known: AtomicBool::new(false),
@@ -203,6 +216,16 @@ impl Worker {
         self.changed.notify_one();
     }
 
+    /// The same, unless another instance has this id by now: one that has moved here again.
+    pub fn remove_this(&self, instance: &Arc<Instance>) {
+        let mut all = self.instances.lock();
+        if all.get(&instance.id).is_some_and(|known| Arc::ptr_eq(known, instance)) {
+            all.remove(&instance.id);
+        }
+        drop(all);
+        self.changed.notify_one();
+    }
+
     /// Stops everything; for shutdown.
     pub async fn stop_all(&self) {
         self.draining.store(true, Ordering::Relaxed);
@@ -222,29 +245,48 @@ impl Worker {
 
     /// CRIU's kernel probe, to be put into each sandbox: a descriptor to read it from its start.
     pub fn probe(&self) -> Option<Arc<OwnedFd>> {
-        self.probe.lock().as_ref().map(|(probe, _)| Arc::clone(probe))
+        self.probe.lock().as_ref().map(|probe| Arc::clone(&probe.file))
     }
 
     /// CRIU's version, once it has run.
     pub fn criu_version(&self) -> String {
-        self.probe
-            .lock()
+        let probe = self.probe.lock();
+        probe
             .as_ref()
-            .map_or_else(|| "unknown".to_owned(), |(_, version)| version.clone())
+            .map_or_else(|| "unknown".to_owned(), |p| p.version.clone())
+    }
+
+    /// How CRIU learns which pages have changed, once it has run.
+    pub fn tracking(&self) -> Tracking {
+        self.probe.lock().as_ref().map_or(Tracking::None, |p| p.tracking)
     }
 
     /// Keeps CRIU's kernel probe from a sandbox in which CRIU ran.
     pub fn keep_probe(&self, bytes: &[u8], version: String) {
         use std::io::Write;
+        let (bytes, tracking) = with_tracking(bytes, &version);
         let made = nix::sys::memfd::memfd_create("criu.kdat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
         let kept = made.map_err(std::io::Error::from).and_then(|fd| {
             let mut file = std::fs::File::from(fd);
-            file.write_all(bytes)?;
-            Ok(OwnedFd::from(file))
+            file.write_all(&bytes)?;
+            Ok(Arc::new(OwnedFd::from(file)))
         });
         match kept {
-            Ok(fd) => *self.probe.lock() = Some((Arc::new(fd), version)),
+            Ok(file) => {
+                *self.probe.lock() = Some(Probe {
+                    file,
+                    version,
+                    tracking,
+                });
+            }
             Err(e) => tracing::warn!(error = %e, "cannot keep criu's kernel probe; restores take longer"),
         }
     }
+}
+
+/// CRIU's kernel probe.
+struct Probe {
+    file: Arc<OwnedFd>,
+    version: String,
+    tracking: Tracking,
 }

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use crate::error::ApiError;
 use crate::ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
+use crate::migration::Departed;
 
 /// How the instance that served an invocation came to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -209,8 +210,24 @@ pub enum InstanceState {
     Capturing,
     /// Frozen; the next request lets it go on.
     Parked,
+    /// On its way to another host; requests wait for it.
+    Moving,
     /// Going away; takes no new requests.
     Stopping,
+}
+
+impl InstanceState {
+    /// The state in a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Capturing => "capturing",
+            Self::Parked => "parked",
+            Self::Moving => "moving",
+            Self::Stopping => "stopping",
+        }
+    }
 }
 
 /// A running copy of a function version.
@@ -234,6 +251,35 @@ pub struct InstanceInfo {
     pub idle_ms: u64,
     /// Memory charged to it now, bytes.
     pub memory_bytes: u64,
+}
+
+/// Move an instance to another worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MigrateRequest {
+    /// The worker: its id, its address with or without the port, or its host's name. Without it the one with most room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Let the original go on beside the copy, which gets an id of its own.
+    #[serde(default)]
+    pub clone: bool,
+    /// How long invocations that are in it may take to end, milliseconds; 10,000 if it is not said, 300,000 at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settle_ms: Option<u64>,
+}
+
+/// An instance has moved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Migration {
+    /// The instance; the copy, if it was one.
+    pub instance: InstanceId,
+    /// Where it was.
+    pub from: WorkerId,
+    /// Where it is.
+    pub to: WorkerId,
+    /// How long all of it took, milliseconds.
+    pub took_ms: f64,
+    /// What its source measured.
+    pub departed: Departed,
 }
 
 /// A worker, as the scheduler sees it.

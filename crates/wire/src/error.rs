@@ -80,6 +80,8 @@ error_codes! {
     RestoreFailed = ("restore_failed", BAD_GATEWAY),
     /// A page of the snapshot is corrupt, gone or out of reach; the instance was killed.
     SnapshotLost = ("snapshot_lost", BAD_GATEWAY),
+    /// The instance was moving to another host, and the host it came from was lost before all its memory had arrived.
+    MigrationLost = ("migration_lost", BAD_GATEWAY),
     /// Dependencies or files of the function could not be built.
     BuildFailed = ("build_failed", UNPROCESSABLE_ENTITY),
     /// The instance the gateway wanted is gone; the gateway places the request again. Users do not see it.

@@ -157,6 +157,11 @@ prefixed_id!(
     "w"
 );
 prefixed_id!(
+    /// One move of an instance to another host.
+    MigrationId,
+    "m"
+);
+prefixed_id!(
     /// One running gateway: leases are its own, and a restart makes another.
     GatewayId,
     "g"

@@ -8,7 +8,7 @@
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`stats`]: invocations and workers in numbers.
-//! - [`internal`]: scheduler and worker interfaces, used by the platform alone.
+//! - [`internal`]: scheduler and worker interfaces, used by the platform alone; [`migration`]: those for moving an instance.
 
 pub mod api;
 pub mod asynchronous;
@@ -17,7 +17,8 @@ pub mod headers;
 pub mod ids;
 pub mod internal;
 pub mod manifest;
+pub mod migration;
 pub mod stats;
 
 pub use error::{ApiError, ErrorCode};
-pub use ids::{CallId, FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
+pub use ids::{CallId, FunctionName, InstanceId, MigrationId, SnapshotId, VersionNumber, WorkerId};

@@ -1,5 +1,7 @@
 //! The worker's HTTP interface; see `rekindle_wire::internal` for the table of calls.
 
+mod migration;
+
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -94,6 +96,7 @@ fn router(worker: Arc<Worker>) -> Router {
         .route("/instances", post(start_instance))
         .route("/instances/{id}", delete(stop_instance))
         .route("/instances/{id}/park", post(park_instance))
+        .merge(migration::routes())
         .route("/invoke/{instance}", any(invoke_instance))
         .route("/invoke/{instance}/", any(invoke_instance))
         .route("/invoke/{instance}/{*path}", any(invoke_instance))

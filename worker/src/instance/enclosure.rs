@@ -77,11 +77,11 @@ pub fn shm_limit(spec: &VersionSpec) -> u64 {
     (spec.manifest.memory.0 / 4).max(1 << 20)
 }
 
-/// Makes one for `instance`.
+/// Makes one for `instance`, whose control group is to have this name.
 ///
 /// # Errors
 /// What the host refuses, as the platform's fault.
-pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, ApiError> {
+pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Result<Enclosure, ApiError> {
     let spec = &instance.spec;
     let (rootfs, app) = tokio::try_join!(
         worker.layers.directory(&spec.rootfs),
@@ -103,7 +103,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance) -> Result<Enclosure, 
     } = empty;
     worker
         .cgroups
-        .assign(&mut cgroup, instance.id.as_str(), limits)
+        .assign(&mut cgroup, group, limits)
         .map_err(|e| unavailable("limit the sandbox", &e))?;
     // Where the kernel renames no groups (v2) this is the only place that tells whose a group is.
     tracing::info!(instance = %instance.id, group = cgroup.name(), "took a sandbox");
@@ -169,7 +169,11 @@ async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) 
     let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
     worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
-    Ok(())
+    // What is kept may say more than what CRIU has found.
+    match worker.probe() {
+        Some(probe) => sandbox.write_probe(&probe).await.map_err(|e| failed(&e)),
+        None => Ok(()),
+    }
 }
 
 fn output(

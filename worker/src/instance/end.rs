@@ -12,7 +12,7 @@ use crate::sandbox::FunctionState;
 use crate::worker::Worker;
 
 /// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
-pub(super) async fn tear_down(parts: Arc<Parts>) {
+pub(crate) async fn tear_down(parts: Arc<Parts>) {
     let ended = tokio::task::spawn_blocking(move || {
         parts.kill();
         parts.sandbox.end();
@@ -44,7 +44,7 @@ pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receive
         instance.stand.send_replace(Stand::Ended(Some(error)));
         tear_down(parts).await;
     }
-    worker.remove(&instance.id);
+    worker.remove_this(&instance);
 }
 
 fn cause(instance: &Instance, parts: &Parts, state: FunctionState) -> ApiError {

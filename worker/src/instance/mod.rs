@@ -1,7 +1,7 @@
 //! One running copy of a function version, and its life:
 //!
 //! ```text
-//! Starting ──ready──> Ready <──> Capturing, Parked
+//! Starting ──ready──> Ready <──> Capturing, Parked, Moving
 //!    │                  │            │
 //!    └──failed, ──┐     ├──idle, asked to stop, crashed, an invocation long overdue
 //!       asked     v     v
@@ -36,7 +36,8 @@ use crate::cgroup::Cgroup;
 use crate::logs::Sink;
 use crate::sandbox::Sandbox;
 pub use client::{FunctionClient, PORT};
-use end::{tear_down, watch_end};
+pub(crate) use end::tear_down;
+use end::watch_end;
 pub use usage::{Entry, InFlight, Usage};
 
 /// How long the end of a start that was told to stop is waited for. Killed, it takes milliseconds; a download goes on to its end.
@@ -55,6 +56,8 @@ pub struct Parts {
     pub cgroup: Arc<Cgroup>,
     /// Names of its output pipes, for a checkpoint.
     pub pipes: Vec<crate::snapshots::PipeNote>,
+    /// What it brought along when it moved here, beside the snapshot.
+    pub arrived: Option<Arc<crate::migration::Written>>,
     /// The snapshot it came from, kept open.
     pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
     /// Whether it stands still, or is about to.
@@ -112,6 +115,8 @@ pub enum Stand {
     Capturing,
     /// Frozen.
     Parked,
+    /// Standing still, on its way to another host.
+    Moving,
     /// Takes no requests any more; why, when it failed.
     Ended(Option<ApiError>),
 }
@@ -259,6 +264,21 @@ impl Instance {
         };
     }
 
+    /// From `Ready` to `Moving` and back; whether it was there.
+    pub fn set_moving(&self, moving: bool) -> bool {
+        match moving {
+            true => self.step(|s| matches!(s, Stand::Ready), Stand::Moving),
+            false => self.step(|s| matches!(s, Stand::Moving), Stand::Ready),
+        }
+    }
+
+    /// It has left for another host: takes its parts, which stand still, out of it. `None` when it ended meanwhile.
+    pub fn leave(&self) -> Option<Arc<Parts>> {
+        self.usage.close();
+        let left = self.step(|s| matches!(s, Stand::Moving), Stand::Ended(None));
+        left.then(|| self.parts.lock().take())?
+    }
+
     /// Goes to `next`, if it is where `from` says; whether it was.
     fn step(&self, from: impl FnOnce(&Stand) -> bool, next: Stand) -> bool {
         self.stand.send_if_modified(|stand| {
@@ -369,6 +389,7 @@ impl Instance {
             Stand::Ready => InstanceState::Ready,
             Stand::Capturing => InstanceState::Capturing,
             Stand::Parked => InstanceState::Parked,
+            Stand::Moving => InstanceState::Moving,
             Stand::Ended(_) => InstanceState::Stopping,
         }
     }

@@ -36,7 +36,7 @@ impl Instance {
         match &*self.stand() {
             Stand::Ready => {}
             Stand::Parked => return Parking::Parked,
-            Stand::Starting | Stand::Capturing => return Parking::Busy,
+            Stand::Starting | Stand::Capturing | Stand::Moving => return Parking::Busy,
             Stand::Ended(_) => return Parking::Gone,
         }
         let Some(parts) = self.parts() else {

@@ -13,6 +13,8 @@ struct State {
     overdue: u32,
     served: u64,
     closed: bool,
+    /// Whether requests are turned away for now.
+    held: bool,
     last: Instant,
 }
 
@@ -27,6 +29,7 @@ impl Default for Usage {
             overdue: 0,
             served: 0,
             closed: false,
+            held: false,
             last: Instant::now(),
         })))
     }
@@ -39,7 +42,7 @@ impl Usage {
         if state.closed {
             return Entry::Closed;
         }
-        if state.in_flight >= most {
+        if state.held || state.in_flight >= most {
             return Entry::Full;
         }
         let first = state.served == 0;
@@ -71,6 +74,11 @@ impl Usage {
     /// Counts as used just now.
     pub fn touch(&self) {
         self.0.lock().last = Instant::now();
+    }
+
+    /// Turns requests away as if it were full, or takes them again.
+    pub fn hold(&self, held: bool) {
+        self.0.lock().held = held;
     }
 
     /// No request enters any more.
@@ -107,7 +115,7 @@ impl Usage {
 pub enum Entry {
     /// It is in. Also whether it is the first ever.
     Entered(InFlight, bool),
-    /// As many as the instance takes are in it.
+    /// As many as the instance takes are in it, or none is let in for now.
     Full,
     /// The instance takes none any more.
     Closed,
@@ -164,6 +172,15 @@ mod tests {
         assert!(matches!((&first, &second), (Entry::Entered(..), Entry::Entered(..))));
         assert!(matches!(usage.enter(2), Entry::Full));
         drop(first);
+        assert!(matches!(usage.enter(2), Entry::Entered(..)));
+    }
+
+    #[test]
+    fn who_is_held_up_turns_requests_away_until_it_takes_them_again() {
+        let usage = Usage::default();
+        usage.hold(true);
+        assert!(matches!(usage.enter(2), Entry::Full));
+        usage.hold(false);
         assert!(matches!(usage.enter(2), Entry::Entered(..)));
     }
 

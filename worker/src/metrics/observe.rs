@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
-use rekindle_wire::api::InstanceState;
 
 use crate::worker::Worker;
 
@@ -12,7 +11,7 @@ const INSTANCES: Desc = Desc::new(
     "rekindle.worker.instances",
     "{instance}",
     &["state", "started"],
-    "Instances on this worker: `starting`, `ready`, `parked`, `capturing`, `stopping`; and how they were started.",
+    "Instances on this worker: `starting`, `ready`, `parked`, `capturing`, `moving`, `stopping`; and how they were started.",
 );
 const IN_FLIGHT: Desc = Desc::new("rekindle.worker.in_flight", "{invocation}", &[], "Invocations in them.");
 const MEMORY: Desc = Desc::new(
@@ -233,13 +232,7 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
 fn instances(worker: &Worker) -> Vec<(Vec<String>, f64)> {
     let mut all: BTreeMap<Vec<String>, f64> = BTreeMap::new();
     for instance in worker.all_instances() {
-        let state = match instance.state() {
-            InstanceState::Starting => "starting",
-            InstanceState::Ready => "ready",
-            InstanceState::Capturing => "capturing",
-            InstanceState::Parked => "parked",
-            InstanceState::Stopping => "stopping",
-        };
+        let state = instance.state().as_str();
         let labels = [state, instance.kind.lock().as_str()].map(str::to_owned).to_vec();
         *all.entry(labels).or_default() += 1.0;
     }

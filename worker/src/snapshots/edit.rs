@@ -120,7 +120,7 @@ fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<
 ///
 /// # Errors
 /// When a thread's image cannot be read.
-pub(super) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
+pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
     let mut addresses = Vec::new();
     let listed = |e| EditError::File(dir.to_owned(), e);
     for entry in fs::read_dir(dir).map_err(listed)? {

@@ -24,6 +24,7 @@ use rekindle_wire::SnapshotId;
 
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
+pub(crate) use edit::touched_early;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};

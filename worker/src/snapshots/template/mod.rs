@@ -145,6 +145,22 @@ impl Template {
         }
     }
 
+    /// How it is laid out, as a digest: two hosts whose digests of a snapshot are the same have its pages at the same places.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for process in &self.processes {
+            hash.update(format!("{}{:?}", process.pid, process.layout).as_bytes());
+        }
+        hash.finalize().to_hex().to_string()
+    }
+
+    /// Whether the snapshot holds anything of a process's `pages` from page `first` on.
+    pub fn holds_any(&self, pid: i32, first: u64, pages: u64) -> bool {
+        let end = PageIndex(first.saturating_add(pages));
+        let holds = |p: &ProcessTemplate| p.map.holds_any(PageIndex(first), end);
+        self.process(pid).is_some_and(holds)
+    }
+
     /// What was folded into it, whole from the beginning.
     pub fn folded(&self) -> Vec<PageRange> {
         let of = |p: &ProcessTemplate| {

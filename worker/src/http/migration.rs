@@ -1,0 +1,119 @@
+//! The calls by which instances move; see `rekindle_wire::migration` for the table.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::StatusCode;
+use rekindle_wire::ids::MigrationId;
+use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Leave, Standing};
+use rekindle_wire::{ApiError, ErrorCode};
+use serde::Deserialize;
+
+use crate::migration::{arrival, departure};
+use crate::worker::Worker;
+
+/// The largest parcel: images, eager pages, and what the instance has in `/tmp` and `/dev/shm`.
+const PARCEL_MAX: usize = 4 << 30;
+
+pub(super) fn routes() -> Router<Arc<Worker>> {
+    Router::new()
+        .route("/departures", post(depart))
+        .route("/departures/{id}", axum::routing::delete(stay))
+        .route("/departures/{id}/leave", post(leave))
+        .route("/departures/{id}/pages", get(pages))
+        .route("/departures/{id}/pages/{number}", get(page))
+        .route("/departures/{id}/done", post(done))
+        .route("/arrivals", post(arrive))
+        .route("/arrivals/{id}", get(state).delete(give_up))
+        .route(
+            "/arrivals/{id}/images",
+            post(images).layer(DefaultBodyLimit::max(PARCEL_MAX)),
+        )
+        .route("/arrivals/{id}/go", post(go))
+}
+
+async fn depart(State(worker): State<Arc<Worker>>, Json(order): Json<DepartureOrder>) -> Result<StatusCode, ApiError> {
+    departure::prepare(&worker, order)
+        .await
+        .map(|()| StatusCode::NO_CONTENT)
+}
+
+async fn stay(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> StatusCode {
+    departure::give_up(&worker, &id).await;
+    StatusCode::NO_CONTENT
+}
+
+async fn leave(
+    State(worker): State<Arc<Worker>>,
+    Path(id): Path<MigrationId>,
+    Json(order): Json<Leave>,
+) -> Result<Json<Departed>, ApiError> {
+    let departure = worker.departures.get(&id)?;
+    // Whoever asked may go away in the middle: it is brought to an end all the same.
+    let left = tokio::spawn(async move { departure.leave(&worker, &order).await });
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the departure broke off");
+    left.await.map_err(broke_off)?.map(Json)
+}
+
+#[derive(Deserialize)]
+struct PagesQuery {
+    #[serde(default)]
+    from: u64,
+}
+
+async fn pages(
+    State(worker): State<Arc<Worker>>,
+    Path(id): Path<MigrationId>,
+    Query(query): Query<PagesQuery>,
+) -> Result<Body, ApiError> {
+    worker.departures.get(&id)?.pages(query.from)
+}
+
+async fn page(
+    State(worker): State<Arc<Worker>>,
+    Path((id, number)): Path<(MigrationId, u64)>,
+) -> Result<Vec<u8>, ApiError> {
+    worker.departures.get(&id)?.block(number).await
+}
+
+async fn done(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<StatusCode, ApiError> {
+    worker.departures.get(&id)?.done();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn arrive(State(worker): State<Arc<Worker>>, Json(order): Json<ArrivalOrder>) -> Result<StatusCode, ApiError> {
+    arrival::prepare(&worker, order).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+async fn state(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<ArrivalState>, ApiError> {
+    Ok(Json(worker.arrivals.get(&id)?.state()))
+}
+
+async fn give_up(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<StatusCode, ApiError> {
+    match worker.arrivals.get(&id) {
+        Ok(arrival) if !arrival.give_up() => Err(ApiError::new(
+            ErrorCode::Conflict,
+            format!("arrival {id} runs, or is being restored"),
+        )),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+async fn images(
+    State(worker): State<Arc<Worker>>,
+    Path(id): Path<MigrationId>,
+    parcel: Bytes,
+) -> Result<Json<Standing>, ApiError> {
+    let arrival = worker.arrivals.get(&id)?;
+    arrival.images(&worker, parcel).await.map(Json)
+}
+
+async fn go(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<ArrivalState>, ApiError> {
+    let arrival = worker.arrivals.get(&id)?;
+    let going = tokio::spawn(async move { arrival.go(&worker).await });
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the arrival broke off");
+    going.await.map_err(broke_off)?.map(Json)
+}

@@ -1,0 +1,603 @@
+//! The target's side: an instance that comes here from another host.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rekindle_init::protocol::held_path;
+use rekindle_pager::{Layout, PageRange, PageRef, PageSource, Pager};
+use rekindle_snapshotter::images::place_external;
+use rekindle_wire::ids::MigrationId;
+use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Standing};
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+use super::numbered::{Numbered, read};
+use super::parcel::{Header, set_pieces, unpack};
+use super::peer::{Peer, Source};
+use super::written::Written;
+use crate::freeze::{Hook, call_hook};
+use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
+use crate::instance::{FunctionClient, Instance, Parts, tear_down};
+use crate::restore::{CriuRestore, Pages, Scratch, StageError, prepare_memory, run_criu, start_pager};
+use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
+use crate::worker::Worker;
+
+/// How long an arrival that was prepared waits for its images.
+const WAIT_LIMIT: Duration = Duration::from_secs(90);
+/// How long processes that stand wait to be let go.
+const GO_LIMIT: Duration = Duration::from_secs(15);
+/// How long the memory behind an instance may make no progress.
+const STALL_LIMIT: Duration = Duration::from_secs(20);
+/// How long the pager may take for some pages.
+const FILL_LIMIT: Duration = Duration::from_secs(10);
+/// Pages pushed in at once: faults wait that long, some 100 µs.
+const PUSHED: u64 = 128;
+
+/// Instances that arrive, by migration.
+#[derive(Default)]
+pub struct Arrivals(Mutex<HashMap<MigrationId, Arc<Arrival>>>);
+
+impl Arrivals {
+    /// One of them.
+    ///
+    /// # Errors
+    /// `not_found` when it was given up, or is long done.
+    pub fn get(&self, id: &MigrationId) -> Result<Arc<Arrival>, ApiError> {
+        let found = self.0.lock().get(id).cloned();
+        found.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::NotFound,
+                format!("no arrival {id}: it is done, or was given up"),
+            )
+        })
+    }
+}
+
+/// An instance that arrives.
+pub struct Arrival {
+    order: ArrivalOrder,
+    instance: Arc<Instance>,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// It waits for the images.
+    Prepared(Box<Prepared>),
+    /// CRIU is at work, or the processes wait to be let go.
+    Busy,
+    /// They stand.
+    Standing {
+        go: SyncSender<()>,
+        restored: oneshot::Receiver<Result<Arc<Parts>, ApiError>>,
+    },
+    Running,
+    Failed,
+}
+
+/// What is made before the images come.
+struct Prepared {
+    enclosure: Enclosure,
+    base: Option<Arc<OpenSnapshot>>,
+}
+
+/// Makes a sandbox, and opens the snapshot that the memory is mapped from.
+///
+/// # Errors
+/// When the host cannot take it.
+pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), ApiError> {
+    if worker.draining.load(std::sync::atomic::Ordering::Relaxed) {
+        let message = "the worker takes no new instances";
+        return Err(ApiError::new(ErrorCode::Unavailable, message));
+    }
+    if worker.instance(&order.instance).is_some() {
+        let message = format!("instance {} is on this worker already", order.instance);
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
+    let spec = &order.spec;
+    let sink = worker.logs.sink(&spec.function, spec.version, order.instance.clone());
+    let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
+    let opening = async {
+        let Some(id) = &order.base else { return Ok(None) };
+        let opened = worker.snapshots.open(id).await;
+        let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
+        Ok::<_, ApiError>(Some(snapshot))
+    };
+    // Not the instance's name: what it left here may still be about when it comes back.
+    let (base, enclosure) = tokio::join!(opening, enclose(worker, &instance, order.id.as_str()));
+    let (base, enclosure) = (base?, enclosure?);
+    let layout = base.as_ref().map_or_else(String::new, |b| b.template.fingerprint());
+    if layout != order.layout {
+        let message = "the two workers lay templates out differently: they run different versions of fn";
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
+    let id = order.id.clone();
+    let arrival = Arc::new(Arrival {
+        order,
+        instance,
+        state: Mutex::new(State::Prepared(Box::new(Prepared { enclosure, base }))),
+    });
+    worker.arrivals.0.lock().insert(id.clone(), arrival);
+    let worker = Arc::clone(worker);
+    tokio::spawn(async move {
+        tokio::time::sleep(WAIT_LIMIT).await;
+        let arrival = worker.arrivals.0.lock().remove(&id);
+        if let Some(arrival) = arrival {
+            // Nobody asks any more what became of it; one that never ran is taken down.
+            arrival.give_up();
+        }
+    });
+    Ok(())
+}
+
+impl Arrival {
+    /// How far it is.
+    pub fn state(&self) -> ArrivalState {
+        match &*self.state.lock() {
+            State::Prepared(_) | State::Busy | State::Standing { .. } => ArrivalState::Waiting,
+            State::Running => ArrivalState::Running,
+            State::Failed => ArrivalState::Failed,
+        }
+    }
+
+    /// It must not run. Whether it does not, and will not.
+    pub fn give_up(&self) -> bool {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Running | State::Busy) {
+            return false;
+        }
+        // What was prepared goes, and what stands is not let go.
+        *state = State::Failed;
+        true
+    }
+
+    fn become_busy(&self, from: impl FnOnce(State) -> Result<State, State>) -> Option<State> {
+        let mut state = self.state.lock();
+        match from(std::mem::replace(&mut *state, State::Busy)) {
+            Ok(taken) => Some(taken),
+            Err(other) => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Restores it from its parcel, up to its first instruction.
+    ///
+    /// # Errors
+    /// When it cannot be restored; it never ran then.
+    pub async fn images(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        parcel: axum::body::Bytes,
+    ) -> Result<Standing, ApiError> {
+        let taken = self.become_busy(|state| match state {
+            State::Prepared(_) => Ok(state),
+            other => Err(other),
+        });
+        let Some(State::Prepared(prepared)) = taken else {
+            return Err(ApiError::new(
+                ErrorCode::Conflict,
+                "the arrival was given up, or has its images",
+            ));
+        };
+        let stood = Box::pin(self.restore(worker, *prepared, parcel)).await;
+        if stood.is_err() {
+            *self.state.lock() = State::Failed;
+        }
+        stood
+    }
+
+    async fn restore(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        prepared: Prepared,
+        parcel: axum::body::Bytes,
+    ) -> Result<Standing, ApiError> {
+        let Prepared { enclosure, base } = prepared;
+        let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
+        let dir = worker.config.run_dir.join("restores").join(self.order.id.as_str());
+        let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images")(&e))?;
+        let path = scratch.path().to_owned();
+        let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path)).await;
+        let laid_out = laid_out.map_err(|e| failed("lay out the images")(&e))??;
+        let archive =
+            File::open(scratch.path().join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp")(&e))?;
+        let loading = enclosure.sandbox.load_files(&OwnedFd::from(archive)).await;
+        loading.map_err(|e| failed("restore /tmp")(&e))?;
+        let memory = self.memory(worker, base.as_deref(), &laid_out)?;
+        let written = Arc::clone(&memory.written);
+        tokio::spawn(receive(Arc::downgrade(&written)));
+        let pages = Pages {
+            name: format!("an instance that came from worker {}", self.order.from),
+            source: Arc::clone(&written) as Arc<dyn PageSource>,
+            layout: memory.layout,
+            maps: memory.maps,
+            record: false,
+            code: ErrorCode::MigrationLost,
+        };
+        let pager = start_pager(worker, &self.instance, &enclosure.sandbox, pages, scratch.path())?;
+        let (stands, told) = oneshot::channel();
+        let (go, may_go) = sync_channel(1);
+        let (done, restored) = oneshot::channel();
+        let task = Restoring {
+            worker: Arc::clone(worker),
+            arrival: Arc::clone(self),
+            enclosure,
+            base,
+            written: Arc::clone(&written),
+            pager,
+            scratch,
+            header: laid_out.header,
+        };
+        let running = async move { drop(done.send(task.run(stands, may_go).await)) };
+        tokio::spawn(running.instrument(tracing::Span::current()));
+        let arrived = || written.pages() - written.missing();
+        match told.await {
+            Ok(()) => {
+                let mut state = self.state.lock();
+                *state = State::Standing { go, restored };
+                Ok(Standing {
+                    arrived_pages: arrived(),
+                })
+            }
+            Err(_) => match restored.await {
+                Ok(Err(error)) => Err(error),
+                _ => Err(ApiError::new(ErrorCode::Internal, "the restore broke off")),
+            },
+        }
+    }
+
+    /// What the pager is told of the memory.
+    fn memory(&self, worker: &Worker, base: Option<&OpenSnapshot>, laid_out: &LaidOut) -> Result<Memory, ApiError> {
+        let template = base.map(|b| Arc::clone(&b.template));
+        let mut layout = Layout {
+            backed: template.as_ref().map_or_else(Vec::new, |t| t.layout().backed),
+            ..Layout::default()
+        };
+        let mut under = HashMap::new();
+        for (pid, pieces) in &laid_out.header.maps {
+            let mut map = rekindle_pager::address_map::AddressMap::new(layout.backed_of(*pid));
+            set_pieces(&mut map, pieces);
+            under.insert(*pid, map);
+        }
+        for traveller in &laid_out.numbered.travellers {
+            let range = |page, pages| PageRange {
+                first: PageRef {
+                    pid: traveller.pid,
+                    page,
+                },
+                pages,
+            };
+            let mapped = traveller
+                .memory
+                .mapped
+                .iter()
+                .map(|(area, _)| range(area.first.0, area.pages));
+            layout.mapped.extend(mapped);
+            let holds_any = |first: u64, pages: u64| {
+                let below = template
+                    .as_ref()
+                    .is_some_and(|t| t.holds_any(traveller.pid, first, pages));
+                let moved = under
+                    .get(&traveller.pid)
+                    .is_some_and(|map| map.run(first, pages) < pages);
+                let written = traveller.runs.iter();
+                let mut written =
+                    written.filter(|(run, _)| run.first.0 < first + pages && first < run.first.0 + run.pages);
+                below || moved || written.next().is_some()
+            };
+            let empty = traveller
+                .memory
+                .lazy
+                .iter()
+                .filter(|(first, pages)| !holds_any(first.0, *pages));
+            layout.empty.extend(empty.map(|(first, pages)| range(first.0, *pages)));
+        }
+        let source = Source(Peer::new(worker, &self.order.from, &self.order.id));
+        let written = Written::new(template, &laid_out.numbered, under, source, Handle::current());
+        let written = written.map_err(|e| unavailable("make room for what was written", &e))?;
+        let maps = written.maps(&mut layout);
+        Ok(Memory {
+            written: Arc::new(written),
+            layout,
+            maps,
+        })
+    }
+
+    /// Lets the processes go on here.
+    ///
+    /// # Errors
+    /// When they do not; they never ran then.
+    pub async fn go(self: &Arc<Self>, worker: &Arc<Worker>) -> Result<ArrivalState, ApiError> {
+        let taken = self.become_busy(|state| match state {
+            State::Standing { .. } => Ok(state),
+            other => Err(other),
+        });
+        let Some(State::Standing { go, restored }) = taken else {
+            return match self.state() {
+                // It is told so again.
+                ArrivalState::Running => Ok(ArrivalState::Running),
+                _ => Err(ApiError::new(ErrorCode::Conflict, "no processes stand here")),
+            };
+        };
+        let sent = go.send(());
+        let restored = match sent {
+            Ok(()) => restored
+                .await
+                .unwrap_or_else(|_| Err(ApiError::new(ErrorCode::Internal, "the restore broke off"))),
+            Err(_) => Err(ApiError::new(
+                ErrorCode::Unavailable,
+                "the processes stood here for too long",
+            )),
+        };
+        match restored {
+            Ok(parts) => {
+                self.run(worker, parts).await?;
+                Ok(ArrivalState::Running)
+            }
+            Err(error) => {
+                *self.state.lock() = State::Failed;
+                Err(error)
+            }
+        }
+    }
+
+    async fn run(self: &Arc<Self>, worker: &Arc<Worker>, parts: Arc<Parts>) -> Result<(), ApiError> {
+        if self.order.clone
+            && let Err(why) = call_hook(&self.instance, &parts, Hook::AfterRestore).await
+        {
+            *self.state.lock() = State::Failed;
+            tear_down(parts).await;
+            return Err(ApiError::new(ErrorCode::RestoreFailed, why));
+        }
+        let instance = &self.instance;
+        // What it serves next is not its first request.
+        instance.usage.note_served();
+        if !worker.add(instance) {
+            *self.state.lock() = State::Failed;
+            tear_down(parts).await;
+            let message = format!("instance {} is on this worker already", instance.id);
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        instance.ready(Arc::clone(&parts), worker).await;
+        instance.settle();
+        *self.state.lock() = State::Running;
+        instance.sink.platform(format!("came from {}", self.order.from));
+        if let Some(written) = &parts.arrived {
+            let push = Push {
+                parts: Arc::downgrade(&parts),
+                written: Arc::clone(written),
+                instance: Arc::clone(instance),
+                runtime: Handle::current(),
+            };
+            let measuring = Arc::clone(worker);
+            tokio::task::spawn_blocking(move || {
+                let began = Instant::now();
+                push.all();
+                measuring.metrics.arrived(began.elapsed());
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The parcel's content, as CRIU finds it.
+struct LaidOut {
+    header: Header,
+    numbered: Numbered,
+}
+
+struct Memory {
+    written: Arc<Written>,
+    layout: Layout,
+    maps: HashMap<i32, rekindle_pager::address_map::AddressMap>,
+}
+
+/// The file of a parcel with a process's eager pages.
+pub(super) fn eager_name(pid: i32) -> String {
+    format!("eager-{pid}")
+}
+
+/// Writes the images into `dir`, as CRIU is to find them here; blocks.
+fn lay_out(parcel: &[u8], dir: &Path) -> Result<LaidOut, ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
+    let header = unpack(parcel, dir).map_err(|e| failed(&e))?;
+    let paths: Vec<_> = (0..header.templates.len()).map(|at| held_path(1 + at)).collect();
+    let names = std::iter::zip(&header.templates, &paths).map(|(name, path)| (name.as_str(), path.as_str()));
+    let files = read(dir, "files.img").map_err(|e| failed(&e))?;
+    let (files, ids) = place_external(&files, &names.collect::<Vec<_>>()).map_err(|e| failed(&e))?;
+    let ids: Vec<_> = ids.into_iter().flatten().collect();
+    let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
+    let write = |name: String, bytes: &[u8]| std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e));
+    write("files.img".to_owned(), &files)?;
+    for traveller in &numbered.travellers {
+        let pid = traveller.pid;
+        write(format!("pagemap-{pid}.img"), &traveller.memory.pagemap())?;
+        let (from, to) = (eager_name(pid), format!("pages-{}.img", traveller.memory.pages_id));
+        std::fs::rename(dir.join(from), dir.join(to)).map_err(|e| failed(&e))?;
+    }
+    Ok(LaidOut { header, numbered })
+}
+
+/// A restore under way.
+struct Restoring {
+    worker: Arc<Worker>,
+    arrival: Arc<Arrival>,
+    enclosure: Enclosure,
+    base: Option<Arc<OpenSnapshot>>,
+    written: Arc<Written>,
+    pager: Arc<Pager>,
+    scratch: Scratch,
+    header: Header,
+}
+
+impl Restoring {
+    /// Says when the processes stand, and lets them go when it may.
+    async fn run(self, stands: oneshot::Sender<()>, may_go: Receiver<()>) -> Result<Arc<Parts>, ApiError> {
+        let Enclosure {
+            sandbox,
+            outputs,
+            criu,
+            cgroup,
+        } = self.enclosure;
+        let templates = self.base.iter().flat_map(|base| base.template.files()).collect();
+        let order = CriuRestore {
+            session: criu,
+            sandbox: &sandbox,
+            outputs: &outputs,
+            pipes: &self.header.pipes,
+            templates,
+            dir: self.scratch.path(),
+            eager_bytes: 0,
+        };
+        let (written, base) = (Arc::clone(&self.written), self.base.clone());
+        let standing = move |pager: &Pager| -> Result<(), StageError> {
+            prepare_memory(pager, &ahead(&written, base.as_deref()))?;
+            stands.send(()).map_err(|()| "nobody waits for it any more")?;
+            may_go.recv_timeout(GO_LIMIT).map_err(|_| "it was not let go")?;
+            Ok(())
+        };
+        run_criu(&self.worker, &self.arrival.instance, order, &self.pager, standing).await?;
+        let Ok(pager) = Arc::try_unwrap(self.pager).map_err(drop) else {
+            return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
+        };
+        let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
+        Ok(Arc::new(Parts {
+            client: FunctionClient::new(&sandbox),
+            sandbox,
+            pager: Some(pager),
+            cgroup,
+            pipes: pipes.map_err(|e| unavailable("look at the outputs", &e))?,
+            arrived: Some(self.written),
+            frozen: AtomicBool::new(false),
+            snapshot: self.base,
+        }))
+    }
+}
+
+/// What is filled before the processes run: what has arrived, and what restores of the snapshot want.
+fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[PageRef]> {
+    let mut pages: Vec<PageRef> = base.map_or_else(Vec::new, |base| base.working_set().to_vec());
+    for (range, number) in written.runs() {
+        let ready = written.ready_run(number, range.pages);
+        let page = |n| PageRef {
+            page: range.first.page + n,
+            ..range.first
+        };
+        pages.extend((0..ready).map(page));
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    pages.into()
+}
+
+/// Takes in what the source sends, until all is here or nobody needs it.
+async fn receive(written: Weak<Written>) {
+    let mut failures = 0;
+    loop {
+        let Some(here) = written.upgrade() else { return };
+        let Some(first) = here.first_missing(0).filter(|_| !here.is_settled()) else {
+            return;
+        };
+        let streamed = here.stream(first).await;
+        if let Err(error) = streamed {
+            failures += 1;
+            tracing::warn!(%error, failures, "pages of an arriving instance broke off");
+            // Whoever waits for a page asks for it itself; whoever pushes says when it has been too long.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        if failures > 100 {
+            return;
+        }
+    }
+}
+
+/// Pushes what arrives into the processes while they run.
+struct Push {
+    parts: Weak<Parts>,
+    written: Arc<Written>,
+    instance: Arc<Instance>,
+    runtime: Handle,
+}
+
+impl Push {
+    /// Until every page is in, the instance has ended, or nothing moves any more.
+    fn all(self) {
+        let mut waiting: Vec<_> = self.written.runs().collect();
+        let mut moved = Instant::now();
+        while !waiting.is_empty() {
+            let mut left = Vec::new();
+            let before: u64 = waiting.iter().map(|(range, _)| range.pages).sum();
+            for (range, number) in waiting {
+                match self.push(range, number, &mut left) {
+                    Some(()) => {}
+                    None => return,
+                }
+            }
+            let after: u64 = left.iter().map(|(range, _)| range.pages).sum();
+            waiting = left;
+            if after < before {
+                moved = Instant::now();
+            } else if moved.elapsed() > STALL_LIMIT {
+                return self.lose();
+            }
+            if after > 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let Some(parts) = self.parts.upgrade() else { return };
+        // A process it has made since may still need what its parent had.
+        let alone = parts.pager.as_ref().is_some_and(|pager| pager.maps(FILL_LIMIT).is_ok());
+        self.written.settle(alone);
+        if let Err(error) = self.runtime.block_on(self.written.tell_done()) {
+            // The source notices by itself, only later.
+            tracing::debug!(%error, "the source does not hear that all has arrived");
+        }
+    }
+
+    /// Pushes what is here of a run; what is not, or could not be pushed, goes to `left`. `None` when there is nothing to push into.
+    fn push(&self, range: PageRange, number: u64, left: &mut Vec<(PageRange, u64)>) -> Option<()> {
+        let part = |done: u64, pages: u64| {
+            let first = PageRef {
+                page: range.first.page + done,
+                ..range.first
+            };
+            (PageRange { first, pages }, number + done)
+        };
+        let mut done = 0;
+        while done < range.pages {
+            let ready = self.written.ready_run(number + done, (range.pages - done).min(PUSHED));
+            if ready == 0 {
+                left.push(part(done, range.pages - done));
+                break;
+            }
+            let (pages, at) = part(done, ready);
+            let parts = self.parts.upgrade()?;
+            let origin = pages.first.page | super::WRITTEN;
+            match parts.pager.as_ref()?.fill(pages, origin, FILL_LIMIT) {
+                Ok(filled) if filled.left > 0 => left.push((pages, at)),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+            done += ready;
+        }
+        Some(())
+    }
+
+    fn lose(&self) {
+        let message = format!(
+            "{} pages of its memory did not arrive from the host it moved from, so the instance was killed",
+            self.written.missing()
+        );
+        self.instance.kill(ApiError::new(ErrorCode::MigrationLost, message));
+    }
+}

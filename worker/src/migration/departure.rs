@@ -1,0 +1,589 @@
+//! The source's side: an instance that leaves this host, or whose copy does.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::Bytes;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use parking_lot::{Mutex, RwLock};
+use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
+use rekindle_pager::PAGE;
+use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Session, Stage, external_file, own_descriptor};
+use rekindle_snapshotter::images::{parent_images, place_external};
+use rekindle_wire::ids::MigrationId;
+use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Leave, Standing, Way};
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::sync::Notify;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::Tracking;
+use super::left::Left;
+use super::numbered::{BLOCK, Numbered, read};
+use super::parcel::{Header, pack, pieces};
+use super::peer::{Peer, write_frame};
+use super::tracking::forget_changes;
+use crate::dump_dir::{self, DumpDir};
+use crate::freeze::{IMAGES_FD, RoomForImages, quiet};
+use crate::instance::enclosure::unavailable;
+use crate::instance::{Instance, Parts, gone};
+use crate::restore::log_tail;
+use crate::snapshots::FILES_ARCHIVE;
+use crate::worker::Worker;
+
+/// How long the target may take to get ready.
+const PREPARE_LIMIT: Duration = Duration::from_secs(30);
+/// How long the processes may take to stand at the target, and to be let go there.
+const STAND_LIMIT: Duration = Duration::from_secs(20);
+const GO_LIMIT: Duration = Duration::from_secs(10);
+/// How long it is asked whether they were let go when no answer came.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a departure that was prepared waits to be told to leave.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+/// How long the target may be silent while it has not got all pages.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// How long the pager may take to tell what it knows.
+const MAPS_LIMIT: Duration = Duration::from_secs(5);
+/// What CRIU is told has every page, in the image directory.
+const KNOWN: &str = "known";
+/// Bytes of pages sent in one piece.
+const PIECE: usize = 256 * 1024;
+
+/// Instances that leave, by migration.
+#[derive(Default)]
+pub struct Departures(Mutex<HashMap<MigrationId, Arc<Departure>>>);
+
+impl Departures {
+    /// One of them.
+    ///
+    /// # Errors
+    /// `not_found` when it was given up, or is done.
+    pub fn get(&self, id: &MigrationId) -> Result<Arc<Departure>, ApiError> {
+        let found = self.0.lock().get(id).cloned();
+        found.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::NotFound,
+                format!("no departure {id}: it is done, or was given up"),
+            )
+        })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    fn remove(&self, id: &MigrationId) -> Option<Arc<Departure>> {
+        self.0.lock().remove(id)
+    }
+}
+
+/// An instance that leaves.
+pub struct Departure {
+    id: MigrationId,
+    instance: Arc<Instance>,
+    way: Way,
+    target: Peer,
+    criu: Mutex<Option<Session>>,
+    dir: DumpDir,
+    /// Its pages, once it stands still.
+    left: RwLock<Option<Arc<Left>>>,
+    /// What stands still here, once its copy runs.
+    parts: Mutex<Option<Arc<Parts>>>,
+    heard: Mutex<Instant>,
+    /// Rung when every page is at the target.
+    done: Notify,
+}
+
+/// Gets an instance ready to leave; it goes on as before.
+///
+/// # Errors
+/// When it cannot leave, or the target cannot take it.
+pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), ApiError> {
+    let instance = worker.instance(&order.instance).ok_or_else(gone)?;
+    let parts = instance.parts().ok_or_else(|| not_ready(&instance))?;
+    if parts.arrived.as_ref().is_some_and(|arrived| !arrived.is_settled()) {
+        let message = format!(
+            "memory of {} is still on its way here: try again in a moment",
+            instance.id
+        );
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
+    let target = Peer::new(worker, &order.to, &order.id);
+    let clone = match &order.way {
+        Way::Move => None,
+        Way::Clone(id) => Some(id.clone()),
+    };
+    let started = *instance.kind.lock();
+    let arrival = ArrivalOrder {
+        id: order.id.clone(),
+        instance: clone.clone().unwrap_or_else(|| instance.id.clone()),
+        clone: clone.is_some(),
+        started,
+        spec: instance.spec.clone(),
+        from: worker.config.advertise.clone(),
+        base: parts.snapshot.as_ref().map(|s| s.id.clone()),
+        layout: parts
+            .snapshot
+            .as_ref()
+            .map_or_else(String::new, |s| s.template.fingerprint()),
+    };
+    target.order(&arrival, PREPARE_LIMIT).await?;
+    let departure = async {
+        let memory = parts.cgroup.memory_current().unwrap_or(0);
+        let path = dump_dir::place(&worker.config, memory).join(format!("leave-{}", order.id));
+        let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
+        let (session, theirs) = Session::pair().map_err(|e| unavailable("talk to criu", &e))?;
+        let images = File::open(dir.path()).map_err(|e| unavailable("open the image directory", &e))?;
+        let fds = [&theirs, &OwnedFd::from(images)];
+        let criu = parts
+            .sandbox
+            .start_criu(Path::new(CRIU_DIR), &fds, Some(instance.spec.uid));
+        criu.await.map_err(|e| unavailable("start criu", &e))?;
+        Ok(Departure {
+            id: order.id.clone(),
+            instance: Arc::clone(&instance),
+            way: order.way,
+            target: target.clone(),
+            criu: Mutex::new(Some(session)),
+            dir,
+            left: RwLock::new(None),
+            parts: Mutex::new(None),
+            heard: Mutex::new(Instant::now()),
+            done: Notify::new(),
+        })
+    };
+    match departure.await {
+        Ok(departure) => {
+            worker.departures.0.lock().insert(order.id.clone(), Arc::new(departure));
+            tokio::spawn(expire(Arc::clone(worker), order.id));
+            Ok(())
+        }
+        Err(e) => {
+            drop(target.give_up(RESOLVE_LIMIT).await);
+            Err(e)
+        }
+    }
+}
+
+/// Gives up what was prepared and never told to leave.
+async fn expire(worker: Arc<Worker>, id: MigrationId) {
+    tokio::time::sleep(WAIT_LIMIT).await;
+    let waiting = worker.departures.get(&id).is_ok_and(|d| d.criu.lock().is_some());
+    if waiting {
+        tracing::warn!(migration = %id, "a departure was never told to leave");
+        give_up(&worker, &id).await;
+    }
+}
+
+/// Gives a departure up that has not left.
+pub async fn give_up(worker: &Worker, id: &MigrationId) {
+    if let Some(departure) = worker.departures.remove(id) {
+        departure.criu.lock().take();
+        drop(departure.target.give_up(RESOLVE_LIMIT).await);
+    }
+}
+
+fn not_ready(instance: &Instance) -> ApiError {
+    let message = format!(
+        "instance {} cannot leave while it is {}",
+        instance.id,
+        instance.state().as_str()
+    );
+    ApiError::new(ErrorCode::Conflict, message)
+}
+
+/// What is undone when an instance does not leave after all.
+struct Door<'a> {
+    instance: &'a Instance,
+    parts: &'a Parts,
+    left: bool,
+}
+
+impl Drop for Door<'_> {
+    fn drop(&mut self) {
+        if !self.left {
+            go_on(self.parts);
+            self.instance.set_moving(false);
+            self.instance.usage.hold(false);
+        }
+    }
+}
+
+/// Lets all processes go on that CRIU has left standing.
+fn go_on(parts: &Parts) {
+    for pid in parts.cgroup.pids().unwrap_or_default() {
+        // One that is gone needs nothing.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
+    }
+}
+
+impl Departure {
+    /// Has the instance leave now. On an error it goes on here, unless the error says that it is lost.
+    ///
+    /// # Errors
+    /// What prevented it.
+    pub async fn leave(self: &Arc<Self>, worker: &Arc<Worker>, order: &Leave) -> Result<Departed, ApiError> {
+        let left = self.try_leave(worker, order).await;
+        worker.metrics.departed(&self.way, left.as_ref().ok());
+        let done = match &left {
+            Ok(departed) => {
+                tracing::info!(migration = %self.id, instance = %self.instance.id, to = self.target.address(), ?departed, "left");
+                self.instance.sink.platform(format!(
+                    "{} to {} within {:.1} ms",
+                    if self.way == Way::Move { "moved" } else { "copied" },
+                    self.target.address(),
+                    departed.pause_ms
+                ));
+                false
+            }
+            Err(error) => {
+                tracing::warn!(migration = %self.id, instance = %self.instance.id, %error, "did not leave");
+                true
+            }
+        };
+        if done {
+            give_up(worker, &self.id).await;
+        } else {
+            tokio::spawn(Arc::clone(self).see_out(Arc::clone(worker)));
+        }
+        left
+    }
+
+    async fn try_leave(self: &Arc<Self>, worker: &Arc<Worker>, order: &Leave) -> Result<Departed, ApiError> {
+        let session = self.criu.lock().take();
+        let session = session.ok_or_else(|| ApiError::new(ErrorCode::Conflict, "it is leaving already"))?;
+        let (instance, parts) = (&self.instance, self.instance.parts().ok_or_else(gone)?);
+        let mut departed = Departed::default();
+        let began = Instant::now();
+        instance.usage.hold(true);
+        let mut door = Door {
+            instance,
+            parts: &parts,
+            left: false,
+        };
+        self.settle(Duration::from_millis(order.settle_ms)).await?;
+        instance.unpark(&parts).await?;
+        if !instance.set_moving(true) {
+            return Err(not_ready(instance));
+        }
+        parts.client.close_idle();
+        quiet(&parts).await;
+        departed.settle_ms = ms(began);
+        let pausing = Instant::now();
+        let (parcel, left) = self.checkpoint(worker, &parts, session).await?;
+        departed.checkpoint_ms = ms(pausing);
+        departed.written_pages = left.numbered.pages;
+        departed.image_bytes = parcel.len() as u64;
+        *self.left.write() = Some(Arc::new(left));
+        if self.way != Way::Move {
+            // It goes on; what its copy needs of it was dumped.
+            drop(door);
+            departed.pause_ms = ms(began);
+            let restoring = Instant::now();
+            let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
+            departed.restore_ms = ms(restoring);
+            let resuming = Instant::now();
+            let _: ArrivalState = self.target.post("/go", Vec::new(), GO_LIMIT).await?;
+            departed.resume_ms = ms(resuming);
+            return Ok(departed);
+        }
+        let restoring = Instant::now();
+        let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
+        departed.restore_ms = ms(restoring);
+        let resuming = Instant::now();
+        if let Err(error) = self.target.post::<ArrivalState>("/go", Vec::new(), GO_LIMIT).await {
+            match self.resolve().await {
+                Some(ArrivalState::Running) => {}
+                Some(_) => return Err(error),
+                None => {
+                    // It may run there: so it must not run here any more.
+                    door.left = true;
+                    let message = format!(
+                        "{} is lost: worker {} had all of it and cannot be asked whether it runs ({})",
+                        instance.id,
+                        self.target.address(),
+                        error.message
+                    );
+                    let lost = ApiError::new(ErrorCode::MigrationLost, message);
+                    instance.kill(lost.clone());
+                    return Err(lost);
+                }
+            }
+        }
+        door.left = true;
+        *self.parts.lock() = instance.leave();
+        worker.remove_this(instance);
+        departed.resume_ms = ms(resuming);
+        departed.pause_ms = ms(began);
+        Ok(departed)
+    }
+
+    /// Waits until no request is in it.
+    async fn settle(&self, limit: Duration) -> Result<(), ApiError> {
+        let until = Instant::now() + limit;
+        while self.instance.usage.in_flight() > 0 {
+            if Instant::now() >= until {
+                let message = format!(
+                    "{} still serves requests after {} ms, so it stays: try again, or give it longer",
+                    self.instance.id,
+                    limit.as_millis()
+                );
+                return Err(ApiError::new(ErrorCode::Conflict, message));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    /// Whether the copy runs; `None` if that cannot be found out. It will not run later if it does not now.
+    async fn resolve(&self) -> Option<ArrivalState> {
+        let until = Instant::now() + RESOLVE_LIMIT;
+        loop {
+            match self.target.get::<ArrivalState>(Duration::from_secs(1)).await {
+                Ok(ArrivalState::Waiting) => {
+                    if self.target.give_up(Duration::from_secs(1)).await.is_ok() {
+                        return Some(ArrivalState::Failed);
+                    }
+                }
+                Ok(state) => return Some(state),
+                Err(e) if e.code == ErrorCode::NotFound => return Some(ArrivalState::Failed),
+                Err(_) => {}
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Brings the processes to a halt and describes them. They stand still afterwards if they are to move.
+    async fn checkpoint(
+        &self,
+        worker: &Arc<Worker>,
+        parts: &Arc<Parts>,
+        session: Session,
+    ) -> Result<(Vec<u8>, Left), ApiError> {
+        let _room = RoomForImages::give(&self.instance, parts);
+        let proc = PathBuf::from(format!("/proc/{}/root/proc", parts.sandbox.init_pid()));
+        let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
+        let tracking = worker.tracking();
+        let describe_only = self.way == Way::Move && tracking != Tracking::None;
+        if describe_only {
+            self.say_known(&proc, tracking)
+                .map_err(|e| failed("lay out what criu need not dump")(&e))?;
+        }
+        let archive = File::create(self.dir.path().join(FILES_ARCHIVE));
+        let archive = OwnedFd::from(archive.map_err(|e| failed("make the archive of /tmp")(&e))?);
+        let templates = match &parts.snapshot {
+            Some(snapshot) => template_names(snapshot.template.files()),
+            None => Ok(Vec::new()),
+        };
+        let templates = templates.map_err(|e| failed("name the templates")(&e))?;
+        let order = DumpOrder {
+            images_dir: own_descriptor(IMAGES_FD),
+            pid: FUNCTION_PID,
+            after: match self.way {
+                Way::Move => AfterDump::Stop,
+                Way::Clone(_) => AfterDump::Run,
+            },
+            external: templates.clone(),
+            parent: describe_only.then(|| KNOWN.to_owned()),
+            log_level: worker.config.criu_log_level,
+            limit: worker.config.dump_limit,
+        };
+        let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
+        let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
+        let packed = tokio::task::spawn_blocking(move || {
+            let mut maps = Ok(Vec::new());
+            let dumped = session.dump(&order, |stage| {
+                if *stage == Stage::PostDump {
+                    runtime.block_on(sandbox.save_files(&archive))?;
+                    // They stand still: what the pager knows now holds.
+                    if let Some(pager) = &parts.pager {
+                        maps = pager.maps(MAPS_LIMIT);
+                    }
+                }
+                Ok(())
+            });
+            dumped.map_err(|e| {
+                let error = unavailable("describe the processes", &e);
+                ApiError::new(
+                    error.code,
+                    format!("{}{}", error.message, log_tail(&dir.join(DUMP_LOG))),
+                )
+            })?;
+            let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
+            pack_up(&dir, &proc, &parts, templates, &maps)
+        });
+        packed.await.map_err(|e| failed("describe the processes")(&e))?
+    }
+
+    /// Lays out for CRIU what has every page already.
+    fn say_known(&self, proc: &Path, tracking: Tracking) -> std::io::Result<()> {
+        let mut pids = Vec::new();
+        for entry in std::fs::read_dir(proc)? {
+            let name = entry?.file_name();
+            pids.extend(
+                name.to_str()
+                    .and_then(|n| n.parse::<i32>().ok())
+                    .filter(|pid| *pid >= FUNCTION_PID),
+            );
+        }
+        if tracking == Tracking::Kernel {
+            for pid in &pids {
+                // One that is gone has nothing to forget.
+                let _ = forget_changes(&proc.join(pid.to_string()));
+            }
+        }
+        let known = self.dir.path().join(KNOWN);
+        std::fs::create_dir(&known)?;
+        for (name, bytes) in parent_images(pids) {
+            std::fs::write(known.join(name), bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads pages for the target, from `first` on, until there are no more.
+    pub fn pages(self: &Arc<Self>, first: u64) -> Result<Body, ApiError> {
+        let left = self.left.read().clone().ok_or_else(no_pages)?;
+        let (pieces, received) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(4);
+        let here = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            let mut number = first;
+            let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
+            loop {
+                let block = read_block(&left, number, &mut piece);
+                let (pages, ended) = match block {
+                    Ok(pages) => (pages, pages == 0),
+                    Err(e) => {
+                        drop(pieces.blocking_send(Err(e)));
+                        return;
+                    }
+                };
+                number += pages;
+                if piece.len() >= PIECE || ended {
+                    *here.heard.lock() = Instant::now();
+                    if pieces.blocking_send(Ok(std::mem::take(&mut piece).into())).is_err() {
+                        return;
+                    }
+                }
+                if ended {
+                    return;
+                }
+            }
+        });
+        Ok(Body::from_stream(ReceiverStream::new(received)))
+    }
+
+    /// The block with one page.
+    pub async fn block(self: &Arc<Self>, number: u64) -> Result<Vec<u8>, ApiError> {
+        *self.heard.lock() = Instant::now();
+        let left = self.left.read().clone().ok_or_else(no_pages)?;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut frame = Vec::new();
+            read_block(&left, number, &mut frame).map(|_| frame)
+        });
+        let read = read.await.map_err(|e| unavailable("read the instance's memory", &e))?;
+        read.map_err(|e| unavailable("read the instance's memory", &e))
+    }
+
+    /// Every page is at the target.
+    pub fn done(&self) {
+        self.done.notify_one();
+    }
+
+    /// Keeps what stands still until its pages are at the target, then lets go of it.
+    async fn see_out(self: Arc<Self>, worker: Arc<Worker>) {
+        loop {
+            if tokio::time::timeout(Duration::from_secs(1), self.done.notified())
+                .await
+                .is_ok()
+            {
+                break;
+            }
+            if self.heard.lock().elapsed() > SILENCE_LIMIT {
+                tracing::warn!(migration = %self.id, "the target was silent: what it has not got is given up");
+                break;
+            }
+        }
+        worker.departures.remove(&self.id);
+        let parts = self.parts.lock().take();
+        if let Some(parts) = parts {
+            crate::instance::tear_down(parts).await;
+        }
+    }
+}
+
+fn no_pages() -> ApiError {
+    ApiError::new(ErrorCode::Conflict, "the instance has not left yet")
+}
+
+fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Reads at most a block's pages; 0 behind the last.
+fn read_block(left: &Left, number: u64, into: &mut Vec<u8>) -> std::io::Result<u64> {
+    let mut buffer = [0; (BLOCK * PAGE) as usize];
+    let pages = left.read(number, &mut buffer)?;
+    if pages > 0 {
+        write_frame(number, &buffer[..(pages * PAGE) as usize], into);
+    }
+    Ok(pages)
+}
+
+/// What CRIU calls the templates.
+fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Result<Vec<String>> {
+    let name = |file: &OwnedFd| {
+        let inode = nix::sys::stat::fstat(file)?.st_ino;
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+        let mount = info
+            .lines()
+            .find_map(|l| l.strip_prefix("mnt_id:")?.trim().parse().ok());
+        let mount = mount.ok_or_else(|| std::io::Error::other("the kernel does not say which mount a file is on"))?;
+        Ok(external_file(mount, inode))
+    };
+    files.map(name).collect()
+}
+
+/// Packs what goes to the target first.
+fn pack_up(
+    dir: &Path,
+    proc: &Path,
+    parts: &Parts,
+    templates: Vec<String>,
+    maps: &[(i32, rekindle_pager::address_map::AddressMap)],
+) -> Result<(Vec<u8>, Left), ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
+    let files = read(dir, "files.img").map_err(|e| failed(&e))?;
+    // Their paths are the target's to choose.
+    let names: Vec<_> = templates.iter().map(|name| (name.as_str(), "")).collect();
+    let (_, ids) = place_external(&files, &names).map_err(|e| failed(&e))?;
+    let ids: Vec<_> = ids.into_iter().flatten().collect();
+    let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
+    let own: Vec<_> = numbered
+        .travellers
+        .iter()
+        .map(|t| format!("pages-{}.img", t.memory.pages_id))
+        .collect();
+    let left = Left::open(numbered, proc, dir).map_err(|e| failed(&e))?;
+    let eager = left.eager().map_err(|e| failed(&e))?;
+    let header = Header {
+        pipes: parts.pipes.clone(),
+        templates,
+        maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
+        files: Vec::new(),
+    };
+    let wanted = |name: &str| (name.ends_with(".img") && !own.iter().any(|o| o == name)) || name == FILES_ARCHIVE;
+    let more = eager
+        .into_iter()
+        .map(|(pid, bytes)| (super::arrival::eager_name(pid), bytes));
+    let parcel = pack(header, dir, wanted, more.collect()).map_err(|e| failed(&e))?;
+    Ok((parcel, left))
+}

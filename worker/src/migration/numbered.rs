@@ -1,0 +1,134 @@
+//! The written pages of an instance, counted: both hosts know them from the same images, so that a number says which is meant.
+
+use std::path::Path;
+
+use rekindle_snapshotter::images::{ImageError, Travelling, WrittenRun, travelling};
+
+use crate::snapshots::touched_early;
+
+/// Pages of a block: what is asked for and sent at once.
+pub(super) const BLOCK: u64 = 16;
+
+/// Why the images of a dump cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DumpError {
+    /// A file cannot be read.
+    #[error("read {0}")]
+    File(String, #[source] std::io::Error),
+    /// It is malformed.
+    #[error("{0}")]
+    Image(String, #[source] ImageError),
+    /// The threads' images cannot be used.
+    #[error("read the threads' images")]
+    Threads(#[source] crate::snapshots::EditError),
+}
+
+/// A process that travels.
+pub(super) struct Traveller {
+    pub(super) pid: i32,
+    pub(super) memory: Travelling,
+    /// Those of its runs that a pager serves, each with the number of its first page.
+    pub(super) runs: Vec<(WrittenRun, u64)>,
+}
+
+/// All of an instance.
+pub(super) struct Numbered {
+    pub(super) travellers: Vec<Traveller>,
+    /// Pages that have numbers.
+    pub(super) pages: u64,
+}
+
+impl Numbered {
+    /// Reads the images of all processes in `dir`. `templates` are the ids of the files that are templates.
+    ///
+    /// # Errors
+    /// When an image is missing or malformed.
+    pub(super) fn read(dir: &Path, templates: &[u32]) -> Result<Self, DumpError> {
+        let early = touched_early(dir).map_err(DumpError::Threads)?;
+        let mut pids = pids(dir)?;
+        pids.sort_unstable();
+        let (mut travellers, mut pages) = (Vec::with_capacity(pids.len()), 0);
+        for pid in pids {
+            let image = |kind: &str| read(dir, &format!("{kind}-{pid}.img"));
+            let memory = travelling(&image("mm")?, &image("pagemap")?, templates, &early)
+                .map_err(|cause| DumpError::Image(format!("mm-{pid}.img or pagemap-{pid}.img"), cause))?;
+            let mut runs = Vec::new();
+            for run in memory.written.iter().filter(|run| !run.eager) {
+                runs.push((*run, pages));
+                pages += run.pages;
+            }
+            travellers.push(Traveller { pid, memory, runs });
+        }
+        Ok(Self { travellers, pages })
+    }
+
+    /// The run that has the page of this number, and which of its pages it is.
+    pub(super) fn find(&self, number: u64) -> Option<(&Traveller, WrittenRun, u64)> {
+        let after = self
+            .travellers
+            .partition_point(|t| t.runs.first().is_none_or(|(_, at)| *at <= number));
+        // A process without runs is passed over.
+        let traveller = self.travellers[..after].iter().rev().find(|t| !t.runs.is_empty())?;
+        let index = traveller.runs.partition_point(|(_, at)| *at <= number).checked_sub(1)?;
+        let (run, at) = traveller.runs[index];
+        (number - at < run.pages).then_some((traveller, run, number - at))
+    }
+}
+
+pub(super) fn read(dir: &Path, name: &str) -> Result<Vec<u8>, DumpError> {
+    std::fs::read(dir.join(name)).map_err(|e| DumpError::File(name.to_owned(), e))
+}
+
+fn pids(dir: &Path) -> Result<Vec<i32>, DumpError> {
+    let listing = |e| DumpError::File(dir.display().to_string(), e);
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(listing)? {
+        let name = entry.map_err(listing)?.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|n| n.strip_prefix("mm-")?.strip_suffix(".img")?.parse::<i32>().ok());
+        pids.extend(pid);
+    }
+    Ok(pids)
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_snapshotter::PageIndex;
+
+    use super::*;
+
+    #[test]
+    fn a_number_names_one_page_of_one_process() {
+        let run = |first, pages| WrittenRun {
+            first: PageIndex(first),
+            pages,
+            eager: false,
+            at: None,
+        };
+        let traveller = |pid, runs: Vec<(WrittenRun, u64)>| Traveller {
+            pid,
+            memory: Travelling {
+                pages_id: 1,
+                written: Vec::new(),
+                mapped: Vec::new(),
+                lazy: Vec::new(),
+            },
+            runs,
+        };
+        let numbered = Numbered {
+            travellers: vec![
+                traveller(1, vec![(run(10, 2), 0), (run(20, 3), 2)]),
+                traveller(2, Vec::new()),
+                traveller(3, vec![(run(10, 1), 5)]),
+            ],
+            pages: 6,
+        };
+        let found = |number| numbered.find(number).map(|(t, r, at)| (t.pid, r.first.0 + at));
+        let expected = [(1, 10), (1, 11), (1, 20), (1, 21), (1, 22), (3, 10)];
+        for (number, page) in expected.into_iter().enumerate() {
+            assert_eq!(found(number as u64), Some(page), "{number}");
+        }
+        assert_eq!(found(6), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! What goes to the target before the processes stand there: CRIU's images, private files, and what the pager knows.
+//!
+//! ```text
+//! header_len:u32 header:json { file bytes }*          little-endian; the header names the files and their lengths
+//! ```
+
+use std::path::{Component, Path, PathBuf};
+
+use rekindle_pager::address_map::{AddressMap, Origin};
+use serde::{Deserialize, Serialize};
+
+use crate::snapshots::PipeNote;
+
+/// The longest header.
+const HEADER_MAX: usize = 256 << 20;
+
+/// Why a parcel cannot be packed or opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ParcelError {
+    /// A file cannot be read or written.
+    #[error("{}", .0.display())]
+    File(PathBuf, #[source] std::io::Error),
+    /// It is cut off, or too long.
+    #[error("the parcel is cut off")]
+    Cut,
+    /// Its header is not what this version writes.
+    #[error("the parcel's header is not understood")]
+    Header(#[source] serde_json::Error),
+    /// A file's name leads elsewhere.
+    #[error("{0:?} is no file name")]
+    Name(String),
+}
+
+/// What the parcel says beside its files.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Header {
+    /// What the outputs are called in the images.
+    pub(super) pipes: Vec<PipeNote>,
+    /// What the templates are called in the images, in their order.
+    pub(super) templates: Vec<String>,
+    /// What addresses of each process belong to, where that is not the snapshot's page of the same number.
+    pub(super) maps: Vec<(i32, Vec<Piece>)>,
+    /// Names and lengths of the files behind, in their order.
+    pub(super) files: Vec<(String, u64)>,
+}
+
+/// Pages `start..end`, and what the first of them belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Piece {
+    start: u64,
+    end: u64,
+    of: Of,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Of {
+    #[serde(rename = "s")]
+    Snapshot(u64),
+    #[serde(rename = "f")]
+    File(u64),
+    #[serde(rename = "z")]
+    Zero,
+}
+
+pub(super) fn pieces(map: &AddressMap) -> Vec<Piece> {
+    let piece = |(pages, origin): (std::ops::Range<u64>, Origin)| Piece {
+        start: pages.start,
+        end: pages.end,
+        of: match origin {
+            Origin::Snapshot(source) => Of::Snapshot(source),
+            Origin::File(source) => Of::File(source),
+            Origin::Zero => Of::Zero,
+        },
+    };
+    map.pieces().map(piece).collect()
+}
+
+/// Sets what `pieces` say in `map`.
+pub(super) fn set_pieces(map: &mut AddressMap, pieces: &[Piece]) {
+    for piece in pieces {
+        let origin = match piece.of {
+            Of::Snapshot(source) => Origin::Snapshot(source),
+            Of::File(source) => Origin::File(source),
+            Of::Zero => Origin::Zero,
+        };
+        map.set(piece.start..piece.end, origin);
+    }
+}
+
+/// Packs the files of `dir` that `wanted` names, and `more` of them; blocks.
+pub(super) fn pack(
+    mut header: Header,
+    dir: &Path,
+    wanted: impl Fn(&str) -> bool,
+    more: Vec<(String, Vec<u8>)>,
+) -> Result<Vec<u8>, ParcelError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |e| ParcelError::File(path, e)
+    };
+    let mut files = more;
+    for entry in std::fs::read_dir(dir).map_err(failed(dir))? {
+        let entry = entry.map_err(failed(dir))?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+            continue;
+        };
+        if wanted(&name) {
+            let bytes = std::fs::read(entry.path()).map_err(failed(&entry.path()))?;
+            files.push((name, bytes));
+        }
+    }
+    header.files = files
+        .iter()
+        .map(|(name, bytes)| (name.clone(), bytes.len() as u64))
+        .collect();
+    let encoded = serde_json::to_vec(&header).map_err(ParcelError::Header)?;
+    let length = u32::try_from(encoded.len()).map_err(|_| ParcelError::Cut)?;
+    let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+    let mut parcel = Vec::with_capacity(4 + encoded.len() + total);
+    parcel.extend_from_slice(&length.to_le_bytes());
+    parcel.extend_from_slice(&encoded);
+    for (_, bytes) in &files {
+        parcel.extend_from_slice(bytes);
+    }
+    Ok(parcel)
+}
+
+/// Writes the files of a parcel into `dir`; blocks.
+pub(super) fn unpack(parcel: &[u8], dir: &Path) -> Result<Header, ParcelError> {
+    let (length, rest) = parcel.split_first_chunk::<4>().ok_or(ParcelError::Cut)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > HEADER_MAX {
+        return Err(ParcelError::Cut);
+    }
+    let (header, mut rest) = rest.split_at_checked(length).ok_or(ParcelError::Cut)?;
+    let header: Header = serde_json::from_slice(header).map_err(ParcelError::Header)?;
+    for (name, length) in &header.files {
+        let mut parts = Path::new(name).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name.as_str()) {
+            return Err(ParcelError::Name(name.clone()));
+        }
+        let length = usize::try_from(*length).map_err(|_| ParcelError::Cut)?;
+        let (bytes, behind) = rest.split_at_checked(length).ok_or(ParcelError::Cut)?;
+        let path = dir.join(name);
+        std::fs::write(&path, bytes).map_err(|e| ParcelError::File(path, e))?;
+        rest = behind;
+    }
+    match rest.is_empty() {
+        true => Ok(header),
+        false => Err(ParcelError::Cut),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parcel_is_opened_as_it_was_packed_and_a_damaged_one_is_refused() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(from.path().join("core-1.img"), "core").unwrap();
+        std::fs::write(from.path().join("dump.log"), "log").unwrap();
+        let mut map = AddressMap::default();
+        map.remap(10, 100, 5);
+        let header = Header {
+            templates: vec!["file[1:2]".to_owned()],
+            maps: vec![(501, pieces(&map))],
+            ..Header::default()
+        };
+        let more = vec![("eager-501".to_owned(), vec![1, 2, 3])];
+        let parcel = pack(header, from.path(), |name| name.ends_with(".img"), more).unwrap();
+        let opened = unpack(&parcel, to.path()).unwrap();
+        assert_eq!(opened.templates, ["file[1:2]"]);
+        let mut again = AddressMap::default();
+        set_pieces(&mut again, &opened.maps[0].1);
+        assert_eq!(again.origin(102), Origin::Snapshot(12));
+        assert_eq!(again.origin(12), Origin::Zero);
+        assert_eq!(std::fs::read(to.path().join("core-1.img")).unwrap(), b"core");
+        assert_eq!(std::fs::read(to.path().join("eager-501")).unwrap(), [1, 2, 3]);
+        assert!(!to.path().join("dump.log").exists());
+        assert!(matches!(
+            unpack(&parcel[..parcel.len() - 1], to.path()),
+            Err(ParcelError::Cut)
+        ));
+        assert!(matches!(unpack(&[0xff; 9], to.path()), Err(ParcelError::Cut)));
+        let out = pack(
+            Header::default(),
+            to.path(),
+            |_| false,
+            vec![("../x".to_owned(), Vec::new())],
+        )
+        .unwrap();
+        assert!(matches!(unpack(&out, to.path()), Err(ParcelError::Name(_))));
+    }
+}

@@ -1,0 +1,248 @@
+//! Calls to another worker about a migration, and the pages that come back.
+//!
+//! ```text
+//! page block   first:u64 pages:u32 len:u32 bytes[len]     little-endian; no bytes: all zero
+//! ```
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use rekindle_init::causes::chain;
+use rekindle_pager::{PAGE, SourceError};
+use rekindle_wire::headers::CLUSTER_TOKEN;
+use rekindle_wire::ids::MigrationId;
+use rekindle_wire::{ApiError, ErrorCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::numbered::BLOCK;
+use crate::worker::Worker;
+
+/// Bytes before a block's pages.
+pub(super) const HEAD: usize = 16;
+/// How long the other side may be silent in the middle of an answer.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long one page block may take.
+const BLOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pages that have come.
+pub(super) struct Frame<'a> {
+    /// The number of the first.
+    pub(super) first: u64,
+    /// How many.
+    pub(super) pages: u64,
+    /// Their bytes; none if they are zero.
+    pub(super) bytes: &'a [u8],
+}
+
+/// Writes a block's head and bytes behind `into`; bytes that are zero are left out.
+pub(super) fn write_frame(first: u64, bytes: &[u8], into: &mut Vec<u8>) {
+    let is_zero = bytes.iter().all(|byte| *byte == 0);
+    let sent = if is_zero { &[][..] } else { bytes };
+    into.extend_from_slice(&first.to_le_bytes());
+    into.extend_from_slice(&((bytes.len() as u64 / PAGE) as u32).to_le_bytes());
+    into.extend_from_slice(&(sent.len() as u32).to_le_bytes());
+    into.extend_from_slice(sent);
+}
+
+/// Takes the whole blocks from the front of `buffer`.
+fn take_frames(
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    let mut done = 0;
+    while let Some((head, rest)) = buffer[done..].split_first_chunk::<HEAD>() {
+        let [f0, f1, f2, f3, f4, f5, f6, f7, p0, p1, p2, p3, l0, l1, l2, l3] = *head;
+        let pages = u64::from(u32::from_le_bytes([p0, p1, p2, p3]));
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if pages > BLOCK || length as u64 > BLOCK * PAGE {
+            let message = "the source sends no pages".to_owned();
+            return Err(SourceError { message });
+        }
+        let Some(bytes) = rest.get(..length) else { break };
+        take(&Frame {
+            first: u64::from_le_bytes([f0, f1, f2, f3, f4, f5, f6, f7]),
+            pages,
+            bytes,
+        })?;
+        done += HEAD + length;
+    }
+    buffer.drain(..done);
+    Ok(())
+}
+
+/// Another worker, for one migration.
+#[derive(Clone)]
+pub(super) struct Peer {
+    http: reqwest::Client,
+    token: String,
+    address: String,
+    id: MigrationId,
+}
+
+fn unreachable(error: &reqwest::Error) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("the other worker cannot be asked: {}", chain(error)),
+    )
+}
+
+impl Peer {
+    pub(super) fn new(worker: &Worker, address: &str, id: &MigrationId) -> Self {
+        Self {
+            http: worker.peers.clone(),
+            token: worker.config.token.clone(),
+            address: address.to_owned(),
+            id: id.clone(),
+        }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A call about this migration; `kind` is `arrivals` or `departures`, `what` goes behind its id.
+    fn call(&self, method: reqwest::Method, kind: &str, what: &str) -> reqwest::RequestBuilder {
+        let url = format!("http://{}/{kind}/{}{what}", self.address, self.id);
+        self.http.request(method, url).header(CLUSTER_TOKEN, &self.token)
+    }
+
+    async fn send(call: reqwest::RequestBuilder) -> Result<reqwest::Response, ApiError> {
+        let answer = call.send().await.map_err(|e| unreachable(&e))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let text = answer.text().await.unwrap_or_default();
+        let plain = || {
+            ApiError::new(
+                ErrorCode::Internal,
+                format!("the other worker answered {status}: {text}"),
+            )
+        };
+        Err(serde_json::from_str(&text).unwrap_or_else(|_| plain()))
+    }
+
+    /// Sends `body` to `/arrivals`.
+    pub(super) async fn order(&self, body: &impl Serialize, limit: Duration) -> Result<(), ApiError> {
+        let url = format!("http://{}/arrivals", self.address);
+        let call = self.http.post(url).header(CLUSTER_TOKEN, &self.token);
+        Self::send(call.json(body).timeout(limit)).await.map(drop)
+    }
+
+    /// Posts bytes to an arrival, and reads a JSON answer.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        body: Vec<u8>,
+        limit: Duration,
+    ) -> Result<T, ApiError> {
+        let call = self.call(reqwest::Method::POST, "arrivals", what).body(body);
+        let answer = Self::send(call.timeout(limit)).await?;
+        answer.json().await.map_err(|e| unreachable(&e))
+    }
+
+    /// Asks an arrival for its JSON.
+    pub(super) async fn get<T: DeserializeOwned>(&self, limit: Duration) -> Result<T, ApiError> {
+        let call = self.call(reqwest::Method::GET, "arrivals", "");
+        let answer = Self::send(call.timeout(limit)).await?;
+        answer.json().await.map_err(|e| unreachable(&e))
+    }
+
+    /// Gives an arrival up.
+    pub(super) async fn give_up(&self, limit: Duration) -> Result<(), ApiError> {
+        let call = self.call(reqwest::Method::DELETE, "arrivals", "");
+        Self::send(call.timeout(limit)).await.map(drop)
+    }
+}
+
+/// The worker an instance came from.
+pub(super) struct Source(pub(super) Peer);
+
+impl Source {
+    /// Asks for the block with a page.
+    ///
+    /// # Errors
+    /// When it cannot be had now.
+    pub(super) async fn block(
+        &self,
+        number: u64,
+        put: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let call = self
+            .0
+            .call(reqwest::Method::GET, "departures", &format!("/pages/{number}"));
+        let answer = Peer::send(call.timeout(BLOCK_LIMIT)).await.map_err(lost)?;
+        let mut bytes = answer.bytes().await.map_err(|e| lost(unreachable(&e)))?.to_vec();
+        take_frames(&mut bytes, put)
+    }
+
+    /// Receives all pages from `number` on.
+    ///
+    /// # Errors
+    /// When it breaks off; what has come has come.
+    pub(super) async fn stream(
+        &self,
+        number: u64,
+        mut put: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let call = self
+            .0
+            .call(reqwest::Method::GET, "departures", &format!("/pages?from={number}"));
+        let answer = Peer::send(call).await.map_err(lost)?;
+        let (mut chunks, mut buffer) = (answer.bytes_stream(), Vec::new());
+        loop {
+            let next = tokio::time::timeout(SILENCE, chunks.next()).await;
+            let silent = || SourceError {
+                message: format!(
+                    "the worker the instance came from was silent for {} s",
+                    SILENCE.as_secs()
+                ),
+            };
+            match next.map_err(|_| silent())? {
+                None => return Ok(()),
+                Some(Err(e)) => return Err(lost(unreachable(&e))),
+                Some(Ok(chunk)) => {
+                    buffer.extend_from_slice(&chunk);
+                    take_frames(&mut buffer, &mut put)?;
+                }
+            }
+        }
+    }
+
+    /// All is here.
+    pub(super) async fn done(&self) -> Result<(), ApiError> {
+        let call = self.0.call(reqwest::Method::POST, "departures", "/done");
+        Peer::send(call.timeout(BLOCK_LIMIT)).await.map(drop)
+    }
+}
+
+fn lost(error: ApiError) -> SourceError {
+    SourceError { message: error.message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_taken_as_they_come_in_and_zeros_take_no_bytes() {
+        let mut sent = Vec::new();
+        write_frame(7, &[3; 2 * PAGE as usize], &mut sent);
+        write_frame(9, &[0; PAGE as usize], &mut sent);
+        assert_eq!(sent.len(), 2 * HEAD + 2 * PAGE as usize);
+        let (mut buffer, mut taken) = (Vec::new(), Vec::new());
+        for part in sent.chunks(1000) {
+            buffer.extend_from_slice(part);
+            take_frames(&mut buffer, |f| {
+                taken.push((f.first, f.pages, f.bytes.len()));
+                Ok(())
+            })
+            .unwrap();
+        }
+        assert_eq!(taken, [(7, 2, 2 * PAGE as usize), (9, 1, 0)]);
+        assert!(buffer.is_empty());
+        let mut foul = vec![0xff; 64];
+        assert!(take_frames(&mut foul, |_| Ok(())).is_err());
+    }
+}

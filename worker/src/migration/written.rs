@@ -1,0 +1,313 @@
+//! What an instance that has moved here had written before, as far as it has arrived; and below it the snapshot it came from.
+#![expect(
+    unsafe_code,
+    reason = "pages are shared between threads by a bit each, which the borrow checker cannot follow"
+)]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use parking_lot::Mutex;
+use rekindle_pager::address_map::{AddressMap, Origin};
+use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, unpinned};
+use tokio::runtime::Handle;
+
+use super::WRITTEN;
+use super::numbered::Numbered;
+use super::peer::{Frame, Source};
+use crate::snapshots::Template;
+
+/// How long a page that somebody waits for may take to come from the source.
+const FETCH_LIMIT: Duration = Duration::from_secs(10);
+/// How long pagers may look at pages that are let go.
+const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
+
+/// Runs of a process's written pages: first page, how many, the number of the first.
+type Runs = Vec<(u64, u64, u64)>;
+
+/// The memory of an instance that has moved here.
+pub struct Written {
+    base: Option<Arc<Template>>,
+    processes: HashMap<i32, Process>,
+    pages: u64,
+    memory: MmapRaw,
+    ready: Vec<AtomicU64>,
+    missing: AtomicU64,
+    /// Whether all of it is in the processes.
+    settled: AtomicBool,
+    source: Source,
+    runtime: Handle,
+    /// Held by whoever puts pages in.
+    filling: Mutex<()>,
+}
+
+struct Process {
+    runs: Runs,
+    /// What its addresses belonged to before it wrote there.
+    under: AddressMap,
+}
+
+impl Written {
+    /// None of it here yet. `under` says what the addresses of each process belong to below what was written.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub(super) fn new(
+        base: Option<Arc<Template>>,
+        numbered: &Numbered,
+        mut under: HashMap<i32, AddressMap>,
+        source: Source,
+        runtime: Handle,
+    ) -> std::io::Result<Self> {
+        let bytes = (numbered.pages.max(1) * PAGE) as usize;
+        let processes = numbered.travellers.iter().map(|traveller| {
+            let runs = traveller.runs.iter().map(|(run, at)| (run.first.0, run.pages, *at));
+            let process = Process {
+                runs: runs.collect(),
+                under: under.remove(&traveller.pid).unwrap_or_default(),
+            };
+            (traveller.pid, process)
+        });
+        Ok(Self {
+            base,
+            processes: processes.collect(),
+            pages: numbered.pages,
+            memory: MmapOptions::new().len(bytes).map_anon()?.into(),
+            ready: (0..numbered.pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            missing: AtomicU64::new(numbered.pages),
+            settled: AtomicBool::new(false),
+            source,
+            runtime,
+            filling: Mutex::new(()),
+        })
+    }
+
+    /// The address maps of all processes, with what they had written; and what of the layout a file stands behind.
+    pub(super) fn maps(&self, layout: &mut Layout) -> HashMap<i32, AddressMap> {
+        let is_backed = |page: &PageRef| layout.backed.iter().any(|range| contains(range, page));
+        let mut backed = Vec::new();
+        for (pid, process) in &self.processes {
+            for (first, pages, _) in &process.runs {
+                let mut page = *first;
+                while page < first + pages {
+                    let length = process.under.run(page, first + pages - page);
+                    if let Origin::Snapshot(source) | Origin::File(source) = process.under.origin(page) {
+                        let behind = (0..length).filter(|n| {
+                            is_backed(&PageRef {
+                                pid: *pid,
+                                page: source + n,
+                            })
+                        });
+                        backed.extend(behind.map(|n| PageRange {
+                            first: PageRef {
+                                pid: *pid,
+                                page: (page + n) | WRITTEN,
+                            },
+                            pages: 1,
+                        }));
+                    }
+                    page += length;
+                }
+            }
+        }
+        backed.sort_by_key(|range| range.first);
+        layout.backed.extend(backed);
+        let map = |(pid, process): (&i32, &Process)| {
+            let mut map = AddressMap::new(layout.backed_of(*pid));
+            for (pages, origin) in process.under.pieces() {
+                map.set(pages, origin);
+            }
+            for (first, pages, _) in &process.runs {
+                map.set(*first..first + pages, Origin::Snapshot(first | WRITTEN));
+            }
+            (*pid, map)
+        };
+        self.processes.iter().map(map).collect()
+    }
+
+    /// Written pages by address, each run with the number of its first page.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (PageRange, u64)> {
+        let of = |(pid, process): (&i32, &Process)| {
+            let pid = *pid;
+            let range = move |(page, pages, at): &(u64, u64, u64)| {
+                let first = PageRef { pid, page: *page };
+                (PageRange { first, pages: *pages }, *at)
+            };
+            process.runs.iter().map(range).collect::<Vec<_>>()
+        };
+        let mut all: Vec<_> = self.processes.iter().flat_map(of).collect();
+        all.sort_by_key(|(_, at)| *at);
+        all.into_iter()
+    }
+
+    /// How many pages travel.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// How many have not arrived.
+    pub(super) fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Acquire)
+    }
+
+    /// The first that has not arrived, from `number` on.
+    pub(super) fn first_missing(&self, number: u64) -> Option<u64> {
+        (number..self.pages).find(|number| !self.is_ready(*number))
+    }
+
+    /// Whether all of it is in the processes, and so needed here no more.
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// All of it is in the processes; with `free` nobody else can ask for it, and its memory goes. Blocks, with a limit.
+    pub(super) fn settle(&self, free: bool) {
+        self.settled.store(true, Ordering::Release);
+        if !free {
+            return;
+        }
+        let _alone = self.filling.lock();
+        for word in &self.ready {
+            word.store(0, Ordering::SeqCst);
+        }
+        if unpinned(UNPINNED_LIMIT) {
+            // SAFETY: no bit is set, and nobody looks at what was there when one was.
+            if let Err(error) = unsafe { self.memory.unchecked_advise(UncheckedAdvice::DontNeed) } {
+                tracing::warn!(%error, "memory that has moved on stays taken");
+            }
+        }
+    }
+
+    /// Puts pages in that have arrived.
+    pub(super) fn put(&self, frame: &Frame<'_>) -> Result<(), SourceError> {
+        let end = frame.first.checked_add(frame.pages).filter(|end| *end <= self.pages);
+        let plain = frame.bytes.is_empty() || frame.bytes.len() as u64 == frame.pages.saturating_mul(PAGE);
+        let (Some(end), true) = (end, plain) else {
+            let message = "the source sends pages that were not written".to_owned();
+            return Err(SourceError { message });
+        };
+        let _alone = self.filling.lock();
+        let mut filled = 0;
+        for number in frame.first..end {
+            if self.is_ready(number) || self.is_settled() {
+                continue;
+            }
+            let at = ((number - frame.first) * PAGE) as usize;
+            if let Some(bytes) = frame.bytes.get(at..at + PAGE as usize) {
+                // SAFETY: the page lies inside the mapping; nobody reads it before its bit is set, and nobody else writes
+                // while the lock is held.
+                unsafe {
+                    let to = self.memory.as_mut_ptr().add((number * PAGE) as usize);
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, PAGE as usize);
+                }
+            }
+            self.ready[(number / 64) as usize].fetch_or(1 << (number % 64), Ordering::Release);
+            filled += 1;
+        }
+        self.missing.fetch_sub(filled, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn is_ready(&self, number: u64) -> bool {
+        self.ready[(number / 64) as usize].load(Ordering::Acquire) & (1 << (number % 64)) != 0
+    }
+
+    /// How many pages from `number` on are here, at most `limit`.
+    pub(super) fn ready_run(&self, number: u64, limit: u64) -> u64 {
+        let end = number.saturating_add(limit).min(self.pages);
+        (number..end).take_while(|number| self.is_ready(*number)).count() as u64
+    }
+
+    /// The number of a written page, and how many of its run there are from it on.
+    fn number(&self, page: PageRef) -> Option<(u64, u64)> {
+        let address = page.page & !WRITTEN;
+        let runs = &self.processes.get(&page.pid)?.runs;
+        let index = runs.partition_point(|(first, ..)| *first <= address).checked_sub(1)?;
+        let (first, pages, at) = runs[index];
+        (address - first < pages).then(|| (at + address - first, pages - (address - first)))
+    }
+
+    /// Receives what is missing from `number` on.
+    pub(super) async fn stream(&self, number: u64) -> Result<(), SourceError> {
+        self.source.stream(number, |frame| self.put(frame)).await
+    }
+
+    /// Tells the source that all is here.
+    pub(super) async fn tell_done(&self) -> Result<(), rekindle_wire::ApiError> {
+        self.source.done().await
+    }
+
+    fn ask(&self, number: u64) -> Result<(), SourceError> {
+        let until = Instant::now() + FETCH_LIMIT;
+        loop {
+            let asked = self
+                .runtime
+                .block_on(self.source.block(number, |frame| self.put(frame)));
+            match asked {
+                _ if self.is_ready(number) => return Ok(()),
+                Ok(()) => {
+                    let message = "the source sent other pages than it was asked for".to_owned();
+                    return Err(SourceError { message });
+                }
+                Err(e) if Instant::now() >= until => return Err(e),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+fn contains(range: &PageRange, page: &PageRef) -> bool {
+    let pages: Range<u64> = range.first.page..range.first.page + range.pages;
+    range.first.pid == page.pid && pages.contains(&page.page)
+}
+
+impl PageSource for Written {
+    fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> Held<'a> {
+        if page.page & WRITTEN == 0 {
+            return self.base.as_ref().map_or(Held::Zero, |base| base.held(page, pin));
+        }
+        let Some((number, left)) = self.number(page) else {
+            return Held::Zero;
+        };
+        let pages = self.ready_run(number, left);
+        if pages == 0 {
+            return Held::Absent;
+        }
+        // SAFETY: these pages lie inside the mapping; their bits are set, so they are written, and they are not let go before the
+        // caller is unpinned.
+        let bytes = unsafe {
+            let from = self.memory.as_ptr().add((number * PAGE) as usize);
+            std::slice::from_raw_parts(from, (pages * PAGE) as usize)
+        };
+        Held::Bytes(bytes)
+    }
+
+    fn fetch(&self, page: PageRef) -> Result<(), SourceError> {
+        if page.page & WRITTEN == 0 {
+            return self.base.as_ref().map_or(Ok(()), |base| base.fetch(page));
+        }
+        match self.number(page) {
+            Some((number, _)) if !self.is_ready(number) => self.ask(number),
+            _ => Ok(()),
+        }
+    }
+
+    fn file_page(&self, page: PageRef) -> Result<Box<[u8]>, SourceError> {
+        let mut below = page;
+        if page.page & WRITTEN != 0 {
+            let process = self.processes.get(&page.pid);
+            below.page = match process.map(|p| p.under.origin(page.page & !WRITTEN)) {
+                Some(Origin::Snapshot(source) | Origin::File(source)) => source,
+                _ => return Ok(vec![0; PAGE as usize].into()),
+            };
+        }
+        match &self.base {
+            Some(base) => base.file_page(below),
+            None => Ok(vec![0; PAGE as usize].into()),
+        }
+    }
+}
