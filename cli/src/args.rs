@@ -11,6 +11,7 @@ mod async_calls;
 mod cluster;
 mod codec;
 mod egress;
+mod migrate;
 mod room;
 mod snapshot;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
 pub(crate) use cluster::{DrainArgs, OfferArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
+pub(crate) use migrate::MigrateArgs;
 pub(crate) use room::RoomArgs;
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
@@ -114,6 +116,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Use a drained worker again.
     Undrain(UndrainArgs),
+    /// Move a running instance to another worker, with what it holds in memory.
+    Migrate(MigrateArgs),
     /// Look at snapshots, move them in and out, compress images.
     Snapshot(SnapshotArgs),
     /// Run only the gateway.

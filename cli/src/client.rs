@@ -8,11 +8,12 @@ use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rekindle_wire::api::{
-    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo, WorkerInfo,
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
+    Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
-use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName, VersionNumber, headers};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName, InstanceId, VersionNumber, headers};
 use reqwest::{Method, RequestBuilder, Response};
 use serde::de::DeserializeOwned;
 
@@ -22,6 +23,8 @@ use crate::args::ClientArgs;
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// For a collection, which looks at everything there is. It goes on without its client.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(900);
+/// For a migration, beside the time that invocations may take to end.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(150);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error's body is a line of JSON; a server that sends more is not ours.
 const ERROR_BODY_MAX: usize = 64 << 10;
@@ -235,6 +238,20 @@ impl Client {
     /// Forgets a call.
     pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
         self.remove(&format!("/v1/async/{id}")).await
+    }
+
+    /// Moves an instance, or a copy of it.
+    pub(crate) async fn migrate(&self, instance: &InstanceId, request: &MigrateRequest) -> Result<Migration> {
+        let limit = MOVE_TIMEOUT + Duration::from_millis(request.settle_ms.unwrap_or(0));
+        let call = self
+            .request(Method::POST, &format!("/v1/instances/{instance}/migrate"))
+            .json(request)
+            .timeout(limit);
+        let response = self.checked(self.send(call).await?).await?;
+        response
+            .json()
+            .await
+            .context("the answer is not what this version of fn understands")
     }
 
     /// Removes a function.

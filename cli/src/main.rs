@@ -74,6 +74,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Workers(args) => block_on(async { commands::workers::list(&Client::new(&client)?, args).await }),
         Command::Drain(args) => block_on(async { commands::workers::drain(&Client::new(&client)?, &args).await }),
         Command::Undrain(args) => block_on(async { commands::workers::undrain(&Client::new(&client)?, &args).await }),
+        Command::Migrate(args) => block_on(async { commands::migrate::run(&Client::new(&client)?, &args).await }),
         Command::Stats(args) => block_on(async { commands::stats::run(&Client::new(&client)?, &args).await }),
         Command::Top(args) => block_on(async { commands::top::run(&Client::new(&client)?, &args).await }),
         Command::Status(args) => block_on(async { commands::status::run(&Client::new(&client)?, args).await }),

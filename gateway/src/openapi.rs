@@ -5,7 +5,8 @@
 
 use rekindle_wire::ApiError;
 use rekindle_wire::api::{
-    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, Status, VersionInfo, WorkerInfo,
+    CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
+    Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
@@ -26,7 +27,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
-        stop_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
+        stop_instance, migrate_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
         remove_call, retry_call, retry_calls, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
@@ -244,6 +245,25 @@ fn drain_worker() {}
     ),
 )]
 fn undrain_worker() {}
+
+/// Move an instance
+///
+/// To another worker, with what it holds in memory; or a copy of it. Invocations wait meanwhile, and go on there. Answers when it runs there;
+/// until then it can go on where it was, and after any error but `migration_lost` it does.
+#[utoipa::path(
+    post, path = "/v1/instances/{id}/migrate", tag = "platform", security(("admin_key" = [])),
+    params(("id" = String, Path, description = "the instance")),
+    request_body = MigrateRequest,
+    responses(
+        (status = 200, description = "it runs there", body = Migration),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`not_found`: no such instance or worker", body = ApiError),
+        (status = 409, description = "`conflict`: it is starting, stopping or moving, or an invocation in it did not end in time", body = ApiError),
+        (status = 502, description = "`migration_lost`: it is gone", body = ApiError),
+        (status = 503, description = "`no_capacity`: the worker has no room, or there is no other; `unavailable`: a worker does not answer", body = ApiError),
+    ),
+)]
+fn migrate_instance() {}
 
 /// Remove what nobody needs
 ///

@@ -10,12 +10,14 @@ mod api;
 mod async_calls;
 mod catalog;
 mod collection;
+mod evacuation;
 #[cfg(test)]
 mod fixture;
 mod fleet;
 mod front;
 mod leadership;
 mod metrics;
+mod migration;
 mod objects;
 mod placement;
 mod placing;

@@ -53,7 +53,7 @@ const INSTANCES: Desc = Desc::new(
     "rekindle.instances",
     "{instance}",
     &[FUNCTION, "state"],
-    "Instances: `preparing`, `starting`, `ready`, `parked`, `capturing`, `stopping`.",
+    "Instances: `preparing`, `starting`, `ready`, `parked`, `capturing`, `moving`, `stopping`.",
 );
 const IN_FLIGHT: Desc = Desc::new(
     "rekindle.instances.in_flight",

@@ -87,6 +87,12 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
         return Decision::Use(id);
     }
     let spec = &live.spec;
+    if ask.force.is_none() && fleet.is_worth_waiting_for(live, now) {
+        return Decision::Wait {
+            shortage: Shortage::Instances,
+            free_up: None,
+        };
+    }
     if fleet.count(&spec.function, spec.version) >= spec.manifest.max_instances as usize {
         let of_version = |i: &Instance| i.function == spec.function && i.version == spec.version;
         // A gateway that asks for another instance knows better than a heartbeat that those it holds are in use.
@@ -117,7 +123,7 @@ fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<
             && match i.stage {
                 Stage::Ready | Stage::Starting => true,
                 Stage::Parked => fleet.may_go_on(i),
-                Stage::Preparing | Stage::Capturing | Stage::Stopping => false,
+                Stage::Preparing | Stage::Capturing | Stage::Moving | Stage::Stopping => false,
             }
             && i.in_flight < i.slots
             && fleet

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rekindle_wire::InstanceId;
 
+use crate::evacuation::evacuate;
 use crate::fleet::Millis;
 use crate::fleet::retire::Retiree;
 use crate::placing::pump;
@@ -35,6 +36,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
             let expired = memory.fleet.expire_leases(now);
             let silent = memory.fleet.note_silence(now);
             scheduler.metrics.leases_expired(expired);
+            evacuate(&scheduler, &mut memory, now);
             let Memory { fleet, catalog, .. } = &mut *memory;
             let least = |function: &_, version| min_parked(catalog, function, version);
             if silent {

@@ -5,13 +5,16 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rekindle_wire::headers;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
-use rekindle_wire::{ApiError, FunctionName, InstanceId};
+use rekindle_wire::migration::{Departed, DepartureOrder, Leave};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, MigrationId};
 use serde::Serialize;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// A worker may wait for a function's end before it answers.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// Two workers get ready, or hand an instance over: their own limits are shorter.
+const MOVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why a call to a worker failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,8 @@ pub(crate) enum WorkerError {
     Refused {
         address: String,
         status: StatusCode,
+        /// The platform's own word for it, if it is one.
+        code: Option<ErrorCode>,
         message: String,
     },
 }
@@ -111,6 +116,37 @@ impl WorkerClient {
         }
     }
 
+    /// Has an instance's worker and the one it is to move to get ready.
+    pub(crate) async fn depart(&self, address: &str, order: &DepartureOrder) -> Result<(), WorkerError> {
+        let call = self.post(address, "/departures", order).timeout(MOVE_LIMIT);
+        self.send(address, call).await.map(drop)
+    }
+
+    /// Gives such a move up; best effort.
+    pub(crate) async fn stay(&self, address: &str, id: &MigrationId) {
+        let url = format!("http://{address}/departures/{id}");
+        if let Err(error) = self.send(address, self.http.delete(url).timeout(CALL_LIMIT)).await {
+            tracing::debug!(%id, %error, "a move is not given up; it will be, by itself");
+        }
+    }
+
+    /// Has the instance leave, after at most `settle`.
+    pub(crate) async fn leave(
+        &self,
+        address: &str,
+        id: &MigrationId,
+        leave: &Leave,
+        settle: Duration,
+    ) -> Result<Departed, WorkerError> {
+        let path = format!("/departures/{id}/leave");
+        let call = self.post(address, &path, leave).timeout(MOVE_LIMIT + settle);
+        let unreadable = |source| WorkerError::Unreachable {
+            address: address.to_owned(),
+            source,
+        };
+        self.send(address, call).await?.json().await.map_err(unreadable)
+    }
+
     /// Stops a function's instances and removes its logs.
     pub(crate) async fn remove_function(&self, address: &str, function: &FunctionName) -> Result<(), WorkerError> {
         let url = format!("http://{address}/functions/{function}");
@@ -174,13 +210,15 @@ impl WorkerClient {
         }
         let body = tokio::time::timeout(CALL_LIMIT, answer.bytes()).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        let (code, message) = match serde_json::from_slice::<ApiError>(&body) {
+            Ok(error) => (Some(error.code), error.message),
+            Err(_) => (None, String::from_utf8_lossy(&body[..body.len().min(500)]).into_owned()),
+        };
         Err(WorkerError::Refused {
             address: address.to_owned(),
             status,
-            message: match serde_json::from_slice::<ApiError>(&body) {
-                Ok(error) => error.message,
-                Err(_) => String::from_utf8_lossy(&body[..body.len().min(500)]).into_owned(),
-            },
+            code,
+            message,
         })
     }
 }

@@ -13,13 +13,14 @@ pub(crate) mod instances;
 pub(crate) mod invoke;
 pub(crate) mod list;
 pub(crate) mod logs;
+pub(crate) mod migrate;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod workers;
 
-use rekindle_wire::api::{InstanceInfo, InstanceState};
+use rekindle_wire::api::InstanceInfo;
 use rekindle_wire::manifest::Runtime;
 
 use crate::show;
@@ -46,13 +47,7 @@ fn print_instances(instances: &[InstanceInfo]) {
         "MEMORY",
     ]);
     for i in instances {
-        let state = match i.state {
-            InstanceState::Starting => "starting",
-            InstanceState::Ready => "ready",
-            InstanceState::Capturing => "capturing",
-            InstanceState::Parked => "parked",
-            InstanceState::Stopping => "stopping",
-        };
+        let state = i.state.as_str();
         table.add_row([
             i.id.to_string(),
             i.function.to_string(),

@@ -1,13 +1,15 @@
 //! `/v1/status` and `/v1/instances`: what runs now.
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 use http::StatusCode;
-use rekindle_wire::api::{InstanceInfo, Status};
+use rekindle_wire::api::{InstanceInfo, MigrateRequest, Migration, Status};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 
-use super::{Refused, bad_path, from_store};
+use super::workers::the_worker;
+use super::{Refused, bad_json, bad_path, from_store};
+use crate::migration::migrate as migrate_to;
 use crate::placing::pump;
 use crate::state::Scheduler;
 
@@ -24,6 +26,22 @@ pub(super) async fn status(State(scheduler): State<Scheduler>) -> Result<Json<St
 
 pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<InstanceInfo>> {
     Json(scheduler.memory().fleet.instance_infos(None, scheduler.now()))
+}
+
+/// Moves an instance to another worker, or a copy of it. Answers when it is there.
+pub(super) async fn migrate(
+    State(scheduler): State<Scheduler>,
+    id: Result<Path<InstanceId>, PathRejection>,
+    request: Result<Json<MigrateRequest>, JsonRejection>,
+) -> Result<Json<Migration>, Refused> {
+    let Path(id) = id.map_err(bad_path)?;
+    let Json(request) = request.map_err(bad_json)?;
+    let to = request
+        .to
+        .as_deref()
+        .map(|name| the_worker(&scheduler, name))
+        .transpose()?;
+    Ok(Json(migrate_to(&scheduler, &id, to.as_ref(), &request).await?))
 }
 
 /// Stops an instance, whatever it serves.

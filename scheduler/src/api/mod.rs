@@ -52,6 +52,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/internal/async/outcomes", post(calls::end))
         .route("/internal/async/callbacks", post(calls::end_callback))
         .route("/internal/async/results/{id}", get(calls::result))
+        .route("/v1/instances/{id}/migrate", post(instances::migrate))
         .route("/v1/collections", post(collections::collect))
         .route("/internal/placements", post(internal::placements))
         .route("/internal/leases", post(internal::leases))

@@ -50,7 +50,8 @@ async fn set_drained(
     info.map(Json).ok_or_else(|| unknown(&name))
 }
 
-fn the_worker(scheduler: &Scheduler, name: &str) -> Result<WorkerId, ApiError> {
+/// The worker that goes by this name.
+pub(super) fn the_worker(scheduler: &Scheduler, name: &str) -> Result<WorkerId, ApiError> {
     let called = scheduler.memory().fleet.workers_called(name);
     match &called[..] {
         [] => Err(unknown(name)),

@@ -39,6 +39,10 @@ impl Fleet {
         let mut stop = Vec::new();
         for info in &beat.instances {
             match self.instances.get_mut(&info.id) {
+                // It is on its way to this worker, and not its own yet.
+                Some(instance) if instance.moves_to(&beat.worker) => {}
+                // It has moved on.
+                Some(instance) if instance.worker != beat.worker => stop.push(info.id.clone()),
                 Some(instance) => {
                     instance.update(info, now);
                     if instance.to_park && info.state == InstanceState::Parked {
@@ -103,7 +107,7 @@ impl Fleet {
         let missing: Vec<_> = self
             .instances
             .iter()
-            .filter(|(id, i)| i.worker == beat.worker && !listed(id))
+            .filter(|(id, i)| i.worker == beat.worker && i.moving.is_none() && !listed(id))
             // A heartbeat written before the worker was asked to start it does not list it yet. While a version is prepared its
             // first instance appears only after the build; the deploy itself ends that stage.
             .filter(|(_, i)| i.seen || (i.stage != Stage::Preparing && now.since(i.created_at) > UNSEEN))
@@ -129,6 +133,8 @@ impl Instance {
         }
         self.stage = match (self.stage, info.state) {
             (Stage::Preparing, _) => Stage::Preparing,
+            (Stage::Moving, _) if self.moving.is_some() => Stage::Moving,
+            (_, InstanceState::Moving) => Stage::Moving,
             (Stage::Stopping, _) | (_, InstanceState::Stopping) => Stage::Stopping,
             // Whoever holds it may use it at any moment.
             (_, InstanceState::Parked) if self.lease.is_some() => Stage::Ready,

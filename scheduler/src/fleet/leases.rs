@@ -164,7 +164,7 @@ impl Instance {
     /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it: the
     /// scheduler was restarted.
     fn renew(&mut self, gateway: &GatewayId, now: Millis) -> bool {
-        if matches!(self.stage, Stage::Stopping | Stage::Preparing) {
+        if matches!(self.stage, Stage::Stopping | Stage::Preparing | Stage::Moving) {
             return false;
         }
         let expires_at = now.plus(lease_length(self.idle_limit));

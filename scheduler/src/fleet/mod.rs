@@ -10,7 +10,8 @@
 //!       │                     ^                  │
 //!       └── first answer ─────┘ <──worker: busy──┘
 //!                             ^                  ^
-//!                             └──lease── Parked ─┘      (idle, or started to be parked: frozen on its worker)
+//!                             ├──lease── Parked ─┘      (idle, or started to be parked: frozen on its worker)
+//!                             └───────── Moving         (on its way to another worker; see [`moves`])
 //! ```
 //!
 //! Beside its stage an instance may be leased to one gateway (see [`leases`]) and may be draining: its version is not the live one,
@@ -19,6 +20,7 @@
 pub(crate) mod heartbeat;
 pub(crate) mod leases;
 pub(crate) mod membership;
+pub(crate) mod moves;
 pub(crate) mod parked;
 pub(crate) mod retire;
 #[cfg(test)]
@@ -77,6 +79,8 @@ pub(crate) enum Stage {
     Capturing,
     /// It stands still on its worker, and goes on with the next invocation.
     Parked,
+    /// It is on its way to another worker.
+    Moving,
     /// The worker was asked to stop it.
     Stopping,
 }
@@ -90,6 +94,7 @@ impl Stage {
             Self::Ready => "ready",
             Self::Capturing => "capturing",
             Self::Parked => "parked",
+            Self::Moving => "moving",
             Self::Stopping => "stopping",
         }
     }
@@ -129,6 +134,10 @@ pub(crate) struct Instance {
     pub(crate) draining: bool,
     /// Being stopped whatever it does.
     pub(crate) condemned: bool,
+    /// Where it is to be, if it moves.
+    pub(crate) moving: Option<moves::Move>,
+    /// Not moved by the platform itself before this.
+    pub(crate) move_after: Millis,
     /// Whether a heartbeat has listed it yet.
     pub(crate) seen: bool,
     pub(crate) created_at: Millis,
@@ -149,7 +158,12 @@ impl Instance {
 
     /// Whether it serves nothing, as far as is known here.
     pub(crate) fn is_unused(&self) -> bool {
-        self.in_flight == 0 && matches!(self.stage, Stage::Ready | Stage::Parked)
+        self.in_flight == 0 && self.moving.is_none() && matches!(self.stage, Stage::Ready | Stage::Parked)
+    }
+
+    /// Whether it is on its way to this worker.
+    pub(crate) fn moves_to(&self, worker: &WorkerId) -> bool {
+        self.moving.as_ref().is_some_and(|moving| moving.to == *worker)
     }
 
     /// What is set aside for it on its worker: its limit, or what it takes while it stands still, bytes.
@@ -217,11 +231,9 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Memory set aside on `worker`, bytes.
     pub(crate) fn reserved(&self, worker: &WorkerId) -> u64 {
-        self.instances
-            .values()
-            .filter(|i| i.worker == *worker)
-            .map(Instance::set_aside)
-            .sum()
+        let here = self.instances.values().filter(|i| i.worker == *worker);
+        let coming = self.instances.values().filter(|i| i.moves_to(worker));
+        here.map(Instance::set_aside).sum::<u64>() + coming.map(|i| i.memory).sum::<u64>()
     }
 
     /// What instances take of each worker, in one pass over them: whoever looks at every worker must not look at every instance for each.
@@ -233,6 +245,12 @@ impl Fleet {
             of_worker.memory += instance.set_aside();
             if !instance.is_unused() {
                 of_worker.in_use += instance.set_aside();
+            }
+            if let Some(moving) = &instance.moving {
+                let of_target = taken.entry(&moving.to).or_default();
+                of_target.instances += 1;
+                of_target.memory += instance.memory;
+                of_target.in_use += instance.memory;
             }
         }
         taken
@@ -279,6 +297,8 @@ impl Fleet {
                 stage,
                 draining: false,
                 condemned: false,
+                moving: None,
+                move_after: Millis(0),
                 seen: false,
                 created_at: now,
                 lease: None,
@@ -325,6 +345,7 @@ impl Fleet {
                     Stage::Ready => InstanceState::Ready,
                     Stage::Capturing => InstanceState::Capturing,
                     Stage::Parked => InstanceState::Parked,
+                    Stage::Moving => InstanceState::Moving,
                     Stage::Stopping => InstanceState::Stopping,
                 },
                 started: i.started,

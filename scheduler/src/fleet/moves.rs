@@ -1,0 +1,351 @@
+//! Instances that move to another worker.
+
+use rekindle_wire::migration::Way;
+use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
+
+use super::membership::Worker;
+use super::{Fleet, Instance, Millis, Stage};
+
+/// For so long invocations wait for an instance that moves rather than for another one to be started.
+pub(crate) const WORTH_WAITING: Millis = Millis(1_000);
+
+/// Where an instance is on its way to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// The target.
+    pub(crate) to: WorkerId,
+    /// Since when no invocation is sent to it; none while both sides only get ready.
+    pub(crate) since: Option<Millis>,
+}
+
+/// A move that can begin.
+#[derive(Debug)]
+pub(crate) struct PlannedMove {
+    pub(crate) instance: InstanceId,
+    pub(crate) from: WorkerId,
+    pub(crate) from_address: String,
+    pub(crate) to: WorkerId,
+    pub(crate) to_address: String,
+}
+
+fn conflict(message: String) -> ApiError {
+    ApiError::new(ErrorCode::Conflict, message)
+}
+
+impl Fleet {
+    /// Whether an instance may move, and where to: the worker that is named, or the one with most room. Its room there is set aside from now
+    /// on, until [`Self::moved`] or [`Self::stays`].
+    pub(crate) fn plan_move(
+        &mut self,
+        id: &InstanceId,
+        to: Option<&WorkerId>,
+        way: &Way,
+    ) -> Result<PlannedMove, ApiError> {
+        let unknown = || {
+            ApiError::new(
+                ErrorCode::NotFound,
+                format!("no instance {id} is running: `fn instances` lists them"),
+            )
+        };
+        let instance = self.instances.get(id).ok_or_else(unknown)?;
+        if instance.moving.is_some() {
+            return Err(conflict(format!("{id} is moving already")));
+        }
+        if !matches!(instance.stage, Stage::Ready | Stage::Parked) || instance.condemned {
+            return Err(conflict(format!(
+                "{id} is {}, and cannot move now",
+                instance.stage.as_str()
+            )));
+        }
+        let target = self.target(id, instance.memory, &instance.worker, to)?;
+        let from = instance.worker.clone();
+        let address = |worker: &WorkerId| self.workers.get(worker).map(|w| w.address.clone());
+        let (Some(from_address), Some(to_address)) = (address(&from), address(&target)) else {
+            return Err(unknown());
+        };
+        if *way == Way::Move
+            && let Some(instance) = self.instances.get_mut(id)
+        {
+            instance.moving = Some(Move {
+                to: target.clone(),
+                since: None,
+            });
+        }
+        Ok(PlannedMove {
+            instance: id.clone(),
+            from,
+            from_address,
+            to: target,
+            to_address,
+        })
+    }
+
+    fn target(&self, id: &InstanceId, need: u64, from: &WorkerId, to: Option<&WorkerId>) -> Result<WorkerId, ApiError> {
+        let taken = self.taken();
+        let room = |id: &WorkerId, worker: &Worker| taken.get(id).copied().unwrap_or_default().room(worker);
+        let Some(to) = to else {
+            let usable = self
+                .workers
+                .iter()
+                .filter(|(w, worker)| *w != from && worker.takes_new());
+            let with_room = usable.map(|(w, worker)| (w, room(w, worker)));
+            let roomiest = with_room
+                .filter(|(_, room)| *room >= need)
+                .max_by_key(|(_, room)| *room);
+            let none = || {
+                let message = format!("no other worker has room for {id}: add one, or stop instances");
+                ApiError::new(ErrorCode::NoCapacity, message)
+            };
+            return roomiest.map(|(worker, _)| worker.clone()).ok_or_else(none);
+        };
+        let Some(worker) = self.workers.get(to).filter(|w| w.takes_new()) else {
+            return Err(conflict(format!(
+                "worker {to} takes nothing new: `fn workers` says why"
+            )));
+        };
+        if to == from {
+            return Err(conflict(format!("{id} is on worker {to} already")));
+        }
+        if room(to, worker) < need {
+            let message =
+                format!("worker {to} has no room for {id}: move or stop others there, or name another worker");
+            return Err(ApiError::new(ErrorCode::NoCapacity, message));
+        }
+        Ok(to.clone())
+    }
+
+    /// No invocation is sent to it any more, and its lease is wanted back. Whether it is still there to move.
+    pub(crate) fn begin_move(&mut self, id: &InstanceId, now: Millis) -> bool {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return false;
+        };
+        let may = matches!(instance.stage, Stage::Ready | Stage::Parked);
+        if let (true, Some(moving)) = (may, &mut instance.moving) {
+            moving.since = Some(now);
+            instance.stage = Stage::Moving;
+            if let Some(lease) = &mut instance.lease {
+                lease.recalled = true;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Whether a gateway holds it.
+    pub(crate) fn is_leased(&self, id: &InstanceId) -> bool {
+        self.instances.get(id).is_some_and(|i| i.lease.is_some())
+    }
+
+    /// It is the target's from now on; or a copy is.
+    pub(crate) fn moved(&mut self, id: &InstanceId, way: &Way, to: &WorkerId, now: Millis) {
+        match way {
+            Way::Move => {
+                if let Some(instance) = self.instances.get_mut(id) {
+                    instance.worker = to.clone();
+                    instance.moving = None;
+                    instance.lease = None;
+                    instance.in_flight = 0;
+                    instance.last_active = now;
+                    if instance.stage == Stage::Moving {
+                        instance.stage = Stage::Ready;
+                    }
+                }
+            }
+            Way::Clone(copy) => {
+                if let Some(original) = self.instances.get(id) {
+                    let mut instance = original.clone();
+                    instance.worker = to.clone();
+                    instance.lease = None;
+                    instance.in_flight = 0;
+                    instance.stage = Stage::Ready;
+                    (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
+                    self.instances.entry(copy.clone()).or_insert(instance);
+                }
+            }
+        }
+    }
+
+    /// It did not move, and goes on where it was.
+    pub(crate) fn stays(&mut self, id: &InstanceId, now: Millis) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.moving = None;
+            if instance.stage == Stage::Moving {
+                instance.stage = Stage::Ready;
+                instance.last_active = now;
+            }
+        }
+    }
+
+    /// Instances in use on draining workers that could move now: `at_once` of each worker at most, and not before they may be tried again.
+    pub(crate) fn to_evacuate(&self, at_once: usize, hot: Millis, now: Millis) -> Vec<InstanceId> {
+        let mut found = Vec::new();
+        for (worker, _) in self.workers.iter().filter(|(_, w)| w.alive && w.is_draining()) {
+            let here = || self.instances.iter().filter(|(_, i)| i.worker == *worker);
+            let moving = here().filter(|(_, i)| i.moving.is_some()).count();
+            let may_move = |i: &Instance| i.stage == Stage::Ready && i.moving.is_none() && !i.draining && !i.condemned;
+            let in_use = |i: &Instance| i.in_flight > 0 || i.lease.is_some() || now.since(i.last_active) < hot;
+            let wanted = here().filter(|(_, i)| may_move(i) && in_use(i) && i.move_after <= now);
+            found.extend(wanted.map(|(id, _)| id.clone()).take(at_once.saturating_sub(moving)));
+        }
+        found
+    }
+
+    /// It is not moved by the platform itself before that.
+    pub(crate) fn leave_alone(&mut self, id: &InstanceId, until: Millis) {
+        if let Some(instance) = self.instances.get_mut(id) {
+            instance.move_after = until;
+        }
+    }
+
+    /// Whether an instance of the version is about to be somewhere else, so soon that it is worth waiting for.
+    pub(crate) fn is_worth_waiting_for(&self, live: &super::LiveVersion, now: Millis) -> bool {
+        let spec = &live.spec;
+        self.instances.values().any(|i| {
+            let since = i.moving.as_ref().and_then(|m| m.since);
+            i.function == spec.function
+                && i.version == spec.version
+                && !i.draining
+                && since.is_some_and(|since| now.since(since) < WORTH_WAITING)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heartbeat::Known;
+    use super::*;
+    use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+    use crate::placement::{Ask, Decision, place};
+
+    fn two_workers() -> Fleet {
+        let mut fleet = fleet(100);
+        fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
+        fleet
+    }
+
+    fn hello() -> super::super::LiveVersion {
+        live(spec("hello", 1, 60, 1, 5))
+    }
+
+    fn ask() -> Ask {
+        Ask {
+            gateway: "g-a".parse().unwrap(),
+            held: Vec::new(),
+            force: None,
+            avoid: Vec::new(),
+            avoid_until: Millis(0),
+        }
+    }
+
+    #[test]
+    fn its_room_is_set_aside_on_both_until_it_is_there_and_invocations_wait_for_it() {
+        let (hello, mut fleet) = (hello(), two_workers());
+        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+        let planned = fleet.plan_move(&id, None, &Way::Move).unwrap();
+        assert_eq!((planned.from, &planned.to), (worker(0), &worker(1)));
+        assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (60, 60));
+        assert!(
+            !fleet.instances[&id].is_free(),
+            "it would be let go while it gets ready"
+        );
+        assert_eq!(place(&fleet, &hello, &ask(), Millis(2)), Decision::Use(id.clone()));
+        assert!(fleet.begin_move(&id, Millis(3)));
+        assert!(matches!(
+            place(&fleet, &hello, &ask(), Millis(4)),
+            Decision::Wait { .. }
+        ));
+        // The source does not list it any more, the target does already.
+        fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
+        let listed = vec![info(&id, &hello.spec, 1, 0, 0)];
+        let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| Known::Unknown);
+        assert_eq!((stop, fleet.instances[&id].stage), (Vec::new(), Stage::Moving));
+        fleet.moved(&id, &Way::Move, &worker(1), Millis(6));
+        assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (0, 60));
+        assert_eq!(place(&fleet, &hello, &ask(), Millis(7)), Decision::Use(id.clone()));
+        // A report of the source that was on its way.
+        let late = vec![info(&id, &hello.spec, 0, 0, 0)];
+        let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| Known::Unknown);
+        assert_eq!(stop, std::slice::from_ref(&id));
+        assert_eq!(fleet.instances[&id].worker, worker(1));
+    }
+
+    #[test]
+    fn one_that_does_not_move_is_where_it_was_and_another_is_started_when_it_takes_long() {
+        let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
+        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+        fleet.plan_move(&id, Some(&worker(1)), &Way::Move).unwrap();
+        assert!(fleet.begin_move(&id, Millis(2)));
+        let later = Millis(3).plus(WORTH_WAITING);
+        assert!(matches!(place(&fleet, &hello, &ask(), later), Decision::Start { .. }));
+        fleet.stays(&id, later);
+        assert_eq!(
+            (fleet.reserved(&worker(1)), fleet.instances[&id].stage),
+            (0, Stage::Ready)
+        );
+        assert_eq!(place(&fleet, &hello, &ask(), later), Decision::Use(id));
+    }
+
+    #[test]
+    fn what_cannot_move_is_told_why() {
+        let (hello, mut fleet) = (hello(), two_workers());
+        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+        let mut refused = |id: &InstanceId, to: Option<usize>| {
+            let to = to.map(worker);
+            fleet.plan_move(id, to.as_ref(), &Way::Move).unwrap_err().code
+        };
+        assert_eq!(refused(&"i-b".parse().unwrap(), None), ErrorCode::NotFound);
+        assert_eq!(refused(&id, Some(0)), ErrorCode::Conflict);
+        assert_eq!(refused(&id, Some(7)), ErrorCode::Conflict);
+        fleet.plan_move(&id, None, &Way::Move).unwrap();
+        assert_eq!(
+            fleet.plan_move(&id, None, &Way::Move).unwrap_err().code,
+            ErrorCode::Conflict
+        );
+        let other = ready(&mut fleet, "i-c", &hello, Millis(1));
+        let full = fleet.plan_move(&other, Some(&worker(1)), &Way::Move).unwrap_err();
+        assert_eq!(full.code, ErrorCode::NoCapacity, "{full}");
+    }
+
+    #[test]
+    fn a_copy_is_an_instance_of_its_own() {
+        let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
+        let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+        let way = Way::Clone("i-b".parse().unwrap());
+        fleet.plan_move(&id, None, &way).unwrap();
+        assert!(fleet.instances[&id].moving.is_none(), "the original serves on");
+        fleet.moved(&id, &way, &worker(1), Millis(2));
+        assert_eq!(fleet.instances.len(), 2);
+        assert_eq!(fleet.instances[&"i-b".parse::<InstanceId>().unwrap()].worker, worker(1));
+    }
+
+    #[test]
+    fn what_is_in_use_leaves_a_draining_worker_a_few_at_a_time_and_not_over_and_over() {
+        let (hello, mut fleet) = (live(spec("hello", 1, 10, 1, 9)), two_workers());
+        let hot = Millis(1_000);
+        let ids: Vec<_> = (0..4)
+            .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, Millis(5_000)))
+            .collect();
+        assert!(fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(), "nobody drains");
+        fleet.drain(&worker(0), true);
+        let first = fleet.to_evacuate(2, hot, Millis(5_100));
+        assert_eq!(first.len(), 2);
+        for id in &first {
+            fleet.plan_move(id, None, &Way::Move).unwrap();
+        }
+        assert!(
+            fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(),
+            "as many as may are on their way"
+        );
+        for id in &first {
+            fleet.stays(id, Millis(5_200));
+        }
+        for id in &ids {
+            fleet.leave_alone(id, Millis(9_000));
+        }
+        assert!(fleet.to_evacuate(2, hot, Millis(5_300)).is_empty());
+        assert!(
+            fleet.to_evacuate(2, hot, Millis(9_100)).is_empty(),
+            "nobody uses them any more"
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Moving an instance to another worker.
+//!
+//! ```text
+//! prepare   both workers get ready; the instance serves on, and its room on the target is set aside
+//! recall    its lease is wanted back: from now on invocations wait here for it
+//! leave     the source describes it, the target restores it, the copy runs
+//! switch    it is the target's from now on, and who waited is sent there
+//! ```
+
+use std::time::{Duration, Instant};
+
+use rekindle_wire::api::{MigrateRequest, Migration};
+use rekindle_wire::migration::{Departed, DepartureOrder, Leave, Way};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
+
+use crate::fleet::moves::PlannedMove;
+use crate::placing::pump;
+use crate::state::Scheduler;
+use crate::worker::WorkerError;
+
+/// How long invocations in it may take to end, unless the caller says otherwise.
+pub(crate) const SETTLE: Duration = Duration::from_secs(10);
+const SETTLE_MAX: Duration = Duration::from_secs(300);
+/// How long a gateway may take to give its lease back once nothing is in it. What it still sends is turned away by the worker.
+const RECALL_LIMIT: Duration = Duration::from_secs(2);
+const RECALL_PAUSE: Duration = Duration::from_millis(1);
+
+/// Moves an instance, or a copy of it.
+///
+/// # Errors
+/// `not_found`, `conflict`, `no_capacity` or `unavailable`: it is where it was, as if nothing had been; `migration_lost`: it is gone.
+pub(crate) async fn migrate(
+    scheduler: &Scheduler,
+    instance: &InstanceId,
+    to: Option<&WorkerId>,
+    request: &MigrateRequest,
+) -> Result<Migration, ApiError> {
+    let settle = request.settle_ms.map_or(SETTLE, Duration::from_millis).min(SETTLE_MAX);
+    let way = if request.clone {
+        Way::Clone(InstanceId::generate())
+    } else {
+        Way::Move
+    };
+    let planned = scheduler.memory().fleet.plan_move(instance, to, &way)?;
+    // Whoever asked may go away in the middle: it is brought to an end all the same.
+    let here = scheduler.clone();
+    let task = scheduler
+        .tasks
+        .spawn(async move { execute(&here, planned, way, settle).await });
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration broke off");
+    task.await.map_err(broke_off)?
+}
+
+/// Carries out what was planned.
+///
+/// # Errors
+/// As [`migrate`].
+pub(crate) async fn execute(
+    scheduler: &Scheduler,
+    planned: PlannedMove,
+    way: Way,
+    settle: Duration,
+) -> Result<Migration, ApiError> {
+    let began = Instant::now();
+    let order = DepartureOrder {
+        id: MigrationId::generate(),
+        instance: planned.instance.clone(),
+        to: planned.to_address,
+        way: way.clone(),
+    };
+    let moved = carry_out(scheduler, &planned.from_address, order, settle).await;
+    finish(scheduler, &way, &planned.instance, &planned.to, &moved);
+    Ok(Migration {
+        instance: match way {
+            Way::Move => planned.instance,
+            Way::Clone(copy) => copy,
+        },
+        from: planned.from,
+        to: planned.to,
+        took_ms: began.elapsed().as_secs_f64() * 1e3,
+        departed: moved?,
+    })
+}
+
+async fn carry_out(
+    scheduler: &Scheduler,
+    source: &str,
+    order: DepartureOrder,
+    settle: Duration,
+) -> Result<Departed, ApiError> {
+    let workers = &scheduler.workers;
+    workers.depart(source, &order).await.map_err(refused)?;
+    if order.way == Way::Move {
+        let recalled = scheduler.memory().fleet.begin_move(&order.instance, scheduler.now());
+        if !recalled {
+            workers.stay(source, &order.id).await;
+            let message = format!("{} went away, or came to stop, before it could move", order.instance);
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        scheduler.recalls.notify_waiters();
+        let limit = Instant::now() + settle.min(RECALL_LIMIT);
+        while scheduler.memory().fleet.is_leased(&order.instance) && Instant::now() < limit {
+            tokio::time::sleep(RECALL_PAUSE).await;
+        }
+    }
+    let settle_ms = u64::try_from(settle.as_millis()).unwrap_or(u64::MAX);
+    workers
+        .leave(source, &order.id, &Leave { settle_ms }, settle)
+        .await
+        .map_err(refused)
+}
+
+/// Takes in what came of it, and serves who waited.
+fn finish(scheduler: &Scheduler, way: &Way, instance: &InstanceId, to: &WorkerId, moved: &Result<Departed, ApiError>) {
+    {
+        let mut memory = scheduler.memory();
+        let now = scheduler.now();
+        match moved {
+            Ok(_) => memory.fleet.moved(instance, way, to, now),
+            Err(error) if error.code == ErrorCode::MigrationLost => drop(memory.fleet.forget(instance, now)),
+            Err(error) => {
+                tracing::warn!(%instance, %to, %error, "an instance did not move");
+                memory.fleet.stays(instance, now);
+            }
+        }
+    }
+    pump(scheduler);
+}
+
+fn refused(error: WorkerError) -> ApiError {
+    match error {
+        WorkerError::Refused {
+            code: Some(code),
+            message,
+            ..
+        } => ApiError::new(code, message),
+        other => ApiError::new(
+            ErrorCode::Unavailable,
+            format!("{other}: the instance stays where it was"),
+        ),
+    }
+}
