@@ -8,6 +8,7 @@ use crate::clones::ClonesArgs;
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
+use crate::migration::MigrationArgs;
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
 use crate::subject::Subject;
@@ -91,6 +92,8 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Measure page faults before a first response, and what memory clones take side by side.
     Clones(ClonesArgs),
+    /// Measure the pause of instances that move between two workers, as their source and a client see it.
+    Migration(MigrationArgs),
     /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
     /// Run k6's scenarios and write a report.

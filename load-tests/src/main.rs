@@ -21,6 +21,7 @@ mod figures;
 mod folder;
 mod load;
 mod machine;
+mod migration;
 mod ours;
 mod pager;
 mod peers;
@@ -58,7 +59,12 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
         Some(Command::LoadReport(report)) => return load::report(report).map(|()| ExitCode::SUCCESS),
         Some(
-            Command::PeerHost(_) | Command::Clones(_) | Command::Load(_) | Command::Trace(_) | Command::Compare(_),
+            Command::PeerHost(_)
+            | Command::Clones(_)
+            | Command::Migration(_)
+            | Command::Load(_)
+            | Command::Trace(_)
+            | Command::Compare(_),
         )
         | None => {}
     }
@@ -76,6 +82,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Load(load)) => load::run(args, load).await,
             Some(Command::Trace(trace)) => load::show_trace(trace).await,
             Some(Command::Compare(compare)) => compare::run(args, compare).await,
+            Some(Command::Migration(moves)) => migration::run(args, moves).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),
             _ => bench::run(args).await,
         }

@@ -263,7 +263,8 @@ impl Programs {
         Ok(())
     }
 
-    fn client(&self, url: &str, key: &str) -> Command {
+    /// `fn`, as a client of this gateway.
+    pub(crate) fn client(&self, url: &str, key: &str) -> Command {
         let mut command = Command::new(self.cli());
         command
             .env("FN_URL", url)

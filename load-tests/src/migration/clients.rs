@@ -1,0 +1,76 @@
+//! Clients that ask all the time, and notice when the answer takes long or does not come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use http::Method;
+
+use crate::client::Connection;
+
+/// How often one asks at most.
+const EVERY: Duration = Duration::from_millis(1);
+
+/// Clients that go on until they are told to stop.
+pub(super) struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<Vec<Asked>>>>,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) at: Instant,
+    pub(super) took: Duration,
+    pub(super) answered: bool,
+}
+
+impl Clients {
+    /// Starts so many, each on a thread and a connection of its own.
+    pub(super) fn start(count: usize, port: u16, path: &str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let one = |_| {
+            let (stop, path) = (Arc::clone(&stop), path.to_owned());
+            std::thread::spawn(move || ask(port, &path, &stop))
+        };
+        let threads = (0..count).map(one).collect();
+        Self { stop, threads }
+    }
+
+    /// Stops them; everything they asked.
+    pub(super) fn stop(self) -> Result<Vec<Asked>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for thread in self.threads {
+            let asked = thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?;
+            all.extend(asked?);
+        }
+        Ok(all)
+    }
+}
+
+fn ask(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<Asked>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime
+        .context("the async runtime could not be started")?
+        .block_on(async {
+            let mut connection = Connection::open(port).await?;
+            let mut all = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let at = Instant::now();
+                let answer = connection.call(Method::GET, path, &[]).await;
+                let answered = answer.as_ref().is_ok_and(|a| a.status.is_success());
+                let took = at.elapsed();
+                all.push(Asked { at, took, answered });
+                if answer.is_err() {
+                    connection = Connection::open(port).await?;
+                }
+                if took < EVERY {
+                    std::thread::sleep(EVERY - took);
+                }
+            }
+            Ok(all)
+        })
+}

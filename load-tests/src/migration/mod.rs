@@ -1,0 +1,246 @@
+//! `rekindle-bench migration`: how long an instance stands still when it moves between two workers, with so much memory, of which it has
+//! written little or all; what a client notices that asks every millisecond; and whether a request fails under constant load. Both
+//! workers are on this machine and share its processors: what they do at the same time takes longer than on two hosts.
+
+mod clients;
+mod hosts;
+mod report;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use http::Method;
+use rekindle_wire::api::Migration;
+use rekindle_wire::headers::FORCE_START;
+use serde::{Deserialize, Serialize};
+
+use crate::args::{Args, checkout};
+use crate::client::Connection;
+use crate::machine::{self, Machine};
+use crate::{folder, record};
+use clients::Clients;
+use hosts::Hosts;
+
+const FUNCTION: &str = "moving";
+/// Clients under constant load.
+const LOAD: usize = 3;
+/// How long they go on before, between and after moves.
+const CALM: Duration = Duration::from_millis(400);
+/// How long all memory of an instance may take to follow it.
+const BEHIND_LIMIT: Duration = Duration::from_secs(60);
+/// Memory of an instance beside the buffer, MiB: the interpreter, and what CRIU needs.
+const BESIDE_MIB: u32 = 96;
+
+/// `rekindle-bench migration`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct MigrationArgs {
+    /// Sizes of the instance's buffer, MiB.
+    #[arg(long, value_name = "MIB", value_delimiter = ',', default_values_t = [128, 256, 512])]
+    sizes: Vec<u32>,
+    /// Round trips of each, by a client and under load.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rounds: usize,
+    /// Where the figures go; by default load-tests/results/DATE-REVISION-migration.json.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Record {
+    revision: String,
+    date: String,
+    machine: Machine,
+    cases: Vec<Case>,
+}
+
+/// A size, mostly clean or all written.
+#[derive(Debug, Clone, Serialize)]
+struct Case {
+    mib: u32,
+    written: bool,
+    /// Moves while one client asks every millisecond.
+    moves: Vec<Move>,
+    /// From the order to go there until it was back, milliseconds.
+    round_trips_ms: Vec<f64>,
+    /// Moves under constant load.
+    loaded: Vec<Move>,
+    /// Requests under constant load, and how many of them failed.
+    requests: usize,
+    failed: usize,
+}
+
+/// One move. Milliseconds.
+#[derive(Debug, Clone, Serialize)]
+struct Move {
+    settle: f64,
+    checkpoint: f64,
+    restore: f64,
+    resume: f64,
+    /// As the source saw it.
+    pause: f64,
+    /// The longest answer to a client that was asking then.
+    client: f64,
+    /// Until all memory was there.
+    behind: f64,
+    /// All of it, getting ready included.
+    whole: f64,
+    written_mib: f64,
+    images_kib: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Said {
+    count: u64,
+    crc32: Option<u64>,
+}
+
+/// Measures, writes the record and prints the tables.
+pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<()> {
+    let mut record = Record {
+        revision: record::revision(),
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        machine: Machine::this(),
+        cases: Vec::new(),
+    };
+    eprintln!("load before: {:.2}", machine::load());
+    let hosts = Hosts::start(args).await?;
+    for mib in &migration.sizes {
+        deploy(&hosts, *mib)?;
+        for written in [false, true] {
+            eprintln!("{mib} MiB, {}", if written { "all written" } else { "mostly clean" });
+            let case = measure(&hosts, *mib, written, migration.rounds).await;
+            record.cases.push(case.with_context(|| hosts.log_tail())?);
+        }
+        hosts.delete(FUNCTION)?;
+    }
+    let path = record::place(migration.json.as_deref(), &record.date, &record.revision, "-migration");
+    record::write_json(&record, &path)?;
+    report::print(&record);
+    println!("\nfigures: {}", record::told(&path));
+    Ok(())
+}
+
+fn deploy(hosts: &Hosts, mib: u32) -> Result<()> {
+    let scratch = tempfile::tempdir().context("no temporary directory")?;
+    let folder = scratch.path().join("function");
+    folder::copy(&checkout().join("load-tests/functions/moving"), &folder)?;
+    let memory = format!("\"{}MiB\"", mib + BESIDE_MIB);
+    folder::rename(&folder, FUNCTION, &[("memory", &memory)])?;
+    let manifest = folder.join("fn.toml");
+    let text = std::fs::read_to_string(&manifest).context("fn.toml cannot be read")?;
+    std::fs::write(&manifest, format!("{text}\n[env]\nMOVING_MIB = \"{mib}\"\n"))
+        .context("fn.toml cannot be written")?;
+    match hosts.deploy(&folder)?.snapshot_error {
+        Some(error) => bail!("no snapshot: {error}"),
+        None => Ok(()),
+    }
+}
+
+async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Result<Case> {
+    for old in hosts.instances(FUNCTION).await? {
+        hosts.delete_instance(old.id.as_str()).await?;
+    }
+    let first = said(hosts, "/", &[(FORCE_START, "restored")]).await?;
+    let before = said(hosts, if written { "/write" } else { "/digest" }, &[]).await?;
+    let mut case = Case {
+        mib,
+        written,
+        moves: Vec::new(),
+        round_trips_ms: Vec::new(),
+        loaded: Vec::new(),
+        requests: 0,
+        failed: 0,
+    };
+    // Both hosts have been there once: what is measured is no first fetch of the function's files.
+    for _ in 0..2 {
+        migrate(hosts, Clients::start(0, hosts.port(), "")).await?;
+    }
+    let path = format!("/function/{FUNCTION}/");
+    for _ in 0..rounds {
+        let started = Instant::now();
+        for _ in 0..2 {
+            let (moved, _) = migrate(hosts, Clients::start(1, hosts.port(), &path)).await?;
+            case.moves.push(moved);
+        }
+        case.round_trips_ms
+            .push(started.elapsed().as_secs_f64() * 1e3 - 4.0 * CALM.as_secs_f64() * 1e3);
+    }
+    for _ in 0..rounds {
+        let (moved, asked) = migrate(hosts, Clients::start(LOAD, hosts.port(), &path)).await?;
+        case.loaded.push(moved);
+        case.requests += asked.len();
+        case.failed += asked.iter().filter(|a| !a.answered).count();
+    }
+    let after = said(hosts, "/digest", &[]).await?;
+    ensure!(after.crc32 == before.crc32, "its memory has changed on the way");
+    ensure!(after.count > first.count, "its count began anew");
+    Ok(case)
+}
+
+async fn said(hosts: &Hosts, path: &str, headers: &[(&str, &str)]) -> Result<Said> {
+    let mut connection = Connection::open(hosts.port()).await?;
+    let answer = connection
+        .call(Method::GET, &format!("/function/{FUNCTION}{path}"), headers)
+        .await?;
+    if !answer.status.is_success() {
+        bail!("{path}: {}: {}", answer.status, answer.text());
+    }
+    serde_json::from_slice(&answer.body).with_context(|| format!("{path}: {}", answer.text()))
+}
+
+/// Moves the instance to the other worker, while these clients ask.
+async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::Asked>)> {
+    let instances = hosts.instances(FUNCTION).await?;
+    let [instance] = &instances[..] else {
+        bail!("{} instances instead of one", instances.len());
+    };
+    let before = behind(hosts).await?;
+    std::thread::sleep(CALM);
+    let began = Instant::now();
+    let moved: Migration = hosts.command_line(&["migrate", instance.id.as_str(), "--json"])?;
+    let ended = Instant::now();
+    std::thread::sleep(CALM);
+    let asked = clients.stop()?;
+    let deadline = Instant::now() + BEHIND_LIMIT;
+    let behind = loop {
+        let now = behind(hosts).await?;
+        if now.1 > before.1 {
+            break (now.0 - before.0) * 1e3;
+        }
+        ensure!(Instant::now() < deadline, "its memory does not follow");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let during = asked.iter().filter(|a| a.at < ended && a.at + a.took > began);
+    let client = during.map(|a| a.took.as_secs_f64() * 1e3).fold(0.0, f64::max);
+    let times = &moved.departed;
+    let moved = Move {
+        settle: times.settle_ms,
+        checkpoint: times.checkpoint_ms,
+        restore: times.restore_ms,
+        resume: times.resume_ms,
+        pause: times.pause_ms,
+        client,
+        behind,
+        whole: moved.took_ms,
+        written_mib: times.written_pages as f64 / 256.0,
+        images_kib: times.image_bytes as f64 / 1024.0,
+    };
+    Ok((moved, asked))
+}
+
+/// Seconds that memory was behind on both workers, and how often it was.
+async fn behind(hosts: &Hosts) -> Result<(f64, u64)> {
+    let status: rekindle_wire::api::Status = hosts.get("/v1/status").await?;
+    let (mut seconds, mut count) = (0.0, 0);
+    for worker in &status.workers {
+        let text = hosts.text(&format!("/v1/workers/{}/metrics", worker.id)).await?;
+        let value = |name: &str| {
+            let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        seconds += value("rekindle_migration_behind_duration_seconds_sum");
+        count += value("rekindle_migration_behind_duration_seconds_count") as u64;
+    }
+    Ok((seconds, count))
+}
