@@ -103,6 +103,15 @@ impl Host {
         self.nft("delete");
     }
 
+    /// Has it send no more than so many megabits a second from now on.
+    pub fn slow(&self, megabits: u32) {
+        let line = format!("qdisc replace dev eth0 root tbf rate {megabits}mbit burst 64kb latency 400ms");
+        within(
+            &self.namespace,
+            || run(Command::new("tc").args(line.split_whitespace())),
+        );
+    }
+
     fn nft(&self, action: &str) {
         let rule = format!("{action} element inet cut links {{ \"{}\" }}", self.link);
         within(&HUB, || run(Command::new("nft").arg(rule)));

@@ -1,0 +1,277 @@
+//! Instances that move between hosts while they are used.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::s3::ObjectStore;
+use rekindle_e2e::{Answer, Cluster, Folder, hub, until};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Counts, and has memory: some written before the snapshot, some after. Nothing of it may change by moving.
+const CODE: &str = r#"
+import hashlib, mmap, os, time
+BORN = time.time_ns()
+count = 0
+old = bytearray(b"snapshot" * (1 << 21))
+new = None
+given_up = mmap.mmap(-1, 1 << 20)
+given_up[:] = b"x" * (1 << 20)
+
+def digest():
+    whole = hashlib.sha256()
+    for part in (old, new or b"", given_up[:]):
+        whole.update(part)
+    return whole.hexdigest()
+
+def handler(event, context):
+    global count, new
+    count += 1
+    path = event.get("rawPath", "/")
+    if path == "/write":
+        new = bytearray(os.urandom(24 << 20))
+        old[5 << 20:6 << 20] = os.urandom(1 << 20)
+        given_up.madvise(mmap.MADV_DONTNEED)
+        with open("/tmp/kept", "w") as file:
+            file.write("kept")
+    if path == "/slow":
+        time.sleep(1.5)
+    kept = open("/tmp/kept").read() if os.path.exists("/tmp/kept") else None
+    return {"born": BORN, "count": count, "digest": digest() if path != "/tick" else None, "kept": kept, "pid": os.getpid()}
+"#;
+
+fn cluster(store: &ObjectStore) -> Cluster {
+    let size = Size {
+        workers: 2,
+        args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
+        ..Size::default()
+    };
+    Cluster::start_sized(store.endpoint(), store.environment(), size)
+}
+
+fn migrate(cluster: &Cluster, instance: &str, request: Value) -> Answer {
+    let path = format!("/v1/instances/{instance}/migrate");
+    cluster
+        .admin("POST", &path)
+        .header("content-type", "application/json")
+        .body(request.to_string())
+        .send()
+}
+
+#[test]
+fn an_instance_moves_there_and_back_with_all_its_memory() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let cluster = cluster(&store);
+    let ids = [cluster.worker(0).id, cluster.worker(1).id];
+    let settings = "memory = \"192MiB\"\nidle = \"120s\"\nmax_instances = 1\nconcurrency = 4";
+    cluster.deploy(&Folder::python("mover", settings, CODE));
+    for start in ["restored", "booted"] {
+        let first = cluster.fresh(start, "mover", "/write").ok();
+        let before = first.json();
+        assert_eq!(before["kept"], "kept");
+        let mut count = 1;
+        let mut at = cluster.instances_of("mover")[0].worker.clone();
+        for round in 0..4 {
+            let to = ids.iter().find(|id| **id != at).unwrap().clone();
+            let moved = until("its memory is settled", SOON, || {
+                let answer = migrate(&cluster, first.instance(), json!({ "to": to }));
+                (answer.status != 409).then_some(answer)
+            });
+            let moved = moved.ok().json();
+            println!("{start} {round}: {moved}");
+            let after = cluster.get("mover", "/").ok();
+            count += 1;
+            assert_eq!(after.instance(), first.instance());
+            assert_eq!(after.start(), "warm");
+            let now = after.json();
+            assert_eq!(
+                (&now["born"], &now["digest"], &now["kept"], &now["pid"], &now["count"]),
+                (
+                    &before["born"],
+                    &before["digest"],
+                    &before["kept"],
+                    &before["pid"],
+                    &json!(count)
+                ),
+                "{start} {round}"
+            );
+            let here = cluster.instances_of("mover");
+            assert_eq!((here.len(), &here[0].worker), (1, &to));
+            at = to;
+        }
+        let stopped = cluster
+            .admin("DELETE", &format!("/v1/instances/{}", first.instance()))
+            .send();
+        assert_eq!(stopped.status, 204);
+    }
+}
+
+/// Counts exactly, and takes a moment for it.
+const COUNTER: &str = "import threading, time\ncount = 0\nlock = threading.Lock()\n\
+    def handler(event, context):\n    global count\n    time.sleep(0.002)\n    with lock:\n        count += 1\n        return count\n";
+
+#[test]
+fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let cluster = cluster(&store);
+    let settings = "memory = \"128MiB\"\nidle = \"120s\"\nmax_instances = 1\nconcurrency = 4";
+    cluster.deploy(&Folder::python("count", settings, COUNTER));
+    let first = cluster.fresh("restored", "count", "/").ok();
+    let (instance, mut answered) = (first.instance().to_owned(), 1);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = || {
+            let mut counts = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                counts.push(cluster.get("count", "/").ok().json().as_u64().unwrap());
+            }
+            counts
+        };
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(load)).collect();
+        // By hand, there and back.
+        for _ in 0..4 {
+            let moved = until("it moves", SOON, || {
+                let answer = migrate(&cluster, &instance, json!({}));
+                (answer.status != 409).then_some(answer)
+            });
+            println!("{}", moved.ok().json());
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        // And because its host is to be emptied.
+        let host = cluster.instances_of("count")[0].worker.clone();
+        let drained = cluster.admin("PUT", &format!("/v1/workers/{host}/drain")).send();
+        assert_eq!(drained.status, 200);
+        until("it is elsewhere", SOON, || {
+            let here = cluster.instances_of("count");
+            here.iter().all(|i| i.worker != host).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        let mut counts: Vec<u64> = clients.into_iter().flat_map(|c| c.join().unwrap()).collect();
+        counts.sort_unstable();
+        answered += counts.len() as u64;
+        let expected: Vec<u64> = (2..=answered).collect();
+        assert_eq!(counts, expected, "each request was served once, by the one instance");
+    });
+    let here = cluster.instances_of("count");
+    assert_eq!((here.len(), here[0].id.as_str()), (1, instance.as_str()));
+}
+
+#[test]
+fn a_copy_is_another_and_a_lost_source_is_told() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let mut cluster = cluster(&store);
+    let ids = [cluster.worker(0).id, cluster.worker(1).id];
+    let settings = "memory = \"256MiB\"\nidle = \"120s\"\nmax_instances = 2\nconcurrency = 1";
+    cluster.deploy(&Folder::python("mover", settings, CODE));
+    let first = cluster.fresh("restored", "mover", "/write").ok();
+    for other in cluster.instances_of("mover") {
+        if other.id.as_str() != first.instance() {
+            let stopped = cluster.admin("DELETE", &format!("/v1/instances/{}", other.id)).send();
+            assert_eq!(stopped.status, 204);
+        }
+    }
+    let at = cluster
+        .instances_of("mover")
+        .into_iter()
+        .find(|i| i.id.as_str() == first.instance())
+        .unwrap();
+    let source = u8::from(at.worker == ids[1]);
+    let target = 1 - source;
+    let to = json!({ "to": ids[usize::from(target)] });
+
+    // A second one with the same memory; the first goes on.
+    let copy = migrate(
+        &cluster,
+        first.instance(),
+        json!({ "to": ids[usize::from(target)], "clone": true }),
+    )
+    .ok()
+    .json();
+    assert_ne!(copy["instance"], first.instance());
+    let both = cluster.instances_of("mover");
+    assert!(
+        both.iter()
+            .any(|i| i.id.as_str() == copy["instance"] && i.worker == ids[usize::from(target)]),
+        "{both:?}"
+    );
+    let answers = std::thread::scope(|scope| {
+        let one = scope.spawn(|| cluster.get("mover", "/slow").ok());
+        until("one is busy", SOON, || {
+            let all = cluster.instances_of("mover");
+            all.iter().any(|i| i.in_flight > 0).then_some(())
+        });
+        [cluster.get("mover", "/").ok(), one.join().unwrap()]
+    });
+    assert_ne!(answers[0].instance(), answers[1].instance());
+    for answer in answers {
+        assert_eq!(answer.json()["digest"], first.json()["digest"], "{}", answer.instance());
+    }
+    let stopped = cluster
+        .admin(
+            "DELETE",
+            &format!("/v1/instances/{}", copy["instance"].as_str().unwrap()),
+        )
+        .send();
+    assert_eq!(stopped.status, 204);
+
+    // No room, no such worker, no such instance: said, and nothing has changed.
+    let unknown = migrate(&cluster, first.instance(), json!({ "to": "nowhere" }));
+    assert!(unknown.error(404, "not_found").message().contains("fn workers"));
+    let same = migrate(&cluster, first.instance(), json!({ "to": ids[usize::from(source)] }));
+    assert!(same.error(409, "conflict").message().contains("already"));
+    migrate(&cluster, "i-00000000000000000000000000000000", to.clone()).error(404, "not_found");
+
+    // While a request is in it for longer than is allowed, it stays.
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| cluster.get("mover", "/slow").ok());
+        until("the request is in it", SOON, || {
+            cluster
+                .instances_of("mover")
+                .iter()
+                .any(|i| i.in_flight > 0)
+                .then_some(())
+        });
+        let busy = migrate(
+            &cluster,
+            first.instance(),
+            json!({ "to": ids[usize::from(target)], "settle_ms": 50 }),
+        );
+        assert!(busy.error(409, "conflict").message().contains("still serves"));
+        assert_eq!(slow.join().unwrap().instance(), first.instance());
+    });
+    assert_eq!(cluster.get("mover", "/").ok().json()["digest"], first.json()["digest"]);
+
+    // A target that cannot be reached: it goes on where it was.
+    cluster.host(Role::Worker.nth(target)).cut();
+    let unreachable = migrate(&cluster, first.instance(), to.clone());
+    assert!(unreachable.status >= 409, "{unreachable:?}");
+    assert_eq!(cluster.get("mover", "/").ok().json()["digest"], first.json()["digest"]);
+    cluster.host(Role::Worker.nth(target)).mend();
+    cluster.until_ready();
+
+    // Its memory follows slowly; a request is served all the same, by what it asks for.
+    cluster.host(Role::Worker.nth(source)).slow(40);
+    let moved = migrate(&cluster, first.instance(), to).ok();
+    println!("{}", moved.json());
+    let ticked = cluster.get("mover", "/tick").ok();
+    assert_eq!(
+        (ticked.instance(), &ticked.json()["born"]),
+        (first.instance(), &first.json()["born"])
+    );
+    // The source goes before the rest has come: that is the end of it, and the next request is another's.
+    cluster.kill9(Role::Worker.nth(source));
+    let lost = cluster.get("mover", "/");
+    assert!(lost.error(502, "migration_lost").message().contains("came from worker"));
+    let next = until("another answers", SOON, || {
+        let answer = cluster.get("mover", "/");
+        (answer.status == 200).then_some(answer)
+    });
+    assert_ne!(next.instance(), first.instance());
+}
