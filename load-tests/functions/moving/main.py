@@ -9,8 +9,11 @@ import os
 import zlib
 
 PAGE = 4096
-SIZE = int(os.environ.get("MOVING_MIB", "64")) << 20
-buffer = bytearray(os.urandom(1 << 20) * (SIZE >> 20))
+SIZE = int(os.environ.get("MOVING_MIB", "64")) * 1024 * 1024
+MIB = 1 << 20
+buffer = bytearray(SIZE)
+for start in range(0, SIZE, MIB):
+    buffer[start:start + MIB] = os.urandom(MIB)
 count = 0
 
 

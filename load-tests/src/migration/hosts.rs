@@ -34,7 +34,7 @@ impl Hosts {
     /// Starts it and waits until both workers are there.
     pub(super) async fn start(args: &Args) -> Result<Self> {
         let programs = Programs::find(args)?;
-        let root = tempfile::Builder::new().prefix("rekindle-bench-").tempdir();
+        let root = tempfile::Builder::new().prefix("rkb").tempdir();
         let root = root.context("no temporary directory")?;
         let store = SlowStore::start(root.path())?;
         let (scheduler, port) = (free_port()?, free_port()?);
@@ -45,22 +45,22 @@ impl Hosts {
             children: Vec::new(),
             port,
         };
-        for role in ["scheduler", "worker-1", "worker-2", "gateway"] {
+        for role in ["s", "w1", "w2", "g"] {
             hosts.make_directories(role, &args.cache)?;
         }
         let at = format!("127.0.0.1:{scheduler}");
-        hosts.spawn("scheduler", &["scheduler", "--listen", &at])?;
-        let token = hosts.root.path().join("scheduler/data/cluster.token");
+        hosts.spawn("s", &["scheduler", "--listen", &at])?;
+        let token = hosts.root.path().join("s/data/cluster.token");
         hosts
             .until("the scheduler", || Ok(token.exists().then_some(())))
             .await?;
-        for role in ["worker-1", "worker-2", "gateway"] {
+        for role in ["w1", "w2", "g"] {
             let to = hosts.root.path().join(role).join("data/cluster.token");
             fs::copy(&token, &to).with_context(|| format!("{}: cannot be written", to.display()))?;
         }
         hosts.import()?;
         let criu = args.criu.display().to_string();
-        for role in ["worker-1", "worker-2"] {
+        for role in ["w1", "w2"] {
             let listen = format!("127.0.0.1:{}", free_port()?);
             hosts.spawn(
                 role,
@@ -68,7 +68,7 @@ impl Hosts {
             )?;
         }
         let listen = format!("127.0.0.1:{port}");
-        hosts.spawn("gateway", &["gateway", "--listen", &listen, "--scheduler", &at])?;
+        hosts.spawn("g", &["gateway", "--listen", &listen, "--scheduler", &at])?;
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let status: Option<Status> = hosts.get("/v1/status").await.ok();
@@ -122,7 +122,7 @@ impl Hosts {
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("no more file descriptors")?)
             .stderr(log);
-        if role != "gateway" {
+        if role != "g" {
             command.envs(self.store.environment());
         }
         Ok(command)
@@ -136,7 +136,7 @@ impl Hosts {
     }
 
     fn import(&self) -> Result<()> {
-        let status = self.command("worker-1")?.args(["runtimes", "import"]).status();
+        let status = self.command("w1")?.args(["runtimes", "import"]).status();
         if !status.context("fn runtimes import cannot be started")?.success() {
             bail!("the runtimes are not imported:\n{}", self.log_tail());
         }
@@ -154,8 +154,9 @@ impl Hosts {
         lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
     }
 
-    fn key(&self) -> Result<String> {
-        let path = self.root.path().join("gateway/data/admin.key");
+    /// Its admin key.
+    pub(super) fn key(&self) -> Result<String> {
+        let path = self.root.path().join("g/data/admin.key");
         let key = fs::read_to_string(&path).with_context(|| format!("{}: no admin key", path.display()))?;
         Ok(key.trim().to_owned())
     }

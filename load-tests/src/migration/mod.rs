@@ -141,7 +141,8 @@ async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Resul
     for old in hosts.instances(FUNCTION).await? {
         hosts.delete_instance(old.id.as_str()).await?;
     }
-    let first = said(hosts, "/", &[(FORCE_START, "restored")]).await?;
+    let key = format!("Bearer {}", hosts.key()?);
+    let first = said(hosts, "/", &[("authorization", &key), (FORCE_START, "restored")]).await?;
     let before = said(hosts, if written { "/write" } else { "/digest" }, &[]).await?;
     let mut case = Case {
         mib,
