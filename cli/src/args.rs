@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use rekindle_identity::Token;
 use rekindle_snapshotter::store::Encryption;
 use rekindle_wire::FunctionName;
 
@@ -18,7 +19,7 @@ mod snapshot;
 mod tests;
 
 pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
-pub(crate) use cluster::{DrainArgs, OfferArgs, UndrainArgs};
+pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
 pub(crate) use migrate::MigrateArgs;
@@ -118,6 +119,8 @@ pub(crate) enum Command {
     Undrain(UndrainArgs),
     /// Move a running instance to another worker, with what it holds in memory.
     Migrate(MigrateArgs),
+    /// Make a cluster's certificate authority, and tokens with which hosts join.
+    Cluster(ClusterArgs),
     /// Look at snapshots, move them in and out, compress images.
     Snapshot(SnapshotArgs),
     /// Run only the gateway.
@@ -584,10 +587,11 @@ pub(crate) struct GatewayArgs {
     /// Where it listens.
     #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
-    /// The scheduler's address; of several that share a database, all, with commas between.
+    /// The scheduler's address; of several that share a database, all, with commas between; `https://` in front of it says that this host has
+    /// joined, or does.
     #[arg(
         long,
-        value_name = "HOST:PORT",
+        value_name = "[https://]HOST:PORT",
         env = "FN_SCHEDULER",
         default_value = "127.0.0.1:8081"
     )]
@@ -600,6 +604,12 @@ pub(crate) struct GatewayArgs {
         default_value = "/var/lib/rekindle/cluster.token"
     )]
     pub(crate) token_file: PathBuf,
+    /// A token of `fn cluster token`, for the first start in a cluster with an authority.
+    #[arg(long, value_name = "TOKEN", env = "FN_JOIN", hide_env_values = true)]
+    pub(crate) join: Option<Token>,
+    /// Where its certificate is kept.
+    #[arg(long, value_name = "DIR", env = "FN_DATA", default_value = "/var/lib/rekindle")]
+    pub(crate) data: PathBuf,
     /// File with the admin key.
     #[arg(
         long,
@@ -639,6 +649,9 @@ pub(crate) struct SchedulerArgs {
     pub(crate) s3: S3Args,
     #[command(flatten)]
     pub(crate) collecting: CollectingArgs,
+    /// How long certificates are good that it signs, where the cluster has an authority; they are renewed after two thirds of that.
+    #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = rekindle_wire::manifest::parse_duration)]
+    pub(crate) certificate_life: std::time::Duration,
 }
 
 /// `fn worker`.
@@ -650,10 +663,11 @@ pub(crate) struct WorkerArgs {
     /// Where gateways and the scheduler reach it; needed when it listens on every address.
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
-    /// The scheduler's address; of several that share a database, all, with commas between.
+    /// The scheduler's address; of several that share a database, all, with commas between; `https://` in front of it says that this host has
+    /// joined, or does.
     #[arg(
         long,
-        value_name = "HOST:PORT",
+        value_name = "[https://]HOST:PORT",
         env = "FN_SCHEDULER",
         default_value = "127.0.0.1:8081"
     )]
@@ -677,6 +691,9 @@ pub(crate) struct WorkerArgs {
     pub(crate) room: RoomArgs,
     #[command(flatten)]
     pub(crate) offer: OfferArgs,
+    /// A token of `fn cluster token`, for the first start in a cluster with an authority.
+    #[arg(long, value_name = "TOKEN", env = "FN_JOIN", hide_env_values = true)]
+    pub(crate) join: Option<Token>,
     #[command(flatten)]
     pub(crate) codec: CodecArgs,
     #[command(flatten, next_help_heading = "Network of functions")]

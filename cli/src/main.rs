@@ -51,6 +51,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         },
         Command::Backup(args) => commands::backup::backup(&args),
         Command::RestoreBackup(args) => commands::backup::restore(&args),
+        Command::Cluster(args) => commands::cluster::run(&args.command),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),

@@ -56,7 +56,7 @@ pub(crate) async fn attempt(
     seat: &Seat,
     deadline: Instant,
 ) -> Attempted {
-    let request = match build(token, outgoing, seat, deadline) {
+    let request = match build(http.scheme(), token, outgoing, seat, deadline) {
         Ok(request) => request,
         Err(error) => return failed(error, false),
     };
@@ -106,8 +106,14 @@ pub(crate) async fn attempt(
     Attempted::Answered(answer)
 }
 
-fn build(token: &HeaderValue, outgoing: &Outgoing, seat: &Seat, deadline: Instant) -> Result<Request<Body>, ApiError> {
-    let uri: Uri = format!("http://{}/invoke/{}{}", seat.address, seat.instance, outgoing.path)
+fn build(
+    scheme: &str,
+    token: &HeaderValue,
+    outgoing: &Outgoing,
+    seat: &Seat,
+    deadline: Instant,
+) -> Result<Request<Body>, ApiError> {
+    let uri: Uri = format!("{scheme}://{}/invoke/{}{}", seat.address, seat.instance, outgoing.path)
         .parse()
         .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))?;
     let mut request = Request::new(outgoing.body.attempt());

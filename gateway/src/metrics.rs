@@ -324,7 +324,8 @@ mod tests {
     #[test]
     fn every_metric_is_documented() {
         let metrics = Metrics::new();
-        let scheduler = SchedulerClient::new("127.0.0.1:1", http::HeaderValue::from_static("token"));
+        let token = http::HeaderValue::from_static("token");
+        let scheduler = SchedulerClient::new("127.0.0.1:1", token, None).unwrap();
         let slots = Slots::new(scheduler, Duration::ZERO);
         let some = Arc::new(Semaphore::new(1));
         let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));

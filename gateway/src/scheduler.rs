@@ -10,9 +10,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rekindle_identity::{Connector, Member, Role, TlsError};
 use rekindle_wire::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
@@ -27,8 +28,24 @@ use tracing::Instrument as _;
 
 use crate::headers;
 
-/// The client for everything inside the cluster.
-pub(crate) type Http = Client<HttpConnector, Body>;
+/// The client for everything inside the cluster, for one role there.
+#[derive(Debug, Clone)]
+pub(crate) struct Http {
+    client: Client<Connector, Body>,
+    scheme: &'static str,
+}
+
+impl Http {
+    /// Sends a request.
+    pub(crate) fn request(&self, request: Request<Body>) -> ResponseFuture {
+        self.client.request(request)
+    }
+
+    /// What its addresses begin with.
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+}
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -42,15 +59,17 @@ const KEEP_LIMIT: Duration = Duration::from_secs(15);
 const ADMIN_LIMIT: Duration = Duration::from_secs(900);
 
 /// A client with connections of its own.
-pub(crate) fn client() -> Http {
+pub(crate) fn client(member: Option<&Member>, to: Role) -> Result<Http, TlsError> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_LIMIT));
-    Client::builder(TokioExecutor::new())
+    let client = Client::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_secs(60))
         .pool_max_idle_per_host(1_024)
         .pool_timer(TokioTimer::new())
-        .build(connector)
+        .build(rekindle_identity::connector(connector, member, to)?);
+    let scheme = if member.is_some() { "https" } else { "http" };
+    Ok(Http { client, scheme })
 }
 
 /// How long a gateway waits for another scheduler to take over from one that is gone.
@@ -77,13 +96,13 @@ enum Asked<T> {
 
 impl SchedulerClient {
     /// `addresses` has one, or several with commas between.
-    pub(crate) fn new(addresses: &str, token: HeaderValue) -> Self {
-        Self {
-            http: client(),
+    pub(crate) fn new(addresses: &str, token: HeaderValue, member: Option<&Member>) -> Result<Self, TlsError> {
+        Ok(Self {
+            http: client(member, Role::Scheduler)?,
             addresses: addresses.split(',').map(|a| a.trim().to_owned()).collect(),
             current: Arc::default(),
             token,
-        }
+        })
     }
 
     /// The one that is asked first, with its place.
@@ -210,7 +229,7 @@ impl SchedulerClient {
 
     async fn leads(&self, address: String) -> Asked<()> {
         let address = address.as_str();
-        let uri = format!("http://{address}/readyz");
+        let uri = format!("{}://{address}/readyz", self.http.scheme);
         let Ok(request) = Request::get(uri).body(Body::empty()) else {
             return Asked::Elsewhere(self.unreachable(address, &std::io::Error::other("it is no address")));
         };
@@ -230,7 +249,7 @@ impl SchedulerClient {
         }
         let address = self.first().1;
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
-        let uri = uri(address, path)?;
+        let uri = self.uri(address, path)?;
         *request.uri_mut() = uri;
         headers::set_token(request.headers_mut(), &self.token);
         rekindle_telemetry::inject(request.headers_mut());
@@ -270,7 +289,7 @@ impl SchedulerClient {
         let address = address.as_str();
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = method.clone();
-        *request.uri_mut() = match uri(address, path) {
+        *request.uri_mut() = match self.uri(address, path) {
             Ok(uri) => uri,
             Err(error) => return Asked::Answered(Err(error)),
         };
@@ -303,6 +322,12 @@ impl SchedulerClient {
         })
     }
 
+    fn uri(&self, address: &str, path: &str) -> Result<Uri, ApiError> {
+        format!("{}://{address}{path}", self.http.scheme)
+            .parse()
+            .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))
+    }
+
     fn unreachable(&self, address: &str, error: &(dyn std::error::Error + 'static)) -> ApiError {
         tracing::warn!(scheduler = address, error, "the scheduler does not answer");
         ApiError::new(
@@ -310,12 +335,6 @@ impl SchedulerClient {
             "the scheduler does not answer: try again; if it lasts, see its log",
         )
     }
-}
-
-fn uri(address: &str, path: &str) -> Result<Uri, ApiError> {
-    format!("http://{address}{path}")
-        .parse()
-        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))
 }
 
 fn nobody_leads() -> ApiError {

@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ipnet::IpNet;
+use rekindle_identity::{Member, Role, TlsError, Transport};
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -58,6 +59,8 @@ pub struct Config {
     pub async_in_flight: usize,
     /// Networks that callbacks may go to although they are private.
     pub callback_allow: Vec<IpNet>,
+    /// Its certificate, where the cluster has an authority.
+    pub member: Option<Arc<Member>>,
 }
 
 impl Config {
@@ -74,6 +77,7 @@ impl Config {
             max_connections: 16_384,
             async_in_flight: 128,
             callback_allow: Vec::new(),
+            member: None,
         }
     }
 }
@@ -97,6 +101,9 @@ pub enum ServeError {
     /// The cluster token cannot be sent in a header.
     #[error("the cluster token is empty or not plain ASCII: make another")]
     Token,
+    /// Its certificate cannot be used.
+    #[error("the gateway's connections cannot be guarded")]
+    Tls(#[from] TlsError),
 }
 
 struct Gateway {
@@ -119,7 +126,7 @@ pub async fn serve(
         return Err(ServeError::Token);
     }
     token.set_sensitive(true);
-    let scheduler = SchedulerClient::new(&config.scheduler, token.clone());
+    let scheduler = SchedulerClient::new(&config.scheduler, token.clone(), config.member.as_deref())?;
     let slots = Slots::new(scheduler.clone(), config.place_wait);
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),
@@ -127,14 +134,16 @@ pub async fn serve(
     );
     let metrics = Arc::new(Metrics::new());
     metrics.observe(&config, &slots, &in_flight, &room);
+    let renewing = renewing(&config)?;
     let keepers = [
+        tokio::spawn(renewing),
         tokio::spawn(keeper::report(slots.clone())),
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
     ];
     let dispatch = Arc::new(Dispatch {
         slots,
-        workers: client(),
+        workers: client(config.member.as_deref(), Role::Worker)?,
         token,
         in_flight,
         max_body: config.max_body_bytes,
@@ -186,6 +195,22 @@ pub async fn serve(
     }
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())
+}
+
+/// Keeps the gateway's certificate fresh, if it has one.
+fn renewing(config: &Config) -> Result<impl Future<Output = ()> + Send + use<>, TlsError> {
+    let transport = Transport::to(Role::Scheduler, config.member.as_deref())?;
+    let (member, address, token) = (
+        config.member.clone(),
+        config.scheduler.clone(),
+        config.cluster_token.clone(),
+    );
+    Ok(async move {
+        match member {
+            Some(member) => member.keep_renewed(address, transport, token).await,
+            None => std::future::pending().await,
+        }
+    })
 }
 
 async fn accept(

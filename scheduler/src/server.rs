@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
+use rekindle_identity::{Caller, Issuing, Listener};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -38,6 +38,8 @@ pub struct Config {
     pub objects: Arc<dyn ObjectStore>,
     /// When to remove there what nobody needs.
     pub collecting: Collecting,
+    /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
+    pub issuing: Option<Arc<Issuing>>,
 }
 
 impl std::fmt::Debug for Config {
@@ -56,6 +58,9 @@ pub enum ServeError {
     /// The cluster token cannot be sent in a header.
     #[error("the cluster token is empty or not plain ASCII: make another")]
     Token,
+    /// The scheduler's certificate cannot be used.
+    #[error("connections to workers cannot be guarded")]
+    Tls(#[source] rekindle_identity::TlsError),
     /// The database cannot be used.
     #[error("the scheduler's database cannot be used")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -88,8 +93,16 @@ pub async fn serve(
         led = Some(begin(config.clone(), store.clone(), &front).await?);
     }
     let (ending, mut ended) = tokio::sync::watch::channel(false);
-    let listener = listener.tap_io(|io| drop(io.set_nodelay(true)));
-    let serving = axum::serve(listener, front::router(front.clone())).with_graceful_shutdown(async move {
+    let issuing = config.issuing.clone();
+    let listener = Listener::new(listener, issuing.as_ref().map(|i| &**i.member())).map_err(ServeError::Listen)?;
+    let renewing = tokio::spawn(async move {
+        match issuing {
+            Some(issuing) => issuing.keep_renewed().await,
+            None => std::future::pending().await,
+        }
+    });
+    let router = front::router(front.clone()).into_make_service_with_connect_info::<Caller>();
+    let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
         shutdown.await;
         let _ = ending.send(true);
     });
@@ -121,6 +134,7 @@ pub async fn serve(
             Err(_) => Ok(()),
         },
     };
+    renewing.abort();
     if let Some(led) = led {
         led.end().await;
     }
@@ -155,7 +169,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         catalog.add(spec);
     }
     let drained = store.drained().await.map_err(unusable)?;
-    let scheduler = Shared::new(config, store, catalog);
+    let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
     scheduler.memory().fleet.set_drained(drained);
     let tasks = vec![
         tokio::spawn(reaper::run(scheduler.clone())),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
+use rekindle_identity::TlsError;
 use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -59,11 +60,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Scheduler {
+    pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let scheduler = Arc::new(Self {
             objects: metrics.measured(&config.objects),
-            workers: WorkerClient::new(&config.cluster_token),
+            workers: WorkerClient::new(&config.cluster_token, config.issuing.as_deref())?,
             config,
             store,
             recalls: Notify::new(),
@@ -81,7 +82,7 @@ impl Shared {
             started: Instant::now(),
         });
         crate::metrics::observe(&scheduler.metrics.registry, &Arc::downgrade(&scheduler));
-        scheduler
+        Ok(scheduler)
     }
 
     /// The scheduler's memory. Never hold it across an await.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
 use rekindle_wire::headers;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::migration::{Departed, DepartureOrder, Leave};
@@ -24,7 +25,7 @@ pub(crate) enum WorkerError {
     Unreachable {
         address: String,
         #[source]
-        source: reqwest::Error,
+        source: CallError,
     },
     /// It refused.
     #[error("worker {address} answered {status}: {message}")]
@@ -61,13 +62,13 @@ pub(crate) enum Halted {
 /// The scheduler's connections to all workers.
 #[derive(Debug)]
 pub(crate) struct WorkerClient {
-    http: reqwest::Client,
+    transport: Transport,
     token: HeaderValue,
 }
 
 impl WorkerClient {
     /// `token` must be usable as a header value; [`crate::serve`] checks it.
-    pub(crate) fn new(token: &str) -> Self {
+    pub(crate) fn new(token: &str, issuing: Option<&Issuing>) -> Result<Self, TlsError> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_LIMIT)
             .tcp_nodelay(true)
@@ -76,7 +77,9 @@ impl WorkerClient {
             .unwrap_or_default();
         let mut token = HeaderValue::from_str(token).unwrap_or(HeaderValue::from_static(""));
         token.set_sensitive(true);
-        Self { http, token }
+        let member = issuing.map(|i| &**i.member());
+        let transport = Transport::new(http, member, Role::Worker)?;
+        Ok(Self { transport, token })
     }
 
     /// Asks for an instance; the worker answers before it is ready.
@@ -94,13 +97,15 @@ impl WorkerClient {
     ) -> Result<Halted, WorkerError> {
         let query = if if_idle { "?if_idle=true" } else { "" };
         let url = format!("http://{address}/instances/{instance}{query}");
-        self.halt(address, self.http.delete(url).timeout(STOP_LIMIT)).await
+        self.halt(address, self.transport.http().delete(url).timeout(STOP_LIMIT))
+            .await
     }
 
     /// Parks an instance that serves nothing.
     pub(crate) async fn park(&self, address: &str, instance: &InstanceId) -> Result<Halted, WorkerError> {
         let url = format!("http://{address}/instances/{instance}/park");
-        self.halt(address, self.http.post(url).timeout(CALL_LIMIT)).await
+        self.halt(address, self.transport.http().post(url).timeout(CALL_LIMIT))
+            .await
     }
 
     async fn halt(&self, address: &str, call: reqwest::RequestBuilder) -> Result<Halted, WorkerError> {
@@ -125,7 +130,10 @@ impl WorkerClient {
     /// Gives such a move up; best effort.
     pub(crate) async fn stay(&self, address: &str, id: &MigrationId) {
         let url = format!("http://{address}/departures/{id}");
-        if let Err(error) = self.send(address, self.http.delete(url).timeout(CALL_LIMIT)).await {
+        if let Err(error) = self
+            .send(address, self.transport.http().delete(url).timeout(CALL_LIMIT))
+            .await
+        {
             tracing::debug!(%id, %error, "a move is not given up; it will be, by itself");
         }
     }
@@ -140,9 +148,9 @@ impl WorkerClient {
     ) -> Result<Departed, WorkerError> {
         let path = format!("/departures/{id}/leave");
         let call = self.post(address, &path, leave).timeout(MOVE_LIMIT + settle);
-        let unreadable = |source| WorkerError::Unreachable {
+        let unreadable = |source: reqwest::Error| WorkerError::Unreachable {
             address: address.to_owned(),
-            source,
+            source: source.into(),
         };
         self.send(address, call).await?.json().await.map_err(unreadable)
     }
@@ -150,7 +158,7 @@ impl WorkerClient {
     /// Stops a function's instances and removes its logs.
     pub(crate) async fn remove_function(&self, address: &str, function: &FunctionName) -> Result<(), WorkerError> {
         let url = format!("http://{address}/functions/{function}");
-        self.send(address, self.http.delete(url).timeout(STOP_LIMIT))
+        self.send(address, self.transport.http().delete(url).timeout(STOP_LIMIT))
             .await
             .map(drop)
     }
@@ -173,7 +181,7 @@ impl WorkerClient {
         follow: bool,
     ) -> Result<reqwest::Response, WorkerError> {
         let url = format!("http://{address}/logs/{function}?tail={tail}&follow={follow}");
-        let call = self.http.get(url);
+        let call = self.transport.http().get(url);
         let call = if follow { call } else { call.timeout(CALL_LIMIT) };
         self.send(address, call).await
     }
@@ -184,7 +192,11 @@ impl WorkerClient {
         address: &str,
         accept: Option<&HeaderValue>,
     ) -> Result<reqwest::Response, WorkerError> {
-        let mut call = self.http.get(format!("http://{address}/metrics")).timeout(CALL_LIMIT);
+        let mut call = self
+            .transport
+            .http()
+            .get(format!("http://{address}/metrics"))
+            .timeout(CALL_LIMIT);
         if let Some(accept) = accept {
             call = call.header(http::header::ACCEPT, accept);
         }
@@ -192,7 +204,7 @@ impl WorkerClient {
     }
 
     fn post(&self, address: &str, path: &str, body: &impl Serialize) -> reqwest::RequestBuilder {
-        self.http.post(format!("http://{address}{path}")).json(body)
+        self.transport.http().post(format!("http://{address}{path}")).json(body)
     }
 
     async fn send(&self, address: &str, call: reqwest::RequestBuilder) -> Result<reqwest::Response, WorkerError> {
@@ -203,7 +215,8 @@ impl WorkerClient {
             address: address.to_owned(),
             source,
         };
-        let answer = call.headers(headers).send().await.map_err(unreachable)?;
+        let call = call.headers(headers);
+        let answer = self.transport.send(call).await.map_err(unreachable)?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);

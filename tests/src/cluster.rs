@@ -104,6 +104,8 @@ pub struct Size {
     pub args: Vec<(Role, String)>,
     /// Variables of the environment of a role.
     pub env: Vec<(Role, String, String)>,
+    /// Whether the cluster has an authority, and its roles speak TLS.
+    pub guarded: bool,
 }
 
 impl Default for Size {
@@ -115,6 +117,7 @@ impl Default for Size {
             gateways: 1,
             args: Vec::new(),
             env: Vec::new(),
+            guarded: false,
         }
     }
 }
@@ -186,9 +189,12 @@ impl Cluster {
             clients,
             running: BTreeMap::new(),
         };
+        if cluster.size.guarded {
+            cluster.on_scheduler(&["cluster", "init"]);
+        }
         cluster.launch(Role::Scheduler);
         let token = cluster.directory(Role::Scheduler, "data").join("cluster.token");
-        for place in &places[1..] {
+        for place in places[1..].iter().filter(|_| !cluster.size.guarded) {
             fs::copy(&token, cluster.directory(*place, "data").join("cluster.token")).unwrap();
         }
         cluster.import_runtimes();
@@ -203,6 +209,28 @@ impl Cluster {
         }
         cluster.until_ready();
         cluster
+    }
+
+    /// What `fn` prints on the scheduler's host, with its data.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn on_scheduler(&self, args: &[&str]) -> String {
+        let mut command = Command::new(binaries::directory().join("fn"));
+        let command = command
+            .args(args)
+            .env("FN_DATA", self.directory(Role::Scheduler, "data"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// A token for the first start of a role.
+    fn join_token(&self, place: Place) -> Option<String> {
+        let is_new = !self.directory(place, "data").join("identity").exists();
+        let joins = self.size.guarded && place.role != Role::Scheduler && is_new;
+        joins.then(|| self.on_scheduler(&["cluster", "token", "--role", place.role.name()]))
     }
 
     fn import_runtimes(&self) {
@@ -231,7 +259,10 @@ impl Cluster {
     #[track_caller]
     pub fn launch(&mut self, place: impl Into<Place>) {
         let place = place.into();
-        let command = self.command(place, &format!("fn {}", place.role.name()));
+        let mut command = self.command(place, &format!("fn {}", place.role.name()));
+        if let Some(token) = self.join_token(place) {
+            command.env("FN_JOIN", token);
+        }
         let host = &self.hosts[&place];
         let parked = Parked::start_in(Some(host.namespace()), command);
         let at = (host.address(), place.role.port());
@@ -300,6 +331,9 @@ impl Cluster {
                 _ => vec![self.address(role)],
             };
             line = line.replace(address, &there.join(","));
+        }
+        if self.size.guarded {
+            line = line.replace("--scheduler ", "--scheduler https://");
         }
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(words.remove(0), "fn");

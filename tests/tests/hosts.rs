@@ -20,9 +20,10 @@ const SOON: Duration = Duration::from_secs(60);
 const CODE: &str = "import os, time\nBORN = time.time_ns()\ncount = 0\n\
     def handler(event, context):\n    global count\n    count += 1\n    return [BORN, count]\n";
 
-fn cluster(store: &ObjectStore, workers: u8) -> Cluster {
+fn cluster(store: &ObjectStore, workers: u8, guarded: bool) -> Cluster {
     let size = Size {
         workers,
+        guarded,
         args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
         ..Size::default()
     };
@@ -47,7 +48,7 @@ fn answered(cluster: &Cluster) -> Answer {
 fn a_snapshot_made_on_one_host_is_restored_on_the_others_and_a_lost_host_is_done_without() {
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let mut cluster = cluster(&store, 2);
+    let mut cluster = cluster(&store, 2, false);
     let ids = [cluster.worker(0).id, cluster.worker(1).id];
     assert_ne!(ids[0], ids[1]);
 
@@ -141,7 +142,7 @@ impl Load {
 fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request() {
     hub::enter();
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let mut cluster = cluster(&store, 2);
+    let mut cluster = cluster(&store, 2, true);
     let ids = [cluster.worker(0).id, cluster.worker(1).id];
     let code = "import time\ndef handler(event, context):\n    time.sleep(0.05)\n    return 1\n";
     cluster.deploy(&Folder::python("steady", "memory = \"256MiB\"\nidle = \"60s\"", code));

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_identity::Member;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
@@ -26,6 +28,8 @@ pub struct WorkerConfig {
     pub scheduler_url: String,
     /// The cluster's secret.
     pub token: String,
+    /// Its certificate, where the cluster has an authority.
+    pub member: Option<Arc<Member>>,
     /// Snapshots, layers and sources.
     pub store: Store,
     /// Logs of functions; kept over restarts.
@@ -86,6 +90,7 @@ impl WorkerConfig {
             advertise: listen.to_string(),
             scheduler_url,
             token,
+            member: None,
             store,
             data_dir: PathBuf::from("/var/lib/rekindle"),
             cache_dir: PathBuf::from("/var/cache/rekindle"),

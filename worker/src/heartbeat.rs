@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rekindle_identity::{CallError, Transport};
 use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
 
@@ -22,7 +23,7 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
 }
 
 /// Reports until dropped.
-pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
+pub async fn run(worker: Arc<Worker>, client: Transport) {
     let urls = urls(&worker.config.scheduler_url);
     let mut reached = true;
     let mut at = 0;
@@ -47,7 +48,8 @@ pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
             }
             Err(e) => {
                 if reached {
-                    tracing::warn!(error = %e, "the scheduler is not reached");
+                    let error = &e as &dyn std::error::Error;
+                    tracing::warn!(error, "the scheduler is not reached");
                 }
                 reached = false;
                 // Of several, another may lead.
@@ -62,7 +64,7 @@ pub async fn run(worker: Arc<Worker>, client: reqwest::Client) {
 }
 
 /// Says goodbye: what ran here is gone, and nobody need wait to learn it. Whoever does not hear it learns it by the silence.
-pub async fn farewell(worker: &Worker, client: &reqwest::Client) {
+pub async fn farewell(worker: &Worker, client: &Transport) {
     *worker.presence.lock() = Presence::Left;
     for url in urls(&worker.config.scheduler_url) {
         match beat(worker, client, &url).await {
@@ -74,7 +76,7 @@ pub async fn farewell(worker: &Worker, client: &reqwest::Client) {
 
 /// Where reports go: to one of these. `schedulers` has one address, or several with commas between.
 fn urls(schedulers: &str) -> Vec<String> {
-    let addresses = schedulers.split(',').map(|a| a.trim().trim_start_matches("http://"));
+    let addresses = schedulers.trim_start_matches("http://").split(',').map(str::trim);
     addresses.map(|a| format!("http://{a}/internal/heartbeat")).collect()
 }
 
@@ -83,7 +85,7 @@ async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
     worker.remove(&instance.id);
 }
 
-async fn beat(worker: &Worker, client: &reqwest::Client, url: &str) -> Result<HeartbeatAnswer, reqwest::Error> {
+async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<HeartbeatAnswer, CallError> {
     let instances = worker.all_instances();
     let damaged = worker.damage.untold();
     let report = Heartbeat {
@@ -106,20 +108,13 @@ async fn beat(worker: &Worker, client: &reqwest::Client, url: &str) -> Result<He
 
 async fn tell(
     worker: &Worker,
-    client: &reqwest::Client,
+    client: &Transport,
     url: &str,
     report: &Heartbeat,
-) -> Result<HeartbeatAnswer, reqwest::Error> {
-    client
-        .post(url)
-        .header(CLUSTER_TOKEN, &worker.config.token)
-        .timeout(LIMIT)
-        .json(report)
-        .send()
-        .await?
-        .error_for_status()?
-        .json()
-        .await
+) -> Result<HeartbeatAnswer, CallError> {
+    let call = client.http().post(url).header(CLUSTER_TOKEN, &worker.config.token);
+    let answer = client.send(call.timeout(LIMIT).json(report)).await?;
+    Ok(answer.error_for_status()?.json().await?)
 }
 
 #[cfg(test)]

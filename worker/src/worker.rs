@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use rekindle_identity::{Role, TlsError, Transport};
 use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
 use rekindle_wire::InstanceId;
 use rekindle_wire::internal::Presence;
@@ -49,6 +50,9 @@ pub enum StartError {
     /// It cannot call other workers.
     #[error("make the connection to other workers")]
     Client(#[source] reqwest::Error),
+    /// Its certificate cannot be used.
+    #[error("guard the connections to other workers")]
+    Tls(#[source] TlsError),
     /// CRIU's bundle is incomplete.
     #[error("{} is missing; run `fn doctor`", .0.display())]
     Criu(PathBuf),
@@ -85,7 +89,7 @@ pub struct Worker {
     /// Instances on their way here.
     pub arrivals: Arrivals,
     /// Calls other workers.
-    pub peers: reqwest::Client,
+    pub peers: Transport,
     /// Set when no new instances are taken.
     pub draining: AtomicBool,
     /// What the scheduler is told of it.
@@ -104,6 +108,8 @@ impl Worker {
     /// # Errors
     /// When the host lacks something; the message says what.
     pub async fn start(mut config: WorkerConfig) -> Result<Arc<Self>, StartError> {
+        let peers = crate::heartbeat::client().map_err(StartError::Client)?;
+        let peers = Transport::new(peers, config.member.as_deref(), Role::Worker).map_err(StartError::Tls)?;
         let metrics = Metrics::default();
         config.store = metrics.measured(&config.store);
         for file in ["criu", "lib/ld.so"] {
@@ -177,7 +183,7 @@ impl Worker {
             changed: Notify::new(),
             departures: Departures::default(),
             arrivals: Arrivals::default(),
-            peers: crate::heartbeat::client().map_err(StartError::Client)?,
+            peers,
             draining: AtomicBool::new(false),
             presence: Mutex::new(Presence::Serving),
             leaving_is_known: AtomicBool::new(false),

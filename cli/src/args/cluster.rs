@@ -2,10 +2,69 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand, ValueEnum};
+use rekindle_identity::Role;
 use rekindle_wire::manifest::parse_duration;
 
-use super::Listing;
+use super::{Listing, Places};
+
+/// `fn cluster`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClusterArgs {
+    #[command(subcommand)]
+    pub(crate) command: ClusterCommand,
+}
+
+/// What can be done with a cluster's authority.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Make the authority that signs the roles' certificates; from the scheduler's next start on they speak TLS with each other.
+    Init {
+        #[command(flatten)]
+        places: Places,
+    },
+    /// Print a token with which a host joins.
+    Token(JoinTokenArgs),
+}
+
+/// `fn cluster token`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn worker --scheduler https://10.0.0.1:8081 --join $(ssh 10.0.0.1 fn cluster token) ...
+  fn cluster token --role gateway
+  fn cluster token --uses 20 --life 10m     for a group of hosts that start together")]
+pub(crate) struct JoinTokenArgs {
+    #[command(flatten)]
+    pub(crate) places: Places,
+    /// What the host shall be.
+    #[arg(long, value_enum, default_value = "worker")]
+    pub(crate) role: JoiningRole,
+    /// How many hosts may join with it.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) uses: u32,
+    /// How long it is good for.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
+    pub(crate) life: Duration,
+}
+
+/// The roles that join; the scheduler is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JoiningRole {
+    /// `fn worker`.
+    Worker,
+    /// `fn gateway`.
+    Gateway,
+}
+
+impl From<JoiningRole> for Role {
+    fn from(role: JoiningRole) -> Self {
+        match role {
+            JoiningRole::Worker => Self::Worker,
+            JoiningRole::Gateway => Self::Gateway,
+        }
+    }
+}
 
 /// What a worker says of itself, and how it goes.
 #[derive(Debug, Clone, Args)]

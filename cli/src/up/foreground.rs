@@ -120,6 +120,8 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     phase(layout, "starting the scheduler");
     let (scheduler, scheduler_address) = loopback().await?;
     let config = rekindle_scheduler::Config {
+        // On one machine they speak over loopback.
+        issuing: None,
         database: layout.data.join("scheduler.db").into(),
         address: scheduler_address.to_string(),
         spool: layout.spool(),

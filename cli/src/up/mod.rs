@@ -14,6 +14,7 @@ mod foreground;
 mod isolation;
 pub(crate) mod layout;
 pub(crate) mod leftovers;
+pub(crate) mod membership;
 pub(crate) mod pid;
 pub(crate) mod role;
 mod roles;

@@ -9,27 +9,43 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_gateway::KeyHash;
+use rekindle_identity::{Peer, Role};
 use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
+use rekindle_wire::ids::GatewayId;
 use rekindle_worker::WorkerConfig;
 use rekindle_worker::network::Egress;
 use tokio::net::TcpListener;
 
 use super::layout::{Layout, make_private};
+use super::membership::Joining;
 use super::pid;
 use super::roles::Roles;
-use super::{isolation, leftovers, secrets, store};
+use super::{isolation, leftovers, membership, secrets, store};
 use crate::args::{CodecArgs, CollectingArgs, GatewayArgs, RoomArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
 
 /// `fn gateway`.
 pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
-    let token = shared_token(&args.token_file)?;
     let key = secrets::admin_key(&args.key_file)?;
     let descriptors = isolation::raise_descriptor_limit();
     serve("gateway", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
-        let mut config = rekindle_gateway::Config::new(args.scheduler.clone(), token, KeyHash::of(&key));
+        let member = membership::member(Joining {
+            data: &args.data,
+            scheduler: &args.scheduler,
+            token: args.join.as_ref(),
+            token_file: &args.token_file,
+            peer: Peer {
+                role: Role::Gateway,
+                name: GatewayId::generate().to_string(),
+            },
+        })
+        .await?;
+        let token = shared_token(&args.token_file)?;
+        let scheduler = membership::bare_all(&args.scheduler);
+        let mut config = rekindle_gateway::Config::new(scheduler, token, KeyHash::of(&key));
+        config.member = member;
         config.callback_allow = args.callbacks.callback_allow.clone();
         // One of the client, one to the worker.
         config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
@@ -50,6 +66,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
         );
     };
     let token = secrets::cluster_token(&args.token_file)?;
+    let issuing = membership::issuing(&layout, args.certificate_life)?;
     serve("scheduler", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
         let config = rekindle_scheduler::Config {
@@ -62,6 +79,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             cluster_token: token,
             objects: Arc::new(store::external(&args.s3, &endpoint).await?),
             collecting: collecting(&args.collecting),
+            issuing,
         };
         roles.start("scheduler", |stop| {
             rekindle_scheduler::serve(config, listener, stop.wait())
@@ -73,7 +91,6 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
 /// `fn worker`.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
     let layout = Layout::of(&args.places).context("the current directory is gone")?;
-    let token = shared_token(&args.token_file)?;
     let endpoint = endpoint(&args.s3)?;
     if args.advertise.is_none() && args.listen.ip().is_unspecified() {
         bail!(
@@ -93,6 +110,18 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
     isolation::raise_descriptor_limit();
     let served = serve("worker", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
+        let member = membership::member(Joining {
+            data: &layout.data,
+            scheduler: &args.scheduler,
+            token: args.join.as_ref(),
+            token_file: &args.token_file,
+            peer: Peer {
+                role: Role::Worker,
+                name: worker_id(&layout.worker_data().join("id"))?.to_string(),
+            },
+        })
+        .await?;
+        let token = shared_token(&args.token_file)?;
         let mut config = worker_config(WorkerSettings {
             layout: &layout,
             listen: args.listen,
@@ -109,6 +138,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
         config.offer.labels = args.offer.labels.iter().cloned().collect();
         config.offer.instances_max = args.offer.max_instances;
         config.leave_limit = args.offer.leave_limit;
+        config.member = member;
         roles.allow(args.offer.leave_limit);
         roles.start("worker", |stop| rekindle_worker::serve(config, listener, stop.wait()));
         Ok(())
@@ -169,9 +199,8 @@ fn control(scheduler: &str, endpoint: &str) -> Vec<String> {
     let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     let (store, _path) = rest.split_once('/').unwrap_or((rest, ""));
     let named = store.parse::<SocketAddr>().is_ok();
-    let schedulers = scheduler
-        .split(',')
-        .map(|s| s.trim().trim_start_matches("http://").to_owned());
+    let schedulers = membership::bare_all(scheduler);
+    let schedulers = schedulers.split(',').map(str::to_owned);
     schedulers.chain(named.then(|| store.to_owned())).collect()
 }
 
@@ -210,7 +239,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         Err(lack) => bail!("CRIU: {}: {}", lack.found, lack.fix.unwrap_or_default()),
     };
     let id = worker_id(&layout.worker_data().join("id"))?;
-    let url = format!("http://{}", scheduler.trim_start_matches("http://"));
+    let url = format!("http://{}", membership::bare_all(scheduler));
     let mut config = WorkerConfig::new(id, listen, url, token.to_owned(), store);
     if let Some(address) = advertise {
         config.advertise = address;

@@ -64,6 +64,16 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
+/// Keeps a secret that was told, unless there is one.
+pub(crate) fn keep(path: &Path, secret: &str) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    make_private(path.parent().map(Path::to_owned))?;
+    write_private(path, &format!("{secret}\n"))
+        .with_context(|| format!("{}: the secret cannot be kept", path.display()))
+}
+
 /// The key of who may deploy and delete, made when there is none.
 pub(crate) fn admin_key(path: &Path) -> Result<String> {
     read_or_make(path, "rk_")

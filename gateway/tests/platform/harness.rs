@@ -273,6 +273,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     relay.point_to(&listener.local_addr().unwrap().to_string());
     let config = rekindle_scheduler::Config {
+        issuing: None,
         database: PathBuf::from(dir).join("scheduler.db").into(),
         address: String::new(),
         spool: dir.to_owned(),

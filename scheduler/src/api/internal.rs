@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Query, State};
+use axum::extract::{ConnectInfo, Query, State};
+use rekindle_identity::Caller;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{
     DamagedSnapshot, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseReport, Placement, PlacementRequest, Presence,
@@ -12,7 +13,7 @@ use rekindle_wire::internal::{
 use serde::Deserialize;
 use tracing::Span;
 
-use super::{Refused, bad_json, bad_query};
+use super::{Refused, bad_json, bad_query, members};
 use crate::placing::{self, pump};
 use crate::reaper;
 use crate::state::{Scheduler, unix_s};
@@ -83,9 +84,11 @@ pub(super) async fn recalls(
 
 pub(super) async fn heartbeat(
     State(scheduler): State<Scheduler>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
     beat: Result<Json<Heartbeat>, JsonRejection>,
 ) -> Result<Json<HeartbeatAnswer>, Refused> {
     let Json(beat) = beat.map_err(bad_json)?;
+    members::check_worker(&caller, beat.worker.as_str())?;
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
     }

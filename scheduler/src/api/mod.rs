@@ -8,6 +8,7 @@ mod functions;
 mod instances;
 mod internal;
 mod logs;
+mod members;
 mod metrics;
 mod stats;
 mod workers;
@@ -28,6 +29,8 @@ use crate::store::StoreError;
 
 /// Heartbeats list every instance of a worker.
 const BODY_MAX: usize = 8 << 20;
+/// A token and a request for a certificate.
+const JOIN_MAX: usize = 16 << 10;
 
 /// All routes.
 pub(crate) fn router(scheduler: Scheduler) -> Router {
@@ -58,6 +61,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/internal/leases", post(internal::leases))
         .route("/internal/recalls", get(internal::recalls))
         .route("/internal/heartbeat", post(internal::heartbeat))
+        .route("/internal/renew", post(members::renew))
         .layer(DefaultBodyLimit::max(BODY_MAX));
     deploy
         // The deploy counts for itself.
@@ -82,6 +86,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         )
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(async || "leads"))
+        .route("/join", post(members::join).layer(DefaultBodyLimit::max(JOIN_MAX)))
         .with_state(scheduler)
 }
 
@@ -112,6 +117,9 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
             "this is the scheduler, which only gateways and workers of its cluster may call: use a gateway's address",
         )
         .into_response();
+    }
+    if let Err(refused) = members::check(&request) {
+        return refused.into_response();
     }
     let path = request.uri().path();
     let span = match path {

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
@@ -15,6 +15,7 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use rekindle_identity::{Caller, Listener, Role, TlsError, Transport};
 use rekindle_wire::headers::{CLUSTER_TOKEN, bearer};
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
@@ -36,6 +37,9 @@ pub enum ServeError {
     /// It could not come up.
     #[error("start the worker")]
     Start(#[from] StartError),
+    /// Its certificate cannot be used.
+    #[error("guard the worker's connections")]
+    Tls(#[source] TlsError),
     /// It cannot call the scheduler.
     #[error("make the connection to the scheduler")]
     Client(#[source] reqwest::Error),
@@ -54,41 +58,36 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let client = heartbeat::client().map_err(ServeError::Client)?;
+    let member = config.member.clone();
+    let client = Transport::new(client, member.as_deref(), Role::Scheduler).map_err(ServeError::Tls)?;
+    let listener = Listener::new(listener, member.as_deref()).map_err(ServeError::Listen)?;
     let worker = Worker::start(config).await?;
     let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
     let filling = tokio::spawn(Arc::clone(&worker.pool).keep_filled());
+    let renewing = member.map(|member| {
+        let (url, token) = (&worker.config.scheduler_url, &worker.config.token);
+        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
+        tokio::spawn(member.keep_renewed(address.to_owned(), client.clone(), token.clone()))
+    });
     let stopping = Arc::clone(&worker);
-    let served = axum::serve(NoDelay(listener), router(Arc::clone(&worker)))
-        .with_graceful_shutdown(async move {
-            shutdown.await;
-            leave::finish(&stopping).await;
-            stopping.stop_all().await;
-        })
-        .await;
+    let served = axum::serve(
+        listener,
+        router(Arc::clone(&worker)).into_make_service_with_connect_info::<Caller>(),
+    )
+    .with_graceful_shutdown(async move {
+        shutdown.await;
+        leave::finish(&stopping).await;
+        stopping.stop_all().await;
+    })
+    .await;
     beating.abort();
     filling.abort();
+    if let Some(renewing) = renewing {
+        renewing.abort();
+    }
     worker.stop_all().await;
     heartbeat::farewell(&worker, &client).await;
     served.map_err(ServeError::Listen)
-}
-
-/// A listener whose connections do not wait to fill packets: an answer's head and body are two writes.
-struct NoDelay(TcpListener);
-
-impl axum::serve::Listener for NoDelay {
-    type Io = tokio::net::TcpStream;
-    type Addr = std::net::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
-        // Only slower if it fails.
-        let _ = stream.set_nodelay(true);
-        (stream, address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.local_addr()
-    }
 }
 
 fn router(worker: Arc<Worker>) -> Router {
@@ -109,7 +108,26 @@ fn router(worker: Arc<Worker>) -> Router {
         .with_state(worker)
 }
 
+/// Who may call a path, apart from the token that each call carries.
+fn may_call(path: &str) -> &'static [Role] {
+    match path.split('/').nth(1) {
+        Some("invoke") => &[Role::Gateway],
+        // Instances on their way from one worker to another.
+        Some("departures" | "arrivals") => &[Role::Scheduler, Role::Worker],
+        _ => &[Role::Scheduler],
+    }
+}
+
 async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next: Next) -> Response {
+    let info = request.extensions().get::<ConnectInfo<Caller>>();
+    // Every listener tells; a request without is nobody's.
+    let caller = info.map_or(&Caller::Stranger, |ConnectInfo(caller)| caller);
+    let path = request.uri().path();
+    if !caller.is_one_of(may_call(path)) {
+        tracing::warn!(caller = caller.described(), path, "a call was refused");
+        let message = format!("{} may not call {path} of a worker", caller.described());
+        return ApiError::new(ErrorCode::Unauthorized, message).into_response();
+    }
     let given = request.headers().get(CLUSTER_TOKEN).map(|v| blake3::hash(v.as_bytes()));
     // Hashes of equal length are compared in constant time.
     if given == Some(blake3::hash(worker.config.token.as_bytes())) {

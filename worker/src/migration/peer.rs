@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use rekindle_identity::Transport;
 use rekindle_init::causes::chain;
 use rekindle_pager::{PAGE, SourceError};
 use rekindle_wire::headers::CLUSTER_TOKEN;
@@ -74,13 +75,13 @@ fn take_frames(
 /// Another worker, for one migration.
 #[derive(Clone)]
 pub(super) struct Peer {
-    http: reqwest::Client,
+    transport: Transport,
     token: String,
     address: String,
     id: MigrationId,
 }
 
-fn unreachable(error: &reqwest::Error) -> ApiError {
+fn unreachable(error: &dyn std::error::Error) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!("the other worker cannot be asked: {}", chain(error)),
@@ -90,7 +91,7 @@ fn unreachable(error: &reqwest::Error) -> ApiError {
 impl Peer {
     pub(super) fn new(worker: &Worker, address: &str, id: &MigrationId) -> Self {
         Self {
-            http: worker.peers.clone(),
+            transport: worker.peers.clone(),
             token: worker.config.token.clone(),
             address: address.to_owned(),
             id: id.clone(),
@@ -104,11 +105,14 @@ impl Peer {
     /// A call about this migration; `kind` is `arrivals` or `departures`, `what` goes behind its id.
     fn call(&self, method: reqwest::Method, kind: &str, what: &str) -> reqwest::RequestBuilder {
         let url = format!("http://{}/{kind}/{}{what}", self.address, self.id);
-        self.http.request(method, url).header(CLUSTER_TOKEN, &self.token)
+        self.transport
+            .http()
+            .request(method, url)
+            .header(CLUSTER_TOKEN, &self.token)
     }
 
-    async fn send(call: reqwest::RequestBuilder) -> Result<reqwest::Response, ApiError> {
-        let answer = call.send().await.map_err(|e| unreachable(&e))?;
+    async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, ApiError> {
+        let answer = self.transport.send(call).await.map_err(|e| unreachable(&e))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -126,8 +130,8 @@ impl Peer {
     /// Sends `body` to `/arrivals`.
     pub(super) async fn order(&self, body: &impl Serialize, limit: Duration) -> Result<(), ApiError> {
         let url = format!("http://{}/arrivals", self.address);
-        let call = self.http.post(url).header(CLUSTER_TOKEN, &self.token);
-        Self::send(call.json(body).timeout(limit)).await.map(drop)
+        let call = self.transport.http().post(url).header(CLUSTER_TOKEN, &self.token);
+        self.send(call.json(body).timeout(limit)).await.map(drop)
     }
 
     /// Posts bytes to an arrival, and reads a JSON answer.
@@ -138,21 +142,21 @@ impl Peer {
         limit: Duration,
     ) -> Result<T, ApiError> {
         let call = self.call(reqwest::Method::POST, "arrivals", what).body(body);
-        let answer = Self::send(call.timeout(limit)).await?;
+        let answer = self.send(call.timeout(limit)).await?;
         answer.json().await.map_err(|e| unreachable(&e))
     }
 
     /// Asks an arrival for its JSON.
     pub(super) async fn get<T: DeserializeOwned>(&self, limit: Duration) -> Result<T, ApiError> {
         let call = self.call(reqwest::Method::GET, "arrivals", "");
-        let answer = Self::send(call.timeout(limit)).await?;
+        let answer = self.send(call.timeout(limit)).await?;
         answer.json().await.map_err(|e| unreachable(&e))
     }
 
     /// Gives an arrival up.
     pub(super) async fn give_up(&self, limit: Duration) -> Result<(), ApiError> {
         let call = self.call(reqwest::Method::DELETE, "arrivals", "");
-        Self::send(call.timeout(limit)).await.map(drop)
+        self.send(call.timeout(limit)).await.map(drop)
     }
 }
 
@@ -172,7 +176,7 @@ impl Source {
         let call = self
             .0
             .call(reqwest::Method::GET, "departures", &format!("/pages/{number}"));
-        let answer = Peer::send(call.timeout(BLOCK_LIMIT)).await.map_err(lost)?;
+        let answer = self.0.send(call.timeout(BLOCK_LIMIT)).await.map_err(lost)?;
         let mut bytes = answer.bytes().await.map_err(|e| lost(unreachable(&e)))?.to_vec();
         take_frames(&mut bytes, put)
     }
@@ -189,7 +193,7 @@ impl Source {
         let call = self
             .0
             .call(reqwest::Method::GET, "departures", &format!("/pages?from={number}"));
-        let answer = Peer::send(call).await.map_err(lost)?;
+        let answer = self.0.send(call).await.map_err(lost)?;
         let (mut chunks, mut buffer) = (answer.bytes_stream(), Vec::new());
         loop {
             let next = tokio::time::timeout(SILENCE, chunks.next()).await;
@@ -213,7 +217,7 @@ impl Source {
     /// All is here.
     pub(super) async fn done(&self) -> Result<(), ApiError> {
         let call = self.0.call(reqwest::Method::POST, "departures", "/done");
-        Peer::send(call.timeout(BLOCK_LIMIT)).await.map(drop)
+        self.0.send(call.timeout(BLOCK_LIMIT)).await.map(drop)
     }
 }
 

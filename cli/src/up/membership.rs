@@ -1,0 +1,89 @@
+//! How a role's process comes by its certificate at its start: it has one, or joins with a token, or its cluster has no authority and it needs none.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rekindle_identity::{Authority, Issuing, Member, Peer, Role, Token, join};
+
+use super::layout::Layout;
+use super::secrets;
+
+/// Where the authority lies on the scheduler's host.
+pub(crate) const AUTHORITY: &str = "cluster";
+/// Where a host's own key and certificate lie.
+const IDENTITY: &str = "identity";
+
+/// `host:port` of a scheduler's address.
+pub(super) fn bare(scheduler: &str) -> &str {
+    scheduler.split_once("://").map_or(scheduler, |(_, address)| address)
+}
+
+/// The same of several, with commas between.
+pub(super) fn bare_all(schedulers: &str) -> String {
+    let all: Vec<_> = schedulers.split(',').map(|s| bare(s.trim())).collect();
+    all.join(",")
+}
+
+/// The scheduler's authority, if the cluster has one.
+pub(super) fn issuing(layout: &Layout, life: Duration) -> Result<Option<Arc<Issuing>>> {
+    match Authority::open(&layout.data.join(AUTHORITY))? {
+        Some(authority) => Ok(Some(Arc::new(Issuing::new(
+            authority,
+            &layout.data.join(IDENTITY),
+            life,
+        )?))),
+        None => Ok(None),
+    }
+}
+
+/// What a gateway or a worker starts with.
+pub(super) struct Joining<'a> {
+    pub(super) data: &'a Path,
+    pub(super) scheduler: &'a str,
+    pub(super) token: Option<&'a Token>,
+    /// Where the secret goes that every call carries.
+    pub(super) token_file: &'a Path,
+    pub(super) peer: Peer,
+}
+
+/// The role's certificate; joins if it has none and was given a token. `None` where roles speak plain HTTP.
+pub(super) async fn member(joining: Joining<'_>) -> Result<Option<Arc<Member>>> {
+    let Joining {
+        data,
+        scheduler,
+        token,
+        token_file,
+        peer,
+    } = joining;
+    let directory = data.join(IDENTITY);
+    let member = match (Member::open(&directory)?, token) {
+        (Some(member), _) => member,
+        (None, Some(token)) => {
+            let (member, secret) = join(&bare_all(scheduler), token, &peer, &directory)
+                .await
+                .context("this host could not join the cluster")?;
+            secrets::keep(token_file, &secret)?;
+            tracing::info!(target: super::LOG, member = %member.peer(), "joined the cluster");
+            member
+        }
+        (None, None) if scheduler.starts_with("https://") => bail!(
+            "{}: this host has not joined the cluster: get a token from `fn cluster token --role {}` on the scheduler's host, and start with --join TOKEN",
+            directory.display(),
+            peer.role
+        ),
+        (None, None) => return Ok(None),
+    };
+    if scheduler.starts_with("http://") {
+        bail!("{scheduler}: this host has joined a cluster, whose scheduler speaks TLS: say https://, or nothing");
+    }
+    if *member.peer() != peer && (member.peer().role != peer.role || peer.role == Role::Worker) {
+        bail!(
+            "{}: holds the certificate of the {}, and this is the {peer}: remove it and join again",
+            directory.display(),
+            member.peer()
+        );
+    }
+    Ok(Some(Arc::new(member)))
+}

@@ -1,0 +1,258 @@
+//! Listening: for plain connections, or for those of the cluster's members. A handshake is made beside others, and who connects is known with the
+//! connection. Who has no certificate may connect, to join; what else it may do is the routes' to say.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::member::Member;
+use crate::peer::{Peer, Role};
+
+/// For a handshake.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Handshakes at once; further connections wait in the kernel.
+const AT_ONCE: usize = 512;
+/// What the first byte of a TLS connection is.
+const HANDSHAKE: u8 = 22;
+const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use https, and a certificate of the cluster's authority (docs/operations.md, fn cluster)\"}";
+
+/// Who made a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Anybody: the listener asks for no certificates, and the token that each call carries decides.
+    Plain,
+    /// A member of the cluster.
+    Member(Peer),
+    /// It has shown no certificate.
+    Stranger,
+}
+
+impl Caller {
+    /// Whether it is one of these roles, as far as is asked here.
+    pub fn is_one_of(&self, roles: &[Role]) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Member(peer) => roles.contains(&peer.role),
+            Self::Stranger => false,
+        }
+    }
+
+    /// Whether it may speak for a worker with this id.
+    pub fn may_be_worker(&self, id: &str) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Member(peer) => peer.role == Role::Worker && peer.name == id,
+            Self::Stranger => false,
+        }
+    }
+
+    /// Who it is, for who refuses it.
+    pub fn described(&self) -> String {
+        match self {
+            Self::Plain => "a caller".to_owned(),
+            Self::Member(peer) => format!("the {peer}"),
+            Self::Stranger => "a caller without a certificate".to_owned(),
+        }
+    }
+}
+
+impl Connected<IncomingStream<'_, Listener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
+        stream.io().caller()
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub enum Connection {
+    /// As it came.
+    Plain(TcpStream),
+    /// After its handshake.
+    Guarded(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    fn caller(&self) -> Caller {
+        match self {
+            Self::Plain(_) => Caller::Plain,
+            Self::Guarded(stream) => {
+                let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                shown.and_then(Peer::of).map_or(Caller::Stranger, Caller::Member)
+            }
+        }
+    }
+}
+
+/// A role's listener, for `axum::serve`. Its connections do not wait to fill packets.
+#[derive(Debug)]
+pub struct Listener {
+    address: SocketAddr,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Plain(TcpListener),
+    Guarded(mpsc::Receiver<(Connection, SocketAddr)>),
+}
+
+impl Listener {
+    /// A listener for members of this one's cluster; without one, for plain connections.
+    ///
+    /// # Errors
+    /// When the listener has no address, or the member's certificate cannot be served with.
+    pub fn new(listener: TcpListener, member: Option<&Member>) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let Some(member) = member else {
+            return Ok(Self {
+                address,
+                source: Source::Plain(listener),
+            });
+        };
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&member.roots), Arc::clone(&member.provider))
+                .allow_unauthenticated()
+                .build()
+                .map_err(io::Error::other)?;
+        let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&member.provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(io::Error::other)?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(member.shown.clone());
+        let (ready, source) = mpsc::channel(1);
+        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), ready));
+        Ok(Self {
+            address,
+            source: Source::Guarded(source),
+        })
+    }
+}
+
+impl axum::serve::Listener for Listener {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match &mut self.source {
+            Source::Plain(listener) => {
+                let (stream, address) = axum::serve::Listener::accept(listener).await;
+                // Only slower if it fails.
+                let _ = stream.set_nodelay(true);
+                (Connection::Plain(stream), address)
+            }
+            Source::Guarded(ready) => match ready.recv().await {
+                Some(connection) => connection,
+                // The task that accepts ends with this listener only.
+                None => std::future::pending().await,
+            },
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        Ok(self.address)
+    }
+}
+
+/// Accepts until nobody takes what comes.
+async fn accept(mut listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::Sender<(Connection, SocketAddr)>) {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let Ok(place) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let (stream, address) = tokio::select! {
+            accepted = axum::serve::Listener::accept(&mut listener) => accepted,
+            () = ready.closed() => return,
+        };
+        let (acceptor, ready) = (acceptor.clone(), ready.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            match tokio::time::timeout(LIMIT, shake_hands(stream, &acceptor)).await {
+                Ok(Ok(stream)) => drop(ready.send((Connection::Guarded(Box::new(stream)), address)).await),
+                Ok(Err(error)) => tracing::warn!(%address, error = %error, "a connection was refused"),
+                Err(_) => tracing::debug!(%address, "a connection was silent"),
+            }
+        });
+    }
+}
+
+async fn shake_hands(mut stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<TlsStream<TcpStream>> {
+    // Only slower if it fails.
+    let _ = stream.set_nodelay(true);
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+        let answer = format!(
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{PLAIN}",
+            PLAIN.len()
+        );
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await?;
+        // What it sends is read, or the answer would be lost with a reset.
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        return Err(io::Error::other("it does not speak TLS"));
+    }
+    acceptor.accept(stream).await
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Guarded(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Guarded(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Guarded(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Guarded(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Guarded(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Guarded(stream) => stream.is_write_vectored(),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Connecting to a role: over TLS, where the other end must show a certificate of that role by the cluster's authority, whatever its address; or plainly,
+//! where there is no authority.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::Scheme;
+use http_body_util::BodyExt as _;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::authority::fingerprint;
+use crate::member::Member;
+use crate::peer::Role;
+
+/// How to reach a role, with `http` and `https` addresses alike.
+pub type Connector = HttpsConnector<HttpConnector>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// On a plain connection.
+    #[error("the call failed")]
+    Plain(#[from] reqwest::Error),
+    /// The connection failed, or the other end is not who it should be.
+    #[error("the call over TLS failed")]
+    Guarded(#[source] hyper_util::client::legacy::Error),
+    /// The answer broke off.
+    #[error("the answer over TLS broke off")]
+    Body(#[source] hyper::Error),
+    /// There was no answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The request cannot be sent over TLS.
+    #[error("the request cannot be written")]
+    Request(#[source] http::Error),
+}
+
+/// A connector to members of this role.
+///
+/// # Errors
+/// When the member's certificate cannot be used.
+pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> Result<Connector, rustls::Error> {
+    http.enforce_http(false);
+    let config = match member {
+        Some(member) => config(
+            Arc::clone(&member.provider),
+            Expected::by_roots(&member.roots, &member.provider, to)?,
+            Some(member),
+        )?,
+        // It trusts nobody: for plain addresses only.
+        None => {
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[&TLS13])?
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth()
+        }
+    };
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config);
+    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
+}
+
+/// A connector for who has nothing but the authority's fingerprint yet.
+pub(crate) fn joining(fingerprint: String) -> Result<Connector, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let expected = Expected {
+        trust: Trust::Fingerprint(fingerprint),
+        provider: Arc::clone(&provider),
+        role: Role::Scheduler,
+    };
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config(provider, expected, None)?);
+    Ok(builder.https_only().enable_http1().wrap_connector(http))
+}
+
+fn config(
+    provider: Arc<CryptoProvider>,
+    expected: Expected,
+    member: Option<&Member>,
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(expected));
+    Ok(match member {
+        Some(member) => builder.with_client_cert_resolver(member.shown.clone()),
+        None => builder.with_no_client_auth(),
+    })
+}
+
+/// The usual verification, but for a role's name where an address would stand.
+#[derive(Debug)]
+struct Expected {
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
+    role: Role,
+}
+
+#[derive(Debug)]
+enum Trust {
+    Roots(Arc<WebPkiServerVerifier>),
+    /// Of an authority that the other end shows itself.
+    Fingerprint(String),
+}
+
+impl Expected {
+    fn by_roots(roots: &Arc<RootCertStore>, provider: &Arc<CryptoProvider>, role: Role) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            trust: Trust::Roots(verifier(Arc::clone(roots), provider)?),
+            provider: Arc::clone(provider),
+            role,
+        })
+    }
+}
+
+fn verifier(
+    roots: Arc<RootCertStore>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, rustls::Error> {
+    let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
+    builder.build().map_err(|e| rustls::Error::General(e.to_string()))
+}
+
+impl ServerCertVerifier for Expected {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _address: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verify = |by: &WebPkiServerVerifier| {
+            by.verify_server_cert(end_entity, intermediates, &self.role.server_name(), ocsp_response, now)
+        };
+        match &self.trust {
+            Trust::Roots(roots) => verify(roots),
+            Trust::Fingerprint(known) => {
+                let authority = intermediates.iter().find(|c| fingerprint(c) == *known);
+                let authority = authority
+                    .ok_or_else(|| rustls::Error::General("it is of another cluster than the join token".to_owned()))?;
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.clone().into_owned())?;
+                verify(&*verifier(Arc::new(roots), &self.provider)?)
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Sends what `reqwest` has built: plainly by `reqwest` itself, or over TLS to members of one role.
+#[derive(Debug, Clone)]
+pub struct Transport {
+    plain: reqwest::Client,
+    guarded: Option<Client<Connector, reqwest::Body>>,
+}
+
+impl Transport {
+    /// Over TLS where there is a member; `plain` builds the requests in either case.
+    ///
+    /// # Errors
+    /// When the member's certificate cannot be used.
+    pub fn new(plain: reqwest::Client, member: Option<&Member>, to: Role) -> Result<Self, rustls::Error> {
+        let guarded = match member {
+            None => None,
+            Some(member) => {
+                let mut http = HttpConnector::new();
+                http.set_nodelay(true);
+                http.set_connect_timeout(Some(Duration::from_secs(2)));
+                Some(client(connector(http, Some(member), to)?))
+            }
+        };
+        Ok(Self { plain, guarded })
+    }
+
+    /// The same with a client of its own, which asks no proxy of the environment's.
+    ///
+    /// # Errors
+    /// When the member's certificate cannot be used.
+    pub fn to(role: Role, member: Option<&Member>) -> Result<Self, rustls::Error> {
+        let plain = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build();
+        Self::new(plain.unwrap_or_default(), member, role)
+    }
+
+    /// What requests are built with.
+    pub fn http(&self) -> &reqwest::Client {
+        &self.plain
+    }
+
+    /// Sends a request to its address, whose scheme is replaced by what is spoken here. With a limit the whole answer arrives within it.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
+        let Some(client) = &self.guarded else {
+            return Ok(call.send().await?);
+        };
+        let request = call.build()?;
+        let limit = request.timeout().copied();
+        let mut request: http::Request<reqwest::Body> = request.try_into()?;
+        let mut parts = request.uri().clone().into_parts();
+        parts.scheme = Some(Scheme::HTTPS);
+        *request.uri_mut() = http::Uri::from_parts(parts).map_err(|e| CallError::Request(e.into()))?;
+        let sent = client.request(request);
+        let Some(limit) = limit else {
+            let answer = sent.await.map_err(CallError::Guarded)?;
+            return Ok(answer.map(reqwest::Body::wrap).into());
+        };
+        let whole = async {
+            let (head, body) = sent.await.map_err(CallError::Guarded)?.into_parts();
+            let body = body.collect().await.map_err(CallError::Body)?.to_bytes();
+            Ok(http::Response::from_parts(head, body).into())
+        };
+        tokio::time::timeout(limit, whole)
+            .await
+            .map_err(|_| CallError::TimedOut(limit))?
+    }
+}
+
+pub(crate) fn client(connector: Connector) -> Client<Connector, reqwest::Body> {
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(Duration::from_secs(60))
+        .pool_timer(TokioTimer::new())
+        .build(connector)
+}

@@ -1,0 +1,107 @@
+//! The scheduler's part: it lets hosts in that have a token, and signs for members again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_wire::{ApiError, ErrorCode};
+
+use crate::accept::Caller;
+use crate::authority::{Authority, AuthorityError};
+use crate::join::{JoinAnswer, JoinRequest, RenewRequest};
+use crate::member::{Member, MemberError};
+use crate::peer::{Peer, Role};
+use crate::token::TokenError;
+
+/// After a renewal that failed, and between two at least.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The authority at work.
+#[derive(Debug)]
+pub struct Issuing {
+    authority: Authority,
+    member: Arc<Member>,
+    life: Duration,
+}
+
+impl Issuing {
+    /// With the scheduler's own certificate, which is made anew in `directory`. Certificates are good for `life`.
+    ///
+    /// # Errors
+    /// When that cannot be made.
+    pub fn new(authority: Authority, directory: &std::path::Path, life: Duration) -> Result<Self, MemberError> {
+        let peer = Peer {
+            role: Role::Scheduler,
+            name: "main".to_owned(),
+        };
+        let member = Arc::new(Member::of_authority(&authority, directory, &peer, life)?);
+        Ok(Self {
+            authority,
+            member,
+            life,
+        })
+    }
+
+    /// The scheduler as a member.
+    pub fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// Lets a host in. Blocks on the disk for a moment.
+    ///
+    /// # Errors
+    /// `unauthorized` for a token that is of no use, `bad_request` for a name or a request that is none.
+    pub fn join(&self, asked: &JoinRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
+        let refused = |message: String| ApiError::new(ErrorCode::Unauthorized, message);
+        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        if asked.name.is_empty() || asked.name.len() > 63 || !asked.name.bytes().all(is_plain) {
+            let message = format!("{:?} is not a name: use small letters, digits and hyphens", asked.name);
+            return Err(ApiError::new(ErrorCode::BadRequest, message));
+        }
+        let token = asked.token.parse().map_err(refused)?;
+        self.authority.tokens().spend(&token, asked.role).map_err(|e| match e {
+            TokenError::File(_) => ApiError::new(ErrorCode::Internal, format!("{e}: see the scheduler's log")),
+            e => refused(e.to_string()),
+        })?;
+        let peer = Peer {
+            role: asked.role,
+            name: asked.name.clone(),
+        };
+        tracing::info!(%peer, "a host has joined");
+        self.sign(&asked.request, &peer, cluster_token)
+    }
+
+    /// Signs for a member again, as who it is.
+    ///
+    /// # Errors
+    /// `unauthorized` when it is none, `bad_request` for a request that is none.
+    pub fn renew(&self, caller: &Caller, asked: &RenewRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
+        match caller {
+            Caller::Member(peer) => self.sign(&asked.request, peer, cluster_token),
+            Caller::Plain | Caller::Stranger => Err(ApiError::new(
+                ErrorCode::Unauthorized,
+                "only a member's certificate is renewed: join with a token of `fn cluster token`",
+            )),
+        }
+    }
+
+    fn sign(&self, request: &str, peer: &Peer, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
+        let signed = self.authority.sign(request, peer, self.life);
+        let unusable = |e: AuthorityError| ApiError::new(ErrorCode::BadRequest, format!("{e}: join again"));
+        Ok(JoinAnswer {
+            certificate: signed.map_err(unusable)?,
+            authority: self.authority.pem().to_owned(),
+            cluster_token: cluster_token.to_owned(),
+        })
+    }
+
+    /// Renews the scheduler's own certificate. Runs until it is dropped.
+    pub async fn keep_renewed(&self) {
+        loop {
+            tokio::time::sleep(self.member.renew_in().max(PAUSE)).await;
+            if let Err(error) = self.member.renew_by(&self.authority, self.life) {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "the scheduler's certificate could not be renewed");
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Joining and renewing, as a host sees it: it makes a key, and asks the scheduler to have it signed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use rekindle_wire::ApiError;
+use serde::{Deserialize, Serialize};
+
+use crate::connect::{self, CallError, Transport};
+use crate::member::{Member, MemberError};
+use crate::peer::{Peer, Role};
+use crate::token::Token;
+
+const LIMIT: Duration = Duration::from_secs(10);
+/// After a renewal that failed.
+const RETRY: Duration = Duration::from_secs(60);
+/// Not more often than this, however short certificates live.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// A host asks to become a member: `POST /join`, without a certificate.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The join token.
+    pub token: String,
+    /// The role it shall have.
+    pub role: Role,
+    /// Its name within the role.
+    pub name: String,
+    /// The request for a certificate, PEM.
+    pub request: String,
+}
+
+/// A member asks for a new certificate: `POST /internal/renew`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RenewRequest {
+    /// The request for a certificate, PEM.
+    pub request: String,
+}
+
+/// What either is answered.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JoinAnswer {
+    /// The certificate, PEM.
+    pub certificate: String,
+    /// The authority's, PEM.
+    pub authority: String,
+    /// The secret that every call carries.
+    pub cluster_token: String,
+}
+
+/// Why a host could not join, or a member's certificate not be renewed.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Its files cannot be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+    /// The scheduler cannot be reached, or is not of the token's cluster.
+    #[error("{url}: the scheduler cannot be reached over TLS, or is not of the join token's cluster")]
+    Call {
+        /// Where.
+        url: String,
+        /// Why.
+        #[source]
+        source: CallError,
+    },
+    /// It refused.
+    #[error("the scheduler refuses: {0}")]
+    Refused(String),
+}
+
+/// Joins the cluster of the token, as this peer; keeps what it gets in `directory`. Answers the secret that every call carries too.
+/// `addresses` has one scheduler's `host:port`, or several with commas between, of which one leads.
+///
+/// # Errors
+/// When no scheduler can be reached, is of this cluster, and takes the token: what the last of them said.
+pub async fn join(
+    addresses: &str,
+    token: &Token,
+    peer: &Peer,
+    directory: &Path,
+) -> Result<(Member, String), JoinError> {
+    let mut last = None;
+    for address in addresses.split(',') {
+        match join_at(address.trim(), token, peer, directory).await {
+            Ok(joined) => return Ok(joined),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| JoinError::Refused("no scheduler is named".to_owned())))
+}
+
+async fn join_at(address: &str, token: &Token, peer: &Peer, directory: &Path) -> Result<(Member, String), JoinError> {
+    let url = format!("https://{address}/join");
+    let (key, request) = Member::request(directory)?;
+    let asked = JoinRequest {
+        token: token.to_string(),
+        role: peer.role,
+        name: peer.name.clone(),
+        request,
+    };
+    let client = connect::client(connect::joining(token.fingerprint.clone())?);
+    let call = async {
+        let body = serde_json::to_vec(&asked).unwrap_or_default();
+        let request = http::Request::post(&url)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(reqwest::Body::from(body))
+            .map_err(CallError::Request)?;
+        let (head, body) = client.request(request).await.map_err(CallError::Guarded)?.into_parts();
+        let body = body.collect().await.map_err(CallError::Body)?.to_bytes();
+        Ok((head.status, body))
+    };
+    let called = tokio::time::timeout(LIMIT, call).await;
+    let (status, body) = called
+        .unwrap_or(Err(CallError::TimedOut(LIMIT)))
+        .map_err(|source| JoinError::Call { url, source })?;
+    let answer: JoinAnswer = read(status.is_success(), &body)?;
+    let member = Member::keep(directory, &key, &answer.certificate, &answer.authority)?;
+    Ok((member, answer.cluster_token))
+}
+
+fn read<T: serde::de::DeserializeOwned>(is_success: bool, body: &[u8]) -> Result<T, JoinError> {
+    let refused = || match serde_json::from_slice::<ApiError>(body) {
+        Ok(error) => JoinError::Refused(error.message),
+        Err(_) => JoinError::Refused(String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned()),
+    };
+    match is_success {
+        true => serde_json::from_slice(body).map_err(|_| refused()),
+        false => Err(refused()),
+    }
+}
+
+impl Member {
+    /// Renews the certificate each time two thirds of its life are over, by the scheduler at `addresses`: of several, with commas between, the one that
+    /// leads. Runs until it is dropped; one that cannot be renewed is tried again while it lasts.
+    pub async fn keep_renewed(self: Arc<Self>, addresses: String, transport: Transport, cluster_token: String) {
+        loop {
+            tokio::time::sleep(self.renew_in().max(SHORTEST)).await;
+            let mut is_renewed = false;
+            for address in addresses.split(',').map(str::trim) {
+                let renewed = self.renew(address, &transport, &cluster_token).await;
+                is_renewed = self.tell(&renewed);
+                if is_renewed {
+                    break;
+                }
+            }
+            if !is_renewed {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    fn tell(&self, renewed: &Result<(), JoinError>) -> bool {
+        match renewed {
+            Ok(()) => tracing::info!(member = %self.peer(), "the certificate was renewed"),
+            Err(error) => {
+                let error = error as &dyn std::error::Error;
+                tracing::warn!(member = %self.peer(), error, "the certificate could not be renewed");
+            }
+        }
+        renewed.is_ok()
+    }
+
+    async fn renew(&self, address: &str, transport: &Transport, cluster_token: &str) -> Result<(), JoinError> {
+        let url = format!("https://{address}/internal/renew");
+        let (key, request) = Self::request(self.directory())?;
+        let call = transport
+            .http()
+            .post(&url)
+            .timeout(LIMIT)
+            .json(&RenewRequest { request });
+        let call = call.header(rekindle_wire::headers::CLUSTER_TOKEN, cluster_token);
+        let unreachable = |source| JoinError::Call {
+            url: url.clone(),
+            source,
+        };
+        let answer = transport.send(call).await.map_err(unreachable)?;
+        let is_success = answer.status().is_success();
+        let body = answer.bytes().await.map_err(|e| unreachable(e.into()))?;
+        let answer: JoinAnswer = read(is_success, &body)?;
+        Ok(self.replace(&key, &answer.certificate)?)
+    }
+}

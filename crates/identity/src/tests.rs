@@ -1,0 +1,229 @@
+//! A small cluster in a process: who gets in, as whom, and who does not.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+const LIFE: Duration = Duration::from_secs(3_600);
+
+fn peer(role: Role, name: &str) -> Peer {
+    let name = name.to_owned();
+    Peer { role, name }
+}
+
+/// A cluster with a role that listens.
+struct Cluster {
+    authority: Arc<Authority>,
+    directory: TempDir,
+    address: SocketAddr,
+}
+
+impl Cluster {
+    async fn start(role: Role) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Arc::new(Authority::init(directory.path()).unwrap());
+        let own = directory.path().join("own");
+        let again = Authority::open(directory.path()).unwrap().unwrap();
+        let issuing = Issuing::new(again, &directory.path().join("main"), LIFE).unwrap();
+        let member = Member::of_authority(&authority, &own, &peer(role, "x"), LIFE).unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = tcp.local_addr().unwrap();
+        let listener = Listener::new(tcp, Some(&member)).unwrap();
+        let routes = Router::new()
+            .route(
+                "/",
+                get(|ConnectInfo(caller): ConnectInfo<Caller>| async move { caller.described() }),
+            )
+            .route("/join", post(sign))
+            .with_state(Arc::new(issuing))
+            .into_make_service_with_connect_info::<Caller>();
+        tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        Self {
+            authority,
+            directory,
+            address,
+        }
+    }
+
+    fn member(&self, role: Role, name: &str) -> Member {
+        let own = self.directory.path().join(name);
+        Member::of_authority(&self.authority, &own, &peer(role, name), LIFE).unwrap()
+    }
+
+    fn token(&self, role: Role, uses: u32, life: Duration) -> Token {
+        let tokens = self.authority.tokens();
+        tokens.make(self.authority.fingerprint(), role, uses, life).unwrap()
+    }
+
+    async fn join(&self, token: &Token, role: Role) -> Result<(Member, String), JoinError> {
+        let directory = self.directory.path().join("joined");
+        join(&self.address.to_string(), token, &peer(role, "w-1"), &directory).await
+    }
+}
+
+async fn sign(
+    State(issuing): State<Arc<Issuing>>,
+    Json(asked): Json<JoinRequest>,
+) -> Result<Json<JoinAnswer>, rekindle_wire::ApiError> {
+    issuing.join(&asked, "t").map(Json)
+}
+
+/// What the other end calls who asks, or why it does not answer.
+async fn asked(by: &Member, to: Role, at: SocketAddr) -> Result<String, String> {
+    let transport = Transport::new(reqwest::Client::new(), Some(by), to).unwrap();
+    let call = transport.http().get(format!("http://{at}/")).timeout(LIFE);
+    let chain = |e: CallError| {
+        let mut text = e.to_string();
+        let mut cause = std::error::Error::source(&e);
+        while let Some(e) = cause {
+            text.push_str(&format!(": {e}"));
+            cause = e.source();
+        }
+        text
+    };
+    Ok(transport.send(call).await.map_err(chain)?.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn each_end_knows_the_other_by_its_role() {
+    let cluster = Cluster::start(Role::Worker).await;
+    let gateway = cluster.member(Role::Gateway, "g-1");
+    let said = asked(&gateway, Role::Worker, cluster.address).await.unwrap();
+    assert_eq!(said, "the gateway g-1");
+    // A worker that answers where a scheduler should is not taken for one.
+    let refused = asked(&gateway, Role::Scheduler, cluster.address).await.unwrap_err();
+    assert!(refused.contains("certificate"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_member_of_another_cluster_is_refused_and_refuses() {
+    let (one, other) = (Cluster::start(Role::Worker).await, Cluster::start(Role::Worker).await);
+    let stranger = other.member(Role::Gateway, "g-1");
+    let refused = asked(&stranger, Role::Worker, one.address).await.unwrap_err();
+    assert!(refused.contains("UnknownIssuer"), "{refused}");
+    // Its own certificate by the other authority, but who it asks is believed: the server refuses then.
+    let own = one.member(Role::Gateway, "g-2");
+    let mixed = other.directory.path().join("mixed");
+    let key = std::fs::read_to_string(other.directory.path().join("g-1/member.key")).unwrap();
+    let certificate = std::fs::read_to_string(other.directory.path().join("g-1/member.crt")).unwrap();
+    let mixed = Member::keep(&mixed, &key, &certificate, one.authority.pem()).unwrap();
+    assert!(asked(&mixed, Role::Worker, one.address).await.is_err());
+    assert!(asked(&own, Role::Worker, one.address).await.is_ok());
+}
+
+#[tokio::test]
+async fn who_speaks_no_tls_is_told_so() {
+    let cluster = Cluster::start(Role::Scheduler).await;
+    let mut plain = TcpStream::connect(cluster.address).await.unwrap();
+    plain
+        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    plain.shutdown().await.unwrap();
+    let mut answer = String::new();
+    plain.read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.contains("speaks TLS"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_token_lets_as_many_in_as_it_says_for_its_role_and_time() {
+    let cluster = Cluster::start(Role::Scheduler).await;
+    let token = cluster.token(Role::Worker, 2, LIFE);
+    let refused = cluster.join(&token, Role::Gateway).await.unwrap_err().to_string();
+    assert!(refused.contains("for a worker"), "{refused}");
+    for _ in 0..2 {
+        let (member, secret) = cluster.join(&token, Role::Worker).await.unwrap();
+        assert_eq!((member.peer(), secret.as_str()), (&peer(Role::Worker, "w-1"), "t"));
+        let said = asked(&member, Role::Scheduler, cluster.address).await.unwrap();
+        assert_eq!(said, "the worker w-1");
+    }
+    let refused = cluster.join(&token, Role::Worker).await.unwrap_err().to_string();
+    assert!(refused.contains("used up"), "{refused}");
+    let old = cluster.token(Role::Worker, 1, Duration::ZERO);
+    let refused = cluster.join(&old, Role::Worker).await.unwrap_err().to_string();
+    assert!(refused.contains("expired"), "{refused}");
+    // Of another cluster: its host is not asked anything.
+    let other = Cluster::start(Role::Scheduler).await;
+    let elsewhere = other.token(Role::Worker, 1, LIFE);
+    assert!(matches!(
+        cluster.join(&elsewhere, Role::Worker).await,
+        Err(JoinError::Call { .. })
+    ));
+    let (_, _) = other.join(&elsewhere, Role::Worker).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_from_then_on_and_an_expired_one_is_refused() {
+    let cluster = Cluster::start(Role::Worker).await;
+    let gateway = cluster.member(Role::Gateway, "g-1");
+    assert!(gateway.renew_in() > LIFE / 2 && gateway.renew_in() < LIFE);
+    let (key, request) = Member::request(gateway.directory()).unwrap();
+    let gone = cluster
+        .authority
+        .sign(&request, gateway.peer(), Duration::ZERO)
+        .unwrap();
+    gateway.replace(&key, &gone).unwrap();
+    assert_eq!(gateway.renew_in(), Duration::ZERO);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert!(asked(&gateway, Role::Worker, cluster.address).await.is_err());
+    gateway.renew_by(&cluster.authority, LIFE).unwrap();
+    assert!(asked(&gateway, Role::Worker, cluster.address).await.is_ok());
+    let kept = Member::open(gateway.directory()).unwrap().unwrap();
+    assert!(asked(&kept, Role::Worker, cluster.address).await.is_ok());
+}
+
+#[test]
+fn keys_are_root_s_alone_and_an_authority_is_made_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::init(directory.path()).unwrap();
+    assert!(matches!(
+        Authority::init(directory.path()),
+        Err(AuthorityError::Exists(_))
+    ));
+    let token = authority
+        .tokens()
+        .make(authority.fingerprint(), Role::Worker, 1, LIFE)
+        .unwrap();
+    let own = directory.path().join("own");
+    Member::of_authority(&authority, &own, &peer(Role::Scheduler, "x"), LIFE).unwrap();
+    let mut files = 0;
+    for below in [directory.path(), &own, &directory.path().join("tokens")] {
+        for entry in std::fs::read_dir(below)
+            .unwrap()
+            .flatten()
+            .filter(|e| e.path().is_file())
+        {
+            assert_eq!(
+                entry.metadata().unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{entry:?}"
+            );
+            assert!(
+                !holds(&entry.path(), &token.to_string()[4..68]),
+                "{entry:?} has the secret"
+            );
+            files += 1;
+        }
+    }
+    assert_eq!(files, 6);
+    assert!("rkj-short-x".parse::<Token>().is_err());
+    assert_eq!(token.to_string().parse::<Token>().unwrap(), token);
+}
+
+fn holds(file: &Path, secret: &str) -> bool {
+    std::fs::read_to_string(file).unwrap().contains(secret)
+}

@@ -1,0 +1,153 @@
+//! Join tokens: a secret for a role, good for a while and so many hosts. The authority keeps their digests; `fn cluster token` adds one while the
+//! scheduler runs, so they are files.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::files::{self, FileError};
+use crate::peer::Role;
+
+const PREFIX: &str = "rkj";
+/// Hexadecimal digits of 32 bytes.
+const DIGITS: usize = 64;
+
+/// What a host joins with: a secret, and by what to know the authority.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    secret: String,
+    pub(crate) fingerprint: String,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret stays out of logs.
+        f.debug_struct("Token").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}-{}-{}", self.secret, self.fingerprint)
+    }
+}
+
+impl FromStr for Token {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_hex = |part: &str| part.len() == DIGITS && part.bytes().all(|b| b.is_ascii_hexdigit());
+        let parts: Vec<&str> = text.trim().split('-').collect();
+        match parts[..] {
+            [PREFIX, secret, fingerprint] if is_hex(secret) && is_hex(fingerprint) => Ok(Self {
+                secret: secret.to_owned(),
+                fingerprint: fingerprint.to_owned(),
+            }),
+            _ => Err("not a join token: copy the whole line that `fn cluster token` printed".to_owned()),
+        }
+    }
+}
+
+/// Why a token is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It was never made, or was used up.
+    #[error("the join token is unknown or was used up: make another with `fn cluster token`")]
+    Unknown,
+    /// It is too old.
+    #[error("the join token has expired: make another with `fn cluster token`")]
+    Expired,
+    /// It is for another role.
+    #[error("the join token is for a {0}: make another with `fn cluster token --role`")]
+    Role(Role),
+    /// The files cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// What is kept of one.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    role: Role,
+    expires_unix_s: u64,
+    uses: u32,
+}
+
+/// All tokens of an authority.
+#[derive(Debug)]
+pub struct Tokens {
+    directory: PathBuf,
+    spending: Mutex<()>,
+}
+
+impl Tokens {
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            spending: Mutex::new(()),
+        }
+    }
+
+    /// Makes one for an authority with this fingerprint, for so many hosts of a role that come within `life`.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn make(&self, fingerprint: String, role: Role, uses: u32, life: Duration) -> Result<Token, TokenError> {
+        let bytes: [u8; 32] = rand::random();
+        let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let kept = Kept {
+            role,
+            expires_unix_s: unix_s().saturating_add(life.as_secs()),
+            uses,
+        };
+        files::make_directory(&self.directory)?;
+        self.keep(&secret, &kept)?;
+        Ok(Token { secret, fingerprint })
+    }
+
+    /// Uses a token once, for a role.
+    ///
+    /// # Errors
+    /// When it is none, too old, used up or for another role; it is as it was then.
+    pub fn spend(&self, token: &Token, role: Role) -> Result<(), TokenError> {
+        let _one = self.spending.lock();
+        let text = files::read(&self.file(&token.secret))?.ok_or(TokenError::Unknown)?;
+        let mut kept: Kept = serde_json::from_str(&text).map_err(|_| TokenError::Unknown)?;
+        if kept.expires_unix_s <= unix_s() {
+            files::remove(&self.file(&token.secret))?;
+            return Err(TokenError::Expired);
+        }
+        if kept.role != role {
+            return Err(TokenError::Role(kept.role));
+        }
+        kept.uses = kept.uses.saturating_sub(1);
+        if kept.uses == 0 {
+            files::remove(&self.file(&token.secret))?;
+            return Ok(());
+        }
+        Ok(self.keep(&token.secret, &kept)?)
+    }
+
+    fn keep(&self, secret: &str, kept: &Kept) -> Result<(), FileError> {
+        // It has only strings and numbers.
+        let text = serde_json::to_string(kept).unwrap_or_default();
+        files::write(&self.file(secret), &text)
+    }
+
+    /// Named by the secret's digest: who reads the directory cannot join.
+    fn file(&self, secret: &str) -> PathBuf {
+        let digest = blake3::hash(secret.as_bytes());
+        self.directory.join(format!("{}.json", digest.to_hex()))
+    }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
