@@ -23,7 +23,7 @@ packages() {
     local wanted=() missing=() package
     # bindgen (userfaultfd) reads the kernel's headers; patchelf and mmdebstrap make CRIU's prefix and the runtimes;
     # nft makes the rules of functions' networks; pip and npm install functions' dependencies at deploy; busybox and the rest are for tests.
-    wanted=(build-essential libclang-dev patchelf mmdebstrap debian-archive-keyring iproute2 nftables python3 python3-pip zstd libjemalloc2)
+    wanted=(build-essential libclang-dev patchelf mmdebstrap debian-archive-keyring iproute2 nftables python3 python3-pip zstd libjemalloc2 libfaketime)
     # Its programs alone, for the tests; without them those say so and are skipped.
     [ "$(id -u)" != 0 ] || "$here/install-postgres.sh"
     command -v shellcheck > /dev/null || wanted+=(shellcheck)

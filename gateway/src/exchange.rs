@@ -40,7 +40,7 @@ pub(crate) enum Came {
     Answer(Answered),
     /// An error that is the invocation's outcome.
     Failed(ApiError),
-    /// The function has seen nothing of it. Another attempt may do better; the error is for when there is none. With the reason in a word.
+    /// The function has seen nothing of it, or may see it twice. Another attempt may do better; the error is for when there is none. With the reason in a word.
     Nothing(ApiError, &'static str),
 }
 
@@ -110,7 +110,11 @@ impl Exchange {
             }
             Attempted::Broken(error) => {
                 self.slot.is_lost();
-                Came::Failed(error)
+                self.slot.avoid_worker();
+                match seat.idempotent {
+                    true => Came::Nothing(error, "broken"),
+                    false => Came::Failed(error),
+                }
             }
             Attempted::TimedOut if is_started => {
                 self.slot.is_stuck();

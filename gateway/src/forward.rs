@@ -5,7 +5,7 @@ use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use rekindle_wire::headers::{DEADLINE_MS, FUNCTION_ERROR, PLATFORM_ERROR};
+use rekindle_wire::headers::{FUNCTION_ERROR, PLATFORM_ERROR, TIME_LEFT_MS};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -127,9 +127,7 @@ fn build(
         request.headers_mut().insert(TRANSFER_ENCODING, chunked);
     }
     let left = deadline.saturating_duration_since(Instant::now());
-    let wall = std::time::SystemTime::now() + left;
-    let since_epoch = wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    headers::set(request.headers_mut(), DEADLINE_MS, &since_epoch.as_millis().to_string());
+    headers::set(request.headers_mut(), TIME_LEFT_MS, &left.as_millis().to_string());
     Ok(request)
 }
 

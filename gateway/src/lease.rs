@@ -24,6 +24,8 @@ pub(crate) struct Seat {
     pub(crate) address: Arc<str>,
     pub(crate) version: VersionNumber,
     pub(crate) timeout: Duration,
+    /// Whether an invocation that may have reached the function may be sent again.
+    pub(crate) idempotent: bool,
     start: StartKind,
     answered: Arc<AtomicBool>,
 }
@@ -125,6 +127,7 @@ impl Leases {
                 address: placement.worker_address.as_str().into(),
                 version: placement.version,
                 timeout: Duration::from_millis(placement.timeout_ms),
+                idempotent: placement.idempotent,
                 start: placement.start,
                 answered: Arc::new(AtomicBool::new(answered)),
             },
@@ -198,6 +201,12 @@ impl Leases {
         self.find(instance).map(|l| l.closing = true).is_some()
     }
 
+    /// Sends nothing new to instances of the worker at this address.
+    pub(crate) fn close_at(&mut self, address: &str) {
+        let there = self.leases.iter_mut().filter(|l| *l.seat.address == *address);
+        there.for_each(|l| l.closing = true);
+    }
+
     /// Sends nothing new to any of them.
     pub(crate) fn close_all(&mut self) {
         self.leases.iter_mut().for_each(|l| l.closing = true);
@@ -264,6 +273,7 @@ mod tests {
             start,
             slots,
             timeout_ms: 1_000,
+            idempotent: false,
             lease_ms: 1_000,
         }
     }

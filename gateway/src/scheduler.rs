@@ -48,6 +48,9 @@ impl Http {
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// After this a host that does not acknowledge what it is sent is asked for a sign of life, and after as long again it is given up, with what was in it:
+/// a function may take its time, its host's kernel may not.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// Leases are short, and a report can be told again.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
@@ -63,6 +66,9 @@ pub(crate) fn client(member: Option<&Member>, to: Role) -> Result<Http, TlsError
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_LIMIT));
+    connector.set_keepalive(Some(SILENT_AFTER));
+    connector.set_keepalive_interval(Some(SILENT_AFTER / 5));
+    connector.set_tcp_user_timeout(Some(SILENT_AFTER));
     let client = Client::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_secs(60))
         .pool_max_idle_per_host(1_024)

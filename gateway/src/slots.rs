@@ -118,6 +118,14 @@ impl Slot {
     /// The worker could not be reached.
     pub(crate) fn is_unreachable(&mut self) {
         self.outcome = Outcome::Unreachable;
+        self.avoid_worker();
+    }
+
+    /// Prefers other workers for a while: its other instances are as far away.
+    pub(crate) fn avoid_worker(&self) {
+        for function in self.slots.functions.lock().values_mut() {
+            function.leases.close_at(&self.seat.address);
+        }
         let mut unreached = self.slots.unreached.lock();
         unreached.insert(self.seat.address.clone(), Instant::now());
     }

@@ -102,8 +102,8 @@ pub struct Size {
     pub gateways: u8,
     /// Further arguments of a role.
     pub args: Vec<(Role, String)>,
-    /// Variables of the environment of a role.
-    pub env: Vec<(Role, String, String)>,
+    /// Variables of the environment of a process.
+    pub env: Vec<(Place, String, String)>,
     /// Whether the cluster has an authority, and its roles speak TLS.
     pub guarded: bool,
 }
@@ -366,7 +366,7 @@ impl Cluster {
         if place.role != Role::Gateway {
             command.envs(self.credentials.iter().map(|(k, v)| (k, v)));
         }
-        let own = self.size.env.iter().filter(|(role, ..)| *role == place.role);
+        let own = self.size.env.iter().filter(|(whose, ..)| *whose == place);
         command.envs(own.map(|(_, k, v)| (k, v)));
         command
     }

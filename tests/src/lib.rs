@@ -3,7 +3,7 @@
 //!
 //! - [`platform`]: `fn up --foreground` in its own directories; [`mod@shared`]: one for all tests of a binary.
 //! - [`cluster`]: the same as one process for each role, on several hosts, which [`hub`] makes; [`client`]: either of them as its users see it.
-//! - [`folder`]: functions to deploy; [`call`]: requests and answers.
+//! - [`folder`]: functions to deploy; [`call`]: requests and answers; [`load`]: many of them.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
 //!   [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
 //! - [`s3`]: an object store that can be made to hang, die or lie; [`versitygw`]: one that is not ours; [`collector`]: where traces go;
@@ -21,6 +21,7 @@ pub mod folder;
 pub mod host;
 pub mod hub;
 pub mod leftovers;
+pub mod load;
 pub mod memory;
 pub mod platform;
 pub mod postgres;

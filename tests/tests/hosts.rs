@@ -3,14 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::load::Load;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Call, Cluster, Folder, hub, until};
+use rekindle_e2e::{Answer, Cluster, Folder, hub, until};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::{WorkerInfo, WorkerState};
 use serde_json::json;
@@ -91,53 +89,6 @@ fn a_snapshot_made_on_one_host_is_restored_on_the_others_and_a_lost_host_is_done
     assert_eq!(cluster.fresh("restored", "wide", "/").ok().start(), "restored");
 }
 
-/// Sends a request after the other, on `threads`, until it is dropped; tells what did not succeed.
-struct Load {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Vec<String>>>,
-    answered: Arc<AtomicUsize>,
-}
-
-impl Load {
-    fn start(url: &str, threads: usize) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let answered = Arc::new(AtomicUsize::new(0));
-        let one = |_| {
-            let (url, stop, answered) = (url.to_owned(), stop.clone(), answered.clone());
-            thread::spawn(move || {
-                let mut failed = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
-                    match Call::get(&url).try_send() {
-                        Ok(answer) if answer.status == 200 => drop(answered.fetch_add(1, Ordering::Relaxed)),
-                        Ok(answer) => failed.push(format!("{} {}", answer.status, answer.text())),
-                        Err(e) => failed.push(format!("{e:?}")),
-                    }
-                }
-                failed
-            })
-        };
-        let threads = (0..threads).map(one).collect();
-        Self {
-            stop,
-            threads,
-            answered,
-        }
-    }
-
-    /// Waits for so many more answers.
-    fn until_answered(&self, more: usize) {
-        let before = self.answered.load(Ordering::Relaxed);
-        until(&format!("{more} more answers"), SOON, || {
-            (self.answered.load(Ordering::Relaxed) >= before + more).then_some(())
-        });
-    }
-
-    fn end(self) -> Vec<String> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
-    }
-}
-
 #[test]
 fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request() {
     hub::enter();
@@ -150,7 +101,7 @@ fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request()
         let all = cluster.instances_of("steady");
         all.into_iter().map(|i| i.worker).collect()
     };
-    let load = Load::start(&format!("{}/function/steady/", cluster.url()), 4);
+    let load = Load::start(vec![format!("{}/function/steady/", cluster.url())], 4);
     load.until_answered(50);
 
     // Whoever has the most is emptied: by its address, as operators call it.

@@ -47,6 +47,7 @@ fn cluster(store: &ObjectStore) -> Cluster {
     let size = Size {
         workers: 2,
         args: vec![(Role::Worker, "--memory".into()), (Role::Worker, "1GiB".into())],
+        guarded: true,
         ..Size::default()
     };
     Cluster::start_sized(store.endpoint(), store.environment(), size)

@@ -48,10 +48,11 @@ fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
         return;
     };
     let store = ObjectStore::start_at(hub::ADDRESS);
+    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), database.database());
     let size = Size {
         schedulers: 2,
         gateways: 2,
-        env: vec![(Role::Scheduler, "FN_DATABASE".into(), database.database())],
+        env: vec![shared(0), shared(1)],
         ..Size::default()
     };
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);

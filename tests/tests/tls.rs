@@ -82,10 +82,10 @@ fn roles_know_each_other_by_certificate_and_nobody_else_gets_in() {
     let store = ObjectStore::start_at(hub::ADDRESS);
     let size = Size {
         guarded: true,
-        // Renewed every four seconds: each that follows is by another certificate than it was joined with.
+        // Renewed every twenty seconds.
         args: vec![
             (Role::Scheduler, "--certificate-life".into()),
-            (Role::Scheduler, "6s".into()),
+            (Role::Scheduler, "30s".into()),
         ],
         ..Size::default()
     };

@@ -225,14 +225,10 @@ impl Held for Inside {
 }
 
 fn deadline(headers: &HeaderMap) -> Deadline {
-    let asked = headers
-        .get(headers::DEADLINE_MS)
+    let left = headers
+        .get(headers::TIME_LEFT_MS)
         .and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    let left = asked.map_or(DEFAULT_LIMIT, |ms| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Duration::from_millis(ms).saturating_sub(now)
-    });
-    Deadline::now() + left.min(DEFAULT_LIMIT)
+    Deadline::now() + left.map_or(DEFAULT_LIMIT, Duration::from_millis).min(DEFAULT_LIMIT)
 }
 
 /// The request as the function sees it.

@@ -15,7 +15,7 @@ use crate::token::Token;
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// After a renewal that failed.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(5);
 /// Not more often than this, however short certificates live.
 const SHORTEST: Duration = Duration::from_millis(200);
 

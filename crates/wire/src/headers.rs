@@ -37,8 +37,8 @@ pub const FUNCTION_ERROR: &str = "x-fn-function-error";
 pub const FORCE_START: &str = "x-fn-force-start";
 /// Between roles: the platform error code of an answer that the function did not give.
 pub const PLATFORM_ERROR: &str = "x-rekindle-error";
-/// From a worker with a function's answer: milliseconds left for the rest of it. A deadline by the clock would not do, as the
-/// function's time begins when its instance is ready.
+/// To a worker with an invocation: milliseconds left for it. From a worker with a function's answer: the same for the rest of it. A deadline by the
+/// clock would not do, as clocks of hosts differ, and the function's time begins when its instance is ready.
 pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
 /// From a scheduler that does not lead: nothing was done, another may be asked.
 pub const STANDBY: &str = "x-rekindle-standby";

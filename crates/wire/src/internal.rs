@@ -104,6 +104,9 @@ pub struct Placement {
     pub timeout_ms: u64,
     /// How long the gateway may keep using the slots, milliseconds from now; asking again renews it.
     pub lease_ms: u64,
+    /// Whether an invocation that may have reached the function may be sent again elsewhere.
+    #[serde(default)]
+    pub idempotent: bool,
 }
 
 /// A gateway tells what became of its leases. Sent when a lease is returned, and before one runs out.

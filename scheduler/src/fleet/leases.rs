@@ -66,6 +66,7 @@ impl Fleet {
             slots: instance.slots.saturating_sub(instance.in_flight).max(1),
             timeout_ms: u64::try_from(live.spec.manifest.timeout().as_millis()).unwrap_or(u64::MAX),
             lease_ms: length.0,
+            idempotent: live.spec.manifest.idempotent,
         })
     }
 

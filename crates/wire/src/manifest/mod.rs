@@ -66,6 +66,9 @@ pub struct Manifest {
     pub tmp: ByteSize,
     /// Whether to snapshot it after warm-up.
     pub snapshot: bool,
+    /// Whether an invocation may run twice without harm: one whose worker is lost is then sent again.
+    #[serde(default)]
+    pub idempotent: bool,
     /// What it reaches of the network.
     #[serde(default)]
     pub network: Network,
@@ -268,6 +271,7 @@ struct Raw {
     min_parked: Option<Spanned<u64>>,
     tmp: Option<Spanned<String>>,
     snapshot: Option<bool>,
+    idempotent: Option<bool>,
     network: Option<Spanned<String>>,
     #[serde(rename = "async")]
     asynchronous: Option<RawAsync>,
@@ -375,6 +379,7 @@ impl Checker<'_> {
             min_parked,
             tmp,
             snapshot: raw.snapshot.unwrap_or(true),
+            idempotent: raw.idempotent.unwrap_or_default(),
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,
             env: self.env(raw.env)?,

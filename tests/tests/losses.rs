@@ -1,0 +1,157 @@
+//! What is promised when a part of a cluster is lost (docs/specification.md), under steady load: each part is, and what fails is compared.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::load::Load;
+use rekindle_e2e::s3::{Line, ObjectStore};
+use rekindle_e2e::{Cluster, Folder, hub, until};
+use rekindle_wire::api::WorkerState;
+
+const SOON: Duration = Duration::from_secs(60);
+const CODE: &str = "import time\ndef handler(event, context):\n    time.sleep(0.03)\n    return 1\n";
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// Between two losses: so many answers of each function without a failure say that it has healed.
+const HEALTHY: usize = 30;
+
+/// Load on a function that may run twice and on one that may not.
+struct Loads {
+    again: Load,
+    once: Load,
+}
+
+impl Loads {
+    fn start(cluster: &Cluster, first: u8) -> Self {
+        let at = |function: &str| {
+            let gateways = [first, 1 - first];
+            let urls = gateways.map(|n| format!("{}/function/{function}/", cluster.gateway(n).url()));
+            Load::start(urls.to_vec(), 2)
+        };
+        Self {
+            again: at("again"),
+            once: at("once"),
+        }
+    }
+
+    /// Waits until both are answered again; answers what failed of the one that may not run twice. Of the other nothing may.
+    #[track_caller]
+    fn healed(&self, what: &str) -> Vec<String> {
+        for load in [&self.again, &self.once] {
+            load.until_answered(HEALTHY);
+        }
+        assert_eq!(self.again.take_failed(), Vec::<String>::new(), "{what}");
+        self.once.take_failed()
+    }
+}
+
+/// What was in a worker that is lost says that it may have run, and nothing else fails.
+#[track_caller]
+fn assert_only_what_was_in_it(failed: &[String], what: &str) {
+    // Two clients, each with one request at a time, which may meet the lost worker's instances before they are given up.
+    assert!(failed.len() <= 8, "{what}: {failed:?}");
+    for why in failed {
+        assert!(why.starts_with("503") && why.contains("may have run"), "{what}: {why}");
+    }
+}
+
+#[test]
+fn each_part_may_be_lost_under_load_and_only_what_was_in_it_fails() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let mut size = Size {
+        workers: 2,
+        gateways: 2,
+        ..Size::default()
+    };
+    // A host whose clock is an hour behind: no deadline, lease or certificate may mind.
+    if Path::new(FAKETIME).exists() {
+        for (name, value) in [
+            ("LD_PRELOAD", FAKETIME),
+            ("FAKETIME", "-1h"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ] {
+            size.env.push((Role::Gateway.nth(1), name.to_owned(), value.to_owned()));
+        }
+    } else {
+        assert!(
+            std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"),
+            "{FAKETIME} is missing"
+        );
+        println!("skipped: a clock that is wrong, as {FAKETIME} is missing");
+    }
+    let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    cluster.deploy(&Folder::python("again", "idempotent = true\nidle = \"60s\"", CODE));
+    cluster.deploy(&Folder::python("once", "idle = \"60s\"", CODE));
+    let date = |n: u8| {
+        cluster
+            .gateway(n)
+            .request("GET", "/healthz")
+            .send()
+            .ok()
+            .header("date")
+            .to_owned()
+    };
+    if Path::new(FAKETIME).exists() {
+        assert_ne!(date(0)[..20], date(1)[..20], "the clock of one gateway is to be wrong");
+    }
+
+    // The gateway whose clock is wrong serves like the other.
+    let loads = Loads::start(&cluster, 1);
+    assert_eq!(loads.healed("a clock that is wrong"), Vec::<String>::new());
+    // It is killed: its clients go to the other one.
+    cluster.kill9(Role::Gateway.nth(1));
+    loads.healed("a gateway killed");
+    assert_eq!(loads.healed("after a gateway was killed"), Vec::<String>::new());
+    cluster.restart(Role::Gateway.nth(1));
+    drop((loads.again.end(), loads.once.end()));
+
+    let loads = Loads::start(&cluster, 0);
+    loads.healed("before");
+    // The scheduler: what gateways hold serves on.
+    cluster.kill9(Role::Scheduler);
+    assert_eq!(loads.healed("the scheduler killed"), Vec::<String>::new());
+    cluster.restart(Role::Scheduler);
+    assert_eq!(loads.healed("the scheduler back"), Vec::<String>::new());
+
+    // A worker, killed and then cut off: each time the one that serves.
+    let serving = |cluster: &Cluster| {
+        let instance = cluster.get("once", "/").instance().to_owned();
+        let at = |n: &u8| {
+            let id = cluster.worker(*n).id;
+            cluster
+                .instances()
+                .iter()
+                .any(|i| i.worker == id && i.id.as_str() == instance)
+        };
+        until("a worker that serves", SOON, || (0..2).find(at))
+    };
+    let killed = serving(&cluster);
+    loads.once.take_failed();
+    cluster.kill9(Role::Worker.nth(killed));
+    assert_only_what_was_in_it(&loads.healed("a worker killed"), "a worker killed");
+    cluster.restart(Role::Worker.nth(killed));
+    let cut = serving(&cluster);
+    loads.once.take_failed();
+    cluster.host(Role::Worker.nth(cut)).cut();
+    assert_only_what_was_in_it(&loads.healed("a worker cut off"), "a worker cut off");
+    until("it is gone", SOON, || {
+        (cluster.worker(cut).state == WorkerState::Gone).then_some(())
+    });
+    cluster.host(Role::Worker.nth(cut)).mend();
+    cluster.until_ready();
+    loads.healed("a worker back");
+
+    // The object store: what runs serves on, and what a host has the memory of is restored.
+    store.set(Line::Dead);
+    assert_eq!(loads.healed("no store"), Vec::<String>::new());
+    let refused = cluster.try_deploy(&Folder::python("late", "", CODE)).unwrap_err();
+    assert!(!refused.is_empty());
+    assert_eq!(loads.healed("no store, after a deploy"), Vec::<String>::new());
+    store.set(Line::Good);
+    cluster.deploy(&Folder::python("late", "", CODE));
+    assert_eq!(cluster.fresh("restored", "late", "/").ok().text(), "1");
+    assert_eq!((loads.again.end(), loads.once.end()), (Vec::new(), Vec::new()));
+}
