@@ -65,7 +65,7 @@ impl Thread {
                 let count = 1 + (1..run).take_while(|n| held(*n) == Held::Zero).count() as u64;
                 (count, Some(memory.zero_quietly(page, count)))
             }
-            Held::Bytes(_) | Held::Absent => (1, None),
+            Held::Bytes(_) | Held::Absent | Held::Settled => (1, None),
         }
     }
 
@@ -132,7 +132,7 @@ impl Thread {
                         Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
                         // Fresh memory is touched to be written.
                         Held::Zero => memory.copy(page, &ZEROS),
-                        Held::Absent => Filled::Unmapped,
+                        Held::Absent | Held::Settled => Filled::Unmapped,
                     }
                 }
                 Origin::Zero | Origin::File(_) => Filled::Unmapped,

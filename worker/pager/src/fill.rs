@@ -142,6 +142,7 @@ impl Thread {
                 let filled = memory.copy(fault.page, &bytes[..PAGE as usize]);
                 count(&stats.copied, filled)
             }
+            Held::Settled => memory.look_again(fault.page),
             Held::Absent => return None,
         };
         if matches!(filled, Filled::Pages(_)) {

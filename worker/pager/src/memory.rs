@@ -217,6 +217,12 @@ impl Memory {
         filled
     }
 
+    /// Has whoever waits for the page, which is there, look again.
+    pub fn look_again(&self, page: u64) -> Filled {
+        self.wake(page);
+        Filled::AlreadyPresent
+    }
+
     fn wake(&self, page: u64) {
         // A failure means that the process is gone, and then nobody waits.
         let _ = self.uffd.wake((page * PAGE) as *mut c_void, PAGE as usize);

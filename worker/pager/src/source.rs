@@ -22,6 +22,8 @@ pub enum Held<'a> {
     Mapped(&'a [u8]),
     /// Not here yet: [`PageSource::fetch`] brings it.
     Absent,
+    /// Every process that could miss it has it: a fault on it was answered already, and need only look again.
+    Settled,
 }
 
 /// Why a page cannot be had. Final: the source has retried what can be retried.

@@ -110,10 +110,11 @@ fn router(worker: Arc<Worker>) -> Router {
 
 /// Who may call a path, apart from the token that each call carries.
 fn may_call(path: &str) -> &'static [Role] {
-    match path.split('/').nth(1) {
-        Some("invoke") => &[Role::Gateway],
-        // Instances on their way from one worker to another.
-        Some("departures" | "arrivals") => &[Role::Scheduler, Role::Worker],
+    let mut parts = path.split('/').skip(1);
+    match (parts.next(), parts.nth(1)) {
+        (Some("invoke"), _) => &[Role::Gateway],
+        // Instances on their way from one worker to another: that they leave is the scheduler's to say.
+        (Some("departures"), Some("pages" | "done")) | (Some("arrivals"), _) => &[Role::Worker],
         _ => &[Role::Scheduler],
     }
 }
@@ -315,6 +316,29 @@ mod tests {
         );
         assert_eq!(at("/invoke/i-abc?c"), Ok(("i-abc".to_owned(), "/?c".to_owned())));
         assert_eq!(at("/invoke/i-abc"), Ok(("i-abc".to_owned(), "/".to_owned())));
+    }
+
+    #[test]
+    fn what_a_worker_may_ask_of_another_is_what_a_move_needs() {
+        for path in [
+            "/arrivals",
+            "/arrivals/m-1/images",
+            "/departures/m-1/pages/7",
+            "/departures/m-1/done",
+        ] {
+            assert_eq!(may_call(path), [Role::Worker], "{path}");
+        }
+        for path in [
+            "/departures",
+            "/departures/m-1",
+            "/departures/m-1/leave",
+            "/instances",
+            "/prepare",
+            "/",
+        ] {
+            assert_eq!(may_call(path), [Role::Scheduler], "{path}");
+        }
+        assert_eq!(may_call("/invoke/i-1/pages"), [Role::Gateway]);
     }
 
     #[test]

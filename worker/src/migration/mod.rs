@@ -14,9 +14,9 @@
 //! Until `go` the source can go on as if nothing had been; the copy runs only when told so. Why CRIU dumps no memory is said in
 //! [`rekindle_snapshotter::images::parent_images`]. What a private mapping of a template has not written is on the target already.
 //!
-//! - [`departure`], [`left`]: the source; [`arrival`], [`written`]: the target.
-//! - [`parcel`], [`numbered`]: what goes over, and how both count its pages; [`peer`]: the calls.
-//! - [`tracking`]: what CRIU is told of the kernel.
+//! - [`departure`], `left`: the source; [`arrival`], `written`: the target.
+//! - `parcel`, `numbered`: what goes over, and how both count its pages; `peer`: the calls.
+//! - `tracking`: what CRIU is told of the kernel.
 
 pub mod arrival;
 pub mod departure;

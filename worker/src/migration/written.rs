@@ -248,7 +248,7 @@ impl Written {
                 .runtime
                 .block_on(self.source.block(number, |frame| self.put(frame)));
             match asked {
-                _ if self.is_ready(number) => return Ok(()),
+                _ if self.is_ready(number) || self.is_settled() => return Ok(()),
                 Ok(()) => {
                     let message = "the source sent other pages than it was asked for".to_owned();
                     return Err(SourceError { message });
@@ -275,7 +275,8 @@ impl PageSource for Written {
         };
         let pages = self.ready_run(number, left);
         if pages == 0 {
-            return Held::Absent;
+            // A fault that was read before it was answered from here may come up once more.
+            return if self.is_settled() { Held::Settled } else { Held::Absent };
         }
         // SAFETY: these pages lie inside the mapping; their bits are set, so they are written, and they are not let go before the
         // caller is unpinned.
@@ -291,7 +292,7 @@ impl PageSource for Written {
             return self.base.as_ref().map_or(Ok(()), |base| base.fetch(page));
         }
         match self.number(page) {
-            Some((number, _)) if !self.is_ready(number) => self.ask(number),
+            Some((number, _)) if !self.is_ready(number) && !self.is_settled() => self.ask(number),
             _ => Ok(()),
         }
     }

@@ -150,7 +150,7 @@ mod tests {
         match memory.held(PageRef { pid, page }, &rekindle_pager::pin()) {
             Held::Bytes(bytes) | Held::Mapped(bytes) => Some((bytes.len() / PAGE as usize, bytes[0])),
             Held::Zero => None,
-            Held::Absent => panic!("nothing is absent"),
+            Held::Absent | Held::Settled => panic!("nothing is absent"),
         }
     }
 
