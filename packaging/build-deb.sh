@@ -49,7 +49,7 @@ control() {
     {
         printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$1" "$version" "$architecture"
         printf 'Maintainer: Rekindle <rekindle@localhost>\nSection: net\nPriority: optional\n'
-        printf 'Installed-Size: %s\n' "$(du -sk "$2" | cut -f 1)"
+        printf 'Installed-Size: %s\n' "$(find "$2" -path "$2/DEBIAN" -prune -o -type f -printf '%s\n' | awk '{ k += int(($1 + 1023) / 1024) } END { print k + 0 }')"
         cat
     } > "$2/DEBIAN/control"
     (cd "$2" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 md5sum) > "$2/DEBIAN/md5sums"

@@ -31,8 +31,8 @@ struct Head {
     format: u32,
     /// The version of `fn` that made it.
     version: String,
-    /// When, seconds since the Unix epoch.
-    made_unix_s: u64,
+    /// When, milliseconds since the Unix epoch.
+    made_unix_ms: u64,
 }
 
 /// Writes an archive; the platform may run meanwhile.
@@ -55,7 +55,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
     let head = Head {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        made_unix_s: now_unix_s(),
+        made_unix_ms: now_unix_ms(),
     };
     let copied = copy.path().join(DATABASE);
     runtime()?
@@ -142,8 +142,8 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     };
     let open = || File::open(&args.file).with_context(|| format!("{}: cannot be read", args.file.display()));
     let head = head(open()?).with_context(|| format!("{}: is no backup of a platform", args.file.display()))?;
-    let changed = changed_unix_s(&layout.data);
-    if changed.is_some_and(|at| at > head.made_unix_s) && !args.overwrite {
+    let changed = changed_unix_ms(&layout.data);
+    if changed.is_some_and(|at| at > head.made_unix_ms) && !args.overwrite {
         bail!(
             "{}: holds changes that are newer than the backup: say --overwrite to go back (what is there is kept beside it)",
             layout.data.display()
@@ -161,7 +161,7 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     let names = [DATABASE, "scheduler.db-wal", "scheduler.db-shm", OBJECTS]
         .into_iter()
         .chain(KEYS);
-    let aside = layout.data.join(format!("before-restore-{}", now_unix_s()));
+    let aside = layout.data.join(format!("before-restore-{}", now_unix_ms()));
     make_private([aside.clone()])?;
     for name in names {
         let (there, new) = (layout.data.join(name), unpacked.path().join(name));
@@ -217,19 +217,17 @@ fn head(file: File) -> Result<Head> {
 }
 
 /// When the store in `data` was written to last.
-fn changed_unix_s(data: &Path) -> Option<u64> {
+fn changed_unix_ms(data: &Path) -> Option<u64> {
     let changed = |name: &str| {
         let at = fs::metadata(data.join(name)).ok()?.modified().ok()?;
-        Some(at.duration_since(UNIX_EPOCH).ok()?.as_secs())
+        u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
     };
     [DATABASE, "scheduler.db-wal"].into_iter().filter_map(changed).max()
 }
 
-fn now_unix_s() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
+fn now_unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
