@@ -62,6 +62,24 @@ fn migrate(cluster: &Cluster, instance: &str, request: Value) -> Answer {
         .send()
 }
 
+/// Stops the function's other instances: the one that its deploy has booted.
+fn alone(cluster: &Cluster, function: &str, instance: &str) {
+    for other in cluster.instances_of(function) {
+        if other.id.as_str() != instance {
+            let stopped = cluster.admin("DELETE", &format!("/v1/instances/{}", other.id)).send();
+            assert!([204, 404].contains(&stopped.status), "{stopped:?}");
+        }
+    }
+}
+
+/// The same, once nothing of an earlier move is under way.
+fn settled(cluster: &Cluster, instance: &str, request: &Value) -> Answer {
+    until("its memory is settled", SOON, || {
+        let answer = migrate(cluster, instance, request.clone());
+        (answer.status != 409).then_some(answer)
+    })
+}
+
 #[test]
 fn an_instance_moves_there_and_back_with_all_its_memory() {
     hub::enter();
@@ -78,11 +96,7 @@ fn an_instance_moves_there_and_back_with_all_its_memory() {
         let mut at = cluster.instances_of("mover")[0].worker.clone();
         for round in 0..4 {
             let to = ids.iter().find(|id| **id != at).unwrap().clone();
-            let moved = until("its memory is settled", SOON, || {
-                let answer = migrate(&cluster, first.instance(), json!({ "to": to }));
-                (answer.status != 409).then_some(answer)
-            });
-            let moved = moved.ok().json();
+            let moved = settled(&cluster, first.instance(), &json!({ "to": to })).ok().json();
             println!("{start} {round}: {moved}");
             let after = cluster.get("mover", "/").ok();
             count += 1;
@@ -124,6 +138,7 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
     cluster.deploy(&Folder::python("count", settings, COUNTER));
     let first = cluster.fresh("restored", "count", "/").ok();
     let (instance, mut answered) = (first.instance().to_owned(), 1);
+    alone(&cluster, "count", &instance);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = || {
@@ -136,11 +151,7 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
         let clients: Vec<_> = (0..3).map(|_| scope.spawn(load)).collect();
         // By hand, there and back.
         for _ in 0..4 {
-            let moved = until("it moves", SOON, || {
-                let answer = migrate(&cluster, &instance, json!({}));
-                (answer.status != 409).then_some(answer)
-            });
-            println!("{}", moved.ok().json());
+            println!("{}", settled(&cluster, &instance, &json!({})).ok().json());
             std::thread::sleep(Duration::from_millis(300));
         }
         // And because its host is to be emptied.
@@ -172,12 +183,7 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
     let settings = "memory = \"256MiB\"\nidle = \"120s\"\nmax_instances = 2\nconcurrency = 1";
     cluster.deploy(&Folder::python("mover", settings, CODE));
     let first = cluster.fresh("restored", "mover", "/write").ok();
-    for other in cluster.instances_of("mover") {
-        if other.id.as_str() != first.instance() {
-            let stopped = cluster.admin("DELETE", &format!("/v1/instances/{}", other.id)).send();
-            assert_eq!(stopped.status, 204);
-        }
-    }
+    alone(&cluster, "mover", first.instance());
     let at = cluster
         .instances_of("mover")
         .into_iter()
@@ -259,14 +265,15 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
 
     // Its memory follows slowly; a request is served all the same, by what it asks for.
     cluster.host(Role::Worker.nth(source)).slow(40);
-    let moved = migrate(&cluster, first.instance(), to).ok();
-    println!("{}", moved.json());
+    settled(&cluster, first.instance(), &to).ok();
     let ticked = cluster.get("mover", "/tick").ok();
     assert_eq!(
         (ticked.instance(), &ticked.json()["born"]),
         (first.instance(), &first.json()["born"])
     );
-    // The source goes before the rest has come: that is the end of it, and the next request is another's.
+    // The source goes before the rest has come, which takes seconds: that is the end of it, and the next request is another's.
+    settled(&cluster, first.instance(), &json!({ "to": ids[usize::from(source)] })).ok();
+    settled(&cluster, first.instance(), &to).ok();
     cluster.kill9(Role::Worker.nth(source));
     let lost = cluster.get("mover", "/");
     assert!(lost.error(502, "migration_lost").message().contains("came from worker"));

@@ -48,7 +48,8 @@ fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
         return;
     };
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), database.database());
+    let url = database.database();
+    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), url.clone());
     let size = Size {
         schedulers: 2,
         gateways: 2,
@@ -115,7 +116,9 @@ fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
         }
         // Placements, deploys and the database are the new one's.
         cluster.until_gone("calm", LIMIT);
-        assert_eq!(cluster.get("calm", "/").ok().start(), "restored");
+        // One that has just begun to lead may not have heard of an instance that is still there.
+        let start = cluster.get("calm", "/").ok();
+        assert!(["restored", "warm"].contains(&start.start()), "{}", start.start());
         cluster.deploy(&Folder::python(&format!("later-{round}"), "", CODE));
         cluster.restart(Role::Scheduler.nth(first));
         assert_eq!(leader(&cluster), Some(1 - first), "who comes back stands by");
