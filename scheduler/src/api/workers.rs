@@ -7,6 +7,7 @@ use rekindle_wire::api::WorkerInfo;
 use rekindle_wire::{ApiError, ErrorCode, WorkerId};
 
 use super::{Refused, bad_path, from_store};
+use crate::evacuation::evacuate;
 use crate::placing::pump;
 use crate::state::{Scheduler, unix_s};
 
@@ -43,6 +44,8 @@ async fn set_drained(
     let info = {
         let mut memory = scheduler.memory();
         memory.fleet.drain(&id, drained);
+        // Before who waits has it let go to start another elsewhere.
+        evacuate(scheduler, &mut memory, scheduler.now());
         memory.fleet.worker_info(&id, scheduler.now())
     };
     scheduler.recalls.notify_waiters();
