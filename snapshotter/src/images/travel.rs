@@ -1,7 +1,7 @@
 //! Images of an instance that moves: what CRIU is told so that it dumps no page's content, and what its images then say. Pure.
 //!
 //! CRIU leaves out of a dump what an earlier one has. Told of an earlier one that has everything, it only says which pages there
-//! are ([`PE_PARENT`](super::PE_PARENT)); where the kernel marks pages as changed and some are, it dumps those. What a private mapping of a template
+//! are ([`PE_PARENT`]); where the kernel marks pages as changed and some are, it dumps those. What a private mapping of a template
 //! has not written is no page of the process at all.
 
 use std::collections::HashMap;
