@@ -17,8 +17,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::digest::Digest;
-use crate::greedy_dual::GreedyDual;
 use crate::pagemap::ChunkRef;
+use rekindle_retention::GreedyDual;
 
 /// What a round trip to the store takes, about, and how many bytes come in a second: which chunks are worth keeping only depends on
 /// their ratio.

@@ -8,18 +8,38 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
+/// Nanoseconds that are saved for each byte that is taken, on top of a clock's reading.
+pub type Worth = f64;
+
+/// The time of greedy-dual: it goes on to what was worth least whenever that had to go. Whoever keeps things that change their size or cost
+/// while they stand by notes its reading at each use, and adds the worth of now.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Clock(Worth);
+
+impl Clock {
+    /// What something is worth that is used now, if that saves `cost` and takes `bytes`.
+    pub fn worth(self, cost: Duration, bytes: u64) -> Worth {
+        // Below 2^53 nanoseconds and bytes nothing is lost.
+        self.0 + cost.as_nanos() as f64 / bytes.max(1) as f64
+    }
+
+    /// Something of that worth had to go.
+    pub fn gone(&mut self, worth: Worth) {
+        self.0 = self.0.max(worth);
+    }
+}
+
 /// What things are worth.
 #[derive(Debug)]
 pub struct GreedyDual<K> {
-    /// Nanoseconds a byte, as all worth is.
-    clock: f64,
+    clock: Clock,
     uses: u64,
-    worth: HashMap<K, Worth>,
+    worth: HashMap<K, Used>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct Worth {
-    value: f64,
+struct Used {
+    value: Worth,
     /// Tells equals apart.
     used: u64,
 }
@@ -27,7 +47,7 @@ struct Worth {
 impl<K> Default for GreedyDual<K> {
     fn default() -> Self {
         Self {
-            clock: 0.0,
+            clock: Clock::default(),
             uses: 0,
             worth: HashMap::new(),
         }
@@ -38,20 +58,13 @@ impl<K: Eq + Hash + Clone> GreedyDual<K> {
     /// `key` is used, or kept from now on: it takes `bytes`, and to have it again would cost `cost`.
     pub fn used(&mut self, key: K, cost: Duration, bytes: u64) {
         self.uses += 1;
-        let worth = self.would_be(cost, bytes);
-        self.worth.insert(key, worth);
-    }
-
-    fn would_be(&self, cost: Duration, bytes: u64) -> Worth {
-        // Below 2^53 nanoseconds and bytes nothing is lost.
-        let value = self.clock + cost.as_nanos() as f64 / bytes.max(1) as f64;
-        let used = self.uses;
-        Worth { value, used }
+        let (value, used) = (self.clock.worth(cost, bytes), self.uses);
+        self.worth.insert(key, Used { value, used });
     }
 
     /// What is worth least of `candidates`; those never used are worth nothing.
     pub fn least<'a>(&self, candidates: impl Iterator<Item = &'a K>) -> Option<&'a K> {
-        let nothing = Worth { value: 0.0, used: 0 };
+        let nothing = Used { value: 0.0, used: 0 };
         let worth = |key: &K| self.worth.get(key).copied().unwrap_or(nothing);
         candidates.min_by(|a, b| {
             let (a, b) = (worth(a), worth(b));
@@ -62,13 +75,13 @@ impl<K: Eq + Hash + Clone> GreedyDual<K> {
     /// Whether something that costs so much would be worth more, if it were used now, than `key` is.
     pub fn would_outlive(&self, key: &K, cost: Duration, bytes: u64) -> bool {
         let worth = self.worth.get(key).map_or(0.0, |w| w.value);
-        self.would_be(cost, bytes).value > worth
+        self.clock.worth(cost, bytes) > worth
     }
 
     /// `key`, or a part of it, had to go: the clock goes on to what it was worth.
     pub fn gone(&mut self, key: &K) {
         if let Some(worth) = self.worth.get(key) {
-            self.clock = self.clock.max(worth.value);
+            self.clock.gone(worth.value);
         }
     }
 
@@ -149,9 +162,9 @@ mod tests {
                     kept.forget(&least);
                 } else {
                     kept.used(key, MS * cost as u32, bytes);
-                    prop_assert!(kept.worth[&key].value >= kept.clock);
+                    prop_assert!(kept.worth[&key].value >= kept.clock.0);
                 }
-                prop_assert!(kept.clock >= clock);
+                prop_assert!(kept.clock.0 >= clock.0);
             }
         }
     }
