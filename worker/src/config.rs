@@ -16,6 +16,9 @@ use crate::network::Egress;
 /// `criu-logs` of the data directory.
 const CRIU_LOG_LEVEL: &str = "FN_CRIU_LOG_LEVEL";
 
+/// The environment variable with another directory than `/proc` to read from how short of memory the host is.
+const MEMORY_FIGURES: &str = "FN_MEMORY_FIGURES";
+
 /// A worker's settings.
 #[derive(Clone)]
 pub struct WorkerConfig {
@@ -44,6 +47,8 @@ pub struct WorkerConfig {
     pub init_binary: PathBuf,
     /// The control group hierarchies, usually `/sys/fs/cgroup`.
     pub cgroup_root: PathBuf,
+    /// Where the kernel tells how short of memory the host is, usually `/proc`.
+    pub memory_figures: PathBuf,
     /// The group above all of its own; another worker on this host has another, since each sweeps its own at start.
     pub cgroup_parent: String,
     /// Memory it may give to instances, bytes.
@@ -98,6 +103,7 @@ impl WorkerConfig {
             criu_dir: library.join("criu"),
             init_binary,
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
+            memory_figures: std::env::var_os(MEMORY_FIGURES).map_or_else(|| PathBuf::from("/proc"), PathBuf::from),
             cgroup_parent: crate::cgroup::PARENT.to_owned(),
             memory_capacity_bytes: half_of_memory(),
             template_bytes: half_of_memory() / 2,
@@ -132,9 +138,7 @@ fn offer() -> Offer {
 
 /// Half of the host's memory: the rest is for templates, image directories and the platform itself.
 fn half_of_memory() -> u64 {
-    let total_kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
+    let total_kib = meminfo.and_then(|text| crate::pressure::meminfo_kib(&text, "MemTotal:"));
     total_kib.map_or(2 << 30, |kib| kib * 1024 / 2)
 }

@@ -9,6 +9,7 @@ use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
 
 use crate::instance::Instance;
+use crate::pressure;
 use crate::worker::Worker;
 
 /// How long the scheduler may take to answer.
@@ -97,6 +98,7 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
         presence: *worker.presence.lock(),
         instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
         levels: worker.metrics.levels(worker),
+        pressure: pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root),
         damaged,
     };
     let told = tell(worker, client, url, &report).await;

@@ -12,7 +12,7 @@
 //! - [`migration`]: moving an instance to another host.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
 //! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
-//! - [`metrics`]: what it measures.
+//! - [`metrics`]: what it measures; [`pressure`]: how short of memory its host is.
 
 #![recursion_limit = "256"]
 
@@ -34,6 +34,7 @@ pub mod metrics;
 pub mod migration;
 pub mod network;
 pub mod prepare;
+pub mod pressure;
 pub mod restore;
 pub mod sandbox;
 pub mod snapshots;

@@ -226,9 +226,26 @@ pub struct Heartbeat {
     /// How full its pools and caches are.
     #[serde(default)]
     pub levels: WorkerLevels,
+    /// How short of memory it is.
+    #[serde(default)]
+    pub pressure: MemoryPressure,
     /// Snapshots it found damaged for good since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedSnapshot>,
+}
+
+/// How short of memory a worker is: of its host and of the control group it runs in, the one that is shorter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryPressure {
+    /// The share of the last ten seconds in which some task waited for memory, per cent; `None` where the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub some: Option<f64>,
+    /// The share in which all tasks that had work waited for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<f64>,
+    /// Memory that can be had without swapping, per cent of all; `None` where it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<f64>,
 }
 
 /// What a worker's host offers beside memory, and where it stands.

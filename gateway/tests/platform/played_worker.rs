@@ -188,6 +188,7 @@ async fn beat(worker: Arc<Inner>) {
                 memory_capacity_bytes: worker.capacity,
                 offer: rekindle_wire::internal::Offer::default(),
                 presence: rekindle_wire::internal::Presence::Serving,
+                pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
                 instances: worker.infos(),
             };

@@ -23,7 +23,7 @@ const TIMEOUT_S: Range<u64> = 1..901;
 const IDLE_S: Range<u64> = 1..86_401;
 const CONCURRENCY: Range<u64> = 1..1_001;
 const INSTANCES: Range<u64> = 1..10_001;
-const PARKED: Range<u64> = 0..1_001;
+const KEPT: Range<u64> = 0..1_001;
 const PARK_S: Range<u64> = 0..604_801;
 const WARMUP_MAX: usize = 20;
 const ATTEMPTS: Range<u64> = 1..101;
@@ -59,6 +59,12 @@ pub struct Manifest {
     /// How long an instance that was unused for that long is kept frozen before it goes, milliseconds.
     #[serde(default)]
     pub park_ms: u64,
+    /// Neither was given: the platform decides how long unused instances are kept, and in which state.
+    #[serde(default)]
+    pub adaptive: bool,
+    /// Instances that are kept ready whatever happens, started ahead of any request.
+    #[serde(default)]
+    pub min_warm: u32,
     /// Instances that are kept frozen whatever happens, restored ahead of any request.
     #[serde(default)]
     pub min_parked: u32,
@@ -268,6 +274,7 @@ struct Raw {
     max_instances: Option<Spanned<u64>>,
     idle: Option<Spanned<String>>,
     park: Option<Spanned<String>>,
+    min_warm: Option<Spanned<u64>>,
     min_parked: Option<Spanned<u64>>,
     tmp: Option<Spanned<String>>,
     snapshot: Option<bool>,
@@ -349,12 +356,21 @@ impl Checker<'_> {
             }
         };
         let max_instances = self.count("max_instances", raw.max_instances, 10, &INSTANCES)?;
+        let adaptive = raw.idle.is_none() && raw.park.is_none();
+        let warm_at = raw.min_warm.as_ref().map(Spanned::span);
+        let min_warm = self.count("min_warm", raw.min_warm, 0, &KEPT)?;
         let parked_at = raw.min_parked.as_ref().map(Spanned::span);
-        let min_parked = self.count("min_parked", raw.min_parked, 0, &PARKED)?;
+        let min_parked = self.count("min_parked", raw.min_parked, 0, &KEPT)?;
         if min_parked > max_instances {
             return self.refuse(
                 parked_at,
                 format!("min_parked = {min_parked} is more than max_instances = {max_instances}: lower it, or raise max_instances"),
+            );
+        }
+        if min_warm.saturating_add(min_parked) > max_instances {
+            return self.refuse(
+                warm_at,
+                format!("min_warm = {min_warm} and min_parked = {min_parked} are more than max_instances = {max_instances}: lower one, or raise max_instances"),
             );
         }
         if min_parked > 0 && raw.snapshot == Some(false) {
@@ -376,6 +392,8 @@ impl Checker<'_> {
             max_instances,
             idle_ms: self.seconds("idle", raw.idle, 300, &IDLE_S)?,
             park_ms: self.seconds("park", raw.park, 0, &PARK_S)?,
+            adaptive,
+            min_warm,
             min_parked,
             tmp,
             snapshot: raw.snapshot.unwrap_or(true),

@@ -31,6 +31,7 @@ concurrency = 8
 max_instances = 3
 idle = "90s"
 park = "10m"
+min_warm = 2
 min_parked = 0
 tmp = "16MiB"
 snapshot = false
@@ -52,6 +53,7 @@ command = "make"
     .unwrap();
     assert_eq!(manifest.command, ["./server", "-v"]);
     assert_eq!((manifest.idle_ms, manifest.park_ms), (90_000, 600_000));
+    assert_eq!((manifest.min_warm, manifest.adaptive), (2, false));
     assert_eq!(manifest.network, Network::None);
     assert_eq!(manifest.warmup[0].method, "GET");
     assert_eq!(manifest.hooks.before_snapshot.as_deref(), Some("/freeze"));
@@ -79,6 +81,9 @@ fn impossible_limits_are_refused_with_line_and_range() {
         ("max_instances = 0", "1 to 10000"),
         ("min_parked = 11", "raise max_instances"),
         ("min_parked = 5000", "0 to 1000"),
+        ("min_warm = 1001", "0 to 1000"),
+        ("min_warm = 11", "raise max_instances"),
+        ("min_warm = 5\nmin_parked = 6", "lower one"),
         ("park = \"8d\"", "\"0s\" to"),
         ("base = \"node\"", "remove the line"),
         ("network = \"all\"", "\"egress\""),
@@ -91,6 +96,15 @@ fn impossible_limits_are_refused_with_line_and_range() {
         let message = refused(&format!("{HELLO}{line}\n"));
         assert!(message.contains("line 4"), "{line}: {message}");
         assert!(message.contains(fix), "{line}: {message}");
+    }
+}
+
+#[test]
+fn the_platform_decides_how_long_instances_are_kept_unless_it_is_told() {
+    assert!(parse(HELLO).unwrap().adaptive);
+    assert!(parse(&format!("{HELLO}min_warm = 1\n")).unwrap().adaptive);
+    for line in ["idle = \"60s\"", "park = \"10m\""] {
+        assert!(!parse(&format!("{HELLO}{line}\n")).unwrap().adaptive, "{line}");
     }
 }
 
