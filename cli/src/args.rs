@@ -13,6 +13,7 @@ mod cluster;
 mod codec;
 mod egress;
 mod migrate;
+mod retention;
 mod room;
 mod snapshot;
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, 
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
 pub(crate) use migrate::MigrateArgs;
+pub(crate) use retention::RetentionArgs;
 pub(crate) use room::RoomArgs;
 pub(crate) use snapshot::{ConversionArgs, SnapshotArgs, SnapshotCommand, StoreArgs};
 
@@ -252,6 +254,8 @@ pub(crate) struct UpArgs {
     pub(crate) s3: S3Args,
     #[command(flatten)]
     pub(crate) collecting: CollectingArgs,
+    #[command(flatten)]
+    pub(crate) retention: RetentionArgs,
     /// The CRIU binary to use.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
@@ -649,6 +653,8 @@ pub(crate) struct SchedulerArgs {
     pub(crate) s3: S3Args,
     #[command(flatten)]
     pub(crate) collecting: CollectingArgs,
+    #[command(flatten)]
+    pub(crate) retention: RetentionArgs,
     /// How long certificates are good that it signs, where the cluster has an authority; they are renewed after two thirds of that.
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = rekindle_wire::manifest::parse_duration)]
     pub(crate) certificate_life: std::time::Duration,

@@ -68,11 +68,10 @@ impl Catalog {
         Some(LiveVersion { spec: spec.clone() })
     }
 
-    /// The live versions of which some instances are to stay parked.
-    pub(crate) fn pooled(&self) -> impl Iterator<Item = LiveVersion> {
+    /// The live version of each function.
+    pub(crate) fn all_live(&self) -> impl Iterator<Item = LiveVersion> {
         let live = self.functions.values().filter_map(|versions| versions.last_key_value());
-        let pooled = live.filter(|(_, spec)| spec.manifest.min_parked > 0 && spec.snapshot.is_some());
-        pooled.map(|(_, spec)| LiveVersion { spec: spec.clone() })
+        live.map(|(_, spec)| LiveVersion { spec: spec.clone() })
     }
 
     /// What a version claimed by an instance is.

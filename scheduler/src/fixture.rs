@@ -6,6 +6,7 @@ use rekindle_wire::manifest::{self, ByteSize, Manifest};
 use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
 
 use crate::fleet::{Fleet, LiveVersion, Millis, Stage};
+use crate::retention::Floor;
 
 /// A version's spec with the limits that matter here.
 pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_instances: u32) -> VersionSpec {
@@ -56,6 +57,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         memory_capacity_bytes: capacity,
         offer: rekindle_wire::internal::Offer::default(),
         presence: rekindle_wire::internal::Presence::Serving,
+        pressure: rekindle_wire::internal::MemoryPressure::default(),
         damaged: Vec::new(),
         instances,
     }
@@ -74,6 +76,11 @@ pub(crate) fn info(id: &InstanceId, spec: &VersionSpec, n: usize, in_flight: u32
         idle_ms,
         memory_bytes: 1,
     }
+}
+
+/// So many stay parked whatever happens.
+pub(crate) fn parked(parked: usize) -> Floor {
+    Floor { warm: 0, parked }
 }
 
 /// A fleet of one worker with `capacity`, heard of at the start.

@@ -28,6 +28,7 @@ mod pools;
 mod postgres;
 mod prepare;
 mod reaper;
+mod retention;
 mod server;
 mod state;
 mod store;

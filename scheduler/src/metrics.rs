@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use rekindle_snapshotter::{StoreEvent, StoreObserver};
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry, S3Metrics, observe_process};
+use rekindle_wire::WorkerId;
 use rekindle_wire::api::{Collected, PhaseTime};
 
+use crate::fleet::Worker;
+use crate::fleet::keeping::Decided;
 use crate::objects::ObjectStore;
 use crate::state::{Memory, Shared};
 use crate::waiting::Answer;
@@ -97,6 +100,24 @@ const EXPIRED: Desc = Desc::new(
     &[],
     "Leases that ran out unreturned: their gateway was gone, or could not reach the scheduler.",
 );
+const RETENTION: Desc = Desc::new(
+    "rekindle.scheduler.retention",
+    "{decision}",
+    &["decision"],
+    "What became of instances that nobody used: `parked` or `let_go` after their time, `parked_for_room` or `evicted_for_room` in another's way, `evicted_for_pressure` as their worker was short of memory, `yielded` by a function that held much; `prewarmed` as a call was expected, `prewarm_used` when it came, `prewarm_unused` when it did not.",
+);
+const STALLED: Desc = Desc::new(
+    "rekindle.worker.memory.stalled",
+    "1",
+    &["worker", "tasks"],
+    "Share of the last ten seconds in which tasks on a worker's host waited for memory (PSI): `some` or all of them (`full`).",
+);
+const AVAILABLE: Desc = Desc::new(
+    "rekindle.worker.memory.available",
+    "1",
+    &["worker"],
+    "Share of a worker's memory that can be had without swapping.",
+);
 const DEPLOYS: Desc = Desc::new(
     "rekindle.deploys",
     "{deploy}",
@@ -129,6 +150,7 @@ pub(crate) struct Metrics {
     placement: Family<Histogram, 1>,
     queued: Family<Histogram, 1>,
     expired: Family<Counter, 0>,
+    retention: Family<Counter, 1>,
     deploys: Family<Counter, 1>,
     deploy_phase: Family<Histogram, 1>,
     collections: Family<Counter, 1>,
@@ -144,6 +166,7 @@ impl Metrics {
             placement: registry.family(&PLACEMENT),
             queued: registry.family(&QUEUED),
             expired: registry.family(&EXPIRED),
+            retention: registry.family(&RETENTION),
             deploys: registry.family(&DEPLOYS),
             deploy_phase: registry.family(&DEPLOY_PHASE),
             collections: registry.family(&COLLECTIONS),
@@ -185,6 +208,13 @@ impl Metrics {
     /// Leases ran out.
     pub(crate) fn leases_expired(&self, how_many: usize) {
         self.expired.with([]).add(how_many as u64);
+    }
+
+    /// What became of instances that nobody used.
+    pub(crate) fn decided(&self, decisions: Vec<Decided>) {
+        for decided in decisions {
+            self.retention.with([decided.as_str()]).inc();
+        }
     }
 
     /// A deploy is over.
@@ -270,6 +300,19 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
             .workers
             .iter()
             .map(|(id, w)| (vec![id.to_string()], w.capacity as f64)))
+    });
+    many(&STALLED, |m| {
+        let shares = |w: &Worker| [("some", w.pressure.some), ("full", w.pressure.full)];
+        let of = |(id, w): (&WorkerId, &Worker)| {
+            let told = shares(w).into_iter().filter_map(|(tasks, share)| Some((tasks, share?)));
+            let told = told.map(|(tasks, share)| (vec![id.to_string(), tasks.to_owned()], share / 100.0));
+            told.collect::<Vec<_>>()
+        };
+        sum(m.fleet.workers.iter().flat_map(of))
+    });
+    many(&AVAILABLE, |m| {
+        let of = |(id, w): (&WorkerId, &Worker)| Some((vec![id.to_string()], w.pressure.available? / 100.0));
+        sum(m.fleet.workers.iter().filter_map(of))
     });
     many(&RESERVED, |m| {
         sum(m

@@ -70,7 +70,7 @@ pub(crate) enum Decision {
     Use(InstanceId),
     /// Start an instance there.
     Start { worker: WorkerId, kind: StartKind },
-    /// Wait until something changes. `free_up` is the instance whose going would help most: unused, least recently used.
+    /// Wait until something changes. `free_up` is the unused instance that is worth least.
     Wait {
         shortage: Shortage,
         free_up: Option<InstanceId>,
@@ -101,7 +101,9 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
         };
         return Decision::Wait {
             shortage: Shortage::Instances,
-            free_up: least_recently_used(fleet, not_its_own).or_else(|| longest_held(fleet, ask, of_version)),
+            free_up: fleet
+                .least_worth(not_its_own)
+                .or_else(|| longest_held(fleet, ask, of_version)),
         };
     }
     match roomiest(fleet, live, |w| !ask.avoids(fleet, w, now)) {
@@ -174,6 +176,8 @@ pub(crate) fn roomiest(
     if largest < need {
         return Err(Decision::TooBig { largest });
     }
+    // Its room is another's next.
+    let is_kept = |worker: &Worker| fleet.is_kept_from(&live.spec.function, worker);
     let running: HashSet<&WorkerId> = fleet
         .instances
         .values()
@@ -182,7 +186,7 @@ pub(crate) fn roomiest(
         .collect();
     alive
         .iter()
-        .filter(|(_, _, free)| *free >= need)
+        .filter(|(_, w, free)| *free >= need && !is_kept(w))
         .max_by_key(|(id, _, free)| (running.contains(id), *free))
         .map(|(id, _, _)| (*id).clone())
         .ok_or_else(|| Decision::Wait {
@@ -190,19 +194,9 @@ pub(crate) fn roomiest(
             free_up: alive
                 .iter()
                 // Whether it fits once all the worker's unused instances are gone.
-                .filter(|(id, w, _)| taken(id).in_use.saturating_add(need) <= w.capacity)
-                .find_map(|(id, _, _)| least_recently_used(fleet, |i| i.worker == **id)),
+                .filter(|(id, w, _)| taken(id).in_use.saturating_add(need) <= w.capacity && !is_kept(w))
+                .find_map(|(id, _, _)| fleet.least_worth(|i| i.worker == **id)),
         })
-}
-
-/// The unused instance whose last use is longest ago, parked ones last: they hold little; it may be leased, and is recalled then.
-fn least_recently_used(fleet: &Fleet, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
-    fleet
-        .instances
-        .iter()
-        .filter(|(_, i)| i.is_unused() && which(i))
-        .min_by_key(|(id, i)| (i.stage == Stage::Parked, i.lease.is_some(), i.last_active, *id))
-        .map(|(id, _)| id.clone())
 }
 
 /// The instance another gateway has held for longest. It is busy, so recalling it makes the gateways take turns.

@@ -130,22 +130,33 @@ pub(crate) fn pump(scheduler: &Scheduler) {
 }
 
 fn pump_locked(scheduler: &Scheduler, memory: &mut Memory, todo: &mut Todo) {
-    for function in memory.queue.functions() {
-        let live = memory.catalog.live(&function);
-        while let Some(waiter) = memory.queue.pop(&function) {
-            let Some(live) = &live else {
-                drop(waiter.answer.send(Err(unknown(&function))));
-                continue;
-            };
-            match attempt(scheduler, memory, live, waiter, todo) {
-                Ok(None) => {}
-                Ok(Some((waiter, _))) => {
-                    memory.queue.put_back(&function, waiter);
-                    break;
-                }
-                // Told to the waiter already.
-                Err(_) => {}
+    let Memory { queue, fleet, .. } = &mut *memory;
+    let mut turns = queue.turns(|function| fleet.held_by(function));
+    if let Some(claimant) = fleet.claimant().cloned()
+        && !queue.is_waited_for(&claimant)
+    {
+        fleet.end_claim(&claimant);
+    }
+    // Each function that can be given something gets one thing, and takes its place again.
+    while let Some((function, held, served)) = turns.pop() {
+        let Some(waiter) = memory.queue.pop(&function) else {
+            continue;
+        };
+        let Some(live) = memory.catalog.live(&function) else {
+            drop(waiter.answer.send(Err(unknown(&function))));
+            turns.push(function, held, served);
+            continue;
+        };
+        let launches = todo.launches.len();
+        match attempt(scheduler, memory, &live, waiter, todo) {
+            Ok(None) if todo.launches.len() > launches => {
+                memory.fleet.end_claim(&function);
+                let served = memory.queue.was_given_room(&function);
+                turns.push(function, held.saturating_add(live.memory()), served);
             }
+            // Told to the waiter already, if it is an error.
+            Ok(None) | Err(_) => turns.push(function, held, served),
+            Ok(Some((waiter, _))) => memory.queue.put_back(&function, waiter),
         }
     }
 }
@@ -201,11 +212,17 @@ fn attempt(
             Ok(None)
         }
         Decision::Wait { shortage, free_up } => {
-            if let Some(id) = free_up {
-                match memory.fleet.free_up(&id) {
-                    Some(retiree) => todo.retirees.push(retiree),
-                    None => todo.recalled = true,
+            match (free_up, shortage) {
+                (Some(id), _) => {
+                    let retiree = match shortage {
+                        Shortage::Memory => memory.fleet.step_down(&id),
+                        _ => memory.fleet.free_up(&id),
+                    };
+                    todo.recalled |= retiree.is_none();
+                    todo.retirees.extend(retiree);
                 }
+                (None, Shortage::Memory) => todo.recalled |= memory.fleet.claim(live, now),
+                (None, _) => {}
             }
             Ok(Some((waiter, shortage)))
         }

@@ -1,57 +1,60 @@
-//! Keeps as many instances of each live version parked as its `min_parked` says: restored ahead of any request, and frozen.
+//! Starts instances ahead of any request: as many of each live version as its `min_warm` says, ready; as many as its `min_parked` says, restored
+//! and frozen; and one, frozen, of a function whose next call is expected ([`crate::retention`]).
 
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::StartInstance;
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
-use crate::catalog::Catalog;
-use crate::fleet::Stage;
+use crate::fleet::keeping::{Ahead, Decided};
+use crate::fleet::{LiveVersion, Millis};
 use crate::placement::roomiest;
 use crate::placing::pump;
 use crate::state::{Memory, Scheduler};
 
-/// How many of a version stay parked; none of one that is not live.
-pub(crate) fn min_parked(catalog: &Catalog, function: &FunctionName, version: VersionNumber) -> usize {
-    let live = catalog.live(function).filter(|live| live.spec.version == version);
-    live.map_or(0, |live| live.spec.manifest.min_parked as usize)
+/// An instance to start ahead.
+struct Next {
+    why: Ahead,
+    kind: StartKind,
+    park: bool,
 }
 
-/// Starts the next instance of each pool that lacks one, where there is room.
+/// Starts the next instance of each version that lacks one, where there is room.
 pub(crate) fn refill(scheduler: &Scheduler) {
     let mut starts = Vec::new();
     {
         let mut memory = scheduler.memory();
+        let now = scheduler.now();
+        let may_lack: Vec<LiveVersion> = memory.catalog.all_live().filter(may_stand_by).collect();
         let Memory {
             fleet, catalog, pools, ..
         } = &mut *memory;
-        let now = scheduler.now();
-        let kept = |function: &_, version| min_parked(catalog, function, version) > 0;
+        let kept = |function: &_, version| {
+            let live = catalog.live(function).filter(|live| live.spec.version == version);
+            live.is_some_and(|live| may_stand_by(&live))
+        };
         fleet.keep_filled(kept);
         pools.keep(kept);
-        for live in catalog.pooled() {
-            let manifest = &live.spec.manifest;
-            let pooled = fleet.pooled(&live);
-            let full = fleet.count(&live.spec.function, live.spec.version) >= manifest.max_instances as usize;
-            if pooled >= manifest.min_parked as usize || full {
-                continue;
-            }
-            let Ok(worker) = roomiest(fleet, &live, |_| true) else {
+        for live in may_lack {
+            let Some(next) = lacks(&memory, &live, now) else {
                 continue;
             };
+            let Memory { fleet, pools, .. } = &mut *memory;
+            // One that is short of memory would have it evicted again.
+            let worker = roomiest(fleet, &live, |w| !w.guard.is_short());
+            let Ok(worker) = worker else { continue };
             if !pools.may_start(&live, fleet.filled_of(&live), now) {
                 continue;
             }
-            let id = InstanceId::generate();
-            let kind = StartKind::Restored;
-            fleet.add(id.clone(), worker, &live.spec, kind, Stage::Starting, now);
-            if let Some(instance) = fleet.instances.get_mut(&id) {
-                instance.to_park = true;
+            let Some(address) = fleet.workers.get(&worker).map(|w| w.address.clone()) else {
+                continue;
+            };
+            let instance = fleet.add_ahead(worker, &live, next.kind, next.why, next.park, now);
+            if next.why == Ahead::Forecast {
+                fleet.decided(Decided::Prewarmed);
             }
-            let Some(address) = fleet.address_of(&id) else { continue };
             let start = StartInstance {
-                instance: id,
-                start: kind,
-                park: true,
+                instance,
+                start: next.kind,
+                park: next.park,
                 spec: (*live.spec).clone(),
             };
             starts.push((address, start));
@@ -62,9 +65,96 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         scheduler.tasks.spawn(async move {
             let Err(error) = here.workers.start(&address, &start).await else { return };
             let id = &start.instance;
-            tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance to be parked could not be started");
+            tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started ahead");
             drop(here.memory().fleet.forget(id, here.now()));
             pump(&here);
         });
+    }
+}
+
+/// Whether instances of a version are ever started ahead.
+fn may_stand_by(live: &LiveVersion) -> bool {
+    let manifest = &live.spec.manifest;
+    manifest.min_warm > 0 || live.spec.snapshot.is_some() && (manifest.min_parked > 0 || manifest.adaptive)
+}
+
+/// What a version lacks of what shall stand by.
+fn lacks(memory: &Memory, live: &LiveVersion, now: Millis) -> Option<Next> {
+    let Memory {
+        fleet,
+        catalog,
+        retention,
+        ..
+    } = memory;
+    let (spec, manifest) = (&live.spec, &live.spec.manifest);
+    let next = if fleet.warm(live) < manifest.min_warm as usize {
+        Next {
+            why: Ahead::Floor,
+            kind: live.natural_start(),
+            park: false,
+        }
+    } else {
+        let parks = spec.snapshot.is_some();
+        let why = if parks && fleet.pooled(live) < manifest.min_parked as usize {
+            Ahead::Floor
+        } else if !fleet.stands_by(live) && retention.expects(catalog, &spec.function, now) {
+            Ahead::Forecast
+        } else {
+            return None;
+        };
+        Next {
+            why,
+            kind: StartKind::Restored,
+            park: true,
+        }
+    };
+    let full = fleet.count(&spec.function, spec.version) >= manifest.max_instances as usize;
+    (!full).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{fleet, live, ready, spec, worker};
+    use crate::fleet::Stage;
+
+    #[test]
+    fn a_version_lacks_what_its_manifest_says_until_it_is_there() {
+        let mut spec = spec("hello", 1, 10, 1, 2);
+        spec.manifest.min_warm = 1;
+        let hello = live(spec.clone());
+        let mut memory = Memory {
+            fleet: fleet(100),
+            ..Memory::default()
+        };
+        memory.catalog.add(spec);
+        let next = lacks(&memory, &hello, Millis(0)).unwrap();
+        assert_eq!(
+            (next.why, next.kind, next.park),
+            (Ahead::Floor, StartKind::Booted, false)
+        );
+        let kind = StartKind::Booted;
+        memory
+            .fleet
+            .add_ahead(worker(0), &hello, kind, Ahead::Floor, false, Millis(0));
+        assert!(lacks(&memory, &hello, Millis(1)).is_none(), "it is on its way");
+        assert!(may_stand_by(&hello));
+    }
+
+    #[test]
+    fn nothing_is_started_ahead_beyond_max_instances() {
+        let mut spec = spec("hello", 1, 10, 1, 2);
+        spec.manifest.min_warm = 2;
+        let hello = live(spec.clone());
+        let mut memory = Memory {
+            fleet: fleet(100),
+            ..Memory::default()
+        };
+        memory.catalog.add(spec);
+        for name in ["i-a", "i-b"] {
+            ready(&mut memory.fleet, name, &hello, Millis(0));
+            memory.fleet.instances.get_mut(&name.parse().unwrap()).unwrap().stage = Stage::Stopping;
+        }
+        assert!(lacks(&memory, &hello, Millis(1)).is_none(), "they take the room still");
     }
 }

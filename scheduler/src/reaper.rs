@@ -1,5 +1,5 @@
-//! Parks instances and lets them go: looks ten times a second which are idle for too long or belong to a version no longer live, and asks their workers
-//! to stop them if they are idle there too. Also notices leases that ran out and workers gone silent.
+//! Parks instances and lets them go: looks ten times a second which are idle for too long, belong to a version no longer live or are on a worker
+//! that is short of memory, and asks their workers to stop them if they are idle there too. Also notices leases that ran out and workers gone silent.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::evacuation::evacuate;
 use crate::fleet::Millis;
 use crate::fleet::retire::Retiree;
 use crate::placing::pump;
-use crate::pools::{min_parked, refill};
+use crate::pools::refill;
+use crate::retention::Floor;
 use crate::state::{Memory, Scheduler};
 use crate::worker::Halted;
 
@@ -37,12 +38,22 @@ pub(crate) async fn run(scheduler: Scheduler) {
             let silent = memory.fleet.note_silence(now);
             scheduler.metrics.leases_expired(expired);
             evacuate(&scheduler, &mut memory, now);
-            let Memory { fleet, catalog, .. } = &mut *memory;
-            let least = |function: &_, version| min_parked(catalog, function, version);
+            let Memory {
+                fleet,
+                catalog,
+                traffic,
+                retention,
+                ..
+            } = &mut *memory;
+            retention.look(fleet, catalog, traffic, now);
+            let floor = |function: &_, version| retention.floor(catalog, function, version, now);
+            let mut due = fleet.due(now, floor);
+            due.extend(fleet.relieve(now, |function, version| Floor::given(catalog, function, version)));
+            scheduler.metrics.decided(fleet.take_decided());
             if silent {
                 scheduler.recalls.notify_waiters();
             }
-            (fleet.due(now, least), expired > 0 || silent)
+            (due, expired > 0 || silent)
         };
         for retiree in due {
             retire(&scheduler, retiree);

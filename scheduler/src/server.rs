@@ -38,6 +38,8 @@ pub struct Config {
     pub objects: Arc<dyn ObjectStore>,
     /// When to remove there what nobody needs.
     pub collecting: Collecting,
+    /// The width of the bins in which functions' idle times are counted: all times by which instances are kept are multiples of it.
+    pub idle_bin: Duration,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
     pub issuing: Option<Arc<Issuing>>,
 }

@@ -15,6 +15,7 @@ use crate::fleet::parked::Pools;
 use crate::fleet::{Fleet, Millis};
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
+use crate::retention::Retention;
 use crate::server::Config;
 use crate::store::Store;
 use crate::traffic::Traffics;
@@ -34,6 +35,7 @@ pub(crate) struct Memory {
     pub(crate) queue: Queue,
     pub(crate) pools: Pools,
     pub(crate) traffic: Traffics,
+    pub(crate) retention: Retention,
 }
 
 /// The scheduler. Cloned into every handler and task.
@@ -62,6 +64,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: Config, store: Store, catalog: Catalog) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
+        let settings = rekindle_retention::Settings { bin: config.idle_bin };
         let scheduler = Arc::new(Self {
             objects: metrics.measured(&config.objects),
             workers: WorkerClient::new(&config.cluster_token, config.issuing.as_deref())?,
@@ -77,6 +80,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             memory: Mutex::new(Memory {
                 catalog,
+                retention: Retention::new(settings),
                 ..Memory::default()
             }),
             started: Instant::now(),

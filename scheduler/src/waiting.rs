@@ -1,9 +1,16 @@
-//! Who waits for a slot: one bounded queue per function, first come, first served.
+//! Who waits for a slot: one bounded queue per function, first come, first served; and whose turn it is of the functions.
+//!
+//! Warm instances are a function's own, so for those it waits for none but itself. Room for another instance is what functions contend for. It goes to
+//! the one that holds least memory, and among equals to the one that was given room longest ago (max-min fairness, by memory): a burst of a
+//! thousand for one function takes what is free, but the next room goes to whoever has less. What makes room there when nobody lets go is in
+//! [`crate::fleet::turns`].
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
+use rekindle_wire::ApiError;
+use rekindle_wire::FunctionName;
 use rekindle_wire::internal::Placement;
-use rekindle_wire::{ApiError, FunctionName};
 use tokio::sync::oneshot;
 
 use crate::placement::Ask;
@@ -24,13 +31,28 @@ pub(crate) struct Waiter {
 /// All waiting asks.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    functions: HashMap<FunctionName, VecDeque<Waiter>>,
+    functions: HashMap<FunctionName, Waiting>,
+    /// Counts what was given.
+    turn: u64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    asks: VecDeque<Waiter>,
+    /// When it was last given room, in turns.
+    served: u64,
+}
+
+impl Waiting {
+    fn open(&self) -> impl Iterator<Item = &Waiter> {
+        self.asks.iter().filter(|w| !w.answer.is_closed())
+    }
 }
 
 impl Queue {
     /// Queues an ask, or hands it back when the function's queue is full.
     pub(crate) fn push(&mut self, function: &FunctionName, waiter: Waiter) -> Result<(), Waiter> {
-        let queue = self.functions.entry(function.clone()).or_default();
+        let queue = &mut self.functions.entry(function.clone()).or_default().asks;
         queue.retain(|w| !w.answer.is_closed());
         if queue.len() >= PER_FUNCTION {
             return Err(waiter);
@@ -41,38 +63,134 @@ impl Queue {
 
     /// Asks that wait.
     pub(crate) fn len(&self) -> usize {
-        self.functions.keys().map(|name| self.waiting_for(name)).sum()
+        self.functions.values().map(|w| w.open().count()).sum()
     }
 
     /// Asks that wait for a function.
     pub(crate) fn waiting_for(&self, function: &FunctionName) -> usize {
-        let waiting = |queue: &VecDeque<Waiter>| queue.iter().filter(|w| !w.answer.is_closed()).count();
-        self.functions.get(function).map_or(0, waiting)
+        self.functions.get(function).map_or(0, |w| w.open().count())
     }
 
-    /// Functions somebody waits for.
-    pub(crate) fn functions(&mut self) -> Vec<FunctionName> {
-        self.functions.retain(|_, queue| {
-            queue.retain(|w| !w.answer.is_closed());
-            !queue.is_empty()
+    /// Functions somebody waits for, in the order of their turns; `held` tells how much memory each has.
+    pub(crate) fn turns(&mut self, held: impl Fn(&FunctionName) -> u64) -> Turns {
+        self.functions.retain(|_, waiting| {
+            waiting.asks.retain(|w| !w.answer.is_closed());
+            !waiting.asks.is_empty()
         });
-        self.functions.keys().cloned().collect()
+        let mut turns = Turns::default();
+        // Nobody contends with one alone.
+        let alone = self.functions.len() == 1;
+        for (function, waiting) in &self.functions {
+            let held = if alone { 0 } else { held(function) };
+            turns.push(function.clone(), held, waiting.served);
+        }
+        turns
     }
 
     /// Whether anybody waits already: a new ask must not overtake.
     pub(crate) fn is_waited_for(&self, function: &FunctionName) -> bool {
-        self.functions
-            .get(function)
-            .is_some_and(|q| q.iter().any(|w| !w.answer.is_closed()))
+        self.functions.get(function).is_some_and(|w| w.open().next().is_some())
     }
 
     /// Takes the ask that has waited longest.
     pub(crate) fn pop(&mut self, function: &FunctionName) -> Option<Waiter> {
-        self.functions.get_mut(function)?.pop_front()
+        self.functions.get_mut(function)?.asks.pop_front()
     }
 
     /// It could not be served after all and keeps its place.
     pub(crate) fn put_back(&mut self, function: &FunctionName, waiter: Waiter) {
-        self.functions.entry(function.clone()).or_default().push_front(waiter);
+        let waiting = self.functions.entry(function.clone()).or_default();
+        waiting.asks.push_front(waiter);
+    }
+
+    /// The function was given room. Answers its place among equals from now on.
+    pub(crate) fn was_given_room(&mut self, function: &FunctionName) -> u64 {
+        self.turn += 1;
+        if let Some(waiting) = self.functions.get_mut(function) {
+            waiting.served = self.turn;
+        }
+        self.turn
+    }
+}
+
+/// Whose turn it is.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    next: BinaryHeap<Reverse<(u64, u64, FunctionName)>>,
+}
+
+impl Turns {
+    /// A function takes part, which holds so much memory and was last given room then.
+    pub(crate) fn push(&mut self, function: FunctionName, held: u64, served: u64) {
+        self.next.push(Reverse((held, served, function)));
+    }
+
+    /// The function whose turn it is, with what it holds and when it was given room. It takes part no more until it is pushed again.
+    pub(crate) fn pop(&mut self) -> Option<(FunctionName, u64, u64)> {
+        self.next
+            .pop()
+            .map(|Reverse((held, served, function))| (function, held, served))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(n: usize) -> FunctionName {
+        format!("f-{n}").parse().unwrap()
+    }
+
+    /// Gives room for one instance `times` times; functions have so many asks waiting, each for an instance of so much memory. Answers who was
+    /// given what, in order.
+    fn given(waiting: &[(usize, u64)], times: usize) -> Vec<usize> {
+        let (mut asks, mut held): (Vec<_>, Vec<_>) = (waiting.to_vec(), vec![0; waiting.len()]);
+        let (mut served, mut turn, mut order) = (vec![0; waiting.len()], 0, Vec::new());
+        for _ in 0..times {
+            let mut turns = Turns::default();
+            for n in (0..waiting.len()).filter(|n| asks[*n].0 > 0) {
+                turns.push(name(n), held[n], served[n]);
+            }
+            let Some((function, ..)) = turns.pop() else { break };
+            let n = (0..waiting.len()).find(|n| name(*n) == function).unwrap();
+            turn += 1;
+            (asks[n].0, served[n]) = (asks[n].0 - 1, turn);
+            held[n] += asks[n].1;
+            order.push(n);
+        }
+        order
+    }
+
+    #[test]
+    fn a_burst_of_a_thousand_does_not_keep_another_from_its_turn() {
+        let order = given(&[(1_000, 1), (1, 1)], 1_001);
+        assert!(order.iter().take(2).any(|n| *n == 1), "{:?}", &order[..4]);
+        assert_eq!(order.len(), 1_001);
+    }
+
+    proptest! {
+        #[test]
+        fn room_is_shared_by_memory_and_nobody_waits_for_more_turns_than_that_takes(
+            waiting in proptest::collection::vec((1_usize..200, 1_u64..100), 1..12), times in 1_usize..500
+        ) {
+            let order = given(&waiting, times);
+            let mut held = vec![0_u64; waiting.len()];
+            let mut left: Vec<_> = waiting.iter().map(|w| w.0).collect();
+            for n in order {
+                // Nobody who still waits holds less than who is given room.
+                let least = (0..waiting.len()).filter(|m| left[*m] > 0).map(|m| held[m]).min().unwrap();
+                prop_assert_eq!(held[n], least);
+                held[n] += waiting[n].1;
+                left[n] -= 1;
+            }
+            // And so of two that still wait none is ahead by more than one of its instances.
+            for (a, b) in (0..waiting.len()).flat_map(|a| (0..waiting.len()).map(move |b| (a, b))) {
+                if left[a] > 0 && left[b] > 0 {
+                    prop_assert!(held[a] <= held[b] + waiting[a].1);
+                }
+            }
+        }
     }
 }

@@ -36,12 +36,19 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             m.cpu,
             show::duration(m.timeout())
         );
+        let kept = match m.adaptive {
+            true => "as long as its calls call for".to_owned(),
+            false => show::duration(m.idle()),
+        };
         say!(
-            "scaling    {} at once on one of at most {}, each kept {} when idle",
+            "scaling    {} at once on one of at most {}, each kept {kept} when idle",
             show::count(usize::try_from(m.concurrency).unwrap_or(usize::MAX), "invocation"),
-            show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance"),
-            show::duration(m.idle())
+            show::count(usize::try_from(m.max_instances).unwrap_or(usize::MAX), "instance")
         );
+        if m.min_warm > 0 {
+            let least = show::count(usize::try_from(m.min_warm).unwrap_or(usize::MAX), "instance");
+            say!("ready      {least} at least");
+        }
         if m.park_ms > 0 || m.min_parked > 0 {
             say!(
                 "parked     {} at least, idle ones for {} more",

@@ -128,6 +128,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         cluster_token: secrets.cluster_token.clone(),
         objects: Arc::new(store.clone()),
         collecting: role::collecting(&args.collecting),
+        idle_bin: args.retention.idle_bin,
     };
     roles.start("scheduler", |stop| {
         rekindle_scheduler::serve(config, scheduler, stop.wait())

@@ -79,6 +79,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             cluster_token: token,
             objects: Arc::new(store::external(&args.s3, &endpoint).await?),
             collecting: collecting(&args.collecting),
+            idle_bin: args.retention.idle_bin,
             issuing,
         };
         roles.start("scheduler", |stop| {

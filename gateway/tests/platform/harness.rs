@@ -279,6 +279,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
         spool: dir.to_owned(),
         cluster_token: TOKEN.to_owned(),
         objects,
+        idle_bin: Duration::from_secs(60),
         collecting: Collecting {
             keep_versions: 3,
             ..Collecting::default()

@@ -44,8 +44,14 @@ impl Fleet {
                 // It has moved on.
                 Some(instance) if instance.worker != beat.worker => stop.push(info.id.clone()),
                 Some(instance) => {
+                    let was = instance.stage;
                     instance.update(info, now);
-                    if instance.to_park && info.state == InstanceState::Parked {
+                    let ready = was == Stage::Starting && instance.stage == Stage::Ready;
+                    let stands_by = match instance.to_park {
+                        true => info.state == InstanceState::Parked,
+                        false => ready && instance.keeping.ahead.is_some(),
+                    };
+                    if stands_by {
                         self.filled(&info.id);
                     }
                 }

@@ -54,6 +54,8 @@ impl Fleet {
             told: false,
         });
         instance.last_active = now;
+        self.used(id);
+        let instance = self.instances.get(id)?;
         Some(Placement {
             instance: id.clone(),
             worker_address,
@@ -165,6 +167,7 @@ impl Instance {
     /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it: the
     /// scheduler was restarted.
     fn renew(&mut self, gateway: &GatewayId, now: Millis) -> bool {
+        self.keeping.ahead = None;
         if matches!(self.stage, Stage::Stopping | Stage::Preparing | Stage::Moving) {
             return false;
         }

@@ -13,13 +13,16 @@
 
 use std::collections::BTreeSet;
 
+use rekindle_retention::{Guard, Reading, Thresholds};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::{WorkerInfo, WorkerState};
-use rekindle_wire::internal::{Heartbeat, Offer, Presence};
+use rekindle_wire::internal::{Heartbeat, MemoryPressure, Offer, Presence};
 use rekindle_wire::stats::WorkerLevels;
 
 use super::{Fleet, Instance, Millis, REMEMBER_GONE};
 
+/// When a worker is short of memory; see docs/operations.md.
+pub(crate) const SHORTAGE: Thresholds = Thresholds::DEFAULT;
 /// A worker that was silent for this long is given nothing new.
 pub(crate) const SILENCE: Millis = Millis(5_000);
 /// One that was silent for this long is gone, and with it what ran on it.
@@ -42,6 +45,9 @@ pub(crate) struct Worker {
     /// An operator wants it empty.
     pub(crate) drained: bool,
     pub(crate) levels: WorkerLevels,
+    pub(crate) pressure: MemoryPressure,
+    /// What is done about it.
+    pub(crate) guard: Guard,
 }
 
 impl Worker {
@@ -78,9 +84,24 @@ impl Fleet {
             gone: beat.presence == Presence::Left,
             drained: self.drained.contains(&beat.worker),
             levels: beat.levels,
+            pressure: beat.pressure,
+            guard: self.guard_of(beat),
         };
         self.workers.insert(beat.worker.clone(), worker);
         leaves
+    }
+
+    /// Takes in how short of memory the worker is.
+    fn guard_of(&self, beat: &Heartbeat) -> Guard {
+        let mut guard = self.workers.get(&beat.worker).map(|w| w.guard).unwrap_or_default();
+        let MemoryPressure { some, full, available } = beat.pressure;
+        let was = guard.is_short();
+        guard.read(Reading { some, full, available }, &SHORTAGE);
+        if guard.is_short() != was {
+            let (worker, is_short) = (&beat.worker, !was);
+            tracing::info!(%worker, is_short, ?some, ?full, ?available, "a worker's memory");
+        }
+        guard
     }
 
     /// Whether an instance shall finish what it serves and go: its version is not the live one, or its worker is draining.

@@ -18,6 +18,7 @@
 //! so it finishes what it serves and takes nothing new.
 
 pub(crate) mod heartbeat;
+pub(crate) mod keeping;
 pub(crate) mod leases;
 pub(crate) mod membership;
 pub(crate) mod moves;
@@ -25,11 +26,13 @@ pub(crate) mod parked;
 pub(crate) mod retire;
 #[cfg(test)]
 mod tests;
+pub(crate) mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_retention::Clock;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::VersionSpec;
@@ -43,6 +46,7 @@ const UNSEEN: Millis = Millis(10_000);
 /// What is set aside at least for an instance that stands still: what the kernel keeps of it is charged to nobody.
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
+use keeping::{Ahead, Decided, Keeping};
 pub(crate) use membership::Worker;
 
 /// Milliseconds on the scheduler's monotonic clock.
@@ -148,6 +152,8 @@ pub(crate) struct Instance {
     /// Not tried again before this, after the worker said it was busy.
     pub(crate) retire_after: Millis,
     pub(crate) memory_now: u64,
+    /// What the policy notes of it.
+    pub(crate) keeping: Keeping,
 }
 
 impl Instance {
@@ -226,6 +232,12 @@ pub(crate) struct Fleet {
     gone: HashMap<InstanceId, Millis>,
     /// Starts for pools that brought something, by version.
     filled: HashMap<(FunctionName, VersionNumber), u64>,
+    /// Greedy-dual's time.
+    clock: Clock,
+    /// Whose room is whose next.
+    claims: turns::Claims,
+    /// What was decided and not counted yet.
+    decided: Vec<Decided>,
 }
 
 impl Fleet {
@@ -258,7 +270,9 @@ impl Fleet {
 
     /// Whether its worker has the room for a parked instance to go on.
     pub(crate) fn may_go_on(&self, instance: &Instance) -> bool {
-        let capacity = self.workers.get(&instance.worker).map_or(0, |w| w.capacity);
+        let worker = self.workers.get(&instance.worker);
+        let worker = worker.filter(|w| !self.is_kept_from(&instance.function, w));
+        let capacity = worker.map_or(0, |w| w.capacity);
         self.reserved(&instance.worker) - instance.set_aside() + instance.memory <= capacity
     }
 
@@ -306,6 +320,11 @@ impl Fleet {
                 last_active: now,
                 retire_after: Millis(0),
                 memory_now: 0,
+                keeping: Keeping::new(
+                    spec.snapshot.is_some(),
+                    self.clock,
+                    (stage == Stage::Preparing).then_some(Ahead::Deploy),
+                ),
             },
         );
     }
@@ -313,7 +332,11 @@ impl Fleet {
     /// Forgets an instance, and for a minute remembers that it did.
     pub(crate) fn forget(&mut self, id: &InstanceId, now: Millis) -> Option<Instance> {
         self.gone.insert(id.clone(), now);
-        self.instances.remove(id)
+        let gone = self.instances.remove(id)?;
+        if gone.keeping.ahead == Some(Ahead::Forecast) {
+            self.decided.push(Decided::PrewarmUnused);
+        }
+        Some(gone)
     }
 
     /// The address of the worker an instance is on.

@@ -1,9 +1,11 @@
-//! The pools of parked instances: how many of a version there are, and when the next is to be started.
+//! Instances that stand by: how many of a version there are, and when the next is to be started ahead.
 
 use std::collections::HashMap;
 
-use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
+use rekindle_wire::api::StartKind;
+use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 
+use super::keeping::Ahead;
 use super::{Fleet, LiveVersion, Millis, Stage};
 
 /// Between two starts for one pool, at least; twice as long after each that brought nothing, up to the second.
@@ -11,13 +13,56 @@ const PAUSE: Millis = Millis(100);
 const PAUSE_MAX: Millis = Millis(60_000);
 
 impl Fleet {
+    /// Adds an instance that a worker is about to be asked for, though nobody waits for it.
+    pub(crate) fn add_ahead(
+        &mut self,
+        worker: WorkerId,
+        live: &LiveVersion,
+        kind: StartKind,
+        why: Ahead,
+        park: bool,
+        now: Millis,
+    ) -> InstanceId {
+        let id = InstanceId::generate();
+        self.add(id.clone(), worker, &live.spec, kind, Stage::Starting, now);
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.to_park = park;
+            instance.keeping.ahead = Some(why);
+        }
+        id
+    }
+
+    /// Instances of a version that are ready, in use or not, or soon will be.
+    pub(crate) fn warm(&self, live: &LiveVersion) -> usize {
+        self.staying(live)
+            .filter(|i| {
+                matches!(
+                    i.stage,
+                    Stage::Ready | Stage::Starting | Stage::Capturing | Stage::Moving
+                ) && !i.to_park
+            })
+            .count()
+    }
+
+    /// Whether an instance of a version is there to take a call, or soon will be.
+    pub(crate) fn stands_by(&self, live: &LiveVersion) -> bool {
+        self.staying(live).any(|i| i.stage != Stage::Stopping)
+    }
+
     /// Instances of a version that are parked, or were started to be.
     pub(crate) fn pooled(&self, live: &LiveVersion) -> usize {
-        let spec = &live.spec;
-        let of_version =
-            |i: &&super::Instance| i.function == spec.function && i.version == spec.version && !self.is_leaving(i);
-        let pooled = self.instances.values().filter(of_version);
-        pooled.filter(|i| i.stage == Stage::Parked || i.to_park).count()
+        self.staying(live)
+            .filter(|i| i.stage == Stage::Parked || i.to_park)
+            .count()
+    }
+
+    fn staying(&self, live: &LiveVersion) -> impl Iterator<Item = &super::Instance> {
+        let spec = live.spec.clone();
+        let of_version = move |i: &&super::Instance| i.function == spec.function && i.version == spec.version;
+        self.instances
+            .values()
+            .filter(of_version)
+            .filter(|i| !self.is_leaving(i))
     }
 
     /// An instance that was started to be parked has come to be of use.

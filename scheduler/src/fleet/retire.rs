@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
+use super::keeping::Decided;
 use super::{Fleet, Instance, Millis, Stage};
+use crate::retention::Floor;
 
 /// How long to leave an instance alone whose worker said it was busy.
 const BUSY_PAUSE: Millis = Millis(500);
@@ -24,12 +26,8 @@ pub(crate) struct Retiree {
 
 impl Fleet {
     /// Instances whose time has come; they count as stopping from now on, until [`Self::kept`], [`Self::parked`] or [`Self::forget`] is
-    /// called. `min_parked` says how many of a version stay parked whatever happens.
-    pub(crate) fn due(
-        &mut self,
-        now: Millis,
-        min_parked: impl Fn(&FunctionName, VersionNumber) -> usize,
-    ) -> Vec<Retiree> {
+    /// called. `floor` says how many of a version stay whatever happens.
+    pub(crate) fn due(&mut self, now: Millis, floor: impl Fn(&FunctionName, VersionNumber) -> Floor) -> Vec<Retiree> {
         let mut unused: Vec<_> = self
             .instances
             .iter()
@@ -37,40 +35,53 @@ impl Fleet {
             .collect();
         // Who is unused for longest goes first, and what was made last stays.
         unused.sort_by_key(|(id, i)| (i.last_active, *id));
-        let mut parked: HashMap<(&FunctionName, VersionNumber), usize> = HashMap::new();
-        for instance in self
-            .instances
-            .values()
-            .filter(|i| i.stage == Stage::Parked && !self.is_leaving(i))
-        {
-            *parked.entry((&instance.function, instance.version)).or_default() += 1;
-        }
+        let mut stay = self.staying_by_version();
         let mut due = Vec::new();
         for (id, instance) in unused {
-            let parked = parked.entry((&instance.function, instance.version)).or_default();
-            let least = min_parked(&instance.function, instance.version);
+            let stay = stay.entry((&instance.function, instance.version)).or_default();
+            let least = floor(&instance.function, instance.version);
             let leaving = self.is_leaving(instance);
-            match instance.fate(now, leaving, *parked, least) {
+            let ready = usize::from(instance.stage == Stage::Ready && !instance.to_park && !leaving);
+            match instance.fate(now, leaving, *stay, least) {
                 Fate::Stay => {}
                 Fate::Park => {
-                    *parked += 1;
+                    stay.parked += 1;
+                    stay.warm -= ready;
                     due.push((id.clone(), true));
                 }
                 Fate::Go => {
-                    *parked -= usize::from(instance.stage == Stage::Parked && !leaving);
+                    stay.parked -= usize::from(instance.stage == Stage::Parked && !leaving);
+                    stay.warm -= ready;
                     due.push((id.clone(), false));
                 }
             }
         }
+        let decided = |(_, park): &(_, bool)| if *park { Decided::Parked } else { Decided::LetGo };
+        self.decided.extend(due.iter().map(decided));
         due.into_iter()
             .filter_map(|(id, park)| self.retire(&id, park))
             .collect()
+    }
+
+    /// How many instances of each version are ready and parked, those that leave not counted.
+    pub(super) fn staying_by_version(&self) -> HashMap<(&FunctionName, VersionNumber), Floor> {
+        let mut stay: HashMap<_, Floor> = HashMap::new();
+        for instance in self.instances.values().filter(|i| !self.is_leaving(i)) {
+            let stay = stay.entry((&instance.function, instance.version)).or_default();
+            match instance.stage {
+                Stage::Parked => stay.parked += 1,
+                Stage::Ready if !instance.to_park => stay.warm += 1,
+                _ => {}
+            }
+        }
+        stay
     }
 
     /// Makes room: an unused instance is to be stopped at once, a leased one is recalled, and its room comes later.
     pub(crate) fn free_up(&mut self, id: &InstanceId) -> Option<Retiree> {
         let instance = self.instances.get(id)?;
         if instance.is_free() {
+            self.decided.push(Decided::EvictedForRoom);
             self.retire(id, false)
         } else {
             self.recall(id);
@@ -78,7 +89,7 @@ impl Fleet {
         }
     }
 
-    fn retire(&mut self, id: &InstanceId, park: bool) -> Option<Retiree> {
+    pub(super) fn retire(&mut self, id: &InstanceId, park: bool) -> Option<Retiree> {
         let address = self.address_of(id)?;
         self.instances.get_mut(id)?.stage = Stage::Stopping;
         Some(Retiree {
@@ -154,14 +165,15 @@ enum Fate {
 }
 
 impl Instance {
-    fn fate(&self, now: Millis, leaving: bool, parked: usize, least: usize) -> Fate {
+    /// `stay` are how many of its version there are, itself among them.
+    fn fate(&self, now: Millis, leaving: bool, stay: Floor, least: Floor) -> Fate {
         let idle = now.since(self.last_active);
-        let may_park = !self.cannot_park && (self.park_limit > Millis(0) || parked < least);
+        let may_park = !self.cannot_park && (self.park_limit > Millis(0) || stay.parked < least.parked);
         match self.stage {
             _ if leaving => Fate::Go,
-            Stage::Parked if parked > least && idle >= self.idle_limit.plus(self.park_limit) => Fate::Go,
+            Stage::Parked if stay.parked > least.parked && idle >= self.idle_limit.plus(self.park_limit) => Fate::Go,
             Stage::Ready if self.to_park && may_park && idle >= PARK_AGAIN => Fate::Park,
-            Stage::Ready if idle >= self.idle_limit => match may_park {
+            Stage::Ready if (self.to_park || stay.warm > least.warm) && idle >= self.idle_limit => match may_park {
                 true => Fate::Park,
                 false => Fate::Go,
             },

@@ -6,7 +6,7 @@ use rekindle_wire::internal::{LeaseReport, Presence, ReturnedLease};
 use super::heartbeat::Known;
 use super::membership::{GONE, SILENCE};
 use super::*;
-use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+use crate::fixture::{beat, fleet, info, live, parked, ready, spec, worker};
 
 fn gateway(text: &str) -> GatewayId {
     text.parse().unwrap()
@@ -146,17 +146,17 @@ fn an_idle_instance_is_due_after_its_idle_time_and_not_while_leased() {
     let hello = hello();
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
-    assert!(fleet.due(Millis(3_999), |_, _| 0).is_empty());
+    assert!(fleet.due(Millis(3_999), |_, _| parked(0)).is_empty());
     fleet.grant(&id, &gateway("g-1"), &hello, Millis(3_999));
-    assert!(fleet.due(Millis(4_000), |_, _| 0).is_empty());
+    assert!(fleet.due(Millis(4_000), |_, _| parked(0)).is_empty());
     fleet.report(&report("g-1", &[], &[&id]), Millis(5_000));
-    assert!(fleet.due(Millis(8_999), |_, _| 0).is_empty());
-    assert_eq!(fleet.due(Millis(9_000), |_, _| 0).len(), 1);
+    assert!(fleet.due(Millis(8_999), |_, _| parked(0)).is_empty());
+    assert_eq!(fleet.due(Millis(9_000), |_, _| parked(0)).len(), 1);
     // It is being stopped: not once more.
-    assert!(fleet.due(Millis(9_001), |_, _| 0).is_empty());
+    assert!(fleet.due(Millis(9_001), |_, _| parked(0)).is_empty());
     fleet.kept(&id, true, Millis(9_100));
-    assert!(fleet.due(Millis(9_200), |_, _| 0).is_empty());
-    assert_eq!(fleet.due(Millis(13_100), |_, _| 0).len(), 1);
+    assert!(fleet.due(Millis(9_200), |_, _| parked(0)).is_empty());
+    assert_eq!(fleet.due(Millis(13_100), |_, _| parked(0)).len(), 1);
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn a_new_version_recalls_the_leases_of_the_old_one_once() {
     assert!(fleet.untold_recalls(&gateway("g-2")).is_empty());
     assert_eq!(fleet.untold_recalls(&gateway("g-1")), std::slice::from_ref(&id));
     assert!(fleet.untold_recalls(&gateway("g-1")).is_empty());
-    assert!(fleet.due(Millis(2), |_, _| 0).is_empty());
+    assert!(fleet.due(Millis(2), |_, _| parked(0)).is_empty());
     fleet.report(&report("g-1", &[], &[&id]), Millis(3));
-    assert_eq!(fleet.due(Millis(4), |_, _| 0).len(), 1);
+    assert_eq!(fleet.due(Millis(4), |_, _| parked(0)).len(), 1);
 }
 
 #[test]
@@ -229,15 +229,15 @@ fn an_idle_instance_is_parked_for_its_time_and_then_goes() {
     let hello = live(spec);
     let mut fleet = fleet(100 << 20);
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
-    let due = fleet.due(Millis(4_000), |_, _| 0);
+    let due = fleet.due(Millis(4_000), |_, _| parked(0));
     assert_eq!(due.iter().map(|r| r.park).collect::<Vec<_>>(), [true]);
     assert_eq!(fleet.reserved(&worker(0)), 64 << 20, "it does not stand still yet");
     fleet.parked(&id);
     stands_still(&mut fleet, &id, &hello, 6 << 20, Millis(4_100));
     assert_eq!(fleet.reserved(&worker(0)), 6 << 20);
-    assert!(fleet.due(Millis(13_999), |_, _| 0).is_empty());
+    assert!(fleet.due(Millis(13_999), |_, _| parked(0)).is_empty());
     // Its last heartbeat said that it was in use until then.
-    let due = fleet.due(Millis(18_100), |_, _| 0);
+    let due = fleet.due(Millis(18_100), |_, _| parked(0));
     assert_eq!(due.iter().map(|r| r.park).collect::<Vec<_>>(), [false]);
 }
 
@@ -249,7 +249,7 @@ fn as_many_stay_parked_as_shall_and_those_used_last() {
         .map(|n| ready(&mut fleet, &format!("i-{n}"), &hello, Millis(n)))
         .collect();
     let park: Vec<_> = fleet
-        .due(Millis(4_010), |_, _| 2)
+        .due(Millis(4_010), |_, _| parked(2))
         .into_iter()
         .map(|r| (r.instance, r.park))
         .collect();
@@ -258,9 +258,12 @@ fn as_many_stay_parked_as_shall_and_those_used_last() {
         [(ids[0].clone(), true), (ids[1].clone(), true), (ids[2].clone(), false)]
     );
     ids[..2].iter().for_each(|id| fleet.parked(id));
-    assert!(fleet.due(Millis(99_000), |_, _| 2).is_empty());
+    assert!(fleet.due(Millis(99_000), |_, _| parked(2)).is_empty());
     assert_eq!(
-        fleet.due(Millis(99_000), |_, _| 1).first().map(|r| r.instance.clone()),
+        fleet
+            .due(Millis(99_000), |_, _| parked(1))
+            .first()
+            .map(|r| r.instance.clone()),
         Some(ids[0].clone())
     );
 }
@@ -352,11 +355,15 @@ fn a_drained_worker_finishes_and_its_idle_instances_go() {
     assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&held));
     let (give_back, _) = fleet.report(&report("g-a", &[&held], &[]), Millis(2));
     assert_eq!(give_back, std::slice::from_ref(&held));
-    let due: Vec<_> = fleet.due(Millis(2), |_, _| 1).into_iter().map(|r| r.instance).collect();
+    let due: Vec<_> = fleet
+        .due(Millis(2), |_, _| parked(1))
+        .into_iter()
+        .map(|r| r.instance)
+        .collect();
     assert_eq!(due, std::slice::from_ref(&idle));
     fleet.forget(&idle, Millis(3));
     fleet.report(&report("g-a", &[], &[&held]), Millis(3));
-    assert_eq!(fleet.due(Millis(3), |_, _| 1).len(), 1);
+    assert_eq!(fleet.due(Millis(3), |_, _| parked(1)).len(), 1);
     assert_eq!(states(&fleet, Millis(3)), [WorkerState::Draining, WorkerState::Ready]);
     fleet.forget(&held, Millis(4));
     assert_eq!(states(&fleet, Millis(4)), [WorkerState::Drained, WorkerState::Ready]);

@@ -7,7 +7,7 @@ use rekindle_wire::api::InstanceState;
 use rekindle_wire::internal::{LeaseReport, ReturnedLease};
 
 use super::*;
-use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+use crate::fixture::{beat, fleet, info, live, parked, ready, spec, worker};
 use crate::fleet::heartbeat::Known;
 
 fn gateway(n: usize) -> GatewayId {
@@ -67,7 +67,10 @@ fn an_instance_of_an_older_version_is_not_used() {
         Decision::Start { .. }
     ));
     assert_eq!(
-        fleet.due(Millis(2), |_, _| 0).first().map(|r| r.instance.clone()),
+        fleet
+            .due(Millis(2), |_, _| parked(0))
+            .first()
+            .map(|r| r.instance.clone()),
         Some(id)
     );
 }
@@ -366,7 +369,7 @@ impl World {
                 self.beat(0);
                 self.beat(1);
                 self.fleet.expire_leases(self.now);
-                for retiree in self.fleet.due(self.now, |_, _| 1) {
+                for retiree in self.fleet.due(self.now, |_, _| parked(1)) {
                     match retiree.park {
                         true => self.park(&retiree.instance),
                         false => self.stop(&retiree.instance),

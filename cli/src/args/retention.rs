@@ -1,0 +1,23 @@
+//! How long instances that nobody uses are kept, where their function does not say: `fn up` and `fn scheduler` have these options.
+
+use std::time::Duration;
+
+use clap::Args;
+use rekindle_wire::manifest::parse_duration;
+
+/// The retention policy.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct RetentionArgs {
+    /// In bins of which width functions' idle times are counted: 240 of them are told apart, and how long unused instances are kept are
+    /// multiples of it.
+    #[arg(long, value_name = "DURATION", env = "FN_IDLE_BIN", default_value = "60s", value_parser = bin)]
+    pub(crate) idle_bin: Duration,
+}
+
+fn bin(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(bin) if bin >= Duration::from_millis(10) && bin <= Duration::from_secs(86_400) => Ok(bin),
+        Ok(_) => Err("use 10ms to 24h".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}

@@ -1,0 +1,250 @@
+//! What each instance is worth while nobody uses it, by which those go first that are worth least: greedy-dual over the whole fleet, of milliseconds
+//! saved for each byte set aside. Also what was decided, for whoever counts it.
+
+use rekindle_retention::{Clock, Figures, Rung, Worth};
+use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
+
+use super::membership::{SHORTAGE, Worker};
+use super::retire::Retiree;
+use super::{Fleet, Instance, Millis, PARKED_LEAST, Stage};
+use crate::retention::Floor;
+
+/// Why an instance was started before anybody asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// Its version's first: a deploy booted it.
+    Deploy,
+    /// `min_warm` or `min_parked`.
+    Floor,
+    /// A call is expected.
+    Forecast,
+}
+
+/// What was decided about an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decided {
+    /// Unused for its time: it is parked.
+    Parked,
+    /// Unused for its time: it goes.
+    LetGo,
+    /// In the way of another: it is parked.
+    ParkedForRoom,
+    /// In the way of another: it goes.
+    EvictedForRoom,
+    /// Its worker is short of memory: it goes.
+    EvictedForPressure,
+    /// Its function holds much and another nothing: it takes nothing new, and goes when it has finished.
+    Yielded,
+    /// Started as a call is expected.
+    Prewarmed,
+    /// That call came.
+    PrewarmUsed,
+    /// It went before the call came.
+    PrewarmUnused,
+}
+
+impl Decided {
+    /// The decision in a word.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Parked => "parked",
+            Self::LetGo => "let_go",
+            Self::ParkedForRoom => "parked_for_room",
+            Self::EvictedForRoom => "evicted_for_room",
+            Self::EvictedForPressure => "evicted_for_pressure",
+            Self::Yielded => "yielded",
+            Self::Prewarmed => "prewarmed",
+            Self::PrewarmUsed => "prewarm_used",
+            Self::PrewarmUnused => "prewarm_unused",
+        }
+    }
+}
+
+/// What the policy notes of one instance.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    /// It was started before anybody asked for it, and has not been used since.
+    pub(crate) ahead: Option<Ahead>,
+    /// The use that was seen last.
+    seen: Millis,
+    /// Greedy-dual's time at that use.
+    clock: Clock,
+    figures: Figures,
+    /// A start of its version restores, rather than boots.
+    restores: bool,
+}
+
+impl Keeping {
+    pub(crate) fn new(restores: bool, clock: Clock, ahead: Option<Ahead>) -> Self {
+        Self {
+            ahead,
+            seen: Millis(0),
+            clock,
+            figures: Figures::default(),
+            restores,
+        }
+    }
+}
+
+impl Instance {
+    fn rung(&self) -> Rung {
+        match self.stage {
+            Stage::Parked => Rung::Parked,
+            _ => Rung::Ready,
+        }
+    }
+
+    /// Whether its next step down is to stand still rather than to go.
+    pub(crate) fn may_be_parked(&self) -> bool {
+        self.stage == Stage::Ready && !self.cannot_park && self.park_limit > Millis(0)
+    }
+
+    /// What it would be charged while it stands still.
+    fn parked_bytes(&self) -> u64 {
+        self.memory_now.max(PARKED_LEAST).min(self.memory)
+    }
+
+    /// What is lost for each byte that becomes free when it takes its next step down.
+    pub(crate) fn worth(&self) -> Worth {
+        let keeping = &self.keeping;
+        let can_park = self.may_be_parked();
+        let cost = keeping.figures.saved(self.rung(), can_park, keeping.restores);
+        let bytes = if can_park {
+            self.memory - self.parked_bytes()
+        } else {
+            self.set_aside()
+        };
+        keeping.clock.worth(cost, bytes)
+    }
+
+    /// The same if it goes altogether, for each byte that it really takes.
+    fn worth_in_memory(&self) -> Worth {
+        let cost = self.keeping.figures.lost(self.rung(), self.keeping.restores);
+        self.keeping.clock.worth(cost, self.memory_now.max(PARKED_LEAST))
+    }
+}
+
+impl Fleet {
+    /// Notes a use of an instance since the last look, and what starts of its function take.
+    pub(crate) fn note_worth(&mut self, id: &InstanceId, figures: Figures) {
+        let clock = self.clock;
+        if let Some(instance) = self.instances.get_mut(id) {
+            let keeping = &mut instance.keeping;
+            keeping.figures = figures;
+            if instance.last_active > keeping.seen {
+                keeping.seen = instance.last_active;
+                keeping.clock = clock;
+            }
+        }
+    }
+
+    /// The unused instance that is worth least; leased ones, which must be recalled first, come last.
+    pub(crate) fn least_worth(&self, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
+        let unused = self.instances.iter().filter(|(_, i)| i.is_unused() && which(i));
+        let least = unused.min_by(|(a_id, a), (b_id, b)| {
+            let leased = a.lease.is_some().cmp(&b.lease.is_some());
+            let worth = || a.worth().total_cmp(&b.worth());
+            let used = || (a.last_active, a_id).cmp(&(b.last_active, b_id));
+            leased.then_with(worth).then_with(used)
+        });
+        least.map(|(id, _)| id.clone())
+    }
+
+    /// Makes room for another: an unused instance takes its next step down, and greedy-dual's time goes on; a leased one is recalled.
+    pub(crate) fn step_down(&mut self, id: &InstanceId) -> Option<Retiree> {
+        let instance = self.instances.get(id)?;
+        let (free, park, worth) = (instance.is_free(), instance.may_be_parked(), instance.worth());
+        if !free {
+            self.recall(id);
+            return None;
+        }
+        self.clock.gone(worth);
+        self.decided.push(match park {
+            true => Decided::ParkedForRoom,
+            false => Decided::EvictedForRoom,
+        });
+        self.retire(id, park)
+    }
+
+    /// Of each worker that is short of memory, the next unused instances that go for it: those that are worth least, some at a time. As many of a
+    /// version stay as `floor` says.
+    pub(crate) fn relieve(
+        &mut self,
+        now: Millis,
+        floor: impl Fn(&FunctionName, VersionNumber) -> Floor,
+    ) -> Vec<Retiree> {
+        let short = |w: &Worker| w.alive && w.guard.is_short();
+        let short: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| short(w))
+            .map(|(id, _)| id.clone())
+            .collect();
+        let mut going = Vec::new();
+        for worker in short {
+            let unneeded = self.unneeded(&worker, now, &floor);
+            let Some(worker) = self.workers.get_mut(&worker) else {
+                continue;
+            };
+            let step = worker.guard.step(unneeded.len(), now.into(), &SHORTAGE);
+            for (worth, id) in unneeded.into_iter().take(step) {
+                self.clock.gone(worth);
+                self.decided.push(Decided::EvictedForPressure);
+                going.extend(self.retire(&id, false));
+            }
+        }
+        going
+    }
+
+    /// The unused instances of a worker that `floor` does not want to stay, by what they are worth.
+    fn unneeded(
+        &self,
+        worker: &WorkerId,
+        now: Millis,
+        floor: impl Fn(&FunctionName, VersionNumber) -> Floor,
+    ) -> Vec<(Worth, InstanceId)> {
+        let here = |i: &Instance| i.worker == *worker && i.is_free() && i.retire_after <= now;
+        let mut unused: Vec<_> = self.instances.iter().filter(|(_, i)| here(i)).collect();
+        let order = |id: &InstanceId, i: &Instance| (i.last_active, id.clone());
+        unused.sort_by(|(a_id, a), (b_id, b)| {
+            let used = || order(a_id, a).cmp(&order(b_id, b));
+            a.worth_in_memory().total_cmp(&b.worth_in_memory()).then_with(used)
+        });
+        let mut stay = self.staying_by_version();
+        let mut going = Vec::new();
+        for (id, instance) in unused {
+            let least = floor(&instance.function, instance.version);
+            let stay = stay.entry((&instance.function, instance.version)).or_default();
+            let (there, least) = match instance.rung() {
+                Rung::Ready => (&mut stay.warm, least.warm),
+                Rung::Parked => (&mut stay.parked, least.parked),
+            };
+            let goes = *there > least || self.is_leaving(instance);
+            if goes {
+                *there = there.saturating_sub(1);
+                going.push((instance.worth_in_memory(), id.clone()));
+            }
+        }
+        going
+    }
+
+    /// It is used: what was expected has come.
+    pub(crate) fn used(&mut self, id: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(id) else {
+            return;
+        };
+        if instance.keeping.ahead.take() == Some(Ahead::Forecast) {
+            self.decided.push(Decided::PrewarmUsed);
+        }
+    }
+
+    /// Notes a decision.
+    pub(crate) fn decided(&mut self, what: Decided) {
+        self.decided.push(what);
+    }
+
+    /// What was decided since it was asked last.
+    pub(crate) fn take_decided(&mut self) -> Vec<Decided> {
+        std::mem::take(&mut self.decided)
+    }
+}

@@ -1,0 +1,186 @@
+//! Room for a function that waits for it while others hold it all: a worker is kept for it, and what is in use there makes way.
+//!
+//! An instance that serves requests is never stopped for another function; but it takes no more, finishes what it serves, and goes. Which: of the
+//! functions that would still hold at least as much as the one that waits would then, the instance that has been leased for longest. A function
+//! that holds nothing may also take the last instance of another once that has had it for a second: with less room than functions they take turns.
+
+use std::collections::HashMap;
+
+use rekindle_wire::{FunctionName, InstanceId, WorkerId};
+
+use super::keeping::Decided;
+use super::{Fleet, Instance, LiveVersion, Millis, Worker};
+
+/// How long a function may use its last instance before another that has none may take its room.
+const TURN: Millis = Millis(1_000);
+
+/// A worker whose room is one function's next.
+#[derive(Debug, Clone)]
+struct KeptFor {
+    function: FunctionName,
+    worker: WorkerId,
+    address: String,
+}
+
+/// Whose room is whose next: one function at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    kept: Option<KeptFor>,
+}
+
+impl Fleet {
+    /// Memory that a function's instances hold, bytes.
+    pub(crate) fn held_by(&self, function: &FunctionName) -> u64 {
+        let of_it = self.instances.values().filter(|i| i.function == *function);
+        of_it.map(Instance::set_aside).sum()
+    }
+
+    /// Whether room on a worker is another function's next.
+    pub(crate) fn is_kept_from(&self, function: &FunctionName, worker: &Worker) -> bool {
+        let kept = self.claims.kept.as_ref();
+        kept.is_some_and(|kept| kept.function != *function && kept.address == worker.address)
+    }
+
+    /// The function has what it waited for, or waits no more.
+    pub(crate) fn end_claim(&mut self, function: &FunctionName) {
+        self.claims.kept.take_if(|kept| kept.function == *function);
+    }
+
+    /// Whose claim there is.
+    pub(crate) fn claimant(&self) -> Option<&FunctionName> {
+        self.claims.kept.as_ref().map(|kept| &kept.function)
+    }
+
+    /// A function waits for memory, and nothing that nobody uses can make way: a worker is kept for it from now on, unless one is kept for
+    /// another, and instances in use there take nothing new as far as its share asks for. Whether any was told so.
+    pub(crate) fn claim(&mut self, live: &LiveVersion, now: Millis) -> bool {
+        let function = &live.spec.function;
+        if self.claims.kept.is_none() {
+            self.claims.kept = self.nearest(live);
+        }
+        let Some(kept) = self.claims.kept.as_ref().filter(|k| k.function == *function) else {
+            return false;
+        };
+        let worker = kept.worker.clone();
+        let capacity = self.workers.get(&worker).map_or(0, |w| w.capacity);
+        let here = |i: &&Instance| i.worker == worker || i.moves_to(&worker);
+        // What is unused can go at once, and what leaves will go.
+        let stays = |i: &&Instance| !i.is_unused() && !i.draining;
+        let in_use: u64 = self
+            .instances
+            .values()
+            .filter(here)
+            .filter(stays)
+            .map(|i| i.memory)
+            .sum();
+        if in_use.saturating_add(live.memory()) <= capacity {
+            return false;
+        }
+        let Some(id) = self.may_yield(live, &worker, now) else {
+            return false;
+        };
+        if let Some(instance) = self.instances.get_mut(&id) {
+            instance.draining = true;
+        }
+        self.decided(Decided::Yielded);
+        self.recall(&id);
+        true
+    }
+
+    /// The worker on which it takes least until there is room.
+    fn nearest(&self, live: &LiveVersion) -> Option<KeptFor> {
+        let mut in_use: HashMap<&WorkerId, u64> = HashMap::new();
+        for instance in self.instances.values().filter(|i| !i.is_unused()) {
+            *in_use.entry(&instance.worker).or_default() += instance.memory;
+        }
+        let fits = self
+            .workers
+            .iter()
+            .filter(|(_, w)| w.takes_new() && w.capacity >= live.memory());
+        let spare = |id: &WorkerId, w: &Worker| w.capacity.saturating_sub(in_use.get(id).copied().unwrap_or(0));
+        let (id, worker) = fits.max_by_key(|(id, w)| spare(id, w))?;
+        Some(KeptFor {
+            function: live.spec.function.clone(),
+            worker: id.clone(),
+            address: worker.address.clone(),
+        })
+    }
+
+    fn may_yield(&self, live: &LiveVersion, worker: &WorkerId, now: Millis) -> Option<InstanceId> {
+        let mut held: HashMap<&FunctionName, u64> = HashMap::new();
+        for instance in self.instances.values().filter(|i| !i.draining) {
+            *held.entry(&instance.function).or_default() += instance.set_aside();
+        }
+        let of = |function: &FunctionName| held.get(function).copied().unwrap_or(0);
+        let own = of(&live.spec.function);
+        let may = |i: &Instance| {
+            let granted = i.lease.as_ref().map(|l| l.granted_at);
+            let keeps_its_share = of(&i.function).saturating_sub(i.memory) >= own + live.memory();
+            let has_had_its_turn = own == 0 && granted.is_some_and(|at| now.since(at) >= TURN);
+            i.worker == *worker
+                && i.function != live.spec.function
+                && !i.draining
+                && i.moving.is_none()
+                && granted.is_some()
+                && (keeps_its_share || has_had_its_turn)
+        };
+        let candidates = self.instances.iter().filter(|(_, i)| may(i));
+        let granted = |i: &Instance| i.lease.as_ref().map(|l| l.granted_at);
+        let longest = candidates.min_by_key(|(id, i)| (u64::MAX - of(&i.function), granted(i), *id));
+        longest.map(|(id, _)| id.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::ids::GatewayId;
+
+    use super::*;
+    use crate::fixture::{fleet, live, ready, spec};
+
+    /// A full worker: so many instances of each function, all leased and busy since `since`.
+    fn full(functions: &[(&str, usize)], since: Millis) -> Fleet {
+        let all: usize = functions.iter().map(|f| f.1).sum();
+        let mut fleet = fleet(10 * all as u64);
+        let gateway: GatewayId = "g-1".parse().unwrap();
+        for (name, count) in functions {
+            let live = live(spec(name, 1, 10, 1, 50));
+            for n in 0..*count {
+                let id = ready(&mut fleet, &format!("i-{name}-{n}"), &live, since);
+                fleet.grant(&id, &gateway, &live, since);
+                fleet.instances.get_mut(&id).unwrap().in_flight = 1;
+            }
+        }
+        fleet
+    }
+
+    fn yielded(fleet: &Fleet) -> Vec<&str> {
+        let draining = fleet.instances.values().filter(|i| i.draining);
+        draining.map(|i| i.function.as_str()).collect()
+    }
+
+    #[test]
+    fn who_holds_most_yields_one_instance_at_a_time_until_the_share_is_fair() {
+        let mut fleet = full(&[("burst", 4), ("small", 2)], Millis(0));
+        let other = live(spec("other", 1, 10, 1, 50));
+        assert!(fleet.claim(&other, Millis(10)));
+        assert_eq!(yielded(&fleet), ["burst"]);
+        assert!(!fleet.claim(&other, Millis(11)), "its room is on its way");
+        let worker = fleet.workers.values().next().unwrap();
+        let (burst, own) = ("burst".parse().unwrap(), &other.spec.function);
+        assert!(fleet.is_kept_from(&burst, worker) && !fleet.is_kept_from(own, worker));
+        let own = own.clone();
+        fleet.end_claim(&own);
+        assert!(!fleet.is_kept_from(&burst, fleet.workers.values().next().unwrap()));
+    }
+
+    #[test]
+    fn nobody_falls_below_the_share_of_who_asks_but_with_less_room_than_functions_they_take_turns() {
+        let mut fleet = full(&[("one", 1)], Millis(0));
+        let other = live(spec("other", 1, 10, 1, 50));
+        assert!(!fleet.claim(&other, Millis(999)), "it has just begun");
+        assert!(fleet.claim(&other, Millis(1_000)));
+        let mut fleet = full(&[("one", 2), ("other", 2)], Millis(0));
+        assert!(!fleet.claim(&other, Millis(9_000)), "both hold as much");
+    }
+}
