@@ -11,6 +11,7 @@ use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
 use crate::migration::MigrationArgs;
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
+use crate::policy::PolicyArgs;
 use crate::subject::Subject;
 use crate::workload::{Language, Workload};
 
@@ -104,6 +105,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
     Pager(PagerArgs),
+    /// Replay a generated trace against the retention policy and fixed keep-alive times, in virtual time.
+    Policy(PolicyArgs),
     /// A process whose memory the pager serves.
     #[command(hide = true)]
     PagerProcess(ProcessArgs),

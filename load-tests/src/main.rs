@@ -8,7 +8,8 @@
 //!       └─ record (JSON) ─ report (tables), figures (plots)
 //! ```
 //!
-//! `pager` and `codec` measure one part alone: page faults, and how memory is stored. `load` puts a platform under k6's scenarios.
+//! `pager` and `codec` measure one part alone: page faults, and how memory is stored. `load` puts a platform under k6's scenarios. `policy`
+//! replays a trace in virtual time.
 
 mod args;
 mod bench;
@@ -27,6 +28,7 @@ mod pager;
 mod peers;
 mod platform;
 mod plot;
+mod policy;
 mod record;
 mod report;
 mod rounds;
@@ -56,6 +58,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Pager(pager)) => return pager::run(pager).map(|()| ExitCode::SUCCESS),
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
+        Some(Command::Policy(policy)) => return policy::run(policy).map(|()| ExitCode::SUCCESS),
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
         Some(Command::LoadReport(report)) => return load::report(report).map(|()| ExitCode::SUCCESS),
         Some(

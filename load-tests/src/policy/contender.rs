@@ -1,0 +1,63 @@
+//! The policies that the trace is replayed against: ours, which is the scheduler's very code, and fixed times.
+
+use std::time::Duration;
+
+use rekindle_retention::{Basis, History, Plan, Settings};
+
+/// How instances are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contender {
+    /// Ready for so long after each use, then gone.
+    Fixed(Duration),
+    /// Ready for so long, then parked until so long after the use.
+    FixedParked(Duration, Duration),
+    /// The hybrid histogram without a parked rung: what stands by is ready.
+    Histogram,
+    /// The scheduler's.
+    Ours,
+}
+
+/// What one contender knows of one function.
+#[derive(Debug, Clone)]
+pub(super) enum Knowledge {
+    Nothing(Plan),
+    History(Box<History>),
+}
+
+impl Contender {
+    /// Of a function that was never called.
+    pub(super) fn knows(self) -> Knowledge {
+        let fixed = |ready, parked| {
+            Knowledge::Nothing(Plan {
+                ready,
+                parked,
+                ahead: None,
+                basis: Basis::New,
+            })
+        };
+        match self {
+            Self::Fixed(time) => fixed(time, time),
+            Self::FixedParked(ready, parked) => fixed(ready, parked),
+            Self::Histogram | Self::Ours => Knowledge::History(Box::new(History::new(Settings::default()))),
+        }
+    }
+
+    /// Whether an instance can stand still.
+    pub(super) fn parks(self) -> bool {
+        matches!(self, Self::FixedParked(..) | Self::Ours)
+    }
+}
+
+impl Knowledge {
+    /// The function was in use from `begin` to `end`. Answers what to do from then on.
+    pub(super) fn used(&mut self, begin: Duration, end: Duration) -> Plan {
+        match self {
+            Self::Nothing(plan) => *plan,
+            Self::History(history) => {
+                history.seen(begin, true);
+                history.seen(end, false);
+                *history.plan()
+            }
+        }
+    }
+}
