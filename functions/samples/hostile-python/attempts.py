@@ -6,10 +6,11 @@ import os
 import signal
 import socket
 import stat
+import struct
 import time
 from pathlib import Path
 
-from kernel import Refused, buffer, call
+from kernel import Refused, buffer, call, raw
 
 OWN_MOUNTS = ("/", "/app", "/tmp", "/proc", "/run", "/dev", "/sys")
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
@@ -150,6 +151,56 @@ def read_memory_of_init():
     return f"{call('process_vm_readv', 1, buffer(), 1, buffer(), 1, 0)} bytes"
 
 
+@attempt
+def write_memory_of_init():
+    return f"{call('process_vm_writev', 1, buffer(), 1, buffer(), 1, 0)} bytes"
+
+
+@attempt
+def trace_own_child():
+    """Even of its own processes: who traces may change what a filter has let pass."""
+
+    def trace():
+        call("ptrace", 0, 0, 0, 0)  # PTRACE_TRACEME
+
+    return in_child(trace, "is traced by its parent")
+
+
+@attempt
+def take_descriptor_of_init():
+    return f"descriptor {call('pidfd_getfd', call('pidfd_open', 1, 0), 0, 0)}"
+
+
+@attempt
+def compare_with_init():
+    """Tells where in the kernel's memory things lie."""
+    return f"order {call('kcmp', os.getpid(), 1, 0, 0, 0)}"
+
+
+@attempt
+def advise_memory_of_init():
+    return f"{call('process_madvise', call('pidfd_open', 1, 0), buffer(), 1, 21, 0)} bytes"
+
+
+@attempt
+def move_memory_of_init():
+    got = []
+    for name, arguments in (("move_pages", (1, 0, 0, 0, 0, 0)), ("migrate_pages", (1, 64, buffer(1), buffer(1)))):
+        try:
+            call(name, *arguments)
+            got.append(name)
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def write_to_processes_by_proc():
+    """The memory and the settings of init, by their files."""
+    names = ("mem", "oom_score_adj", "comm", "coredump_filter", "clear_refs", "autogroup", "setgroups", "uid_map")
+    return nothing_or([f"/proc/1/{name}" for name in names if writable(f"/proc/1/{name}")])
+
+
 # --- privileges ---
 
 
@@ -234,6 +285,110 @@ def open_socket_to_the_hypervisor():
 
 
 @attempt
+def unshare_every_other_namespace():
+    kinds = {"cgroup": 0x02000000, "uts": 0x04000000, "ipc": 0x08000000, "pid": 0x20000000, "net": 0x40000000, "time": 0x00000080}
+    got = []
+    for kind, flag in kinds.items():
+        try:
+            call("unshare", flag)
+            got.append(kind)
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def socket_families_of_the_kernel():
+    """Those with a way to the kernel's own work, and a long list of its defects: keys, ciphers, tunnels, radio, blocks."""
+    families = {"AF_AX25": 3, "AF_KEY": 15, "AF_PPPOX": 24, "AF_LLC": 26, "AF_CAN": 29, "AF_TIPC": 30, "AF_BLUETOOTH": 31, "AF_RXRPC": 33,
+                "AF_ALG": 38, "AF_NFC": 39, "AF_KCM": 41, "AF_QIPCRTR": 42, "AF_SMC": 43, "AF_XDP": 44}
+    got = []
+    for name, family in families.items():
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_STREAM, socket.SOCK_RAW):
+            try:
+                os.close(call("socket", family, kind, 0))
+                got.append(name)
+            except (Refused, OSError) as error:
+                if not isinstance(error, Refused):
+                    got.append(f"{name} got past the filter: {error}")
+                    break
+    return nothing_or(got)
+
+
+@attempt
+def raise_priority():
+    got = []
+    for name, arguments in (("setpriority", (0, 0, -5)), ("sched_setscheduler", (0, 1, buffer(50)))):
+        try:
+            call(name, *arguments)
+            got.append(name)
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def raise_limits():
+    """Beyond the hard limits: of files, of locked memory, of core dumps."""
+    got = []
+    for resource in (7, 8, 4):
+        try:
+            call("setrlimit", resource, buffer(0, 1, 0, 1))
+            got.append(str(resource))
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def calls_of_another_architecture():
+    """The same calls by their 32-bit numbers, which the filter does not list: int 0x80 in a child, getpid there."""
+    code = bytes.fromhex("b814000000cd8089c7b83c0000000f05")  # eax = 20; int 0x80; edi = eax; eax = 60; syscall
+
+    def run():
+        import ctypes
+        import mmap
+
+        page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page.write(code)
+        ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            run()
+        finally:
+            os._exit(111)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        raise Refused(f"ended by {signal.Signals(os.WTERMSIG(status)).name}")
+    return f"answered, exit code {os.WEXITSTATUS(status)}"
+
+
+@attempt
+def calls_of_the_x32_architecture():
+    """getpid with the bit of the other convention."""
+    return f"process {raw(0x40000000 | 39)}"
+
+
+@attempt
+def calls_newer_than_the_filter():
+    got = []
+    for number in (463, 470, 500, 1000):
+        try:
+            got.append(f"{number}: {raw(number)}")
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def personality_without_random_addresses():
+    call("personality", 0x0040000)
+    return "set"
+
+
+@attempt
 def enter_namespaces_of_init():
     got = []
     for kind in ("mnt", "net", "pid", "user"):
@@ -284,6 +439,49 @@ def change_root():
 
 
 @attempt
+def change_root_by_pivot():
+    call("pivot_root", b"/tmp", b"/tmp")
+    return "changed"
+
+
+@attempt
+def move_and_change_mounts():
+    got = []
+    calls = (("move_mount", (-100, b"/app", -100, b"/tmp", 0)), ("mount_setattr", (-100, b"/", 0, buffer(size=32), 32)), ("fsmount", (0, 0, 0)),
+             ("statmount", (buffer(), buffer(), 128, 0)))
+    for name, arguments in calls:
+        try:
+            call(name, *arguments)
+            got.append(name)
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def name_files_by_handle():
+    return f"handle {call('name_to_handle_at', -100, b'/', buffer(64), buffer(), 0)}"
+
+
+@attempt
+def watch_all_files():
+    return f"descriptor {call('fanotify_init', 0, 0)}"
+
+
+@attempt
+def run_set_user_id_file():
+    """A program with the bit that root would have to own; /tmp is mounted without it, and nobody may give files away."""
+    path = "/tmp/become"
+    try:
+        Path(path).write_bytes(b"#!/bin/sh\n")
+        os.chmod(path, 0o6755)
+        os.chown(path, 0, 0)
+        return "owned by root"
+    finally:
+        os.unlink(path)
+
+
+@attempt
 def open_by_handle():
     handle = buffer(8, 1, 2, 0)
     return f"descriptor {call('open_by_handle_at', os.open('/', os.O_RDONLY), handle, 0)}"
@@ -291,8 +489,22 @@ def open_by_handle():
 
 @attempt
 def make_device():
-    call("mknod", b"/tmp/sda", stat.S_IFBLK | 0o666, os.makedev(8, 0))
-    return "made"
+    got = []
+    for kind, major, minor in ((stat.S_IFBLK, 8, 0), (stat.S_IFCHR, 1, 1), (stat.S_IFCHR, 10, 229), (stat.S_IFCHR, 10, 232)):
+        try:
+            call("mknod", b"/tmp/device", kind | 0o666, os.makedev(major, minor))
+            got.append(f"{major}:{minor}")
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def find_devices():
+    """Devices beside the five that do nothing, and the standard streams."""
+    harmless = {"null", "zero", "full", "random", "urandom"}
+    found = [entry.path for entry in os.scandir("/dev") if entry.name not in harmless and stat.S_IFMT(os.lstat(entry.path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR)]
+    return nothing_or(found)
 
 
 @attempt
@@ -306,6 +518,47 @@ def write_root_filesystem():
 def write_kernel_settings():
     paths = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/ns_last_pid", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/hostname"]
     return nothing_or([path for path in paths if settable(path)] + (["/proc/sysrq-trigger"] if writable("/proc/sysrq-trigger") else []))
+
+
+@attempt
+def write_own_settings():
+    """What a process may set of itself that would spare it or reach others."""
+    found = []
+    try:
+        Path("/proc/self/oom_score_adj").write_text("-500")
+        found.append("oom_score_adj")
+    except OSError:
+        pass
+    # Of a user namespace: there is none of its own.
+    found += [name for name in ("uid_map", "gid_map") if settable(f"/proc/self/{name}")]
+    return nothing_or(found)
+
+
+@attempt
+def write_network_settings():
+    paths = [str(path) for path in Path("/proc/sys/net").rglob("*") if path.is_file()][:400]
+    return nothing_or([path for path in paths if settable(path)])
+
+
+@attempt
+def change_network_by_netlink():
+    """An address, a link, a route, a rule of the packet filter: each is asked of the kernel, and its answer read."""
+    own = {"RTM_NEWADDR": (0, 20, struct.pack("=BBBBI", 2, 32, 0, 0, 1) + struct.pack("=HH4s", 8, 2, bytes([10, 0, 0, 1]))),
+           "RTM_NEWLINK": (0, 16, struct.pack("=BBHiII", 0, 0, 0, 1, 0, 1)),
+           "RTM_NEWROUTE": (0, 24, struct.pack("=BBBBBBBBI", 2, 32, 0, 0, 254, 3, 253, 1, 0) + struct.pack("=HH4s", 8, 1, bytes([10, 0, 0, 1]))),
+           "NFNL_MSG": (12, 10 << 8 | 1, struct.pack("=BBH", 2, 0, 0)), "XFRM_MSG_FLUSHSA": (6, 28, b"\0" * 8), "AUDIT_GET": (9, 1000, b"")}
+    got = []
+    for name, (protocol, kind, body) in own.items():
+        try:
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as sock:
+                sock.settimeout(2)
+                sock.send(struct.pack("=IHHII", 16 + len(body), kind, 5, 1, 0) + body)  # NLM_F_REQUEST, NLM_F_ACK
+                error = struct.unpack_from("=i", sock.recv(4096), 16)[0]
+                if error == 0:
+                    got.append(name)
+        except OSError:
+            pass
+    return nothing_or(got)
 
 
 @attempt
@@ -362,6 +615,53 @@ def kernel_keyring():
 @attempt
 def add_kernel_key():
     return f"key {call('add_key', b'user', b'rekindle', b'x', 1, -3)}"
+
+
+@attempt
+def request_kernel_key():
+    return f"key {call('request_key', b'user', b'rekindle', 0, 0)}"
+
+
+@attempt
+def set_clocks():
+    got = []
+    calls = (("clock_settime", (0, buffer(1, 0, 1, 0))), ("settimeofday", (buffer(1, 0, 1, 0), 0)), ("clock_adjtime", (0, buffer(1, size=256))))
+    for name, arguments in calls:
+        try:
+            call(name, *arguments)
+            got.append(name)
+        except Refused:
+            pass
+    return nothing_or(got)
+
+
+@attempt
+def hide_memory():
+    """Memory that neither the kernel nor a checkpoint can read."""
+    return f"descriptor {call('memfd_secret', 0)}"
+
+
+@attempt
+def local_descriptor_table():
+    return f"{call('modify_ldt', 0, buffer(), 128)} bytes"
+
+
+@attempt
+def the_rest_of_the_kernel():
+    """What only an administrator needs, by arguments that change nothing where it is allowed."""
+    got = []
+    calls = (("acct", (0,)), ("swapoff", (b"/tmp/none",)), ("ioperm", (0x80, 1, 0)), ("delete_module", (b"none", 0)), ("finit_module", (-1, b"", 0)),
+             ("kexec_file_load", (-1, -1, 0, b"", 4)), ("quotactl", (0x800007 << 8 & 0x7FFFFFFF, 0, 0, buffer())), ("mbind", (0, 0, 0, 0, 0, 0)),
+             ("process_mrelease", (-1, 0)), ("io_uring_enter", (-1, 0, 0, 0, 0, 0)), ("io_uring_register", (-1, 0, 0, 0)))
+    for name, arguments in calls:
+        try:
+            call(name, *arguments)
+            got.append(name)
+        except Refused:
+            pass
+        except OSError as error:
+            got.append(f"{name} ({errno.errorcode.get(error.errno, error.errno)})")
+    return nothing_or(got)
 
 
 @attempt
