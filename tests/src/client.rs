@@ -106,6 +106,13 @@ impl Client {
         all
     }
 
+    /// Has an instance stopped. Does not wait for its end.
+    #[track_caller]
+    pub fn end_instance(&self, instance: &str) {
+        let gone = self.admin("DELETE", &format!("/v1/instances/{instance}")).send();
+        assert!(gone.status < 300, "{} {}", gone.status, gone.text());
+    }
+
     /// Waits until a function has no instance.
     #[track_caller]
     pub fn until_gone(&self, function: &str, limit: Duration) {
@@ -130,6 +137,19 @@ impl Client {
             Duration::from_secs(10),
             || self.logs(function).into_iter().find(|l| l.text.contains(part)),
         )
+    }
+
+    /// A metric of the first worker that has no labels; 0 where it has none of that name.
+    pub fn worker_metric(&self, name: &str) -> f64 {
+        let status = self.admin("GET", "/v1/status").send().ok().json();
+        let worker = status["workers"][0]["id"].as_str().unwrap().to_owned();
+        let text = self
+            .admin("GET", &format!("/v1/workers/{worker}/metrics"))
+            .send()
+            .ok()
+            .text();
+        let value = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0.0, |v| v.split(' ').next().unwrap_or(v).parse().unwrap())
     }
 
     /// A request to any path of the platform, without the key.

@@ -61,11 +61,20 @@ pub fn on_host(program: &str, arguments: &[&str]) -> String {
 
 /// What `ip` prints in the network namespace of this path.
 pub fn interfaces(namespace: &str) -> String {
-    let output = Command::new("nsenter")
-        .args([&format!("--net={namespace}"), "ip", "-o", "link"])
-        .output()
-        .unwrap();
+    let output = command_in(namespace, &["ip", "-o", "link"]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn command_in(namespace: &str, command: &[&str]) -> Command {
+    let mut entered = Command::new("nsenter");
+    entered.arg(format!("--net={namespace}")).args(command);
+    entered
+}
+
+/// What a command prints that runs as root in the network namespace of this path. It must succeed.
+#[track_caller]
+pub fn in_network(namespace: &str, command: &[&str]) -> String {
+    output(&mut command_in(namespace, command))
 }
 
 #[track_caller]
@@ -166,6 +175,8 @@ fn serve() {
             let _gone = datagrams.send_to(&answer, from);
         }
     });
+    let streams = TcpListener::bind((any, 53)).unwrap();
+    thread::spawn(move || names_by_stream(&streams));
     let names = UdpSocket::bind((any, 53)).unwrap();
     thread::spawn(move || {
         let mut room = [0; 2048];
@@ -173,6 +184,22 @@ fn serve() {
             let _gone = names.send_to(&answer(&room[..length]), from);
         }
     });
+}
+
+/// One question each, with its length before it.
+fn names_by_stream(listener: &TcpListener) {
+    for mut stream in listener.incoming().flatten() {
+        let answered = (|| -> io::Result<()> {
+            let mut length = [0; 2];
+            stream.read_exact(&mut length)?;
+            let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
+            stream.read_exact(&mut question)?;
+            let answer = answer(&question);
+            let length = u16::try_from(answer.len()).unwrap_or(u16::MAX);
+            stream.write_all(&[&length.to_be_bytes()[..], &answer].concat())
+        })();
+        drop(answered);
+    }
 }
 
 fn canonical(address: std::net::IpAddr) -> String {
