@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::IoSliceMut;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -37,6 +37,17 @@ pub fn processes(platform: &Platform, instance: &str) -> BTreeMap<i32, i32> {
 
 /// The same for the worker with this run directory.
 pub fn processes_below(client: &Client, run: &Path, instance: &str) -> BTreeMap<i32, i32> {
+    let directories = groups_below(client, run, instance);
+    let files = directories.iter().map(|d| d.join("cgroup.procs"));
+    let text = files.filter_map(|f| fs::read_to_string(f).ok()).next();
+    let text = text.unwrap_or_else(|| panic!("{instance} has no control group: {directories:?}"));
+    by_inner_pid(text.lines().map(|l| l.parse::<i32>().unwrap()))
+        .filter(|(inner, _)| *inner != 1)
+        .collect()
+}
+
+/// The directories of an instance's control group: one with cgroup v2, with v1 one in each hierarchy.
+pub fn groups_below(client: &Client, run: &Path, instance: &str) -> Vec<PathBuf> {
     let group = group_name(run);
     // One that was only just placed has none yet.
     let own = until(&format!("a control group for {instance}"), GROUP_LIMIT, || {
@@ -45,12 +56,10 @@ pub fn processes_below(client: &Client, run: &Path, instance: &str) -> BTreeMap<
     let root = Path::new("/sys/fs/cgroup");
     let mut parents = vec![root.to_owned()];
     parents.extend(fs::read_dir(root).unwrap().flatten().map(|e| e.path()));
-    let files = parents.iter().map(|p| p.join(&group).join(&own).join("cgroup.procs"));
-    let text = files.filter_map(|f| fs::read_to_string(f).ok()).next();
-    let text = text.unwrap_or_else(|| panic!("{instance} has no control group {own} below {group}"));
-    by_inner_pid(text.lines().map(|l| l.parse::<i32>().unwrap()))
-        .filter(|(inner, _)| *inner != 1)
-        .collect()
+    parents.retain(|p| !p.is_symlink());
+    parents.iter_mut().for_each(|p| *p = p.join(&group).join(&own));
+    parents.retain(|p| p.is_dir());
+    parents
 }
 
 /// The name of an instance's control group, as the worker logged it last: a kernel with cgroup v2 does not rename groups, so

@@ -16,10 +16,7 @@ fn clones(function: &str, path: &str) -> Vec<Answer> {
     let clone = |_| {
         let answer = shared().fresh("restored", function, path).ok();
         assert_eq!(answer.start(), "restored");
-        let gone = shared()
-            .admin("DELETE", &format!("/v1/instances/{}", answer.instance()))
-            .send();
-        assert!(gone.status < 300, "{}", gone.text());
+        shared().end_instance(answer.instance());
         answer
     };
     (0..CLONES).map(clone).collect()

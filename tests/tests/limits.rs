@@ -1,8 +1,12 @@
-//! What one instance may use up, seen from inside and outside: open files, /dev/shm, log lines.
+//! What one instance may use up, seen from inside and outside: open files, /dev/shm, log lines, processor time.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use rekindle_e2e::{Folder, shared};
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use rekindle_e2e::{Folder, host, shared, until};
 
 const GREEDY: &str = r#"
 import errno, os
@@ -68,4 +72,61 @@ fn a_flood_of_lines_is_cut_and_counted_and_the_function_goes_on() {
     let dropped: u64 = told.split(' ').next().unwrap().parse().unwrap();
     assert!((1..20_000).contains(&dropped), "{told}");
     shared().get("flood", "/files").ok();
+}
+
+/// Keeps as many processes busy as the path says, and answers at once.
+const BUSY: &str = r#"
+import os
+
+def handler(event, context):
+    for _ in range(int(event["rawPath"].strip("/"))):
+        if os.fork() == 0:
+            while True:
+                pass
+    return "busy"
+"#;
+
+/// Processor time that these processes have had, in ticks.
+fn ticks(processes: &BTreeMap<i32, i32>) -> u64 {
+    let of = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields: Vec<u64> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(|f| f.parse().unwrap_or(0))
+            .collect();
+        // utime and stime, of which the state is the first after the name.
+        fields.get(11).copied().unwrap_or(0) + fields.get(12).copied().unwrap_or(0)
+    };
+    processes.values().map(of).sum()
+}
+
+#[test]
+fn eight_busy_processes_get_no_more_processor_than_a_neighbour_s_two() {
+    let instances = [("crowd", 8), ("couple", 2)].map(|(name, count)| {
+        let settings = "cpu = 2\nidle = \"300s\"";
+        shared().deploy(&Folder::python(name, settings, BUSY));
+        let answer = shared().fresh("restored", name, &format!("/{count}")).ok();
+        let processes = until("its processes", Duration::from_secs(30), || {
+            let found = host::processes(shared(), answer.instance());
+            (found.len() == count + 1).then_some(found)
+        });
+        (answer.instance().to_owned(), processes)
+    });
+    let spent = || instances.each_ref().map(|(_, processes)| ticks(processes));
+    let before = spent();
+    // Six seconds of processor time between them, however long that takes: the kernel evens out over time.
+    let after = until("six seconds of processor time", Duration::from_secs(120), || {
+        let now = spent();
+        let all: u64 = now.iter().sum::<u64>() - before.iter().sum::<u64>();
+        (all > 600).then_some(now)
+    });
+    for (id, _) in &instances {
+        shared().end_instance(id);
+    }
+    let [crowd, couple] = [0, 1].map(|n| (after[n] - before[n]) as f64);
+    // By processes it would be four to one.
+    assert!((0.5..2.0).contains(&(crowd / couple)), "{crowd} to {couple} ticks");
 }

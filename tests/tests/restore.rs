@@ -90,10 +90,7 @@ fn the_digest_is_the_same_before_and_after_everything_in_one_instance() {
     let version = shared().deploy(&folder);
     // Only the restored one may answer: the one from the deploy goes first.
     let first = shared().instances_of("memory-one");
-    let deleted = shared()
-        .admin("DELETE", &format!("/v1/instances/{}", first[0].id))
-        .send();
-    assert!(deleted.status < 300, "{} {}", deleted.status, deleted.text());
+    shared().end_instance(first[0].id.as_str());
     let before = shared().get("memory-one", "/digest").ok();
     assert_eq!(before.start(), "restored", "{version:?}");
     for check in [

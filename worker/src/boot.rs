@@ -10,6 +10,7 @@ use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::instance::enclosure::{enclose, unavailable};
+use crate::instance::turns::KEEP;
 use crate::instance::{FunctionClient, Instance, PORT, Parts};
 use crate::sandbox::{FunctionState, Sandbox};
 use crate::worker::Worker;
@@ -29,6 +30,7 @@ const TAIL: usize = 12;
 /// `boot_failed` with the function's last lines when it ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
     let spec = &instance.spec;
+    let turn = instance.phase("turn", worker.turns.take()).await;
     let enclosure = instance
         .phase("sandbox", enclose(worker, instance, instance.id.as_str()))
         .await?;
@@ -51,7 +53,17 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         .into_iter()
         .collect::<Result<_, _>>()
         .map_err(|e| unavailable("name the output pipes", &e))?;
-    instance.phase("listen", listening(worker, instance, sandbox)).await?;
+    let heard = async {
+        let mut listening = std::pin::pin!(listening(worker, instance, sandbox));
+        match tokio::time::timeout(KEEP, &mut listening).await {
+            Ok(heard) => heard,
+            Err(_) => {
+                drop(turn);
+                listening.await
+            }
+        }
+    };
+    instance.phase("listen", heard).await?;
     Ok(Arc::new(Parts {
         client: FunctionClient::new(sandbox),
         sandbox: Arc::clone(sandbox),

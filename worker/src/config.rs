@@ -19,6 +19,9 @@ const CRIU_LOG_LEVEL: &str = "FN_CRIU_LOG_LEVEL";
 /// The environment variable with another directory than `/proc` to read from how short of memory the host is.
 const MEMORY_FIGURES: &str = "FN_MEMORY_FIGURES";
 
+/// Of half of the host's memory there is one empty sandbox for so much, bytes: it takes some megabytes.
+const MEMORY_AN_EMPTY_SANDBOX: u64 = 128 << 20;
+
 /// A worker's settings.
 #[derive(Clone)]
 pub struct WorkerConfig {
@@ -65,8 +68,14 @@ pub struct WorkerConfig {
     pub criu_log_level: i32,
     /// The way out of sandboxes.
     pub egress: Egress,
-    /// Sandboxes kept ready, empty.
+    /// Sandboxes kept ready, empty, at least.
     pub empty_sandboxes: usize,
+    /// The same at most, when many are taken.
+    pub empty_sandboxes_most: usize,
+    /// What each instance may read from the disk with the cache directory, bytes a second; 0 for as much as it can.
+    pub disk_read_bytes: u64,
+    /// Starts that may keep the processors busy at once; others wait for their turn.
+    pub starts_at_once: usize,
     /// How long an instance may take to boot.
     pub boot_limit: Duration,
     /// How long a restore may take.
@@ -116,6 +125,10 @@ impl WorkerConfig {
                 .unwrap_or(1),
             egress: Egress::default(),
             empty_sandboxes: 8,
+            empty_sandboxes_most: usize::try_from(half_of_memory() / MEMORY_AN_EMPTY_SANDBOX)
+                .map_or(64, |n| n.clamp(8, 64)),
+            disk_read_bytes: 512 << 20,
+            starts_at_once: (2 * cores()).max(4),
             boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),
             dump_limit: Duration::from_secs(60),
@@ -126,12 +139,16 @@ impl WorkerConfig {
     }
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// What this host is; its zone and labels are its operator's to say.
 fn offer() -> Offer {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     Offer {
         host: name.unwrap_or_default(),
-        cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+        cpus: u32::try_from(cores()).unwrap_or(u32::MAX),
         ..Offer::default()
     }
 }

@@ -48,7 +48,7 @@ const START_PHASE: Desc = Desc::new(
     "rekindle.start.phase.duration",
     "s",
     &["start", "phase"],
-    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), `criu`, within it `handshake` and `working-set`, `after-restore`, or `listen`.",
+    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, within it `handshake` and `working-set`, `after-restore`, or `listen`.",
 );
 const RESTORES: Desc = Desc::new(
     "rekindle.restores",
@@ -247,7 +247,7 @@ impl Metrics {
         let failed = |start: StartKind| self.starts.with([start.as_str(), "failed"]).get();
         WorkerLevels {
             sandboxes_ready: pool.ready as u64,
-            sandboxes_wanted: worker.config.empty_sandboxes as u64,
+            sandboxes_wanted: pool.wanted as u64,
             templates: templates.open,
             template_bytes: templates.bytes,
             template_limit_bytes: templates.limit_bytes,

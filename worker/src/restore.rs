@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open snapshot ─┐
-//! make sandbox ──┴─> link images, bind lazy-pages.socket, start pager
+//! make sandbox ──┴─> (turn) link images, bind lazy-pages.socket, start pager
 //!                      └─> criu restore ──processes stand, memory registered──> map the working set
 //!                             └─> they run ──> after-restore hook ──> ready; pages follow as they are touched
 //! ```
@@ -60,6 +60,8 @@ pub async fn restore(
         outputs,
         criu,
     } = enclosure?;
+    // Only now, when everything is here: a store that is slow to answer must not hold up others.
+    let turn = instance.phase("turn", worker.turns.take()).await;
     let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
     let scratch = Scratch::link(&snapshot.images_dir, dir).map_err(|e| failed("lay out the images", &e))?;
     // Every snapshot has one, though it may be empty.
@@ -92,6 +94,7 @@ pub async fn restore(
     instance
         .phase("criu", run_criu(worker, instance, order, &pager, standing))
         .await?;
+    drop(turn);
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
     };

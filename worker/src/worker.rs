@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rekindle_identity::{Role, TlsError, Transport};
+use rekindle_init::causes::chain;
 use rekindle_snapshotter::{ChunkCache, RegionIndex, RegionReader};
 use rekindle_wire::InstanceId;
 use rekindle_wire::internal::Presence;
@@ -18,6 +19,7 @@ use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
 use crate::damage::Damage;
 use crate::instance::Instance;
+use crate::instance::turns::Turns;
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
@@ -68,6 +70,8 @@ pub struct Worker {
     pub network: Option<Arc<Network>>,
     /// Sandboxes made ahead.
     pub pool: Arc<SandboxPool>,
+    /// Turns of starts at the processors.
+    pub turns: Turns,
     /// What functions write.
     pub logs: Logs,
     /// Unpacked layers.
@@ -134,11 +138,23 @@ impl Worker {
         if let Err(e) = crate::build::sweep(&building) {
             tracing::warn!(error = %e, "cannot remove what unfinished builds left");
         }
-        let cgroups = Cgroups::detect_below(&config.cgroup_root, &config.cgroup_parent).map_err(StartError::Cgroups)?;
+        let mut cgroups =
+            Cgroups::detect_below(&config.cgroup_root, &config.cgroup_parent).map_err(StartError::Cgroups)?;
         match cgroups.sweep() {
             Ok(swept) if swept.is_empty() => {}
             Ok(swept) => tracing::info!(?swept, "removed what a killed worker left"),
             Err(e) => tracing::warn!(error = %e, "cannot remove all that a killed worker left"),
+        }
+        if config.disk_read_bytes > 0 {
+            let (root, parent) = (&config.cgroup_root, &config.cgroup_parent);
+            match cgroups.limit_disk(root, parent, &config.cache_dir, config.disk_read_bytes) {
+                Ok(disk) => tracing::info!(
+                    disk,
+                    bytes_a_second = config.disk_read_bytes,
+                    "reads from the disk are bounded"
+                ),
+                Err(e) => tracing::warn!(error = %chain(&e), "functions may read from the disk as fast as they can"),
+            }
         }
         let network = match &config.egress {
             egress if egress.enabled => Some(Arc::new(Network::start(egress.clone(), &config.cgroup_parent).await?)),
@@ -174,7 +190,9 @@ impl Worker {
                 config.criu_dir.clone(),
                 network.clone(),
                 config.empty_sandboxes,
+                config.empty_sandboxes_most,
             )),
+            turns: Turns::new(config.starts_at_once),
             network,
             cgroups,
             logs,

@@ -16,4 +16,15 @@ pub(crate) struct RoomArgs {
     /// Disk that compressed chunks of snapshots may take; 4GiB by default.
     #[arg(long, value_name = "SIZE", env = "FN_CHUNK_CACHE")]
     pub(crate) chunk_cache: Option<ByteSize>,
+    /// What each instance may read from the disk in a second, for example 512MiB, which is the default; 0 for as much as it can.
+    #[arg(long, value_name = "SIZE", env = "FN_DISK_READ", value_parser = disk_read)]
+    pub(crate) disk_read: Option<u64>,
+}
+
+/// A size, or 0 for no limit.
+fn disk_read(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        size => size.parse::<ByteSize>().map(|s| s.0).map_err(|e| e.to_string()),
+    }
 }

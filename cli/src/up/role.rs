@@ -264,6 +264,9 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     if let Some(limit) = room.chunk_cache {
         config.chunk_cache_bytes = limit.0;
     }
+    if let Some(limit) = room.disk_read {
+        config.disk_read_bytes = limit;
+    }
     Ok(config)
 }
 

@@ -56,6 +56,20 @@ pub enum CreateError {
     },
 }
 
+/// Why reading from a disk cannot be bounded.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The controller is missing.
+    #[error("there is no cgroup controller for disks at {0}: mount blkio (v1), or delegate io (v2)")]
+    NoController(String),
+    /// It is no disk's filesystem.
+    #[error("{} lies on no disk that cgroups know (a tmpfs, an overlay, btrfs or the network)", .0.display())]
+    NoDisk(PathBuf),
+    /// The kernel refuses.
+    #[error("bound reads from the disk")]
+    Refused(#[source] FileError),
+}
+
 /// Why processes could not be frozen.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::disk::DiskLimit;
 use super::files::{self, FileError};
-use super::{KillError, poll_until, v1, v2};
+use super::{KillError, Limits, poll_until, v1, v2};
 
 /// Holds the processes of a group.
 pub(super) const PROCS: &str = "cgroup.procs";
@@ -32,6 +33,38 @@ impl Layout {
             Self::V1(d) => d.all(),
             Self::V2(d) => vec![d.0.clone()],
         }
+    }
+
+    /// The group of another name below the same parent.
+    pub(super) fn beside(&self, name: &str) -> Self {
+        match self {
+            Self::V1(d) => Self::V1(d.beside(name)),
+            Self::V2(d) => Self::V2(v2::Directory(d.0.with_file_name(name))),
+        }
+    }
+
+    pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
+        match self {
+            Self::V1(d) => d.limit(limits),
+            Self::V2(d) => d.limit(limits),
+        }
+    }
+
+    pub(super) fn limit_disk(&self, limit: &DiskLimit) -> Result<(), FileError> {
+        match self {
+            Self::V1(d) => d.limit_disk(limit),
+            Self::V2(d) => d.limit_disk(limit),
+        }
+    }
+
+    /// Whether there are groups below it.
+    pub(super) fn has_children(&self) -> Result<bool, FileError> {
+        for directory in self.all() {
+            if !files::child_directories(&directory)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Processes of this very group, each once.

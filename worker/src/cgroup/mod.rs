@@ -3,26 +3,32 @@
 //! ```text
 //! detect ─► sweep (what a dead worker left) ─► create ─► procs_files → init writes itself in
 //!                                                 │
-//!                                   freeze ⇄ thaw │ kill ─► remove
+//!                                   freeze ⇄ thaw │ kill ─► remove, or clean and use again (spare)
 //! ```
 //!
 //! Everything here blocks its thread, mostly for microseconds; what may wait longer says for how long at most.
 
+mod disk;
 mod errors;
 mod files;
 mod layout;
+mod spare;
 mod sweep;
 mod v1;
 mod v2;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use disk::DiskLimit;
 use layout::{Layout, PROCS, remove_directory};
+use spare::Spares;
 
-pub use errors::{CreateError, DetectError, FreezeError, KillError};
+pub use errors::{CreateError, DetectError, DiskError, FreezeError, KillError};
 pub use files::FileError;
+pub use spare::SpareCounts;
 pub use sweep::{SweepError, Swept};
 
 /// Where the kernel's cgroup filesystem is mounted.
@@ -67,6 +73,8 @@ impl Limits {
 #[derive(Debug, Clone)]
 pub struct Cgroups {
     layout: Layout,
+    disk: Option<DiskLimit>,
+    spares: Arc<Spares>,
 }
 
 /// Calls `done` until it says true; false when `limit` passed first.
@@ -124,7 +132,11 @@ impl Cgroups {
                 Layout::V1(directories)
             }
         };
-        Ok(Self { layout })
+        Ok(Self {
+            layout,
+            disk: None,
+            spares: Arc::default(),
+        })
     }
 
     /// 1 or 2.
@@ -163,12 +175,12 @@ impl Cgroups {
             name: name.to_owned(),
             layout,
             removed: false,
+            home: Weak::new(),
         };
-        match &group.layout {
-            Layout::V1(d) => d.limit(&limits),
-            Layout::V2(d) => d.limit(&limits),
+        group.layout.limit(&limits).map_err(failed)?;
+        if let Some(disk) = &self.disk {
+            group.layout.limit_disk(disk).map_err(failed)?;
         }
-        .map_err(failed)?;
         Ok(group)
     }
 
@@ -184,25 +196,22 @@ impl Cgroups {
             name: name.to_owned(),
             source,
         };
-        if let Layout::V1(_) = self.layout {
-            let renamed = self.layout.join(name);
-            for (from, to) in group.layout.all().iter().zip(renamed.all()) {
-                std::fs::rename(from, &to).map_err(|source| {
-                    failed(FileError {
-                        action: "rename",
-                        path: to,
-                        source,
-                    })
-                })?;
-            }
-            group.layout = renamed;
-            group.name = name.to_owned();
-        }
-        match &group.layout {
-            Layout::V1(d) => d.limit(&limits),
-            Layout::V2(d) => d.limit(&limits),
-        }
-        .map_err(failed)
+        group.rename(name).map_err(failed)?;
+        group.layout.limit(&limits).map_err(failed)
+    }
+
+    /// How many groups there are below the parent.
+    pub fn count(&self) -> usize {
+        let of = |directory: &PathBuf| files::child_directories(directory).map_or(0, |c| c.len());
+        self.layout.all().iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Removes the parent, below which there must be none.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn remove_parent(&self) -> Result<(), FileError> {
+        self.layout.remove(REMOVE_LIMIT)
     }
 
     /// Kills and removes every group below the parent. To be called before the first [`Cgroups::create`]; returns what
@@ -221,12 +230,27 @@ pub struct Cgroup {
     name: String,
     layout: Layout,
     removed: bool,
+    /// Where it is kept for its next use, if it is clean when it is dropped.
+    home: Weak<Spares>,
 }
 
 impl Cgroup {
     /// Its name below the parent.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Renames it beside itself where the kernel does that: v1 only.
+    fn rename(&mut self, name: &str) -> Result<(), FileError> {
+        if let Layout::V1(_) = self.layout {
+            let renamed = self.layout.beside(name);
+            for (from, to) in self.layout.all().iter().zip(renamed.all()) {
+                std::fs::rename(from, &to).map_err(|e| FileError::new("rename", &to, e))?;
+            }
+            self.layout = renamed;
+            self.name = name.to_owned();
+        }
+        Ok(())
     }
 
     /// The files a process writes `0` (or an id) into to be in the group: all of them.
@@ -345,7 +369,16 @@ impl Drop for Cgroup {
             may_block(|| {
                 // Nobody is left to tell; the next start of the worker sweeps.
                 let _ = self.layout.kill(&self.name, DROP_LIMIT);
-                let _ = self.layout.remove(DROP_LIMIT);
+                let kept = self
+                    .home
+                    .upgrade()
+                    .map(|home| home.take_back(&self.name, self.layout.clone()));
+                let left = match kept {
+                    Some(Ok(())) => return,
+                    Some(Err(layout)) => layout,
+                    None => self.layout.clone(),
+                };
+                let _ = left.remove(DROP_LIMIT);
             });
         }
     }

@@ -194,6 +194,7 @@ fn sweep_finds_groups_of_every_level_and_hierarchy() {
 /// A parent of its own on this machine's real cgroups, removed at the end.
 struct Real {
     groups: Cgroups,
+    parent: String,
 }
 
 impl Real {
@@ -209,7 +210,7 @@ impl Real {
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
         match Cgroups::detect_below(Path::new(CGROUP_ROOT), &parent) {
-            Ok(groups) => Some(Self { groups }),
+            Ok(groups) => Some(Self { groups, parent }),
             Err(e) => {
                 skipped(&e.to_string());
                 None
@@ -221,7 +222,7 @@ impl Real {
 impl Drop for Real {
     fn drop(&mut self) {
         let _ = self.groups.sweep();
-        let _ = self.groups.layout.remove(REMOVE_LIMIT);
+        let _ = self.groups.remove_parent();
     }
 }
 
@@ -373,4 +374,206 @@ fn real_v2_is_used_where_the_machine_has_it() {
         }
         Err(e) => skipped(&e.to_string()),
     }
+}
+
+/// Where this machine has a v2 hierarchy, whatever controllers it has: beside v1 ones it usually has none.
+fn v2_mount() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let found = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let at = words.next()?;
+        (words.next()? == "cgroup2").then(|| PathBuf::from(at))
+    });
+    found.filter(|_| nix::unistd::geteuid().is_root())
+}
+
+/// What needs no controller is the kernel's own here: membership, freezing, killing, removal. Limits are written as
+/// `v2_hands_controllers_down_…` shows.
+#[test]
+fn a_real_v2_group_freezes_kills_and_goes_without_any_controller() {
+    let Some(mount) = v2_mount() else {
+        skipped("needs root and a cgroup2 mount");
+        return;
+    };
+    let directory = v2::Directory(mount.join(format!("rekindle-test-v2-{}", std::process::id())));
+    fs::create_dir(&directory.0).unwrap();
+    let group = Cgroup {
+        name: "v2".to_owned(),
+        layout: Layout::V2(directory.clone()),
+        removed: false,
+        home: Weak::new(),
+    };
+    let mut child = shell(&group, "while :; do :; done").spawn().unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    assert!(poll_until(Duration::from_secs(10), Duration::from_millis(2), || {
+        group.pids().unwrap() == [pid]
+    }));
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let user = stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .nth(11)
+            .unwrap()
+            .to_owned();
+        user.parse::<u64>().unwrap()
+    };
+    assert!(poll_until(Duration::from_secs(20), Duration::from_millis(5), || ticks() > 2));
+    group.freeze().unwrap();
+    let frozen_at = ticks();
+    thread::sleep(Duration::from_millis(200));
+    assert!(ticks() <= frozen_at + 1, "a frozen process runs");
+    group.thaw().unwrap();
+    assert!(poll_until(Duration::from_secs(20), Duration::from_millis(5), || {
+        ticks() > frozen_at + 2
+    }));
+    group.freeze().unwrap();
+    group.kill().unwrap();
+    assert!(!wait(&mut child).success());
+    group.remove().unwrap();
+    assert!(!directory.0.exists());
+}
+
+#[test]
+fn a_clean_v1_group_is_used_again_and_one_with_something_left_is_not() {
+    let root = v1_fixture();
+    let groups = Cgroups::detect(root.path()).unwrap();
+    let memory = |name: &str| root.path().join("memory/rekindle").join(name);
+    let prepare = |name: &str, usage: &str, kills: &str| {
+        fs::write(memory(name).join("memory.usage_in_bytes"), usage).unwrap();
+        fs::write(memory(name).join("memory.max_usage_in_bytes"), "9000000\n").unwrap();
+        fs::write(
+            memory(name).join("memory.oom_control"),
+            format!("under_oom 0\noom_kill {kills}\n"),
+        )
+        .unwrap();
+    };
+    let (mut first, again) = groups.ready("empty-0", LIMITS).unwrap();
+    assert!(!again);
+    groups.assign(&mut first, "i-1", LIMITS).unwrap();
+    prepare("i-1", "4096\n", "0");
+    fs::write(root.path().join("freezer/rekindle/i-1/freezer.state"), "FROZEN").unwrap();
+    drop(first);
+    assert!(!memory("i-1").exists(), "its user's name is free");
+    let (second, again) = groups.ready("empty-1", Limits { pids: 7, ..LIMITS }).unwrap();
+    assert!(again);
+    assert_eq!(second.name(), "empty-1");
+    assert_eq!(content(&root, "memory/rekindle/empty-1/memory.max_usage_in_bytes"), "0");
+    assert_eq!(content(&root, "freezer/rekindle/empty-1/freezer.state"), "THAWED");
+    assert_eq!(content(&root, "pids/rekindle/empty-1/pids.max"), "7");
+
+    for (usage, kills) in [("2000000\n", "0"), ("0\n", "1")] {
+        let (group, _) = groups.ready("left", LIMITS).unwrap();
+        prepare("left", usage, kills);
+        drop(group);
+        assert!(!memory("left").exists());
+        assert_eq!(groups.spare_counts().spare, 0, "{usage} {kills}");
+    }
+    prepare("empty-1", "0\n", "0");
+    fs::create_dir(memory("empty-1").join("below")).unwrap();
+    drop(second);
+    let counts = groups.spare_counts();
+    assert_eq!((counts.spare, counts.refused), (0, 3));
+    fs::remove_dir_all(memory("empty-1")).unwrap();
+    for hierarchy in ["pids", "freezer", "cpu,cpuacct"] {
+        let _ = fs::remove_dir_all(root.path().join(hierarchy).join("rekindle/empty-1"));
+    }
+
+    let (last, _) = groups.ready("last", LIMITS).unwrap();
+    prepare("last", "0\n", "0");
+    drop(last);
+    assert_eq!(groups.spare_counts().spare, 1);
+    groups.close();
+    assert_eq!((groups.spare_counts().spare, groups.count()), (0, 0));
+    let (after, _) = groups.ready("after", LIMITS).unwrap();
+    prepare("after", "0\n", "0");
+    drop(after);
+    assert_eq!(groups.count(), 0);
+}
+
+#[test]
+fn a_real_group_is_used_again_with_its_counters_at_nothing() {
+    let Some(real) = Real::new() else { return };
+    let (group, _) = real.groups.ready("first", LIMITS).unwrap();
+    let mut child = shell(&group, "head -c 8000000 /dev/zero | tail > /dev/null; sleep 300 & true")
+        .spawn()
+        .unwrap();
+    wait(&mut child);
+    drop(group);
+    let counts = real.groups.spare_counts();
+    if counts.spare == 0 {
+        // Memory that the kernel frees later: then it is removed, as any that is not clean.
+        assert_eq!((counts.refused, real.groups.count()), (1, 0));
+        return;
+    }
+    let (group, again) = real.groups.ready("second", LIMITS).unwrap();
+    assert!(again);
+    assert_eq!(group.pids().unwrap(), Vec::<i32>::new());
+    assert_eq!(group.oom_kills().unwrap(), 0);
+    assert!(group.memory_current().unwrap() <= 1 << 20);
+    if real.groups.version() == 1 {
+        assert!(group.memory_peak().unwrap() <= 1 << 20);
+    }
+    // Processes may be started in it: what stopped forks at its end is gone.
+    let mut child = shell(&group, "true | true").spawn().unwrap();
+    assert!(wait(&mut child).success());
+    drop(group);
+    real.groups.close();
+    assert_eq!(real.groups.count(), 0);
+}
+
+#[test]
+fn limits_of_the_disk_are_written_as_each_version_wants_them() {
+    let root = v1_fixture();
+    fs::create_dir_all(root.path().join("blkio")).unwrap();
+    fs::write(root.path().join("blkio/cgroup.procs"), "").unwrap();
+    let mut groups = Cgroups::detect(root.path()).unwrap();
+    let on_disk = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let Ok(disk) = groups.limit_disk(root.path(), PARENT, on_disk, 1 << 20) else {
+        println!("not bounded here: the sources lie on no disk");
+        return;
+    };
+    let group = groups.create("i-1", LIMITS).unwrap();
+    let written = content(&root, "blkio/rekindle/i-1/blkio.throttle.read_bps_device");
+    assert_eq!(written, format!("{disk} 1048576"));
+    assert_eq!(group.procs_files().len(), 5);
+    assert!(!root.path().join("blkio/rekindle/disk-probe").exists());
+
+    let root = v2_fixture();
+    let mut groups = Cgroups::detect(root.path()).unwrap();
+    groups.limit_disk(root.path(), PARENT, on_disk, 1 << 20).unwrap();
+    assert_eq!(content(&root, "rekindle/cgroup.subtree_control"), "+io");
+    let _group = groups.create("i-1", LIMITS).unwrap();
+    assert_eq!(content(&root, "rekindle/i-1/io.max"), format!("{disk} rbps=1048576"));
+
+    let root = v1_fixture();
+    let mut groups = Cgroups::detect(root.path()).unwrap();
+    let error = groups.limit_disk(root.path(), PARENT, on_disk, 1).unwrap_err();
+    assert!(matches!(error, DiskError::NoController(_)), "{error}");
+    let error = groups
+        .limit_disk(root.path(), PARENT, Path::new("/proc"), 1)
+        .unwrap_err();
+    assert!(matches!(error, DiskError::NoDisk(_)), "{error}");
+}
+
+/// Two megabytes at one a second take a second at least, however busy the machine is; a machine that can bound nothing says so.
+#[test]
+fn reading_past_the_page_cache_waits_for_the_limit_of_the_disk() {
+    let Some(mut real) = Real::new() else { return };
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let file = directory.path().join("two-megabytes");
+    fs::write(&file, vec![7; 2 << 20]).unwrap();
+    fs::File::open(&file).unwrap().sync_all().unwrap();
+    let parent = real.parent.clone();
+    if let Err(e) = real.groups.limit_disk(Path::new(CGROUP_ROOT), &parent, &file, 1 << 20) {
+        println!("not bounded here: {e:?}");
+        return;
+    }
+    let group = real.groups.create("reader", LIMITS).unwrap();
+    let read = format!("dd if={} of=/dev/null bs=64k iflag=direct", file.display());
+    let started = Instant::now();
+    assert!(wait(&mut shell(&group, &read).spawn().unwrap()).success());
+    assert!(started.elapsed() > Duration::from_secs(1), "{:?}", started.elapsed());
 }

@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::disk::DiskLimit;
 use super::files::{self, FileError};
-use super::{CPU_PERIOD_US, DetectError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";
 const PIDS: &str = "pids";
 const FREEZER: &str = "freezer";
+/// Not needed: reads from the disk are bounded where it is there.
+const BLKIO: &str = "blkio";
 const CONTROLLERS: [&str; 4] = [MEMORY, CPU, PIDS, FREEZER];
 
 /// The smallest quota the kernel takes, microseconds.
@@ -25,18 +28,14 @@ pub(super) struct Directories {
     cpu: PathBuf,
     pids: PathBuf,
     freezer: PathBuf,
+    blkio: Option<PathBuf>,
 }
 
 impl Directories {
-    /// Finds the four hierarchies below `root`. A hierarchy's directory is named after its controllers, with commas
-    /// between them where they are mounted together (`cpu,cpuacct`).
+    /// Finds the four hierarchies below `root`.
     pub(super) fn detect(root: &Path) -> Result<Self, DetectError> {
         let names = files::child_directories(root).map_err(DetectError::File)?;
-        let find = |controller: &str| {
-            let mut candidates = names.iter().filter(|n| n.split(',').any(|c| c == controller));
-            let found = candidates.find(|n| root.join(n).join("cgroup.procs").exists());
-            found.map(|n| root.join(n))
-        };
+        let find = |controller: &str| hierarchy(root, &names, controller);
         let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|c| find(c).is_none()).collect();
         match (find(MEMORY), find(CPU), find(PIDS), find(FREEZER)) {
             (Some(memory), Some(cpu), Some(pids), Some(freezer)) => Ok(Self {
@@ -44,6 +43,7 @@ impl Directories {
                 cpu,
                 pids,
                 freezer,
+                blkio: None,
             }),
             _ => Err(DetectError::Missing {
                 root: root.to_owned(),
@@ -52,13 +52,34 @@ impl Directories {
         }
     }
 
-    pub(super) fn join(&self, name: &str) -> Self {
+    /// Groups made from now on are in this hierarchy too.
+    pub(super) fn add_blkio(&mut self, root: &Path, parent: &str) -> Result<(), DiskError> {
+        let names = files::child_directories(root).map_err(DiskError::Refused)?;
+        let found = hierarchy(root, &names, BLKIO);
+        let directory = found
+            .ok_or_else(|| DiskError::NoController(root.display().to_string()))?
+            .join(parent);
+        files::make_all(&directory).map_err(DiskError::Refused)?;
+        self.blkio = Some(directory);
+        Ok(())
+    }
+
+    fn map(&self, change: impl Fn(&Path) -> PathBuf) -> Self {
         Self {
-            memory: self.memory.join(name),
-            cpu: self.cpu.join(name),
-            pids: self.pids.join(name),
-            freezer: self.freezer.join(name),
+            memory: change(&self.memory),
+            cpu: change(&self.cpu),
+            pids: change(&self.pids),
+            freezer: change(&self.freezer),
+            blkio: self.blkio.as_deref().map(change),
         }
+    }
+
+    pub(super) fn join(&self, name: &str) -> Self {
+        self.map(|directory| directory.join(name))
+    }
+
+    pub(super) fn beside(&self, name: &str) -> Self {
+        self.map(|directory| directory.with_file_name(name))
     }
 
     /// Every directory once.
@@ -69,6 +90,7 @@ impl Directories {
             self.pids.clone(),
             self.freezer.clone(),
         ];
+        all.extend(self.blkio.clone());
         all.sort();
         all.dedup();
         all
@@ -94,6 +116,27 @@ impl Directories {
         let shares = limits.cpu_scaled(1024).max(SHARES_MIN);
         files::write(&self.cpu.join("cpu.shares"), &shares.to_string())?;
         files::write(&self.pids.join("pids.max"), &limits.pids.to_string())
+    }
+
+    pub(super) fn limit_disk(&self, limit: &DiskLimit) -> Result<(), FileError> {
+        match &self.blkio {
+            Some(blkio) => files::write(&blkio.join("blkio.throttle.read_bps_device"), &limit.v1()),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing is frozen, and what the kernel counts and lets be reset begins at nothing.
+    pub(super) fn reset(&self) -> Result<(), FileError> {
+        self.thaw()?;
+        for counter in [
+            "memory.max_usage_in_bytes",
+            "memory.memsw.max_usage_in_bytes",
+            "memory.failcnt",
+            "memory.memsw.failcnt",
+        ] {
+            files::write_if_present(&self.memory.join(counter), "0")?;
+        }
+        Ok(())
     }
 
     /// No process of the group can fork any more.
@@ -150,4 +193,12 @@ impl Directories {
     pub(super) fn let_die(&self) {
         let _ = files::write_if_present(&self.freezer.join("freezer.state"), "THAWED");
     }
+}
+
+/// The hierarchy of a controller. Its directory is named after its controllers, with commas between them where they are mounted
+/// together (`cpu,cpuacct`).
+fn hierarchy(root: &Path, names: &[String], controller: &str) -> Option<PathBuf> {
+    let mut candidates = names.iter().filter(|n| n.split(',').any(|c| c == controller));
+    let found = candidates.find(|n| root.join(n).join("cgroup.procs").exists());
+    found.map(|n| root.join(n))
 }

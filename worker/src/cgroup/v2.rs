@@ -4,8 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::disk::DiskLimit;
 use super::files::{self, FileError};
-use super::{CPU_PERIOD_US, DetectError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
 
 /// What must be available. Freezing needs no controller here.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
@@ -59,6 +60,21 @@ impl Directory {
         })
     }
 
+    /// Has `io` handed down from `root` to this directory and on: to groups directly below it. Not needed, so not among the others.
+    pub(super) fn hand_down_io(&self, root: &Path, parent: &str) -> Result<(), DiskError> {
+        let available = files::read(&root.join("cgroup.controllers")).map_err(DiskError::Refused)?;
+        if !available.split_whitespace().any(|c| c == "io") {
+            return Err(DiskError::NoController(root.display().to_string()));
+        }
+        let mut level = root.to_owned();
+        let below = parent.split('/').map(Some).chain([None]);
+        for next in below {
+            files::write(&level.join("cgroup.subtree_control"), "+io").map_err(DiskError::Refused)?;
+            level.extend(next);
+        }
+        Ok(())
+    }
+
     pub(super) fn join(&self, name: &str) -> Self {
         Self(self.0.join(name))
     }
@@ -81,6 +97,15 @@ impl Directory {
         let weight = limits.cpu_scaled(100).clamp(1, 10_000);
         files::write(&self.file("cpu.weight"), &weight.to_string())?;
         files::write(&self.file("pids.max"), &limits.pids.to_string())
+    }
+
+    pub(super) fn limit_disk(&self, limit: &DiskLimit) -> Result<(), FileError> {
+        files::write(&self.file("io.max"), &limit.v2())
+    }
+
+    /// Nothing is frozen. Nobody reads what the kernel counts and does not let be reset, but for kills.
+    pub(super) fn reset(&self) -> Result<(), FileError> {
+        self.thaw()
     }
 
     /// Kills every process of the group and of those below, frozen ones too. False where the kernel is older than 5.14

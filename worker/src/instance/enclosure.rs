@@ -96,6 +96,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
     let empty = worker.pool.take().await.map_err(|e| unavailable("get a sandbox", &e))?;
     let Empty {
         mut cgroup,
+        used_before,
         sandbox,
         link,
         criu,
@@ -106,7 +107,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         .assign(&mut cgroup, group, limits)
         .map_err(|e| unavailable("limit the sandbox", &e))?;
     // Where the kernel renames no groups (v2) this is the only place that tells whose a group is.
-    tracing::info!(instance = %instance.id, group = cgroup.name(), "took a sandbox");
+    tracing::info!(instance = %instance.id, group = cgroup.name(), used_before, "took a sandbox");
     instance.starts_in(&sandbox)?;
     let egress = spec.manifest.network == Network::Egress;
     if let (false, Some(network), Some(link)) = (egress, &worker.network, link) {

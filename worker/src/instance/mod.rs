@@ -17,6 +17,7 @@ mod end;
 pub mod overdue;
 pub mod parking;
 pub mod start;
+pub mod turns;
 mod usage;
 
 use std::future::Future;

@@ -30,7 +30,25 @@ const SANDBOXES_WANTED: Desc = Desc::new(
     "rekindle.sandboxes.wanted",
     "{sandbox}",
     &[],
-    "How many are kept ready.",
+    "How many are kept ready: as many as were taken within two seconds lately and a quarter more, within bounds.",
+);
+const GROUPS: Desc = Desc::new(
+    "rekindle.sandboxes.groups",
+    "{group}",
+    &["outcome"],
+    "Control groups of sandboxes that ended: used `again` after they were cleaned, or `refused` since something was left in them.",
+);
+const STARTS_RUNNING: Desc = Desc::new(
+    "rekindle.starts.running",
+    "{start}",
+    &[],
+    "Starts at work on the processors now: no more than their number allows.",
+);
+const STARTS_WAITING: Desc = Desc::new(
+    "rekindle.starts.waiting",
+    "{start}",
+    &[],
+    "Starts that wait for their turn.",
 );
 const SANDBOXES_TAKEN: Desc = Desc::new(
     "rekindle.sandboxes.taken",
@@ -169,7 +187,13 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
         w.all_instances().iter().filter_map(memory).sum::<u64>() as f64
     });
     one(gauge, &SANDBOXES, |w| w.pool.counts().ready as f64);
-    one(gauge, &SANDBOXES_WANTED, |w| w.config.empty_sandboxes as f64);
+    one(gauge, &SANDBOXES_WANTED, |w| w.pool.counts().wanted as f64);
+    many(counter, &GROUPS, |w| {
+        let groups = w.pool.counts().groups;
+        vec![("again", groups.used_again), ("refused", groups.refused)]
+    });
+    one(gauge, &STARTS_RUNNING, |w| w.turns.running() as f64);
+    one(gauge, &STARTS_WAITING, |w| w.turns.waiting() as f64);
     many(counter, &SANDBOXES_TAKEN, |w| {
         let counts = w.pool.counts();
         vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]

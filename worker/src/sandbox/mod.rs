@@ -1,6 +1,7 @@
 //! A sandbox as the worker holds it: the init inside, the way to talk to it, and the network namespace requests enter by.
 
 mod control;
+mod demand;
 mod netns;
 pub mod pool;
 

@@ -1,20 +1,22 @@
 //! Empty sandboxes made ahead: namespaces and control groups, which cost the kernel milliseconds (it waits for a grace period
 //! when a process changes its control group), and a CRIU that waits for its order, which costs as much to start; but nothing
-//! of a function yet. None is used twice.
+//! of a function yet. Of a used one only the control group is used again, once it is clean ([`crate::cgroup`]); all else ends with it
+//! (decision 18). How many are kept follows what was taken lately (`demand.rs`).
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use rekindle_snapshotter::criu::{CriuError, Session};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
+use super::demand::Demand;
 use super::{Sandbox, SandboxError};
-use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits};
+use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits, SpareCounts};
 use crate::network::{Network, RouterError, SandboxLink};
 
 /// The descriptors at which CRIU has the write ends of the output pipes.
@@ -31,8 +33,12 @@ const EMPTY: Limits = Limits {
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
+/// Sandboxes that are made at once, for each core: half of the time they wait for the kernel.
+const MAKERS_A_CORE: usize = 2;
 /// How long is waited after one could not be made.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often it is looked whether fewer are wanted.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Why there is no empty sandbox.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +71,8 @@ pub struct Empty {
     pub link: Option<SandboxLink>,
     /// Its limits, still those of an empty one.
     pub cgroup: Cgroup,
+    /// Whether its control group was another sandbox's before.
+    pub used_before: bool,
     /// A CRIU inside, waiting; it has the write ends of `outputs` at [`OUTPUT_FDS`]. Ends when this is dropped.
     pub criu: Session,
     /// Pipes for what the function writes: standard output, standard error; their read and write ends.
@@ -77,7 +85,12 @@ pub struct SandboxPool {
     init_binary: PathBuf,
     criu_dir: PathBuf,
     network: Option<Arc<Network>>,
-    size: usize,
+    least: usize,
+    most: usize,
+    demand: Mutex<Demand>,
+    began: Instant,
+    /// Who makes one has one of these: they keep a processor busy.
+    makers: Semaphore,
     ready: Mutex<Vec<Empty>>,
     taken: Notify,
     made: AtomicU64,
@@ -98,23 +111,33 @@ pub struct PoolCounts {
     pub made_while_waiting: u64,
     /// That could not be made.
     pub failed: u64,
+    /// How many are kept ready now.
+    pub wanted: usize,
+    /// Control groups that are used again.
+    pub groups: SpareCounts,
 }
 
 impl SandboxPool {
-    /// An empty pool that keeps `size` sandboxes once [`Self::keep_filled`] runs.
+    /// An empty pool that keeps from `least` to `most` sandboxes, as they are taken, once [`Self::keep_filled`] runs.
     pub fn new(
         cgroups: Cgroups,
         init_binary: PathBuf,
         criu_dir: PathBuf,
         network: Option<Arc<Network>>,
-        size: usize,
+        least: usize,
+        most: usize,
     ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             cgroups,
             init_binary,
             criu_dir,
             network,
-            size,
+            least,
+            most,
+            demand: Mutex::default(),
+            began: Instant::now(),
+            makers: Semaphore::new(MAKERS_A_CORE * cores),
             ready: Mutex::default(),
             taken: Notify::new(),
             made: AtomicU64::new(0),
@@ -133,7 +156,13 @@ impl SandboxPool {
             from_pool: read(&self.from_pool),
             made_while_waiting: read(&self.made_while_waiting),
             failed: read(&self.failed),
+            wanted: self.wanted(),
+            groups: self.cgroups.spare_counts(),
         }
+    }
+
+    fn wanted(&self) -> usize {
+        self.demand.lock().wanted(self.began.elapsed(), self.least, self.most)
     }
 
     /// Takes one that is ready, or makes one.
@@ -142,6 +171,7 @@ impl SandboxPool {
     /// When one must be made and cannot.
     pub async fn take(&self) -> Result<Empty, PoolError> {
         let ready = self.ready.lock().pop();
+        self.demand.lock().taken(self.began.elapsed());
         self.taken.notify_one();
         let from = if ready.is_some() {
             &self.from_pool
@@ -156,6 +186,8 @@ impl SandboxPool {
     }
 
     async fn make(&self) -> Result<Empty, PoolError> {
+        // The semaphore is never closed.
+        let _maker = self.makers.acquire().await.ok();
         let made = self.make_one().await;
         self.failed.fetch_add(u64::from(made.is_err()), Ordering::Relaxed);
         made
@@ -163,7 +195,7 @@ impl SandboxPool {
 
     async fn make_one(&self) -> Result<Empty, PoolError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
-        let cgroup = self.cgroups.create(&name, EMPTY).map_err(PoolError::Cgroup)?;
+        let (cgroup, used_before) = self.cgroups.ready(&name, EMPTY).map_err(PoolError::Cgroup)?;
         let sandbox = Sandbox::create(&self.init_binary, cgroup.procs_files())
             .await
             .map_err(PoolError::Sandbox)?;
@@ -187,6 +219,7 @@ impl SandboxPool {
             .map_err(PoolError::Silent)?;
         Ok(Empty {
             cgroup,
+            used_before,
             sandbox,
             link,
             criu,
@@ -194,21 +227,48 @@ impl SandboxPool {
         })
     }
 
-    /// Fills the pool, and again after each that is taken. Runs until dropped.
+    /// Fills the pool, and again after each that is taken; ends those that are too many. Runs until dropped.
     pub async fn keep_filled(self: Arc<Self>) {
         loop {
-            while self.ready.lock().len() < self.size && !self.closed.load(Ordering::Relaxed) {
-                match self.make().await {
-                    Ok(empty) => self.ready.lock().push(empty),
-                    Err(e) => {
-                        tracing::warn!(error = %e, "cannot make a sandbox ahead");
-                        tokio::time::sleep(RETRY_AFTER).await;
-                    }
-                }
+            self.fill().await;
+            let surplus = {
+                let mut ready = self.ready.lock();
+                let wanted = self.wanted();
+                (ready.len() > wanted).then(|| ready.pop()).flatten()
+            };
+            if let Some(surplus) = surplus {
+                // One at a time: nobody hurries.
+                end(surplus).await;
+                continue;
             }
-            self.taken.notified().await;
-            tokio::time::sleep(REFILL_AFTER).await;
+            tokio::select! {
+                () = self.taken.notified() => tokio::time::sleep(REFILL_AFTER).await,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
         }
+    }
+
+    async fn fill(self: &Arc<Self>) {
+        loop {
+            let lacking = self.wanted().saturating_sub(self.ready.lock().len());
+            if lacking == 0 || self.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            // Two beside each other, and a start that must make its own finds room among the makers.
+            let (one, other) = tokio::join!(self.make_ready(), async {
+                if lacking > 1 { self.make_ready().await } else { Ok(()) }
+            });
+            if let Err(e) = one.and(other) {
+                tracing::warn!(error = %e, "cannot make a sandbox ahead");
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+        }
+    }
+
+    async fn make_ready(&self) -> Result<(), PoolError> {
+        let empty = self.make().await?;
+        self.ready.lock().push(empty);
+        Ok(())
     }
 
     /// Ends all that are ready. Blocks for some milliseconds.
@@ -218,5 +278,16 @@ impl SandboxPool {
         for empty in all {
             empty.sandbox.end();
         }
+        self.cgroups.close();
     }
+}
+
+/// Ends one that nobody needs.
+async fn end(empty: Empty) {
+    let ended = tokio::task::spawn_blocking(move || {
+        empty.sandbox.end();
+        drop(empty);
+    });
+    // It does not panic; the runtime going down is the only other way to fail.
+    let _ = ended.await;
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use nix::sys::statvfs::statvfs;
 use rekindle_wire::manifest::Base;
+use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups};
 
 use super::Check;
 use crate::args::Places;
@@ -15,9 +16,17 @@ use crate::up::pid::PidFile;
 /// Less is trouble within the first deploys.
 const ROOM_MIN: u64 = 2 << 30;
 
+/// A bound that is only tried, bytes a second.
+const TRIED_BYTES: u64 = 512 << 20;
+
 /// All of them.
 pub(super) fn checks(places: &Places, listen: SocketAddr) -> Vec<Check> {
-    vec![runtimes(&places.cache), room(&places.data), port(places, listen)]
+    vec![
+        runtimes(&places.cache),
+        room(&places.data),
+        disk_reads(&places.cache),
+        port(places, listen),
+    ]
 }
 
 fn runtimes(cache: &Path) -> Check {
@@ -41,6 +50,34 @@ fn runtimes(cache: &Path) -> Check {
             folder.display()
         ),
     )
+}
+
+/// Whether what functions read from the disk can be bounded: tried in a control group of its own.
+fn disk_reads(cache: &Path) -> Check {
+    const ABILITY: &str = "disk reads";
+    let there = cache.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let (root, parent) = (
+        Path::new(CGROUP_ROOT),
+        format!("rekindle-doctor-disk-{}", std::process::id()),
+    );
+    let mut groups = match Cgroups::detect_below(root, &parent) {
+        Ok(groups) => groups,
+        Err(e) => return Check::weaker(ABILITY, format!("cannot be tried: {e}"), "see cgroups above"),
+    };
+    let tried = groups.limit_disk(root, &parent, there, TRIED_BYTES);
+    // Of the hierarchies that it is made in; an empty group is always let go.
+    let _ = groups.remove_parent();
+    match tried {
+        Ok(disk) => Check::ok(
+            ABILITY,
+            format!("of each instance are bounded on disk {disk} ({})", there.display()),
+        ),
+        Err(e) => Check::weaker(
+            ABILITY,
+            format!("are not bounded: {:#}", anyhow::Error::from(e)),
+            "a function may keep the disk busy; put --cache onto a filesystem of a whole disk or partition, with the blkio (v1) or io (v2) controller",
+        ),
+    }
 }
 
 fn room(data: &Path) -> Check {

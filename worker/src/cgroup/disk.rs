@@ -1,0 +1,93 @@
+//! How fast a group may read from the host's disk. Functions write to no disk (their only writable places are in memory), but each
+//! may read the files of its runtime again and again, past the page cache. Not every kernel and filesystem can bound that: it is tried once.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::sys::stat::{major, minor};
+
+use super::files::{self, FileError};
+use super::layout::{Layout, remove_directory};
+use super::{Cgroups, DiskError, REMOVE_LIMIT, usable};
+
+/// The group in which it is tried.
+const PROBE: &str = "disk-probe";
+/// Where the kernel shows block devices by number.
+const DEVICES: &str = "/sys/dev/block";
+
+/// A disk, and how much a group may read from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DiskLimit {
+    /// `MAJOR:MINOR` of the whole disk.
+    device: String,
+    /// A second.
+    read_bytes: u64,
+}
+
+impl DiskLimit {
+    /// As `blkio.throttle.read_bps_device` wants it.
+    pub(super) fn v1(&self) -> String {
+        format!("{} {}", self.device, self.read_bytes)
+    }
+
+    /// As `io.max` wants it.
+    pub(super) fn v2(&self) -> String {
+        format!("{} rbps={}", self.device, self.read_bytes)
+    }
+}
+
+impl Cgroups {
+    /// Has every group that is made from now on read at most so many bytes a second from the disk that holds `path`. `root` and `parent`
+    /// are those of [`Cgroups::detect_below`]. Answers the disk.
+    ///
+    /// # Errors
+    /// When the kernel or the filesystem there cannot bound it; groups are made without a bound then.
+    pub fn limit_disk(&mut self, root: &Path, parent: &str, path: &Path, read_bytes: u64) -> Result<String, DiskError> {
+        if let Some(bad) = parent.split('/').find(|level| !usable(level)) {
+            return Err(DiskError::NoController(bad.to_owned()));
+        }
+        let device = disk_of(path)?;
+        let limit = DiskLimit {
+            device: device.clone(),
+            read_bytes,
+        };
+        let mut layout = self.layout.clone();
+        match &mut layout {
+            Layout::V1(d) => d.add_blkio(root, parent)?,
+            Layout::V2(d) => d.hand_down_io(root, parent)?,
+        }
+        let probe = layout.join(PROBE);
+        let made = probe.all();
+        let tried = made
+            .iter()
+            .try_for_each(|d| files::make_all(d))
+            .and_then(|()| probe.limit_disk(&limit));
+        for directory in &made {
+            let _ = remove_directory(directory, REMOVE_LIMIT);
+        }
+        tried.map_err(DiskError::Refused)?;
+        self.layout = layout;
+        self.disk = Some(limit);
+        Ok(device)
+    }
+}
+
+/// The whole disk below the filesystem with `path`, `MAJOR:MINOR`.
+fn disk_of(path: &Path) -> Result<String, DiskError> {
+    let found = fs::metadata(path).map_err(|e| DiskError::Refused(FileError::new("look at", path, e)))?;
+    let device = found.dev();
+    // Btrfs, overlays, tmpfs and the network have devices of no disk.
+    if major(device) == 0 {
+        return Err(DiskError::NoDisk(path.to_owned()));
+    }
+    let number = format!("{}:{}", major(device), minor(device));
+    let known = Path::new(DEVICES).join(&number);
+    if !known.join("partition").exists() {
+        return Ok(number);
+    }
+    // Only whole disks are bounded: what holds the partition's directory is the disk's.
+    let disk = fs::canonicalize(&known).map_err(|e| DiskError::Refused(FileError::new("look at", &known, e)))?;
+    let whole = disk.parent().unwrap_or(&disk).join("dev");
+    Ok(files::read(&whole).map_err(DiskError::Refused)?.trim().to_owned())
+}

@@ -1,0 +1,127 @@
+//! Turns at the processors. A start is work for one: of sixty-four that begin at the same moment, each would end when the last does.
+//! So some run, and the others wait in the order they came.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// How long is waited at most. Those before it wait for something else than a processor then, and it goes on beside them.
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a start keeps its turn that waits for the function: one that does not begin must not hold up others.
+pub const KEEP: Duration = Duration::from_secs(1);
+
+/// Turns of a host.
+#[derive(Debug)]
+pub struct Turns {
+    free: Semaphore,
+    all: usize,
+    waiting: AtomicUsize,
+    limit: Duration,
+}
+
+/// A turn. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Turn<'a>(#[expect(dead_code, reason = "given back when dropped")] Option<SemaphorePermit<'a>>);
+
+impl Turns {
+    /// So many at once.
+    pub fn new(all: usize) -> Self {
+        Self {
+            free: Semaphore::new(all.max(1)),
+            all: all.max(1),
+            waiting: AtomicUsize::new(0),
+            limit: WAIT_LIMIT,
+        }
+    }
+
+    /// Waits for one, for some seconds at most.
+    pub async fn take(&self) -> Turn<'_> {
+        let _waiting = Waiting::begin(&self.waiting);
+        let turn = tokio::time::timeout(self.limit, self.free.acquire()).await;
+        // The semaphore is never closed.
+        Turn(turn.ok().and_then(Result::ok))
+    }
+
+    /// How many have one.
+    pub fn running(&self) -> usize {
+        self.all - self.free.available_permits().min(self.all)
+    }
+
+    /// How many wait for one.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// Counted as waiting until dropped, however that comes.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_run_at_once_than_there_are_turns_and_all_get_theirs() {
+        let turns = Arc::new(Turns::new(4));
+        let most = Arc::new(AtomicUsize::new(0));
+        let starts: Vec<_> = (0..64)
+            .map(|_| {
+                let (turns, most) = (Arc::clone(&turns), Arc::clone(&most));
+                tokio::spawn(async move {
+                    let _turn = turns.take().await;
+                    most.fetch_max(turns.running(), Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                })
+            })
+            .collect();
+        for start in starts {
+            start.await.unwrap();
+        }
+        assert_eq!(most.load(Ordering::Relaxed), 4);
+        assert_eq!((turns.running(), turns.waiting()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_waits_behind_starts_that_hang_goes_on_in_the_end() {
+        let turns = Turns {
+            limit: Duration::from_millis(20),
+            ..Turns::new(1)
+        };
+        let hanging = turns.take().await;
+        let (late, waiting) = tokio::join!(turns.take(), async {
+            tokio::task::yield_now().await;
+            turns.waiting()
+        });
+        assert_eq!(waiting, 1);
+        assert_eq!((turns.running(), turns.waiting()), (1, 0));
+        drop((hanging, late));
+        assert_eq!(turns.running(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_start_that_is_given_up_while_it_waits_is_not_waited_for() {
+        let turns = Turns::new(1);
+        let first = turns.take().await;
+        let gone = tokio::time::timeout(Duration::from_millis(5), turns.take()).await;
+        assert!(gone.is_err());
+        assert_eq!(turns.waiting(), 0);
+        drop(first);
+        drop(turns.take().await);
+    }
+}
