@@ -8,10 +8,13 @@ use crate::clones::ClonesArgs;
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
+use crate::many::ManyArgs;
 use crate::migration::MigrationArgs;
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
 use crate::policy::PolicyArgs;
+use crate::sandboxes::SandboxesArgs;
+use crate::sandboxes::floor::FloorArgs;
 use crate::subject::Subject;
 use crate::workload::{Language, Workload};
 
@@ -95,6 +98,13 @@ pub(crate) enum Command {
     Clones(ClonesArgs),
     /// Measure the pause of instances that move between two workers, as their source and a client see it.
     Migration(MigrationArgs),
+    /// Measure many restores at once: latency, and processor time of each.
+    Many(ManyArgs),
+    /// Measure what sandboxes cost, beside the bare floor of this machine.
+    Sandboxes(SandboxesArgs),
+    /// The bare floor: namespaces, another root, exit.
+    #[command(hide = true)]
+    SandboxFloor(FloorArgs),
     /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
     /// Run k6's scenarios and write a report.

@@ -76,6 +76,13 @@ pub(crate) fn busy(watched: Duration) -> f64 {
     }
 }
 
+/// Processor time of all cores since the start of the machine, in anybody's service, milliseconds. The kernel counts in ticks of ten.
+pub(crate) fn busy_ms() -> f64 {
+    const MS_PER_TICK: f64 = 10.0;
+    let now = ticks(&fs::read_to_string("/proc/stat").unwrap_or_default());
+    now.map_or(0.0, |(idle, all)| (all - idle) * MS_PER_TICK)
+}
+
 /// Idle ticks (waiting for disks among them) and all ticks, of all cores since the start of the machine.
 fn ticks(stat: &str) -> Option<(f64, f64)> {
     let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();

@@ -20,8 +20,10 @@ mod cold;
 mod compare;
 mod figures;
 mod folder;
+mod host;
 mod load;
 mod machine;
+mod many;
 mod migration;
 mod ours;
 mod pager;
@@ -29,9 +31,11 @@ mod peers;
 mod platform;
 mod plot;
 mod policy;
+mod processes;
 mod record;
 mod report;
 mod rounds;
+mod sandboxes;
 mod slow_store;
 mod stats;
 mod subject;
@@ -60,11 +64,14 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
         Some(Command::Policy(policy)) => return policy::run(policy).map(|()| ExitCode::SUCCESS),
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
+        Some(Command::Sandboxes(all)) => return sandboxes::run(args, all).map(|()| ExitCode::SUCCESS),
+        Some(Command::SandboxFloor(floor)) => return sandboxes::floor::run(floor).map(|()| ExitCode::SUCCESS),
         Some(Command::LoadReport(report)) => return load::report(report).map(|()| ExitCode::SUCCESS),
         Some(
             Command::PeerHost(_)
             | Command::Clones(_)
             | Command::Migration(_)
+            | Command::Many(_)
             | Command::Load(_)
             | Command::Trace(_)
             | Command::Compare(_),
@@ -86,6 +93,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Trace(trace)) => load::show_trace(trace).await,
             Some(Command::Compare(compare)) => compare::run(args, compare).await,
             Some(Command::Migration(moves)) => migration::run(args, moves).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::Many(many)) => many::run(args, many).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),
             _ => bench::run(args).await,
         }

@@ -164,6 +164,11 @@ impl Platform {
         Ok(key.trim().to_owned())
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where its gateway listens.
     pub(crate) fn port(&self) -> u16 {
         self.port
@@ -232,6 +237,11 @@ impl Programs {
     /// `fn`.
     pub(crate) fn cli(&self) -> PathBuf {
         self.0.join("fn")
+    }
+
+    /// The sandbox's init.
+    pub(crate) fn init(&self) -> PathBuf {
+        self.0.join("rekindle-init")
     }
 
     /// Deploys the function in this folder by `fn deploy` and waits until it is live.

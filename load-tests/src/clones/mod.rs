@@ -4,21 +4,15 @@
 mod memory;
 mod report;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, bail};
-use http::Method;
-use rekindle_wire::api::{InstanceInfo, Status};
-use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::args::{Args, checkout};
-use crate::client::Connection;
-use crate::load::gauges;
+use crate::host::Host;
 use crate::machine::{self, Machine};
-use crate::ours::Ours;
 use crate::platform::Platform;
 use crate::{folder, record};
 use memory::{Held, of_instance};
@@ -31,6 +25,7 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 /// Restores until the working set is known; the next is mapped ahead by it.
 const RECORDED: usize = 3;
+const FUNCTION: &str = "sample";
 const FAULTS: &str = "rekindle_pager_faults_total";
 
 /// `rekindle-bench clones`.
@@ -108,7 +103,7 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
     let scratch = tempfile::tempdir().context("no temporary directory")?;
     let folder = scratch.path().join("function");
     folder::copy(&checkout().join("functions/samples").join(name), &folder)?;
-    folder::rename(&folder, "sample", &SETTINGS)?;
+    folder::rename(&folder, FUNCTION, &SETTINGS)?;
     let version = platform.deploy(&folder)?;
     let memory_bytes = version.snapshot.map_or(0, |s| s.memory_bytes);
     let host = Host::of(platform).await?;
@@ -116,7 +111,7 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
     let mut faults = Vec::new();
     for _ in 0..RECORDED + 2 {
         let before = host.metric(FAULTS).await?;
-        let instance = host.restore().await?;
+        let instance = host.restore(FUNCTION).await?;
         faults.push((host.metric(FAULTS).await? - before) as u64);
         host.delete(&instance).await?;
     }
@@ -125,7 +120,7 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
         eprintln!("  {count} clones");
         let mut instances = Vec::with_capacity(*count);
         for _ in 0..*count {
-            instances.push(host.restore().await?);
+            instances.push(host.restore(FUNCTION).await?);
         }
         let each = instances.iter().map(|id| of_instance(id)).collect::<Result<_>>()?;
         let template_bytes = host.metric("rekindle_templates_memory_bytes").await? as u64;
@@ -142,76 +137,4 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
         faults,
         clones: held,
     })
-}
-
-/// The platform as its operator sees it.
-struct Host {
-    ours: Ours,
-    port: u16,
-    authorization: String,
-    worker: String,
-}
-
-impl Host {
-    async fn of(platform: &Platform) -> Result<Self> {
-        let mut host = Self {
-            ours: Ours::of(platform, "sample"),
-            port: platform.port(),
-            authorization: format!("Bearer {}", platform.key()?),
-            worker: String::new(),
-        };
-        let status: Status = serde_json::from_slice(&host.get("/v1/status").await?).context("no status")?;
-        let worker = status.workers.first().context("the platform has no worker")?;
-        host.worker = worker.id.to_string();
-        Ok(host)
-    }
-
-    async fn get(&self, path: &str) -> Result<Vec<u8>> {
-        let headers = [("authorization", self.authorization.as_str())];
-        let mut connection = Connection::open(self.port).await?;
-        let answer = connection.call(Method::GET, path, &headers).await?;
-        if !answer.status.is_success() {
-            bail!("{path}: {}: {}", answer.status, answer.text());
-        }
-        Ok(answer.body.to_vec())
-    }
-
-    /// A metric of the worker that has no labels.
-    async fn metric(&self, name: &str) -> Result<f64> {
-        let text = self.get(&format!("/v1/workers/{}/metrics", self.worker)).await?;
-        let text = String::from_utf8(text).context("metrics are no text")?;
-        let mut found = BTreeMap::new();
-        gauges(&text, &[(name, name)], &mut found);
-        found
-            .get(name)
-            .copied()
-            .with_context(|| format!("the worker has no metric {name}"))
-    }
-
-    /// A fresh clone that has answered once.
-    async fn restore(&self) -> Result<String> {
-        let headers = [
-            ("authorization", self.authorization.as_str()),
-            (FORCE_START, "restored"),
-        ];
-        let mut connection = Connection::open(self.port).await?;
-        let answer = connection.call(Method::GET, "/function/sample/", &headers).await?;
-        if !answer.status.is_success() || answer.header(START) != "restored" {
-            bail!("{} ({}): {}", answer.status, answer.header(START), answer.text());
-        }
-        Ok(answer.header(INSTANCE).to_owned())
-    }
-
-    async fn delete(&self, instance: &str) -> Result<()> {
-        let mut connection = Connection::open(self.port).await?;
-        self.ours.delete(&mut connection, instance).await
-    }
-
-    async fn delete_all(&self) -> Result<()> {
-        let listed: Vec<InstanceInfo> = serde_json::from_slice(&self.get("/v1/instances").await?)?;
-        for instance in listed {
-            self.delete(instance.id.as_str()).await?;
-        }
-        Ok(())
-    }
 }

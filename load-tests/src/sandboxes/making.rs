@@ -1,0 +1,209 @@
+//! A sandbox of ours, step by step: as the worker makes, takes and ends it, without the rest of the platform.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rekindle_init::protocol::Setup;
+use rekindle_snapshotter::criu::Session;
+use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
+use rekindle_worker::network::{Egress, Network};
+use rekindle_worker::sandbox::Sandbox;
+use serde::Serialize;
+use tempfile::TempDir;
+
+use crate::args::Args;
+use crate::platform::Programs;
+
+/// What a sandbox may use here.
+pub(super) const LIMITS: Limits = Limits {
+    memory_bytes: 144 << 20,
+    cpu_cores: 1.0,
+    pids: 512,
+};
+/// What a root filesystem has at least.
+const SKELETON: [&str; 7] = ["app", "dev", "etc", "proc", "run", "sys", "tmp"];
+const CRIU_LIMIT: Duration = Duration::from_secs(10);
+
+/// How a sandbox is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Of what the bare floor has too: no CRIU, no link. Its control group is made, and removed.
+    Lean,
+    /// The same in a control group that is used again.
+    Again,
+    /// As the pool makes them: CRIU and a link too.
+    Whole,
+}
+
+/// The milliseconds of each step of one sandbox, in the order they are taken.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(super) struct Steps {
+    /// Its control group is made, or had again, with limits.
+    pub(super) group: f64,
+    /// Init is started, joins the group, enters its namespaces and brings the loopback up.
+    pub(super) namespaces: f64,
+    /// A CRIU is started inside and has answered.
+    pub(super) criu: f64,
+    /// It is linked to the router.
+    pub(super) link: f64,
+    /// The group is renamed and given a function's limits.
+    pub(super) assign: f64,
+    /// The files are laid out.
+    pub(super) furnish: f64,
+    /// Everything inside is killed, and the namespaces end as far as anybody waits for them.
+    pub(super) end: f64,
+    /// The group is removed, or cleaned and kept.
+    pub(super) remove: f64,
+}
+
+impl Steps {
+    /// From nothing to furnished.
+    pub(super) fn made(&self) -> f64 {
+        self.group + self.namespaces + self.criu + self.link + self.assign + self.furnish
+    }
+
+    /// Of what the bare floor has too, but for CRIU and the link: from nothing to gone.
+    pub(super) fn lean(&self) -> f64 {
+        self.group + self.namespaces + self.furnish + self.end + self.remove
+    }
+}
+
+/// Where sandboxes are made.
+pub(super) struct Place {
+    pub(super) cgroups: Cgroups,
+    pub(super) parent: String,
+    pub(super) init: PathBuf,
+    pub(super) criu: PathBuf,
+    pub(super) network: Option<Arc<Network>>,
+    skeleton: TempDir,
+    made: AtomicU64,
+}
+
+impl Place {
+    /// With a control group and a router of its own. `egress` is off where the host must not be changed.
+    pub(super) async fn make(args: &Args, egress: bool) -> Result<Self> {
+        let parent = format!("rekindle-bench-{}", std::process::id());
+        let cgroups = Cgroups::detect_below(Path::new(CGROUP_ROOT), &parent)?;
+        let skeleton = tempfile::Builder::new()
+            .prefix("rekindle-sandboxes-")
+            .tempdir()
+            .context("no temporary directory")?;
+        for name in SKELETON {
+            fs::create_dir(skeleton.path().join(name)).context("the root cannot be made")?;
+        }
+        let network = match egress {
+            true => Some(Arc::new(Network::start(Egress::default(), &parent).await?)),
+            false => None,
+        };
+        let criu = args.criu.parent().map(Path::to_owned).unwrap_or_default();
+        Ok(Self {
+            cgroups,
+            parent,
+            init: Programs::find(args)?.init(),
+            criu,
+            network,
+            skeleton,
+            made: AtomicU64::new(0),
+        })
+    }
+
+    /// The root of sandboxes.
+    pub(super) fn root(&self) -> &Path {
+        self.skeleton.path()
+    }
+
+    /// What sandboxes are furnished with.
+    pub(super) fn setup(&self) -> Setup {
+        Setup {
+            hostname: "bench".to_owned(),
+            rootfs: self.root().to_owned(),
+            app: self.root().join("etc"),
+            criu: self.criu.clone(),
+            tmp_bytes: 16 << 20,
+            shm_bytes: 16 << 20,
+            resolv_conf: None,
+        }
+    }
+
+    /// A name that no group has had.
+    pub(super) fn name(&self, kind: &str) -> String {
+        format!("{kind}-{}", self.made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// One sandbox, from nothing to gone.
+    pub(super) async fn once(&self, way: Way) -> Result<Steps> {
+        let mut steps = Steps::default();
+        let mut clock = Clock(Instant::now());
+        let name = self.name("bench");
+        let mut group = match way {
+            Way::Lean => self.cgroups.create(&name, LIMITS)?,
+            Way::Again | Way::Whole => self.cgroups.ready(&name, LIMITS)?.0,
+        };
+        steps.group = clock.lap();
+        let sandbox = Sandbox::create(&self.init, group.procs_files()).await?;
+        steps.namespaces = clock.lap();
+        let mut waiting = None;
+        if way == Way::Whole {
+            let (session, theirs) = Session::pair()?;
+            sandbox.start_criu(&self.criu, &[&theirs as &OwnedFd], None).await?;
+            drop(theirs);
+            let answered = tokio::task::spawn_blocking(move || session.version(CRIU_LIMIT).map(|_| session));
+            waiting = Some(answered.await??);
+            steps.criu = clock.lap();
+            if let Some(network) = &self.network {
+                network.attach(sandbox.network()).await?;
+            }
+            steps.link = clock.lap();
+            self.cgroups.assign(&mut group, &self.name("used"), LIMITS)?;
+            steps.assign = clock.lap();
+        }
+        sandbox.furnish(self.setup()).await?;
+        steps.furnish = clock.lap();
+        let ending = Arc::clone(&sandbox);
+        tokio::task::spawn_blocking(move || ending.end()).await?;
+        steps.end = clock.lap();
+        // Not before: it would complain of a worker that is gone.
+        drop((waiting, sandbox));
+        match way {
+            Way::Lean => group.remove()?,
+            // Kept for the next, if it is clean.
+            Way::Again | Way::Whole => drop(group),
+        }
+        steps.remove = clock.lap();
+        Ok(steps)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.cgroups.close();
+        // Whatever was left by an error in between.
+        if let Err(e) = self.cgroups.sweep() {
+            eprintln!("control groups are left: {e}");
+        }
+        if let Some(network) = &self.network {
+            network.stop();
+        }
+        if let Err(e) = self.cgroups.remove_parent() {
+            eprintln!("control group {} is left: {e}", self.parent);
+        }
+    }
+}
+
+/// Time from lap to lap.
+pub(super) struct Clock(pub(super) Instant);
+
+impl Clock {
+    /// Milliseconds since the last.
+    pub(super) fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let taken = now.duration_since(self.0).as_secs_f64() * 1e3;
+        self.0 = now;
+        taken
+    }
+}
