@@ -267,7 +267,11 @@ impl SandboxPool {
 
     async fn make_ready(&self) -> Result<(), PoolError> {
         let empty = self.make().await?;
-        self.ready.lock().push(empty);
+        if self.closed.load(Ordering::Relaxed) {
+            end(empty).await;
+        } else {
+            self.ready.lock().push(empty);
+        }
         Ok(())
     }
 
