@@ -131,7 +131,7 @@ pub(crate) fn pump(scheduler: &Scheduler) {
 
 fn pump_locked(scheduler: &Scheduler, memory: &mut Memory, todo: &mut Todo) {
     let Memory { queue, fleet, .. } = &mut *memory;
-    let mut turns = queue.turns(|function| fleet.held_by(function));
+    let mut turns = queue.turns(|| fleet.held());
     if let Some(claimant) = fleet.claimant().cloned()
         && !queue.is_waited_for(&claimant)
     {
@@ -218,6 +218,10 @@ fn attempt(
                         Shortage::Memory => memory.fleet.step_down(&id),
                         _ => memory.fleet.free_up(&id),
                     };
+                    if retiree.is_none() && shortage == Shortage::Memory {
+                        // It may be in use, and would be leased to its own function's next.
+                        memory.fleet.claim(live, now);
+                    }
                     todo.recalled |= retiree.is_none();
                     todo.retirees.extend(retiree);
                 }

@@ -87,17 +87,18 @@ fn lacks(memory: &Memory, live: &LiveVersion, now: Millis) -> Option<Next> {
         ..
     } = memory;
     let (spec, manifest) = (&live.spec, &live.spec.manifest);
-    let next = if fleet.warm(live) < manifest.min_warm as usize {
+    let (warm, parked) = (manifest.min_warm as usize, manifest.min_parked as usize);
+    // Instances are counted only where it matters: most functions say nothing, and few are expected at any moment.
+    let next = if warm > 0 && fleet.warm(live) < warm {
         Next {
             why: Ahead::Floor,
             kind: live.natural_start(),
             park: false,
         }
     } else {
-        let parks = spec.snapshot.is_some();
-        let why = if parks && fleet.pooled(live) < manifest.min_parked as usize {
+        let why = if spec.snapshot.is_some() && parked > 0 && fleet.pooled(live) < parked {
             Ahead::Floor
-        } else if !fleet.stands_by(live) && retention.expects(catalog, &spec.function, now) {
+        } else if retention.expects(catalog, &spec.function, now) && !fleet.stands_by(live) {
             Ahead::Forecast
         } else {
             return None;

@@ -1,5 +1,5 @@
-//! What is known of each function's calls, and what its instances are kept by: the shell around [`rekindle_retention`], which decides. Looked at ten
-//! times a second by [`crate::reaper`].
+//! What is known of each function's calls, and what its instances are kept by: the shell around [`rekindle_retention`], which decides. Looked at by
+//! [`crate::reaper`], once a second at least.
 //!
 //! A function that says `idle` or `park` in its fn.toml is kept as it says; what follows is for the others. In memory only: after a restart of the
 //! scheduler every function is new again, and is kept as a new one until four idle times are known.
@@ -14,6 +14,9 @@ use crate::catalog::Catalog;
 use crate::fleet::{Fleet, Millis};
 use crate::traffic::Traffics;
 
+/// Between two looks at all instances, at least and at most.
+const LOOK_LEAST: Millis = Millis(100);
+const LOOK_MOST: Millis = Millis(1_000);
 /// Between two looks at what starts take.
 const FIGURES_EVERY: Millis = Millis(30_000);
 /// Fewer invocations of a kind say nothing of what it takes.
@@ -24,6 +27,7 @@ const INVOCATIONS_LEAST: u64 = 5;
 pub(crate) struct Retention {
     settings: Settings,
     functions: HashMap<FunctionName, Kept>,
+    looked_at: Option<Millis>,
     figures_at: Option<Millis>,
 }
 
@@ -50,8 +54,17 @@ impl Retention {
         }
     }
 
+    /// Between two looks: a tenth of a bin is near enough.
+    fn pause(&self) -> Millis {
+        Millis::from(self.settings.bin / 10).clamp(LOOK_LEAST, LOOK_MOST)
+    }
+
     /// Takes in what the fleet has seen since the last look, and gives instances the times of their function's plan.
     pub(crate) fn look(&mut self, fleet: &mut Fleet, catalog: &Catalog, traffic: &Traffics, now: Millis) {
+        if self.looked_at.is_some_and(|at| now.since(at) < self.pause()) {
+            return;
+        }
+        self.looked_at = Some(now);
         self.functions.retain(|name, _| catalog.has(name));
         let mut seen: HashMap<&FunctionName, (Option<Millis>, bool)> = HashMap::new();
         for instance in fleet.instances.values() {
@@ -91,17 +104,23 @@ impl Retention {
     fn apply(&self, fleet: &mut Fleet, catalog: &Catalog) {
         let mut news = Vec::new();
         for (id, instance) in &fleet.instances {
-            if let Some(kept) = self.functions.get(&instance.function) {
-                news.push((id.clone(), kept.figures, self.plan(catalog, &instance.function)));
-            }
-        }
-        for (id, figures, plan) in news {
-            fleet.note_worth(&id, figures);
-            let (Some(instance), Some(plan)) = (fleet.instances.get_mut(&id), plan) else {
+            let Some(kept) = self.functions.get(&instance.function) else {
                 continue;
             };
-            instance.idle_limit = plan.ready.into();
-            instance.park_limit = plan.parked.saturating_sub(plan.ready).into();
+            let given = (instance.idle_limit, instance.park_limit);
+            let limits = self.plan(catalog, &instance.function).map_or(given, |plan| {
+                let parked = plan.parked.saturating_sub(plan.ready);
+                (plan.ready.into(), parked.into())
+            });
+            if limits != given || instance.keeping.is_news(instance.last_active, kept.figures) {
+                news.push((id.clone(), kept.figures, limits));
+            }
+        }
+        for (id, figures, (idle, park)) in news {
+            fleet.note_worth(&id, figures);
+            if let Some(instance) = fleet.instances.get_mut(&id) {
+                (instance.idle_limit, instance.park_limit) = (idle, park);
+            }
         }
     }
 
@@ -162,5 +181,143 @@ fn measured(traffic: &Traffic) -> Figures {
         parked: over("parked", usual.parked),
         restored: over("restored", usual.restored),
         booted: over("booted", usual.booted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rekindle_wire::api::StartKind;
+    use rekindle_wire::internal::VersionSpec;
+    use rekindle_wire::manifest::Manifest;
+
+    use super::*;
+    use crate::fixture::{fleet, live, parsed, ready, spec, worker};
+    use crate::fleet::LiveVersion;
+    use crate::fleet::keeping::{Ahead, Decided};
+
+    const HOUR: u64 = 3_600_000;
+
+    struct World {
+        fleet: Fleet,
+        catalog: Catalog,
+        retention: Retention,
+        live: LiveVersion,
+    }
+
+    fn world(adaptive: bool) -> World {
+        let plain = spec("hello", 1, 64 << 20, 1, 5);
+        let manifest = Manifest {
+            adaptive,
+            ..plain.manifest.clone()
+        };
+        let spec = VersionSpec {
+            manifest,
+            snapshot: Some("s-1".parse().unwrap()),
+            ..plain
+        };
+        let mut catalog = Catalog::default();
+        catalog.add(spec.clone());
+        World {
+            fleet: fleet(1 << 30),
+            catalog,
+            retention: Retention::new(Settings::default()),
+            live: live(spec),
+        }
+    }
+
+    impl World {
+        fn look(&mut self, now: u64) {
+            let (fleet, traffic) = (&mut self.fleet, Traffics::default());
+            self.retention.look(fleet, &self.catalog, &traffic, Millis(now));
+        }
+
+        /// One call each hour, whose instance then goes.
+        fn hourly(&mut self, calls: u64) {
+            for call in 0..calls {
+                let now = Millis(call * HOUR);
+                let id = ready(&mut self.fleet, &format!("i-{call}"), &self.live, now);
+                self.look(now.0);
+                self.fleet.forget(&id, now);
+                self.look(now.0 + 10_000);
+            }
+        }
+
+        fn expects(&self, now: u64) -> bool {
+            let function = "hello".parse().unwrap();
+            self.retention.expects(&self.catalog, &function, Millis(now))
+        }
+    }
+
+    #[test]
+    fn a_function_called_each_hour_is_expected_before_the_next_call_and_not_for_ever() {
+        let mut world = world(true);
+        world.hourly(6);
+        let last = 5 * HOUR;
+        assert!(!world.expects(last + HOUR / 2));
+        assert!(world.expects(last + HOUR - 60_000));
+        assert!(!world.expects(last + HOUR * 5 / 4));
+        let floor = |at| {
+            let function = "hello".parse().unwrap();
+            world
+                .retention
+                .floor(&world.catalog, &function, VersionNumber(1), Millis(at))
+        };
+        assert_eq!((floor(last).parked, floor(last + HOUR - 1).parked), (0, 1));
+    }
+
+    #[test]
+    fn what_is_started_ahead_is_no_call_and_counts_as_used_only_by_one() {
+        let mut world = world(true);
+        world.hourly(6);
+        let now = Millis(6 * HOUR - 120_000);
+        let (kind, why) = (StartKind::Restored, Ahead::Forecast);
+        let id = world.fleet.add_ahead(worker(0), &world.live, kind, why, true, now);
+        world.look(now.0 + 1_000);
+        assert!(world.expects(6 * HOUR), "the start itself was not taken for the call");
+        let gateway = "g-1".parse().unwrap();
+        world.fleet.grant(&id, &gateway, &world.live, Millis(6 * HOUR));
+        assert_eq!(world.fleet.take_decided(), [Decided::PrewarmUsed]);
+        world.look(6 * HOUR + 1_000);
+        assert!(!world.expects(6 * HOUR + 60_000), "it was called");
+        let second = world.fleet.add_ahead(worker(0), &world.live, kind, why, true, now);
+        world.fleet.forget(&second, now);
+        assert_eq!(world.fleet.take_decided(), [Decided::PrewarmUnused]);
+    }
+
+    #[test]
+    fn instances_get_their_functions_times_unless_its_manifest_has_them() {
+        for (adaptive, idle) in [(true, 300_000), (false, 4_000)] {
+            let mut world = world(adaptive);
+            let id = ready(&mut world.fleet, "i-a", &world.live, Millis(0));
+            world.look(1);
+            assert_eq!(world.fleet.instances[&id].idle_limit, Millis(idle));
+            assert_eq!(world.fleet.instances[&id].park_limit > Millis(0), adaptive);
+        }
+        assert!(parsed("x").adaptive);
+    }
+
+    #[test]
+    fn what_is_deleted_is_forgotten() {
+        let mut world = world(true);
+        world.hourly(6);
+        world.catalog.remove(&"hello".parse().unwrap());
+        world.look(6 * HOUR);
+        assert!(world.retention.functions.is_empty());
+    }
+
+    #[test]
+    fn figures_are_measured_where_there_are_enough() {
+        let stats = |ms: u64, answered| StartStats {
+            answered,
+            p50_ms: Some(ms as f64),
+            ..StartStats::default()
+        };
+        let mut traffic: Traffic = [("warm".to_owned(), stats(2, 9)), ("restored".to_owned(), stats(42, 5))].into();
+        assert_eq!(measured(&traffic).restored, Duration::from_millis(40));
+        assert_eq!(measured(&traffic).booted, Figures::default().booted);
+        traffic.insert("restored".to_owned(), stats(42, 4));
+        assert_eq!(measured(&traffic), Figures::default());
     }
 }

@@ -71,17 +71,22 @@ impl Queue {
         self.functions.get(function).map_or(0, |w| w.open().count())
     }
 
-    /// Functions somebody waits for, in the order of their turns; `held` tells how much memory each has.
-    pub(crate) fn turns(&mut self, held: impl Fn(&FunctionName) -> u64) -> Turns {
+    /// Functions somebody waits for, in the order of their turns; `held` tells how much memory each has, and is
+    /// asked only where there are several.
+    pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionName, u64>) -> Turns {
         self.functions.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
             !waiting.asks.is_empty()
         });
         let mut turns = Turns::default();
         // Nobody contends with one alone.
-        let alone = self.functions.len() == 1;
+        let held = if self.functions.len() > 1 {
+            held()
+        } else {
+            HashMap::new()
+        };
         for (function, waiting) in &self.functions {
-            let held = if alone { 0 } else { held(function) };
+            let held = held.get(function).copied().unwrap_or(0);
             turns.push(function.clone(), held, waiting.served);
         }
         turns

@@ -84,6 +84,11 @@ impl Keeping {
             restores,
         }
     }
+
+    /// Whether [`Fleet::note_worth`] would change something.
+    pub(crate) fn is_news(&self, last_active: Millis, figures: Figures) -> bool {
+        last_active > self.seen || figures != self.figures
+    }
 }
 
 impl Instance {
@@ -246,5 +251,112 @@ impl Fleet {
     /// What was decided since it was asked last.
     pub(crate) fn take_decided(&mut self) -> Vec<Decided> {
         std::mem::take(&mut self.decided)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::internal::MemoryPressure;
+
+    use super::*;
+    use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
+    use crate::fleet::LiveVersion;
+    use crate::fleet::heartbeat::Known;
+
+    /// Instances of functions with so much memory in use, all unused.
+    fn idle(functions: &[(&str, u64)]) -> (Fleet, Vec<LiveVersion>) {
+        let mut fleet = fleet(10 << 30);
+        let mut all = Vec::new();
+        for (name, bytes) in functions {
+            let live = live(spec(name, 1, 512 << 20, 1, 100));
+            let id = ready(&mut fleet, &format!("i-{name}"), &live, Millis(0));
+            fleet.instances.get_mut(&id).unwrap().memory_now = *bytes;
+            all.push(live);
+        }
+        (fleet, all)
+    }
+
+    fn press(fleet: &mut Fleet, some: f64, now: Millis) {
+        let instances = fleet.instances.iter();
+        let listed = instances.map(|(id, i)| {
+            let spec = spec(i.function.as_str(), 1, i.memory, 1, 100);
+            let memory_bytes = i.memory_now;
+            rekindle_wire::api::InstanceInfo {
+                memory_bytes,
+                ..info(id, &spec, 0, 0, now.0)
+            }
+        });
+        let mut beat = beat(0, 1, 10 << 30, listed.collect());
+        beat.pressure = MemoryPressure {
+            some: Some(some),
+            full: Some(0.0),
+            available: Some(10.0),
+        };
+        fleet.heartbeat(&beat, now, |_, _| Known::Unknown);
+    }
+
+    fn no_floor(_: &FunctionName, _: VersionNumber) -> Floor {
+        Floor::default()
+    }
+
+    fn names(retirees: &[Retiree]) -> Vec<&str> {
+        retirees.iter().map(|r| r.instance.as_str()).collect()
+    }
+
+    #[test]
+    fn a_worker_short_of_memory_lets_the_least_worth_go_one_step_at_a_time_until_it_is_calm() {
+        let (mut fleet, _) = idle(&[("small", 10 << 20), ("large", 200 << 20), ("middle", 50 << 20)]);
+        assert!(fleet.relieve(Millis(1), no_floor).is_empty());
+        press(&mut fleet, 50.0, Millis(10));
+        assert_eq!(names(&fleet.relieve(Millis(10), no_floor)), ["i-large"]);
+        assert!(
+            fleet.relieve(Millis(1_000), no_floor).is_empty(),
+            "its effect is waited for"
+        );
+        assert_eq!(names(&fleet.relieve(Millis(2_010), no_floor)), ["i-middle"]);
+        press(&mut fleet, 7.0, Millis(4_000));
+        assert_eq!(
+            names(&fleet.relieve(Millis(4_100), no_floor)),
+            ["i-small"],
+            "not calm yet"
+        );
+        let (mut fleet, _) = idle(&[("small", 10 << 20)]);
+        press(&mut fleet, 50.0, Millis(10));
+        press(&mut fleet, 1.0, Millis(20));
+        assert!(fleet.relieve(Millis(30), no_floor).is_empty());
+    }
+
+    #[test]
+    fn neither_what_is_in_use_nor_what_shall_stay_goes_for_memory() {
+        let (mut fleet, all) = idle(&[("held", 300 << 20), ("used", 200 << 20), ("free", 1 << 20)]);
+        fleet.grant(&"i-used".parse().unwrap(), &"g-1".parse().unwrap(), &all[1], Millis(1));
+        press(&mut fleet, 50.0, Millis(10));
+        let floor = |function: &FunctionName, _| Floor {
+            warm: usize::from(function.as_str() == "held"),
+            parked: 0,
+        };
+        assert_eq!(names(&fleet.relieve(Millis(10), floor)), ["i-free"]);
+        assert!(fleet.relieve(Millis(9_000), floor).is_empty());
+        assert_eq!(fleet.take_decided(), [Decided::EvictedForPressure]);
+    }
+
+    #[test]
+    fn for_room_a_ready_instance_is_parked_before_a_parked_one_goes() {
+        let (mut fleet, _) = idle(&[("ready", 40 << 20), ("parked", 40 << 20)]);
+        let (a, b): (InstanceId, InstanceId) = ("i-ready".parse().unwrap(), "i-parked".parse().unwrap());
+        for id in [&a, &b] {
+            fleet.instances.get_mut(id).unwrap().park_limit = Millis(1_000);
+        }
+        fleet.instances.get_mut(&b).unwrap().stage = Stage::Parked;
+        let here = |i: &Instance| i.worker == worker(0);
+        assert_eq!(fleet.least_worth(here).as_ref(), Some(&a));
+        assert!(fleet.step_down(&a).unwrap().park);
+        fleet.parked(&a);
+        let next = fleet.least_worth(here).unwrap();
+        assert!(!fleet.step_down(&next).unwrap().park);
+        assert_eq!(fleet.take_decided(), [Decided::ParkedForRoom, Decided::EvictedForRoom]);
+        // Time has gone on: what is used now outlives what was used before.
+        fleet.note_worth(&a, Figures::default());
+        assert!(fleet.clock != Clock::default());
     }
 }

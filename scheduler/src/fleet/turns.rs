@@ -1,4 +1,4 @@
-//! Room for a function that waits for it while others hold it all: a worker is kept for it, and what is in use there makes way.
+//! Room for a function that waits for it while others hold it all: a worker is kept for it, and what is leased there makes way.
 //!
 //! An instance that serves requests is never stopped for another function; but it takes no more, finishes what it serves, and goes. Which: of the
 //! functions that would still hold at least as much as the one that waits would then, the instance that has been leased for longest. A function
@@ -29,10 +29,13 @@ pub(crate) struct Claims {
 }
 
 impl Fleet {
-    /// Memory that a function's instances hold, bytes.
-    pub(crate) fn held_by(&self, function: &FunctionName) -> u64 {
-        let of_it = self.instances.values().filter(|i| i.function == *function);
-        of_it.map(Instance::set_aside).sum()
+    /// Memory that each function's instances hold, those not counted that will go, bytes.
+    pub(crate) fn held(&self) -> HashMap<&FunctionName, u64> {
+        let mut held: HashMap<&FunctionName, u64> = HashMap::new();
+        for instance in self.instances.values().filter(|i| !i.draining) {
+            *held.entry(&instance.function).or_default() += instance.set_aside();
+        }
+        held
     }
 
     /// Whether room on a worker is another function's next.
@@ -51,11 +54,20 @@ impl Fleet {
         self.claims.kept.as_ref().map(|kept| &kept.function)
     }
 
-    /// A function waits for memory, and nothing that nobody uses can make way: a worker is kept for it from now on, unless one is kept for
-    /// another, and instances in use there take nothing new as far as its share asks for. Whether any was told so.
+    /// A function waits for memory, and nothing that is free can make way: a worker is kept for it from now on, unless one is kept for
+    /// another that holds no more, and instances in use there take nothing new as far as its share asks for. Whether any was told so.
     pub(crate) fn claim(&mut self, live: &LiveVersion, now: Millis) -> bool {
         let function = &live.spec.function;
-        if self.claims.kept.is_none() {
+        let comes_first = match &self.claims.kept {
+            None => true,
+            Some(kept) if kept.function == *function => false,
+            Some(kept) => {
+                let held = self.held();
+                let of = |function: &FunctionName| held.get(function).copied().unwrap_or(0);
+                of(function) < of(&kept.function)
+            }
+        };
+        if comes_first {
             self.claims.kept = self.nearest(live);
         }
         let Some(kept) = self.claims.kept.as_ref().filter(|k| k.function == *function) else {
@@ -64,8 +76,8 @@ impl Fleet {
         let worker = kept.worker.clone();
         let capacity = self.workers.get(&worker).map_or(0, |w| w.capacity);
         let here = |i: &&Instance| i.worker == worker || i.moves_to(&worker);
-        // What is unused can go at once, and what leaves will go.
-        let stays = |i: &&Instance| !i.is_unused() && !i.draining;
+        // What is free can go at once, and what leaves will go. What is leased may be in use whatever its worker last said.
+        let stays = |i: &&Instance| !i.is_free() && !i.draining;
         let in_use: u64 = self
             .instances
             .values()
@@ -107,10 +119,7 @@ impl Fleet {
     }
 
     fn may_yield(&self, live: &LiveVersion, worker: &WorkerId, now: Millis) -> Option<InstanceId> {
-        let mut held: HashMap<&FunctionName, u64> = HashMap::new();
-        for instance in self.instances.values().filter(|i| !i.draining) {
-            *held.entry(&instance.function).or_default() += instance.set_aside();
-        }
+        let held = self.held();
         let of = |function: &FunctionName| held.get(function).copied().unwrap_or(0);
         let own = of(&live.spec.function);
         let may = |i: &Instance| {
@@ -126,7 +135,9 @@ impl Fleet {
         };
         let candidates = self.instances.iter().filter(|(_, i)| may(i));
         let granted = |i: &Instance| i.lease.as_ref().map(|l| l.granted_at);
-        let longest = candidates.min_by_key(|(id, i)| (u64::MAX - of(&i.function), granted(i), *id));
+        // One whose lease is wanted back already is as far as is known not in use.
+        let recalled = |i: &Instance| i.lease.as_ref().is_some_and(|l| l.recalled);
+        let longest = candidates.min_by_key(|(id, i)| (!recalled(i), u64::MAX - of(&i.function), granted(i), *id));
         longest.map(|(id, _)| id.clone())
     }
 }
@@ -172,6 +183,31 @@ mod tests {
         let own = own.clone();
         fleet.end_claim(&own);
         assert!(!fleet.is_kept_from(&burst, fleet.workers.values().next().unwrap()));
+    }
+
+    #[test]
+    fn what_is_leased_counts_as_used_though_its_worker_last_said_otherwise() {
+        let mut fleet = full(&[("burst", 4)], Millis(0));
+        for instance in fleet.instances.values_mut() {
+            instance.in_flight = 0;
+        }
+        let recalled: InstanceId = "i-burst-2".parse().unwrap();
+        fleet.recall(&recalled);
+        let other = live(spec("other", 1, 10, 1, 50));
+        assert!(fleet.claim(&other, Millis(10)));
+        assert!(fleet.instances[&recalled].draining, "the one that was to go anyhow");
+        assert!(!fleet.claim(&other, Millis(11)));
+    }
+
+    #[test]
+    fn a_function_that_holds_much_and_waits_for_more_does_not_claim_before_one_that_holds_nothing() {
+        let mut fleet = full(&[("burst", 4)], Millis(0));
+        let burst = live(spec("burst", 1, 10, 1, 50));
+        assert!(!fleet.claim(&burst, Millis(5)), "nobody yields to it");
+        let other = live(spec("other", 1, 10, 1, 50));
+        assert!(fleet.claim(&other, Millis(10)));
+        assert!(!fleet.claim(&burst, Millis(20)));
+        assert_eq!(fleet.claimant(), Some(&other.spec.function));
     }
 
     #[test]
