@@ -92,7 +92,7 @@ fn bounded(results: &Results) -> Table {
             "holds, GB",
             "cold",
             "of fixed 10's cold starts",
-            "made room",
+            "steps down for room",
         ],
         0,
     );
