@@ -1,7 +1,8 @@
-//! Ids and names, one type each, checked when parsed.
+//! Ids and names, one type each, checked when parsed. Copies share their text: the scheduler keeps the same id in several places.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -27,7 +28,7 @@ pub enum ParseIdError {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, example = "hello")]
-pub struct FunctionName(String);
+pub struct FunctionName(Arc<str>);
 
 impl FunctionName {
     /// The name as text.
@@ -46,7 +47,7 @@ impl FromStr for FunctionName {
             && !text.ends_with('-')
             && text.chars().all(allowed);
         if good {
-            Ok(Self(text.to_owned()))
+            Ok(Self(text.into()))
         } else {
             Err(ParseIdError::FunctionName(text.to_owned()))
         }
@@ -63,7 +64,7 @@ impl TryFrom<String> for FunctionName {
 
 impl From<FunctionName> for String {
     fn from(name: FunctionName) -> Self {
-        name.0
+        name.0.as_ref().to_owned()
     }
 }
 
@@ -90,12 +91,12 @@ macro_rules! prefixed_id {
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
         #[serde(try_from = "String", into = "String")]
         #[schema(value_type = String)]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// A fresh id: the prefix and 128 bits, the first of them the time, in hexadecimal.
             pub fn generate() -> Self {
-                Self(format!(concat!($prefix, "-{}"), Uuid::now_v7().simple()))
+                Self(format!(concat!($prefix, "-{}"), Uuid::now_v7().simple()).into())
             }
 
             /// The id as text.
@@ -112,7 +113,7 @@ macro_rules! prefixed_id {
                 let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
                 match rest {
                     Some(rest) if (1..=64).contains(&rest.len()) && rest.chars().all(allowed) => {
-                        Ok(Self(text.to_owned()))
+                        Ok(Self(text.into()))
                     }
                     _ => Err(ParseIdError::Id(text.to_owned(), $prefix)),
                 }
@@ -129,7 +130,7 @@ macro_rules! prefixed_id {
 
         impl From<$name> for String {
             fn from(id: $name) -> Self {
-                id.0
+                id.0.as_ref().to_owned()
             }
         }
 
