@@ -1,6 +1,7 @@
 //! What the unit tests are made of: specs, heartbeats, ids.
 
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
+use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Heartbeat, LayerRef, VersionSpec};
 use rekindle_wire::manifest::{self, ByteSize, Manifest};
 use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
@@ -43,6 +44,10 @@ pub(crate) fn live(spec: VersionSpec) -> LiveVersion {
     LiveVersion { spec: spec.into() }
 }
 
+pub(crate) fn gateway(n: usize) -> GatewayId {
+    format!("g-{n}").parse().unwrap()
+}
+
 pub(crate) fn worker(n: usize) -> WorkerId {
     format!("w-{n}").parse().unwrap()
 }
@@ -58,6 +63,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         offer: rekindle_wire::internal::Offer::default(),
         presence: rekindle_wire::internal::Presence::Serving,
         pressure: rekindle_wire::internal::MemoryPressure::default(),
+        kept: None,
         damaged: Vec::new(),
         instances,
     }

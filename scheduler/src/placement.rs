@@ -1,10 +1,13 @@
 //! Where an invocation goes: the decision alone, as a function of what the scheduler knows. No I/O; what it decides is carried out by
 //! [`crate::placing`].
 //!
-//! Order of preference: an instance with free slots, the most recently used first so that the others may idle out; then one that stands
-//! parked on a worker with the room for it to go on; then a new
-//! instance on the worker that already runs the version, else on the one with the most free memory; else waiting. Never more than
-//! `max_instances` of a version, never more memory set aside on a worker than it has.
+//! What is there is compared by how soon the function is expected to have the invocation ([`cost`]): an instance with free slots, the most
+//! recently used first so that the others may idle out; one that stands parked on a worker with the room for it to go on; a new instance, on the worker
+//! that [`start`] finds. So what is near is taken until it costs more than a restore elsewhere. Else waiting. Never more than
+//! `max_instances` of a version, never more memory set aside on a worker than it has. What is looked at is bounded, or the function's own.
+
+pub(crate) mod cost;
+pub(crate) mod start;
 
 use std::collections::HashSet;
 
@@ -12,7 +15,8 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{InstanceId, WorkerId};
 
-use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage, Worker};
+use crate::fleet::instances::OfVersion;
+use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage};
 
 /// A lease its gateway does not list is granted again once it is this old: the answer that granted it must have been lost. Before
 /// that the answer may still be on its way.
@@ -42,9 +46,14 @@ impl Ask {
     }
 
     /// Whether an instance on `worker` is of no use to it. Where there is no other worker, this one may be reachable again.
-    fn avoids(&self, fleet: &Fleet, worker: &Worker, now: Millis) -> bool {
-        now < self.avoid_until
-            && self.avoid.contains(&worker.address)
+    fn avoids(&self, fleet: &Fleet, worker: &WorkerId, now: Millis) -> bool {
+        let is_named = |worker| {
+            let worker = fleet.workers.get(worker);
+            worker.is_some_and(|w| self.avoid.contains(&w.address))
+        };
+        !self.avoid.is_empty()
+            && now < self.avoid_until
+            && is_named(worker)
             && fleet
                 .workers
                 .values()
@@ -79,137 +88,136 @@ pub(crate) enum Decision {
     TooBig { largest: u64 },
 }
 
+/// How many instances are compared by what they cost; of those that are as good, the first are.
+const COMPARED: usize = 8;
+
 /// Decides where an invocation of `live` goes.
 pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Decision {
-    if ask.force.is_none()
-        && let Some(id) = warmest(fleet, live, ask, now)
-    {
-        return Decision::Use(id);
-    }
     let spec = &live.spec;
-    if ask.force.is_none() && fleet.is_worth_waiting_for(live, now) {
-        return Decision::Wait {
-            shortage: Shortage::Instances,
-            free_up: None,
-        };
+    let there = fleet.instances.of_version(&spec.function, spec.version);
+    let best = there
+        .filter(|_| ask.force.is_none())
+        .and_then(|v| warmest(fleet, v, ask, now));
+    match best {
+        // No start is that soon.
+        Some((id, cost)) if cost <= cost::FROM_TEMPLATE => return Decision::Use(id),
+        Some(_) => {}
+        None if ask.force.is_none() && fleet.is_worth_waiting_for(live, now) => {
+            return Decision::Wait {
+                shortage: Shortage::Instances,
+                free_up: None,
+            };
+        }
+        None => {}
     }
-    if fleet.count(&spec.function, spec.version) >= spec.manifest.max_instances as usize {
-        let of_version = |i: &Instance| i.function == spec.function && i.version == spec.version;
+    let decision = begin(fleet, live, there, ask, now);
+    match (best, decision) {
+        (Some((_, cost)), Begin::At(start, kind)) if start.cost < cost => Decision::Start {
+            worker: start.worker,
+            kind,
+        },
+        (Some((id, _)), _) => Decision::Use(id),
+        (None, Begin::At(start, kind)) => Decision::Start {
+            worker: start.worker,
+            kind,
+        },
+        (None, Begin::Not(decision)) => decision,
+    }
+}
+
+/// Whether a new instance can begin.
+enum Begin {
+    At(start::Best, StartKind),
+    Not(Decision),
+}
+
+fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask, now: Millis) -> Begin {
+    if let Some(all) = there.filter(|v| v.ids.len() >= live.spec.manifest.max_instances as usize) {
         // A gateway that asks for another instance knows better than a heartbeat that those it holds are in use.
-        let not_its_own = |i: &Instance| {
-            of_version(i) && (ask.force.is_some() || i.lease.as_ref().is_none_or(|l| l.gateway != ask.gateway))
+        let not_its_own = |(_, i): &(&InstanceId, &Instance)| {
+            ask.force.is_some() || i.lease.as_ref().is_none_or(|l| l.gateway != ask.gateway)
         };
-        return Decision::Wait {
+        // Within a version, what was used longest ago is worth least of what stands alike.
+        let unused = fleet.instances.named(all.unused.iter().map(|(_, id)| id));
+        return Begin::Not(Decision::Wait {
             shortage: Shortage::Instances,
             free_up: fleet
-                .least_worth(not_its_own)
-                .or_else(|| longest_held(fleet, ask, of_version)),
-        };
-    }
-    match roomiest(fleet, live, |w| !ask.avoids(fleet, w, now)) {
-        Ok(worker) => Decision::Start {
-            worker,
-            kind: ask.force.unwrap_or_else(|| live.natural_start()),
-        },
-        Err(short) => short,
-    }
-}
-
-/// The instance with free slots that was used last; one that is parked comes after all that are ready, and one that still starts after
-/// those.
-fn warmest(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Option<InstanceId> {
-    let takeable = |(id, i): &(&InstanceId, &Instance)| {
-        i.function == live.spec.function
-            && i.version == live.spec.version
-            && !i.draining
-            && match i.stage {
-                Stage::Ready | Stage::Starting => true,
-                Stage::Parked => fleet.may_go_on(i),
-                Stage::Preparing | Stage::Capturing | Stage::Moving | Stage::Stopping => false,
-            }
-            && i.in_flight < i.slots
-            && fleet
-                .workers
-                .get(&i.worker)
-                .is_some_and(|w| w.takes_new() && !ask.avoids(fleet, w, now))
-            && may_lease(id, i, ask, now)
-    };
-    fleet
-        .instances
-        .iter()
-        .filter(takeable)
-        .max_by_key(|(id, i)| (i.stage == Stage::Ready, i.stage == Stage::Parked, i.last_active, *id))
-        .map(|(id, _)| id.clone())
-}
-
-fn may_lease(id: &InstanceId, instance: &Instance, ask: &Ask, now: Millis) -> bool {
-    match &instance.lease {
-        None => true,
-        Some(lease) if lease.expires_at <= now => true,
-        Some(lease) => {
-            lease.gateway == ask.gateway && !ask.held.contains(id) && now.since(lease.granted_at) > LOST_ANSWER
-        }
-    }
-}
-
-/// The worker for a new instance, of those that are `usable`.
-pub(crate) fn roomiest(
-    fleet: &Fleet,
-    live: &LiveVersion,
-    usable: impl Fn(&Worker) -> bool,
-) -> Result<WorkerId, Decision> {
-    let need = live.memory();
-    let taken = fleet.taken();
-    let taken = |id| taken.get(id).copied().unwrap_or_default();
-    let alive: Vec<_> = fleet
-        .workers
-        .iter()
-        .filter(|(_, w)| w.takes_new() && usable(w))
-        .map(|(id, w)| (id, w, taken(id).room(w)))
-        .collect();
-    let Some(largest) = alive.iter().map(|(_, w, _)| w.capacity).max() else {
-        return Err(Decision::Wait {
-            shortage: Shortage::Workers,
-            free_up: None,
+                .least_worth(unused.filter(not_its_own).take(COMPARED))
+                .or_else(|| longest_held(ask, all)),
         });
-    };
-    if largest < need {
-        return Err(Decision::TooBig { largest });
     }
-    // Its room is another's next.
-    let is_kept = |worker: &Worker| fleet.is_kept_from(&live.spec.function, worker);
-    let running: HashSet<&WorkerId> = fleet
-        .instances
-        .values()
-        .filter(|i| i.function == live.spec.function && i.version == live.spec.version)
-        .map(|i| &i.worker)
-        .collect();
-    alive
-        .iter()
-        .filter(|(_, w, free)| *free >= need && !is_kept(w))
-        .max_by_key(|(id, _, free)| (running.contains(id), *free))
-        .map(|(id, _, _)| (*id).clone())
-        .ok_or_else(|| Decision::Wait {
-            shortage: Shortage::Memory,
-            free_up: alive
-                .iter()
-                // Whether it fits once all the worker's unused instances are gone.
-                .filter(|(id, w, _)| taken(id).in_use.saturating_add(need) <= w.capacity && !is_kept(w))
-                .find_map(|(id, _, _)| fleet.least_worth(|i| i.worker == **id)),
-        })
+    let kind = ask.force.unwrap_or_else(|| live.natural_start());
+    match start::cheapest(fleet, live, kind, now, |w| !ask.avoids(fleet, w, now)) {
+        Ok(best) => Begin::At(best, kind),
+        Err(short) => Begin::Not(short),
+    }
 }
 
 /// The instance another gateway has held for longest. It is busy, so recalling it makes the gateways take turns.
-fn longest_held(fleet: &Fleet, ask: &Ask, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
-    fleet
-        .instances
-        .iter()
-        .filter(|(_, i)| which(i))
-        .filter_map(|(id, i)| i.lease.as_ref().map(|l| (id, l)))
-        .filter(|(_, lease)| lease.gateway != ask.gateway)
-        .min_by_key(|(id, lease)| (lease.granted_at, *id))
-        .map(|(id, _)| id.clone())
+fn longest_held(ask: &Ask, all: &OfVersion) -> Option<InstanceId> {
+    let others = all.held.iter().filter(|(gateway, _)| **gateway != ask.gateway);
+    let longest = others.filter_map(|(_, leases)| leases.first()).min();
+    longest.map(|(_, id)| id.clone())
 }
 
+/// The instance with free slots that is expected to have the invocation soonest, and how soon, milliseconds. Where nothing is to be waited for, that
+/// is the one used last; one that is parked comes after all that are ready, and one that still starts after those.
+fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(InstanceId, f64)> {
+    let sites = fleet.instances.sites();
+    let site_of = |i: &Instance| {
+        let site = sites.get(&i.worker)?;
+        let may_go_on = match i.stage {
+            Stage::Ready | Stage::Starting => true,
+            Stage::Parked => fleet.may_go_on(i),
+            Stage::Preparing | Stage::Capturing | Stage::Moving | Stage::Stopping => false,
+        };
+        let takes_new = site.facts.as_ref().is_some_and(|f| f.takes_new);
+        let is_free = !i.draining && i.in_flight < i.slots;
+        (takes_new && may_go_on && is_free && !ask.avoids(fleet, &i.worker, now)).then_some(site)
+    };
+    let lost = lost_leases(fleet, there, ask, now);
+    let ids = there.open.iter().rev().map(|(_, id)| id).chain(lost);
+    let takeable = fleet
+        .instances
+        .named(ids)
+        .filter_map(|(id, i)| Some((id, i, site_of(i)?)));
+    let mut best: Option<(&InstanceId, f64)> = None;
+    for (n, (id, i, site)) in takeable.take(COMPARED).enumerate() {
+        let stage = match i.stage {
+            Stage::Parked => cost::PARKED,
+            Stage::Starting => cost::FROM_TEMPLATE,
+            _ => 0.0,
+        };
+        let later = if n == 0 { 0.0 } else { cost::LATEST };
+        let cost = stage + later + site.wait(cost::INVOCATION);
+        if best.is_none_or(|(_, least)| cost < least) {
+            best = Some((id, cost));
+        }
+        // None of the others can be better.
+        if cost <= cost::LATEST {
+            break;
+        }
+    }
+    best.map(|(id, cost)| (id.clone(), cost))
+}
+
+/// Instances whose lease may be granted anew: it has run out, or the answer that granted it was lost.
+fn lost_leases<'a>(fleet: &Fleet, there: &'a OfVersion, ask: &Ask, now: Millis) -> Vec<&'a InstanceId> {
+    let ended = there.lease_ends.iter().take_while(|(ends, _)| *ends <= now);
+    let mut lost: Vec<_> = ended.map(|(_, id)| id).collect();
+    let of_gateway = there.held.get(&ask.gateway);
+    // One that knows of as many as it holds has lost none. If some of those it names are not its own any more it may have, and the lease runs out.
+    if let Some(leases) = of_gateway.filter(|leases| leases.len() > ask.held.len()) {
+        let known: HashSet<_> = ask.held.iter().collect();
+        let old = leases.iter().take_while(|(at, _)| now.since(*at) > LOST_ANSWER);
+        lost.extend(old.map(|(_, id)| id).filter(|id| !known.contains(id)));
+    }
+    lost.sort_by_key(|id| std::cmp::Reverse((fleet.instances.get(id).map(|i| i.last_active), *id)));
+    lost.dedup();
+    lost
+}
+
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -2,11 +2,12 @@
 //! and frozen; and one, frozen, of a function whose next call is expected ([`crate::retention`]).
 
 use rekindle_wire::api::StartKind;
+use rekindle_wire::WorkerId;
 use rekindle_wire::internal::StartInstance;
 
 use crate::fleet::keeping::{Ahead, Decided};
 use crate::fleet::{LiveVersion, Millis};
-use crate::placement::roomiest;
+use crate::placement::start::cheapest;
 use crate::placing::pump;
 use crate::state::{Memory, Scheduler};
 
@@ -39,8 +40,11 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             };
             let Memory { fleet, pools, .. } = &mut *memory;
             // One that is short of memory would have it evicted again.
-            let worker = roomiest(fleet, &live, |w| !w.guard.is_short());
-            let Ok(worker) = worker else { continue };
+            let has_memory = |w: &WorkerId| fleet.workers.get(w).is_some_and(|w| !w.guard.is_short());
+            let Ok(best) = cheapest(fleet, &live, next.kind, now, has_memory) else {
+                continue;
+            };
+            let worker = best.worker;
             if !pools.may_start(&live, fleet.filled_of(&live), now) {
                 continue;
             }

@@ -106,7 +106,7 @@ async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
             Err(error) => {
                 tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be parked");
                 memory.fleet.kept(instance, false, now);
-                if let Some(instance) = memory.fleet.instances.get_mut(instance) {
+                if let Some(mut instance) = memory.fleet.instances.get_mut(instance) {
                     instance.cannot_park = true;
                 }
             }

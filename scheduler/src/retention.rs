@@ -103,7 +103,7 @@ impl Retention {
 
     fn apply(&self, fleet: &mut Fleet, catalog: &Catalog) {
         let mut news = Vec::new();
-        for (id, instance) in &fleet.instances {
+        for (id, instance) in fleet.instances.iter() {
             let Some(kept) = self.functions.get(&instance.function) else {
                 continue;
             };

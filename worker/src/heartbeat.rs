@@ -99,11 +99,13 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
         instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
         levels: worker.metrics.levels(worker),
         pressure: pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root),
+        kept: worker.kept.untold(&worker.snapshots),
         damaged,
     };
     let told = tell(worker, client, url, &report).await;
-    if told.is_err() {
-        worker.damage.not_told(report.damaged);
+    match &told {
+        Ok(answer) => worker.kept.is_known(answer.kept_revision),
+        Err(_) => worker.damage.not_told(report.damaged),
     }
     told
 }

@@ -12,7 +12,7 @@
 //! - [`migration`]: moving an instance to another host.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
 //! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
-//! - [`metrics`]: what it measures; [`pressure`]: how short of memory its host is.
+//! - [`metrics`]: what it measures; [`pressure`]: how short of memory its host is; [`load`], [`kept`]: what the scheduler places by.
 
 #![recursion_limit = "256"]
 
@@ -27,8 +27,10 @@ pub mod heartbeat;
 pub mod http;
 pub mod instance;
 pub mod invoke;
+pub mod kept;
 pub mod layers;
 pub mod leave;
+pub mod load;
 pub mod logs;
 pub mod metrics;
 pub mod migration;

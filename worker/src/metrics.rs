@@ -256,6 +256,7 @@ impl Metrics {
             restored: started(StartKind::Restored),
             booted: started(StartKind::Booted),
             failed_starts: failed(StartKind::Restored) + failed(StartKind::Booted),
+            busy: worker.load.share(worker),
             faults: faults.faults,
             fault_p50_us: fault_us(0.5),
             fault_p99_us: fault_us(0.99),

@@ -20,7 +20,9 @@ use crate::config::WorkerConfig;
 use crate::damage::Damage;
 use crate::instance::Instance;
 use crate::instance::turns::Turns;
+use crate::kept::KeptReport;
 use crate::layers::Layers;
+use crate::load::Load;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
 use crate::migration::{Arrivals, Departures, Tracking, with_tracking};
@@ -80,6 +82,10 @@ pub struct Worker {
     pub snapshots: Snapshots,
     /// What it measures.
     pub metrics: Metrics,
+    /// How busy its instances keep the processors.
+    pub load: Load,
+    /// What the scheduler knows of the snapshots here.
+    pub kept: KeptReport,
     /// What the store has, by content.
     pub index: RegionIndex,
     /// Set anew at each start.
@@ -174,6 +180,8 @@ impl Worker {
             .map_or(0, |d| d.as_nanos() as u64);
         let worker = Arc::new(Self {
             metrics,
+            load: Load::default(),
+            kept: KeptReport::default(),
             damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
             layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(

@@ -229,6 +229,9 @@ pub struct Heartbeat {
     /// How short of memory it is.
     #[serde(default)]
     pub pressure: MemoryPressure,
+    /// What snapshots it keeps, when the scheduler's last answer named another revision than this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
     /// Snapshots it found damaged for good since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedSnapshot>,
@@ -247,6 +250,21 @@ pub struct MemoryPressure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<f64>,
 }
+
+/// Snapshots that a worker can restore sooner than others can. At most [`KEPT_MAX`] of each, those used last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Another number each time that it has changed, from 1 on after the worker's start.
+    pub revision: u64,
+    /// Open, with their templates.
+    pub templates: Vec<SnapshotId>,
+    /// Not open; their chunks are in the disk's cache.
+    #[serde(default)]
+    pub cached: Vec<SnapshotId>,
+}
+
+/// How many snapshots of a kind a worker tells of.
+pub const KEPT_MAX: usize = 512;
 
 /// What a worker's host offers beside memory, and where it stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -299,6 +317,9 @@ pub struct DamagedSnapshot {
 pub struct HeartbeatAnswer {
     /// Instances the scheduler does not know or want; the worker stops them.
     pub stop: Vec<InstanceId>,
+    /// Which revision of what the worker keeps is known; 0 for none.
+    #[serde(default)]
+    pub kept_revision: u64,
 }
 
 /// Which archive is a runtime's root filesystem now: the content of `runtimes/{base}.json` in the store.

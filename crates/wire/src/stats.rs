@@ -130,6 +130,8 @@ pub struct WorkerLevels {
     pub booted: u64,
     /// Starts that failed.
     pub failed_starts: u64,
+    /// To what share its host's processors were busy lately, 0 to 1.
+    pub busy: f64,
     /// Page faults served.
     pub faults: u64,
     /// Half of them took less than this, microseconds.

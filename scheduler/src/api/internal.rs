@@ -92,7 +92,7 @@ pub(super) async fn heartbeat(
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
     }
-    let (stop, is_news) = {
+    let (answer, is_news) = {
         let mut memory = scheduler.memory();
         let known = memory.fleet.workers.get(&beat.worker);
         let is_news = known.is_none_or(|w| w.incarnation != beat.incarnation || w.address != beat.address);
@@ -100,7 +100,8 @@ pub(super) async fn heartbeat(
         let memory = &mut *memory;
         let catalog = &memory.catalog;
         let stop = memory.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
-        (stop, is_news)
+        let kept_revision = memory.fleet.kept_revision(&beat.worker);
+        (HeartbeatAnswer { stop, kept_revision }, is_news)
     };
     // The worker may have begun to leave.
     if beat.presence != Presence::Serving {
@@ -113,7 +114,7 @@ pub(super) async fn heartbeat(
         }
     }
     pump(&scheduler);
-    Ok(Json(HeartbeatAnswer { stop }))
+    Ok(Json(answer))
 }
 
 /// A version whose snapshot is damaged is booted from now on.

@@ -4,6 +4,8 @@
 //! is at its maximum without it; above that, or of an older version, it finishes what it serves and goes; of no known version, or one
 //! that was given up (stopped, or on a worker that was started anew since), it is stopped at once.
 
+use std::collections::HashSet;
+
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
@@ -34,23 +36,28 @@ impl Fleet {
             .is_some_and(|w| w.incarnation != beat.incarnation);
         if restarted {
             self.forget_all_of(&beat.worker, now);
+            self.forget_kept(&beat.worker);
         }
         let leaves = self.hear(beat, now);
         let mut stop = Vec::new();
         for info in &beat.instances {
-            match self.instances.get_mut(&info.id) {
+            match self.instances.get(&info.id) {
                 // It is on its way to this worker, and not its own yet.
                 Some(instance) if instance.moves_to(&beat.worker) => {}
                 // It has moved on.
                 Some(instance) if instance.worker != beat.worker => stop.push(info.id.clone()),
                 Some(instance) => {
                     let was = instance.stage;
-                    instance.update(info, now);
-                    let ready = was == Stage::Starting && instance.stage == Stage::Ready;
-                    let stands_by = match instance.to_park {
-                        true => info.state == InstanceState::Parked,
-                        false => ready && instance.keeping.ahead.is_some(),
-                    };
+                    if let Some(mut instance) = self.instances.get_mut(&info.id) {
+                        instance.update(info, now);
+                    }
+                    let stands_by = self.instances.get(&info.id).is_some_and(|instance| {
+                        let ready = was == Stage::Starting && instance.stage == Stage::Ready;
+                        match instance.to_park {
+                            true => info.state == InstanceState::Parked,
+                            false => ready && instance.keeping.ahead.is_some(),
+                        }
+                    });
                     if stands_by {
                         self.filled(&info.id);
                     }
@@ -67,12 +74,7 @@ impl Fleet {
     }
 
     fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {
-        let ids: Vec<_> = self
-            .instances
-            .iter()
-            .filter(|(_, i)| i.worker == *worker)
-            .map(|(id, _)| id.clone())
-            .collect();
+        let ids: Vec<_> = self.instances.on(worker).map(|(id, _)| id.clone()).collect();
         for id in ids {
             self.forget(&id, now);
         }
@@ -101,7 +103,7 @@ impl Fleet {
             Stage::Starting,
             now,
         );
-        if let Some(instance) = self.instances.get_mut(&info.id) {
+        if let Some(mut instance) = self.instances.get_mut(&info.id) {
             // What it was idle before the scheduler knew it does not count: a gateway may hold it.
             instance.draining = !live || surplus;
             instance.update(info, now);
@@ -109,11 +111,11 @@ impl Fleet {
     }
 
     fn forget_missing(&mut self, beat: &Heartbeat, now: Millis) {
-        let listed = |id: &InstanceId| beat.instances.iter().any(|i| i.id == *id);
+        let listed: HashSet<_> = beat.instances.iter().map(|i| &i.id).collect();
         let missing: Vec<_> = self
             .instances
-            .iter()
-            .filter(|(id, i)| i.worker == beat.worker && i.moving.is_none() && !listed(id))
+            .on(&beat.worker)
+            .filter(|(id, i)| i.moving.is_none() && !listed.contains(id))
             // A heartbeat written before the worker was asked to start it does not list it yet. While a version is prepared its
             // first instance appears only after the build; the deploy itself ends that stage.
             .filter(|(_, i)| i.seen || (i.stage != Stage::Preparing && now.since(i.created_at) > UNSEEN))

@@ -133,19 +133,23 @@ impl Fleet {
     /// Notes a use of an instance since the last look, and what starts of its function take.
     pub(crate) fn note_worth(&mut self, id: &InstanceId, figures: Figures) {
         let clock = self.clock;
-        if let Some(instance) = self.instances.get_mut(id) {
+        if let Some(mut instance) = self.instances.get_mut(id) {
+            let used = instance.last_active;
             let keeping = &mut instance.keeping;
             keeping.figures = figures;
-            if instance.last_active > keeping.seen {
-                keeping.seen = instance.last_active;
+            if used > keeping.seen {
+                keeping.seen = used;
                 keeping.clock = clock;
             }
         }
     }
 
     /// The unused instance that is worth least; leased ones, which must be recalled first, come last.
-    pub(crate) fn least_worth(&self, which: impl Fn(&Instance) -> bool) -> Option<InstanceId> {
-        let unused = self.instances.iter().filter(|(_, i)| i.is_unused() && which(i));
+    pub(crate) fn least_worth<'a>(
+        &self,
+        of: impl Iterator<Item = (&'a InstanceId, &'a Instance)>,
+    ) -> Option<InstanceId> {
+        let unused = of.filter(|(_, i)| i.is_unused());
         let least = unused.min_by(|(a_id, a), (b_id, b)| {
             let leased = a.lease.is_some().cmp(&b.lease.is_some());
             let worth = || a.worth().total_cmp(&b.worth());
@@ -208,8 +212,8 @@ impl Fleet {
         now: Millis,
         floor: impl Fn(&FunctionName, VersionNumber) -> Floor,
     ) -> Vec<(Worth, InstanceId)> {
-        let here = |i: &Instance| i.worker == *worker && i.is_free() && i.retire_after <= now;
-        let mut unused: Vec<_> = self.instances.iter().filter(|(_, i)| here(i)).collect();
+        let may_go = |i: &Instance| i.is_free() && i.retire_after <= now;
+        let mut unused: Vec<_> = self.instances.on(worker).filter(|(_, i)| may_go(i)).collect();
         let order = |id: &InstanceId, i: &Instance| (i.last_active, id.clone());
         unused.sort_by(|(a_id, a), (b_id, b)| {
             let used = || order(a_id, a).cmp(&order(b_id, b));
@@ -235,10 +239,11 @@ impl Fleet {
 
     /// It is used: what was expected has come.
     pub(crate) fn used(&mut self, id: &InstanceId) {
-        let Some(instance) = self.instances.get_mut(id) else {
+        if self.instances.get(id).is_none_or(|i| i.keeping.ahead.is_none()) {
             return;
-        };
-        if instance.keeping.ahead.take() == Some(Ahead::Forecast) {
+        }
+        let was = self.instances.get_mut(id).and_then(|mut i| i.keeping.ahead.take());
+        if was == Some(Ahead::Forecast) {
             self.decided.push(Decided::PrewarmUsed);
         }
     }

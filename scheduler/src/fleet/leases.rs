@@ -35,11 +35,10 @@ impl Fleet {
         now: Millis,
     ) -> Option<Placement> {
         let worker_address = self.address_of(id)?;
-        let instance = self.instances.get_mut(id)?;
-        if instance.to_park {
+        if self.instances.get(id)?.to_park {
             self.filled(id);
         }
-        let instance = self.instances.get_mut(id)?;
+        let mut instance = self.instances.get_mut(id)?;
         let stage = instance.stage;
         if stage == Stage::Parked {
             // Its worker lets it go on with the first invocation; its memory is set aside from now on.
@@ -54,6 +53,7 @@ impl Fleet {
             told: false,
         });
         instance.last_active = now;
+        drop(instance);
         self.used(id);
         let instance = self.instances.get(id)?;
         Some(Placement {
@@ -77,7 +77,7 @@ impl Fleet {
     pub(crate) fn report(&mut self, report: &LeaseReport, now: Millis) -> (Vec<InstanceId>, Vec<InstanceId>) {
         let mut stuck = Vec::new();
         for returned in &report.returned {
-            let Some(instance) = self.instances.get_mut(&returned.instance) else {
+            let Some(mut instance) = self.instances.get_mut(&returned.instance) else {
                 continue;
             };
             // A report may be told again after its lease has run out; by then the instance may be another gateway's.
@@ -99,7 +99,7 @@ impl Fleet {
         for id in &report.held {
             let leaving = self.instances.get(id).is_some_and(|i| self.is_leaving(i));
             let keeps = match self.instances.get_mut(id) {
-                Some(instance) => !leaving && instance.renew(&report.gateway, now),
+                Some(mut instance) => !leaving && instance.renew(&report.gateway, now),
                 None => now <= SETTLING,
             };
             if !keeps {
@@ -111,22 +111,21 @@ impl Fleet {
 
     /// Wants the lease on an instance back, if there is one.
     pub(crate) fn recall(&mut self, id: &InstanceId) {
-        if let Some(lease) = self.instances.get_mut(id).and_then(|i| i.lease.as_mut()) {
+        if let Some(mut instance) = self.instances.get_mut(id)
+            && let Some(lease) = &mut instance.lease
+        {
             lease.recalled = true;
         }
     }
 
     /// What a gateway's watch has not been told yet; it counts as told from now on.
     pub(crate) fn untold_recalls(&mut self, gateway: &GatewayId) -> Vec<InstanceId> {
-        let mut ids = Vec::new();
-        for (id, instance) in &mut self.instances {
-            if let Some(lease) = &mut instance.lease
-                && lease.gateway == *gateway
-                && lease.recalled
-                && !lease.told
+        let ids = self.instances.untold_of(gateway);
+        for id in &ids {
+            if let Some(mut instance) = self.instances.get_mut(id)
+                && let Some(lease) = &mut instance.lease
             {
                 lease.told = true;
-                ids.push(id.clone());
             }
         }
         ids
@@ -134,24 +133,23 @@ impl Fleet {
 
     /// How many instances are leased.
     pub(crate) fn leased(&self) -> usize {
-        self.instances.values().filter(|i| i.lease.is_some()).count()
+        self.instances.leased()
     }
 
     /// Ends leases that ran out. Answers how many there were.
     pub(crate) fn expire_leases(&mut self, now: Millis) -> usize {
-        let mut ended = 0;
-        for instance in self.instances.values_mut() {
-            if instance.lease.as_ref().is_some_and(|l| l.expires_at <= now) {
+        let ended = self.instances.lease_ended(now);
+        for id in &ended {
+            if let Some(mut instance) = self.instances.get_mut(id) {
                 instance.lease = None;
-                ended += 1;
             }
         }
-        ended
+        ended.len()
     }
 
     /// Takes back a lease whose placement nobody was there to receive.
     pub(crate) fn revoke(&mut self, id: &InstanceId, gateway: &GatewayId) {
-        if let Some(instance) = self.instances.get_mut(id)
+        if let Some(mut instance) = self.instances.get_mut(id)
             && instance.is_leased_to(gateway)
         {
             instance.lease = None;

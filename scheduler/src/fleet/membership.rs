@@ -16,10 +16,12 @@ use std::collections::BTreeSet;
 use rekindle_retention::{Guard, Reading, Thresholds};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::{WorkerInfo, WorkerState};
-use rekindle_wire::internal::{Heartbeat, MemoryPressure, Offer, Presence};
+use rekindle_wire::internal::{Heartbeat, Kept, MemoryPressure, Offer, Presence};
 use rekindle_wire::stats::WorkerLevels;
 
+use super::sites::Facts;
 use super::{Fleet, Instance, Millis, REMEMBER_GONE};
+use crate::placement::cost;
 
 /// When a worker is short of memory; see docs/operations.md.
 pub(crate) const SHORTAGE: Thresholds = Thresholds::DEFAULT;
@@ -61,6 +63,17 @@ impl Worker {
         self.drained || self.presence != Presence::Serving
     }
 
+    fn facts(&self) -> Facts {
+        Facts {
+            capacity: self.capacity,
+            instances_max: self.offer.instances_max as usize,
+            zone: self.offer.zone.as_str().into(),
+            cpus: self.offer.cpus,
+            queue: cost::queue(self.levels.busy, self.offer.cpus),
+            takes_new: self.takes_new(),
+        }
+    }
+
     /// Whether a name of an operator's means it: its id, its address with or without the port, or its host's name.
     fn is_called(&self, id: &WorkerId, name: &str) -> bool {
         let host = self.address.rsplit_once(':').map(|(host, _)| host);
@@ -88,6 +101,11 @@ impl Fleet {
             guard: self.guard_of(beat),
         };
         self.workers.insert(beat.worker.clone(), worker);
+        self.settle(&beat.worker);
+        if let Some(kept) = &beat.kept {
+            self.instances
+                .change_site(&beat.worker, |sites| sites.keep(&beat.worker, kept));
+        }
         leaves
     }
 
@@ -104,6 +122,23 @@ impl Fleet {
         guard
     }
 
+    /// What it kept before its restart it may not have any more, and its reports are numbered anew.
+    pub(super) fn forget_kept(&mut self, worker: &WorkerId) {
+        self.instances
+            .change_site(worker, |sites| sites.keep(worker, &Kept::default()));
+    }
+
+    /// Which report of what it keeps was heard last.
+    pub(crate) fn kept_revision(&self, worker: &WorkerId) -> u64 {
+        self.instances.sites().kept_revision(worker)
+    }
+
+    /// Has placement see a worker as it is now.
+    fn settle(&mut self, id: &WorkerId) {
+        let facts = self.workers.get(id).map(Worker::facts);
+        self.instances.change_site(id, |sites| sites.set_facts(id, facts));
+    }
+
     /// Whether an instance shall finish what it serves and go: its version is not the live one, or its worker is draining.
     pub(crate) fn is_leaving(&self, instance: &Instance) -> bool {
         instance.draining || self.workers.get(&instance.worker).is_some_and(Worker::is_draining)
@@ -113,24 +148,34 @@ impl Fleet {
     /// changed: there may be leases to recall, and room.
     pub(crate) fn note_silence(&mut self, now: Millis) -> bool {
         let silent = |w: &Worker, limit| now.since(w.last_heartbeat) > limit;
-        let newly = |which: &dyn Fn(&Worker) -> bool| -> BTreeSet<WorkerId> {
-            let found = self.workers.iter().filter(|(_, w)| which(w));
-            found.map(|(id, _)| id.clone()).collect()
-        };
-        let fallen_silent = newly(&|w| w.alive && silent(w, SILENCE));
-        let lost = newly(&|w| !w.gone && silent(w, GONE));
-        for (id, worker) in &mut self.workers {
-            worker.alive &= !fallen_silent.contains(id);
-            worker.gone |= lost.contains(id);
+        let fallen_silent = self.workers_that(|w| w.alive && silent(w, SILENCE));
+        let lost = self.workers_that(|w| !w.gone && silent(w, GONE));
+        for id in fallen_silent.union(&lost) {
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.alive &= !fallen_silent.contains(id);
+                worker.gone |= lost.contains(id);
+            }
+            self.settle(id);
         }
         for id in &fallen_silent {
             self.recall_all_of(id);
         }
-        // Not remembered as gone: when the worker is heard of again, they are taken back.
-        self.instances.retain(|_, i| !lost.contains(&i.worker));
-        self.workers.retain(|_, w| !w.gone || !silent(w, REMEMBER_WORKER));
+        for id in &lost {
+            let there: Vec<_> = self.instances.on(id).map(|(id, _)| id.clone()).collect();
+            // Not remembered as gone: when the worker is heard of again, they are taken back.
+            there.iter().for_each(|id| drop(self.instances.remove(id)));
+        }
+        for id in self.workers_that(|w| w.gone && silent(w, REMEMBER_WORKER)) {
+            self.workers.remove(&id);
+            self.settle(&id);
+        }
         self.gone.retain(|_, at| now.since(*at) < REMEMBER_GONE);
         !fallen_silent.is_empty() || !lost.is_empty()
+    }
+
+    fn workers_that(&self, which: impl Fn(&Worker) -> bool) -> BTreeSet<WorkerId> {
+        let found = self.workers.iter().filter(|(_, w)| which(w));
+        found.map(|(id, _)| id.clone()).collect()
     }
 
     /// The scheduler itself stood still for a while: nobody was silent in that time, it only did not listen.
@@ -154,6 +199,7 @@ impl Fleet {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.drained = drained;
         }
+        self.settle(id);
         if drained {
             self.recall_all_of(id);
         }
@@ -161,11 +207,9 @@ impl Fleet {
 
     /// Wants back every lease on what runs there.
     pub(super) fn recall_all_of(&mut self, worker: &WorkerId) {
-        for instance in self.instances.values_mut().filter(|i| i.worker == *worker) {
-            if let Some(lease) = &mut instance.lease {
-                lease.recalled = true;
-            }
-        }
+        let leased = self.instances.on(worker).filter(|(_, i)| i.lease.is_some());
+        let leased: Vec<_> = leased.map(|(id, _)| id.clone()).collect();
+        leased.iter().for_each(|id| self.recall(id));
     }
 
     /// The workers that a name means.
@@ -183,7 +227,7 @@ impl Fleet {
     /// One of them.
     pub(crate) fn worker_info(&self, id: &WorkerId, now: Millis) -> Option<WorkerInfo> {
         let w = self.workers.get(id)?;
-        let instances = self.instances.values().filter(|i| i.worker == *id).count();
+        let instances = self.instances.on(id).count();
         Some(WorkerInfo {
             id: id.clone(),
             address: w.address.clone(),

@@ -19,11 +19,14 @@
 
 pub(crate) mod heartbeat;
 pub(crate) mod keeping;
+pub(crate) mod instances;
 pub(crate) mod leases;
 pub(crate) mod membership;
 pub(crate) mod moves;
 pub(crate) mod parked;
 pub(crate) mod retire;
+pub(crate) mod ring;
+pub(crate) mod sites;
 #[cfg(test)]
 mod tests;
 pub(crate) mod turns;
@@ -38,6 +41,8 @@ use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 
+use crate::placement::cost;
+
 /// How long an id stays known after its instance went, so that a heartbeat that was already on its way does not bring it back.
 const REMEMBER_GONE: Millis = Millis(60_000);
 /// How long a started instance may be missing from its worker's heartbeats before it is forgotten.
@@ -47,7 +52,9 @@ const UNSEEN: Millis = Millis(10_000);
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
 use keeping::{Ahead, Decided, Keeping};
+pub(crate) use instances::Instances;
 pub(crate) use membership::Worker;
+use sites::Zone;
 
 /// Milliseconds on the scheduler's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -122,6 +129,8 @@ pub(crate) struct Instance {
     pub(crate) function: FunctionName,
     pub(crate) version: VersionNumber,
     pub(crate) worker: WorkerId,
+    /// The worker's.
+    pub(crate) zone: Zone,
     /// Its memory limit, bytes.
     pub(crate) memory: u64,
     /// Invocations it serves at once.
@@ -201,32 +210,11 @@ impl LiveVersion {
     }
 }
 
-/// What instances take of one worker.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Taken {
-    pub(crate) instances: usize,
-    /// Set aside for them, bytes.
-    pub(crate) memory: u64,
-    /// Of it for those that serve something, or are on their way, bytes.
-    pub(crate) in_use: u64,
-}
-
-impl Taken {
-    /// Memory that may still be set aside on the worker, bytes; none where it has as many instances as it takes.
-    pub(crate) fn room(self, worker: &Worker) -> u64 {
-        let most = worker.offer.instances_max as usize;
-        if most > 0 && self.instances >= most {
-            return 0;
-        }
-        worker.capacity.saturating_sub(self.memory)
-    }
-}
-
 /// All workers and instances.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
-    pub(crate) instances: HashMap<InstanceId, Instance>,
+    pub(crate) instances: Instances,
     /// Workers that an operator wants empty, heard of or not.
     drained: BTreeSet<WorkerId>,
     gone: HashMap<InstanceId, Millis>,
@@ -243,45 +231,20 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// Memory set aside on `worker`, bytes.
     pub(crate) fn reserved(&self, worker: &WorkerId) -> u64 {
-        let here = self.instances.values().filter(|i| i.worker == *worker);
-        let coming = self.instances.values().filter(|i| i.moves_to(worker));
-        here.map(Instance::set_aside).sum::<u64>() + coming.map(|i| i.memory).sum::<u64>()
-    }
-
-    /// What instances take of each worker, in one pass over them: whoever looks at every worker must not look at every instance for each.
-    pub(crate) fn taken(&self) -> HashMap<&WorkerId, Taken> {
-        let mut taken: HashMap<&WorkerId, Taken> = HashMap::with_capacity(self.workers.len());
-        for instance in self.instances.values() {
-            let of_worker = taken.entry(&instance.worker).or_default();
-            of_worker.instances += 1;
-            of_worker.memory += instance.set_aside();
-            if !instance.is_unused() {
-                of_worker.in_use += instance.set_aside();
-            }
-            if let Some(moving) = &instance.moving {
-                let of_target = taken.entry(&moving.to).or_default();
-                of_target.instances += 1;
-                of_target.memory += instance.memory;
-                of_target.in_use += instance.memory;
-            }
-        }
-        taken
+        self.instances.sites().get(worker).map_or(0, |site| site.taken.memory)
     }
 
     /// Whether its worker has the room for a parked instance to go on.
     pub(crate) fn may_go_on(&self, instance: &Instance) -> bool {
         let worker = self.workers.get(&instance.worker);
-        let worker = worker.filter(|w| !self.is_kept_from(&instance.function, w));
+        let worker = worker.filter(|_| !self.is_kept_from(&instance.function, &instance.worker));
         let capacity = worker.map_or(0, |w| w.capacity);
         self.reserved(&instance.worker) - instance.set_aside() + instance.memory <= capacity
     }
 
     /// Instances of one version, in whatever stage.
     pub(crate) fn count(&self, function: &FunctionName, version: VersionNumber) -> usize {
-        self.instances
-            .values()
-            .filter(|i| i.function == *function && i.version == version)
-            .count()
+        self.instances.of_version(function, version).map_or(0, |v| v.ids.len())
     }
 
     /// Adds an instance that a worker is about to be asked for.
@@ -295,12 +258,17 @@ impl Fleet {
         now: Millis,
     ) {
         let manifest = &spec.manifest;
+        if stage == Stage::Starting {
+            self.instances
+                .change_site(&worker, |sites| sites.expect(&worker, cost::work(started), now));
+        }
         self.instances.insert(
             id,
             Instance {
                 function: spec.function.clone(),
                 version: spec.version,
                 worker,
+                zone: Zone::default(),
                 memory: manifest.memory.0,
                 slots: manifest.concurrency,
                 idle_limit: manifest.idle().into(),

@@ -4,6 +4,7 @@ use rekindle_wire::migration::Way;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
 
 use super::membership::Worker;
+use super::sites::Site;
 use super::{Fleet, Instance, Millis, Stage};
 
 /// For so long invocations wait for an instance that moves rather than for another one to be started.
@@ -64,7 +65,7 @@ impl Fleet {
             return Err(unknown());
         };
         if *way == Way::Move
-            && let Some(instance) = self.instances.get_mut(id)
+            && let Some(mut instance) = self.instances.get_mut(id)
         {
             instance.moving = Some(Move {
                 to: target.clone(),
@@ -81,32 +82,25 @@ impl Fleet {
     }
 
     fn target(&self, id: &InstanceId, need: u64, from: &WorkerId, to: Option<&WorkerId>) -> Result<WorkerId, ApiError> {
-        let taken = self.taken();
-        let room = |id: &WorkerId, worker: &Worker| taken.get(id).copied().unwrap_or_default().room(worker);
+        let sites = self.instances.sites();
         let Some(to) = to else {
-            let usable = self
-                .workers
-                .iter()
-                .filter(|(w, worker)| *w != from && worker.takes_new());
-            let with_room = usable.map(|(w, worker)| (w, room(w, worker)));
-            let roomiest = with_room
-                .filter(|(_, room)| *room >= need)
-                .max_by_key(|(_, room)| *room);
+            let mut with_room = sites.by_room().take_while(|(room, _)| *room >= need);
+            let roomiest = with_room.find(|(_, worker)| *worker != from);
             let none = || {
                 let message = format!("no other worker has room for {id}: add one, or stop instances");
                 ApiError::new(ErrorCode::NoCapacity, message)
             };
-            return roomiest.map(|(worker, _)| worker.clone()).ok_or_else(none);
+            return roomiest.map(|(_, worker)| worker.clone()).ok_or_else(none);
         };
-        let Some(worker) = self.workers.get(to).filter(|w| w.takes_new()) else {
+        if !self.workers.get(to).is_some_and(Worker::takes_new) {
             return Err(conflict(format!(
                 "worker {to} takes nothing new: `fn workers` says why"
             )));
-        };
+        }
         if to == from {
             return Err(conflict(format!("{id} is on worker {to} already")));
         }
-        if room(to, worker) < need {
+        if sites.get(to).map_or(0, Site::room) < need {
             let message =
                 format!("worker {to} has no room for {id}: move or stop others there, or name another worker");
             return Err(ApiError::new(ErrorCode::NoCapacity, message));
@@ -116,9 +110,10 @@ impl Fleet {
 
     /// No invocation is sent to it any more, and its lease is wanted back. Whether it is still there to move.
     pub(crate) fn begin_move(&mut self, id: &InstanceId, now: Millis) -> bool {
-        let Some(instance) = self.instances.get_mut(id) else {
+        let Some(mut instance) = self.instances.get_mut(id) else {
             return false;
         };
+        let instance = &mut *instance;
         let may = matches!(instance.stage, Stage::Ready | Stage::Parked);
         if let (true, Some(moving)) = (may, &mut instance.moving) {
             moving.since = Some(now);
@@ -131,6 +126,11 @@ impl Fleet {
         false
     }
 
+    /// How many are on their way, or get ready to be.
+    pub(crate) fn moving(&self) -> usize {
+        self.instances.moving()
+    }
+
     /// Whether a gateway holds it.
     pub(crate) fn is_leased(&self, id: &InstanceId) -> bool {
         self.instances.get(id).is_some_and(|i| i.lease.is_some())
@@ -140,8 +140,8 @@ impl Fleet {
     pub(crate) fn moved(&mut self, id: &InstanceId, way: &Way, to: &WorkerId, now: Millis) {
         match way {
             Way::Move => {
-                if let Some(instance) = self.instances.get_mut(id) {
-                    instance.worker = to.clone();
+                self.instances.relocate(id, to);
+                if let Some(mut instance) = self.instances.get_mut(id) {
                     instance.moving = None;
                     instance.lease = None;
                     instance.in_flight = 0;
@@ -159,7 +159,9 @@ impl Fleet {
                     instance.in_flight = 0;
                     instance.stage = Stage::Ready;
                     (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
-                    self.instances.entry(copy.clone()).or_insert(instance);
+                    if !self.instances.contains_key(copy) {
+                        self.instances.insert(copy.clone(), instance);
+                    }
                 }
             }
         }
@@ -167,7 +169,7 @@ impl Fleet {
 
     /// It did not move, and goes on where it was.
     pub(crate) fn stays(&mut self, id: &InstanceId, now: Millis) {
-        if let Some(instance) = self.instances.get_mut(id) {
+        if let Some(mut instance) = self.instances.get_mut(id) {
             instance.moving = None;
             if instance.stage == Stage::Moving {
                 instance.stage = Stage::Ready;
@@ -180,7 +182,7 @@ impl Fleet {
     pub(crate) fn to_evacuate(&self, at_once: usize, hot: Millis, now: Millis) -> Vec<InstanceId> {
         let mut found = Vec::new();
         for (worker, _) in self.workers.iter().filter(|(_, w)| w.alive && w.is_draining()) {
-            let here = || self.instances.iter().filter(|(_, i)| i.worker == *worker);
+            let here = || self.instances.on(worker);
             let moving = here().filter(|(_, i)| i.moving.is_some()).count();
             let may_move = |i: &Instance| i.stage == Stage::Ready && i.moving.is_none() && !i.draining && !i.condemned;
             let in_use = |i: &Instance| i.in_flight > 0 || i.lease.is_some() || now.since(i.last_active) < hot;
@@ -192,7 +194,7 @@ impl Fleet {
 
     /// It is not moved by the platform itself before that.
     pub(crate) fn leave_alone(&mut self, id: &InstanceId, until: Millis) {
-        if let Some(instance) = self.instances.get_mut(id) {
+        if let Some(mut instance) = self.instances.get_mut(id) {
             instance.move_after = until;
         }
     }
@@ -200,12 +202,13 @@ impl Fleet {
     /// Whether an instance of the version is about to be somewhere else, so soon that it is worth waiting for.
     pub(crate) fn is_worth_waiting_for(&self, live: &super::LiveVersion, now: Millis) -> bool {
         let spec = &live.spec;
-        self.instances.values().any(|i| {
+        let moving = self
+            .instances
+            .of_version(&spec.function, spec.version)
+            .map(|v| &v.moving);
+        self.instances.named(moving.into_iter().flatten()).any(|(_, i)| {
             let since = i.moving.as_ref().and_then(|m| m.since);
-            i.function == spec.function
-                && i.version == spec.version
-                && !i.draining
-                && since.is_some_and(|since| now.since(since) < WORTH_WAITING)
+            !i.draining && since.is_some_and(|since| now.since(since) < WORTH_WAITING)
         })
     }
 }

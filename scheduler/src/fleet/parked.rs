@@ -25,7 +25,7 @@ impl Fleet {
     ) -> InstanceId {
         let id = InstanceId::generate();
         self.add(id.clone(), worker, &live.spec, kind, Stage::Starting, now);
-        if let Some(instance) = self.instances.get_mut(&id) {
+        if let Some(mut instance) = self.instances.get_mut(&id) {
             instance.to_park = park;
             instance.keeping.ahead = Some(why);
         }
@@ -57,17 +57,15 @@ impl Fleet {
     }
 
     fn staying(&self, live: &LiveVersion) -> impl Iterator<Item = &super::Instance> {
-        let spec = live.spec.clone();
-        let of_version = move |i: &&super::Instance| i.function == spec.function && i.version == spec.version;
-        self.instances
-            .values()
-            .filter(of_version)
-            .filter(|i| !self.is_leaving(i))
+        let of_version = self.instances.of_version(&live.spec.function, live.spec.version);
+        let ids = of_version.into_iter().flat_map(|v| &v.ids);
+        let of_version = self.instances.named(ids).map(|(_, i)| i);
+        of_version.filter(|i| !self.is_leaving(i))
     }
 
     /// An instance that was started to be parked has come to be of use.
     pub(super) fn filled(&mut self, id: &InstanceId) {
-        if let Some(instance) = self.instances.get_mut(id) {
+        if let Some(mut instance) = self.instances.get_mut(id) {
             instance.to_park = false;
             let key = (instance.function.clone(), instance.version);
             *self.filled.entry(key).or_default() += 1;

@@ -102,7 +102,7 @@ impl Fleet {
     /// It is to stop whatever it does, and counts as stopping from now on. Answers its worker's address; `None` when it is gone.
     pub(crate) fn condemn(&mut self, id: &InstanceId) -> Option<String> {
         let address = self.address_of(id)?;
-        let instance = self.instances.get_mut(id)?;
+        let mut instance = self.instances.get_mut(id)?;
         instance.stage = Stage::Stopping;
         // The worker may have it busy for good.
         instance.condemned = true;
@@ -111,7 +111,7 @@ impl Fleet {
 
     /// The worker found the instance busy, or could not be asked: it stays, for now.
     pub(crate) fn kept(&mut self, id: &InstanceId, busy: bool, now: Millis) {
-        if let Some(instance) = self.instances.get_mut(id)
+        if let Some(mut instance) = self.instances.get_mut(id)
             && instance.stage == Stage::Stopping
             && !instance.condemned
         {
@@ -125,23 +125,24 @@ impl Fleet {
 
     /// The worker has brought it to a halt.
     pub(crate) fn parked(&mut self, id: &InstanceId) {
-        if let Some(instance) = self.instances.get_mut(id)
-            && instance.stage == Stage::Stopping
-            && !instance.condemned
-        {
-            instance.stage = Stage::Parked;
-            if instance.to_park {
-                self.filled(id);
+        let fills = match self.instances.get_mut(id) {
+            Some(mut instance) if instance.stage == Stage::Stopping && !instance.condemned => {
+                instance.stage = Stage::Parked;
+                instance.to_park
             }
+            _ => false,
+        };
+        if fills {
+            self.filled(id);
         }
     }
 
     /// A version went live: its first instance takes invocations from now on, instances of the others finish and go.
     pub(crate) fn switch_to(&mut self, function: &FunctionName, live: VersionNumber, now: Millis) {
-        for instance in self.instances.values_mut() {
-            if instance.function != *function {
+        for id in self.instances.ids_of(function) {
+            let Some(mut instance) = self.instances.get_mut(&id) else {
                 continue;
-            }
+            };
             if instance.version == live {
                 if instance.stage == Stage::Preparing {
                     instance.stage = Stage::Ready;

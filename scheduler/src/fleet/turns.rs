@@ -39,9 +39,9 @@ impl Fleet {
     }
 
     /// Whether room on a worker is another function's next.
-    pub(crate) fn is_kept_from(&self, function: &FunctionName, worker: &Worker) -> bool {
+    pub(crate) fn is_kept_from(&self, function: &FunctionName, worker: &WorkerId) -> bool {
         let kept = self.claims.kept.as_ref();
-        kept.is_some_and(|kept| kept.function != *function && kept.address == worker.address)
+        kept.is_some_and(|kept| kept.function != *function && kept.worker == *worker)
     }
 
     /// The function has what it waited for, or waits no more.
@@ -91,7 +91,7 @@ impl Fleet {
         let Some(id) = self.may_yield(live, &worker, now) else {
             return false;
         };
-        if let Some(instance) = self.instances.get_mut(&id) {
+        if let Some(mut instance) = self.instances.get_mut(&id) {
             instance.draining = true;
         }
         self.decided(Decided::Yielded);
@@ -177,12 +177,12 @@ mod tests {
         assert!(fleet.claim(&other, Millis(10)));
         assert_eq!(yielded(&fleet), ["burst"]);
         assert!(!fleet.claim(&other, Millis(11)), "its room is on its way");
-        let worker = fleet.workers.values().next().unwrap();
+        let worker = crate::fixture::worker(0);
         let (burst, own) = ("burst".parse().unwrap(), &other.spec.function);
-        assert!(fleet.is_kept_from(&burst, worker) && !fleet.is_kept_from(own, worker));
+        assert!(fleet.is_kept_from(&burst, &worker) && !fleet.is_kept_from(own, &worker));
         let own = own.clone();
         fleet.end_claim(&own);
-        assert!(!fleet.is_kept_from(&burst, fleet.workers.values().next().unwrap()));
+        assert!(!fleet.is_kept_from(&burst, &worker));
     }
 
     #[test]

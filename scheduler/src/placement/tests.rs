@@ -7,12 +7,8 @@ use rekindle_wire::api::InstanceState;
 use rekindle_wire::internal::{LeaseReport, ReturnedLease};
 
 use super::*;
-use crate::fixture::{beat, fleet, info, live, parked, ready, spec, worker};
+use crate::fixture::{beat, fleet, gateway, info, live, parked, ready, spec, worker};
 use crate::fleet::heartbeat::Known;
-
-fn gateway(n: usize) -> GatewayId {
-    format!("g-{n}").parse().unwrap()
-}
 
 fn ask(n: usize) -> Ask {
     Ask {
@@ -453,6 +449,7 @@ impl World {
     }
 
     fn check(&self) {
+        self.fleet.instances.check();
         for (n, capacity) in CAPACITY.iter().enumerate() {
             assert!(
                 self.fleet.reserved(&worker(n)) <= *capacity,

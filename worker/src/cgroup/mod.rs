@@ -139,6 +139,14 @@ impl Cgroups {
         })
     }
 
+    /// Processor time that all groups together have used since the parent was made; `None` where the host does not say.
+    pub fn processor_time(&self) -> Option<Duration> {
+        match &self.layout {
+            Layout::V1(directories) => directories.processor_time(),
+            Layout::V2(directory) => directory.processor_time(),
+        }
+    }
+
     /// 1 or 2.
     pub fn version(&self) -> u8 {
         match self.layout {

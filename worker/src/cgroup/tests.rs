@@ -87,6 +87,23 @@ fn v1_counters_and_freezer_are_read_from_their_files() {
 }
 
 #[test]
+fn the_processor_time_of_all_groups_is_told_where_the_host_tells_it() {
+    let root = v1_fixture();
+    let groups = Cgroups::detect(root.path()).unwrap();
+    assert_eq!(groups.processor_time(), None);
+    fs::write(root.path().join("cpu,cpuacct/rekindle/cpuacct.usage"), "1500000000\n").unwrap();
+    assert_eq!(groups.processor_time(), Some(Duration::from_millis(1_500)));
+    let root = v2_fixture();
+    let groups = Cgroups::detect(root.path()).unwrap();
+    fs::write(
+        root.path().join("rekindle/cpu.stat"),
+        "usage_usec 2500\nuser_usec 2000\n",
+    )
+    .unwrap();
+    assert_eq!(groups.processor_time(), Some(Duration::from_micros(2_500)));
+}
+
+#[test]
 fn v2_hands_controllers_down_and_writes_one_directory() {
     let root = v2_fixture();
     let groups = Cgroups::detect(root.path()).unwrap();

@@ -82,6 +82,12 @@ impl Directories {
         self.map(|directory| directory.with_file_name(name))
     }
 
+    /// Processor time that the group and those below it have used, where this is told beside the limits (`cpu,cpuacct`).
+    pub(super) fn processor_time(&self) -> Option<Duration> {
+        let text = files::read(&self.cpu.join("cpuacct.usage")).ok()?;
+        text.trim().parse().ok().map(Duration::from_nanos)
+    }
+
     /// Every directory once.
     pub(super) fn all(&self) -> Vec<PathBuf> {
         let mut all = vec![

@@ -37,6 +37,13 @@ impl Directory {
         }
     }
 
+    /// Processor time that the group and those below it have used.
+    pub(super) fn processor_time(&self) -> Option<Duration> {
+        let text = files::read(&self.0.join("cpu.stat")).ok()?;
+        let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        used.trim().parse().ok().map(Duration::from_micros)
+    }
+
     /// Lets groups directly below this one have limits.
     pub(super) fn hand_down(&self) -> Result<(), DetectError> {
         let path = self.0.join("cgroup.subtree_control");

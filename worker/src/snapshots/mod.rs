@@ -1,6 +1,7 @@
 //! Snapshots open on this host: opened once, kept while used and for a while after, within a limit of memory.
 
 mod edit;
+mod known;
 mod level;
 mod memory_fs;
 mod notes;
@@ -9,6 +10,7 @@ mod template;
 mod tier;
 mod working_set;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +27,7 @@ use rekindle_wire::SnapshotId;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
 pub(crate) use edit::touched_early;
+use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
 pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
@@ -145,6 +148,7 @@ pub struct Snapshots {
     memory: MemoryFs,
     openings: AtomicU64,
     tier: Arc<Tier>,
+    known: Known,
 }
 
 impl Snapshots {
@@ -166,6 +170,7 @@ impl Snapshots {
             memory,
             openings: AtomicU64::new(0),
             tier: Tier::start(limit_bytes),
+            known: Known::default(),
         }
     }
 
@@ -188,6 +193,7 @@ impl Snapshots {
         let was_open = cell.initialized();
         let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id)).await?);
         self.tier.used(&snapshot);
+        self.known.used(id);
         let found_in = if was_open {
             MemoryTier::Template
         } else {
@@ -203,12 +209,13 @@ impl Snapshots {
         let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
-        let mut chunks = regions.filter_map(|r| Some(r.payload?.chunk.id));
-        let found_in = if chunks.all(|id| cached(&id)) {
+        let chunks: BTreeSet<_> = regions.filter_map(|r| Some(r.payload?.chunk.id)).collect();
+        let found_in = if chunks.iter().all(cached) {
             MemoryTier::Disk
         } else {
             MemoryTier::S3
         };
+        self.known.opened(id, chunks);
         // Its own each time: instances may still use what an earlier opening wrote.
         let opening = self.openings.fetch_add(1, Ordering::Relaxed);
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
@@ -295,6 +302,21 @@ impl Snapshots {
     /// Forgets a snapshot that was deleted or found broken; instances that use it keep it until they end.
     pub fn forget(&self, id: &SnapshotId) {
         self.tier.forget(id);
+        self.known.forget(id);
+    }
+
+    /// Snapshots that are open, at most [`KEPT_MAX`](rekindle_wire::internal::KEPT_MAX), those used last; in order of their names.
+    pub fn open_ids(&self) -> Vec<SnapshotId> {
+        let open = self.tier.open_ids();
+        self.known.latest(|id, _| open.contains(id))
+    }
+
+    /// Snapshots that were open and are not, whose chunks are all in the disk's cache; likewise.
+    pub fn cached_ids(&self) -> Vec<SnapshotId> {
+        let open = self.tier.open_ids();
+        let cached = |chunk: &Digest| self.reader.is_cached(chunk);
+        self.known
+            .latest(|id, chunks| !open.contains(id) && chunks.iter().all(cached))
     }
 }
 

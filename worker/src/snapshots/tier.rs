@@ -11,7 +11,7 @@
 //!
 //! Holes are punched under running instances too: what they touch of it comes back by fault.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -141,6 +141,13 @@ impl Tier {
         for part in Part::ALL {
             worth.forget(&(id.clone(), part));
         }
+    }
+
+    /// What is open.
+    pub(super) fn open_ids(&self) -> HashSet<SnapshotId> {
+        let open = self.open.lock();
+        let open = open.iter().filter(|(_, cell)| cell.initialized());
+        open.map(|(id, _)| id.clone()).collect()
     }
 
     pub(super) fn usage(&self) -> TemplateUse {

@@ -1,0 +1,87 @@
+//! Snapshots that were open on this host since its start, and which chunks they are made of.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rekindle_snapshotter::Digest;
+use rekindle_wire::SnapshotId;
+use rekindle_wire::internal::KEPT_MAX;
+
+/// How many are known at most: those that are open, and as many that are not.
+const MOST: usize = 2 * KEPT_MAX;
+
+/// Those used last.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    all: Mutex<HashMap<SnapshotId, Opened>>,
+    uses: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Opened {
+    chunks: BTreeSet<Digest>,
+    /// A greater number than that of whatever was used before.
+    used: u64,
+}
+
+impl Known {
+    fn next(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn opened(&self, id: &SnapshotId, chunks: BTreeSet<Digest>) {
+        let used = self.next();
+        let mut all = self.all.lock();
+        all.insert(id.clone(), Opened { chunks, used });
+        if all.len() > MOST {
+            let oldest = all.iter().min_by_key(|(_, opened)| opened.used);
+            if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+                all.remove(&id);
+            }
+        }
+    }
+
+    pub(super) fn used(&self, id: &SnapshotId) {
+        let used = self.next();
+        if let Some(opened) = self.all.lock().get_mut(id) {
+            opened.used = used;
+        }
+    }
+
+    pub(super) fn forget(&self, id: &SnapshotId) {
+        self.all.lock().remove(id);
+    }
+
+    /// Those that are `wanted`, at most [`KEPT_MAX`], those used last; in order of their names.
+    pub(super) fn latest(&self, wanted: impl Fn(&SnapshotId, &BTreeSet<Digest>) -> bool) -> Vec<SnapshotId> {
+        let all = self.all.lock();
+        let mut found: Vec<_> = all.iter().filter(|(id, opened)| wanted(id, &opened.chunks)).collect();
+        found.sort_unstable_by_key(|(_, opened)| std::cmp::Reverse(opened.used));
+        found.truncate(KEPT_MAX);
+        let mut ids: Vec<_> = found.into_iter().map(|(id, _)| id.clone()).collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_used_last_are_told_and_what_is_known_is_bounded() {
+        let known = Known::default();
+        let id = |n: usize| format!("s-{n:05}").parse::<SnapshotId>().unwrap();
+        for n in 0..MOST + 10 {
+            known.opened(&id(n), BTreeSet::new());
+            known.used(&id(0));
+        }
+        let told = known.latest(|_, _| true);
+        assert_eq!((told.len(), known.all.lock().len()), (KEPT_MAX, MOST));
+        assert!(told.is_sorted() && told.contains(&id(0)) && told.contains(&id(MOST + 9)));
+        known.forget(&id(0));
+        assert!(!known.latest(|_, _| true).contains(&id(0)));
+        assert_eq!(known.latest(|id, _| id.as_str() == "s-00500"), [id(500)]);
+    }
+}
