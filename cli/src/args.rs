@@ -655,6 +655,9 @@ pub(crate) struct SchedulerArgs {
     pub(crate) collecting: CollectingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
+    /// How busy the instances of a worker must keep its processors, percent, for some of them to move to others; 0 for never.
+    #[arg(long, value_name = "PERCENT", env = "FN_REBALANCE_AT", default_value_t = 85, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) rebalance_at: u8,
     /// How long certificates are good that it signs, where the cluster has an authority; they are renewed after two thirds of that.
     #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = rekindle_wire::manifest::parse_duration)]
     pub(crate) certificate_life: std::time::Duration,

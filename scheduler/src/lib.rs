@@ -29,6 +29,7 @@ mod postgres;
 mod prepare;
 mod reaper;
 mod retention;
+mod rebalancing;
 mod server;
 mod state;
 mod store;

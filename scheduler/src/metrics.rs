@@ -88,6 +88,18 @@ const RESERVED: Desc = Desc::new(
     &["worker"],
     "Memory limits of its instances together.",
 );
+const BUSY: Desc = Desc::new(
+    "rekindle.worker.busy",
+    "1",
+    &["worker"],
+    "To what share a worker's instances kept its host's processors busy of late, as it last reported.",
+);
+const REBALANCED: Desc = Desc::new(
+    "rekindle.scheduler.rebalanced",
+    "{instance}",
+    &["outcome"],
+    "Instances that were to move off a worker that ran hot: `moved` or `failed`.",
+);
 const LEASES: Desc = Desc::new(
     "rekindle.scheduler.leases",
     "{lease}",
@@ -151,6 +163,7 @@ pub(crate) struct Metrics {
     queued: Family<Histogram, 1>,
     expired: Family<Counter, 0>,
     retention: Family<Counter, 1>,
+    rebalanced: Family<Counter, 1>,
     deploys: Family<Counter, 1>,
     deploy_phase: Family<Histogram, 1>,
     collections: Family<Counter, 1>,
@@ -167,6 +180,7 @@ impl Metrics {
             queued: registry.family(&QUEUED),
             expired: registry.family(&EXPIRED),
             retention: registry.family(&RETENTION),
+            rebalanced: registry.family(&REBALANCED),
             deploys: registry.family(&DEPLOYS),
             deploy_phase: registry.family(&DEPLOY_PHASE),
             collections: registry.family(&COLLECTIONS),
@@ -215,6 +229,11 @@ impl Metrics {
         for decided in decisions {
             self.retention.with([decided.as_str()]).inc();
         }
+    }
+
+    /// An instance has moved off a hot worker, or could not.
+    pub(crate) fn rebalanced(&self, has_moved: bool) {
+        self.rebalanced.with([if has_moved { "moved" } else { "failed" }]).inc();
     }
 
     /// A deploy is over.
@@ -320,6 +339,10 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
             .workers
             .keys()
             .map(|id| (vec![id.to_string()], m.fleet.reserved(id) as f64)))
+    });
+    many(&BUSY, |m| {
+        let workers = m.fleet.workers.iter().filter(|(_, w)| w.alive);
+        sum(workers.map(|(id, w)| (vec![id.to_string()], w.levels.busy)))
     });
     async_calls::observe(registry, scheduler);
     observe_process(registry);

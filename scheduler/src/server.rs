@@ -17,7 +17,7 @@ use crate::leadership::Leadership;
 use crate::objects::ObjectStore;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Database, Store, StoreError};
-use crate::{api, async_calls, reaper};
+use crate::{api, async_calls, reaper, rebalancing};
 
 /// How long requests and tasks may take to finish when the scheduler is told to end. A version being prepared is not waited for: it
 /// is marked failed at the next start.
@@ -40,6 +40,8 @@ pub struct Config {
     pub collecting: Collecting,
     /// The width of the bins in which functions' idle times are counted: all times by which instances are kept are multiples of it.
     pub idle_bin: Duration,
+    /// From what share of its processors on a worker counts as hot, so that instances move off it; 0 for never.
+    pub rebalance_at: f64,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
     pub issuing: Option<Arc<Issuing>>,
 }
@@ -175,6 +177,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     scheduler.memory().fleet.set_drained(drained);
     let tasks = vec![
         tokio::spawn(reaper::run(scheduler.clone())),
+        tokio::spawn(rebalancing::run(scheduler.clone())),
         tokio::spawn(collection::run(scheduler.clone())),
         tokio::spawn(async_calls::run(scheduler.clone())),
     ];

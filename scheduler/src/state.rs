@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::async_calls::Calls;
 use crate::catalog::Catalog;
 use crate::collection::Collector;
+use crate::fleet::heat::Heat;
 use crate::fleet::parked::Pools;
 use crate::fleet::{Fleet, Millis};
 use crate::metrics::Metrics;
@@ -34,6 +35,7 @@ pub(crate) struct Memory {
     pub(crate) catalog: Catalog,
     pub(crate) queue: Queue,
     pub(crate) pools: Pools,
+    pub(crate) heat: Heat,
     pub(crate) traffic: Traffics,
     pub(crate) retention: Retention,
 }

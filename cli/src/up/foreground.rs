@@ -129,6 +129,8 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         objects: Arc::new(store.clone()),
         collecting: role::collecting(&args.collecting),
         idle_bin: args.retention.idle_bin,
+        // There is nowhere to move to.
+        rebalance_at: 0.0,
     };
     roles.start("scheduler", |stop| {
         rekindle_scheduler::serve(config, scheduler, stop.wait())

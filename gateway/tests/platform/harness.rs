@@ -284,6 +284,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
             keep_versions: 3,
             ..Collecting::default()
         },
+        rebalance_at: 0.0,
     };
     let (end, ended) = oneshot::channel();
     let task = tokio::spawn(async move {

@@ -19,6 +19,7 @@
 
 pub(crate) mod heartbeat;
 pub(crate) mod keeping;
+pub(crate) mod heat;
 pub(crate) mod instances;
 pub(crate) mod leases;
 pub(crate) mod membership;
