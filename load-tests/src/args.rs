@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 use crate::clones::ClonesArgs;
+use crate::cluster::{PlacementArgs, SimulateArgs};
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
@@ -107,6 +108,10 @@ pub(crate) enum Command {
     SandboxFloor(FloorArgs),
     /// Measure how memory is stored alone: every mode of the codec on five patterns, beside liblz4.
     Codec(CodecArgs),
+    /// Time the scheduler's decisions alone, on a large cluster that is made up.
+    Placement(PlacementArgs),
+    /// Play a large cluster in virtual time, with workers failing, by the scheduler's own decisions.
+    Simulate(SimulateArgs),
     /// Run k6's scenarios and write a report.
     Load(LoadArgs),
     /// Write the page and the plots of a load once more.

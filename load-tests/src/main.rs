@@ -8,13 +8,14 @@
 //!       └─ record (JSON) ─ report (tables), figures (plots)
 //! ```
 //!
-//! `pager` and `codec` measure one part alone: page faults, and how memory is stored. `load` puts a platform under k6's scenarios. `policy`
-//! replays a trace in virtual time.
+//! `pager`, `codec` and `placement` measure one part alone: page faults, how memory is stored, the scheduler's decisions. `simulate` plays a large cluster,
+//! `load` puts a platform under k6's scenarios, `policy` replays a trace in virtual time.
 
 mod args;
 mod bench;
 mod client;
 mod clones;
+mod cluster;
 mod codec;
 mod cold;
 mod compare;
@@ -63,6 +64,8 @@ fn run(args: &Args) -> Result<ExitCode> {
         Some(Command::Pager(pager)) => return pager::run(pager).map(|()| ExitCode::SUCCESS),
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
         Some(Command::Policy(policy)) => return policy::run(policy).map(|()| ExitCode::SUCCESS),
+        Some(Command::Placement(placement)) => return cluster::place(placement).map(|()| ExitCode::SUCCESS),
+        Some(Command::Simulate(simulate)) => return cluster::simulate(simulate).map(|()| ExitCode::SUCCESS),
         Some(Command::Codec(codec)) => return codec::run(args, codec).map(|()| ExitCode::SUCCESS),
         Some(Command::Sandboxes(all)) => return sandboxes::run(args, all).map(|()| ExitCode::SUCCESS),
         Some(Command::SandboxFloor(floor)) => return sandboxes::floor::run(floor).map(|()| ExitCode::SUCCESS),

@@ -1,8 +1,8 @@
 //! Starts instances ahead of any request: as many of each live version as its `min_warm` says, ready; as many as its `min_parked` says, restored
 //! and frozen; and one, frozen, of a function whose next call is expected ([`crate::retention`]).
 
-use rekindle_wire::api::StartKind;
 use rekindle_wire::WorkerId;
+use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::StartInstance;
 
 use crate::fleet::keeping::{Ahead, Decided};

@@ -148,7 +148,12 @@ impl Index {
 impl OfVersion {
     fn note(&mut self, id: &InstanceId, was: Option<&Entry>, is: Option<&Entry>) {
         follow(&mut self.open, id, was.and_then(|e| e.rank), is.and_then(|e| e.rank));
-        follow(&mut self.unused, id, was.and_then(|e| e.unused), is.and_then(|e| e.unused));
+        follow(
+            &mut self.unused,
+            id,
+            was.and_then(|e| e.unused),
+            is.and_then(|e| e.unused),
+        );
         let ends = |e: Option<&Entry>| e.and_then(|e| e.lease.as_ref().map(|l| l.2));
         follow(&mut self.lease_ends, id, ends(was), ends(is));
         let held = |e: Option<&Entry>| e.and_then(|e| e.lease.as_ref().map(|l| (l.0.clone(), l.1)));

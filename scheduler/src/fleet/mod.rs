@@ -18,9 +18,9 @@
 //! so it finishes what it serves and takes nothing new.
 
 pub(crate) mod heartbeat;
-pub(crate) mod keeping;
 pub(crate) mod heat;
 pub(crate) mod instances;
+pub(crate) mod keeping;
 pub(crate) mod leases;
 pub(crate) mod membership;
 pub(crate) mod moves;
@@ -52,8 +52,8 @@ const UNSEEN: Millis = Millis(10_000);
 /// What is set aside at least for an instance that stands still: what the kernel keeps of it is charged to nobody.
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
-use keeping::{Ahead, Decided, Keeping};
 pub(crate) use instances::Instances;
+use keeping::{Ahead, Decided, Keeping};
 pub(crate) use membership::Worker;
 use sites::Zone;
 

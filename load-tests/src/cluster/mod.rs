@@ -1,0 +1,87 @@
+//! `rekindle-bench placement` and `simulate`: the scheduler alone, on clusters that no machine here could be. The decisions are the scheduler's own code,
+//! workers and requests are made up ([`rekindle_scheduler::simulation`]).
+
+mod placement;
+mod simulate;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use rekindle_scheduler::simulation::Setup;
+use serde::Serialize;
+
+use crate::machine::{self, Machine};
+use crate::record;
+
+pub(crate) use placement::{PlacementArgs, run as place};
+pub(crate) use simulate::{SimulateArgs, run as simulate};
+
+/// How large a cluster is made up.
+#[derive(Debug, Clone, clap::Args)]
+struct SizeArgs {
+    /// Workers.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    workers: u32,
+    /// Functions.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    functions: u32,
+    /// Functions' popularity: the n-th is called as often as 1/n to this power.
+    #[arg(long, value_name = "POWER", default_value_t = 1.0)]
+    skew: f64,
+    /// What the random numbers begin with: the same seed gives the same cluster.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Where the figures go; by default load-tests/results/DATE-REVISION-COMMAND.json.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+impl SizeArgs {
+    fn setup(&self) -> Setup {
+        Setup {
+            workers: self.workers as usize,
+            functions: self.functions as usize,
+            skew: self.skew,
+            seed: self.seed,
+            ..Setup::default()
+        }
+    }
+}
+
+/// What every record of figures has.
+#[derive(Debug, Clone, Serialize)]
+struct Head {
+    revision: String,
+    date: String,
+    machine: Machine,
+    busy_before: f64,
+    setup: Setup,
+}
+
+impl Head {
+    fn begin(setup: Setup) -> Self {
+        Self {
+            revision: record::revision(),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            machine: Machine::this(),
+            busy_before: machine::busy(Duration::from_secs(1)),
+            setup,
+        }
+    }
+
+    fn print(&self) {
+        println!("\n{} at {} on {}", self.revision, self.date, self.machine);
+        let Setup {
+            workers,
+            functions,
+            zones,
+            skew,
+            seed,
+            ..
+        } = &self.setup;
+        println!(
+            "{workers} workers in {zones} zones, {functions} functions of popularity 1/n^{skew}, seed {seed}; others kept {:.0} % of the cores busy in the second before",
+            self.busy_before * 100.0
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! What came of a simulation.
+
+use serde::Serialize;
+
+/// Counts, and how evenly the workers were loaded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// The seed of the run.
+    pub seed: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Of them on a slot that their gateway held: the scheduler was not asked.
+    pub leased: u64,
+    /// On an instance that the scheduler leased anew.
+    pub warm: u64,
+    /// On one that stood still.
+    pub parked: u64,
+    /// On one restored from an open template.
+    pub from_template: u64,
+    /// From chunks on the worker's disk.
+    pub from_disk: u64,
+    /// From the store.
+    pub from_store: u64,
+    /// Asks that had to wait.
+    pub waited: u64,
+    /// Of them in vain: refused.
+    pub refused: u64,
+    /// Requests that were in an instance when its worker failed, or found it out of reach three times.
+    pub lost: u64,
+    /// Requests that were placed again as they had not reached their instance.
+    pub again: u64,
+    /// Calls of [`place`](crate::placement::place).
+    pub placements: u64,
+    /// Real time that they took with what carries them out, nanoseconds.
+    pub placing_ns: u64,
+    /// Real time of the whole run, milliseconds.
+    pub real_ms: u64,
+    /// Workers that failed, and of them those that were cut off.
+    pub failures: u64,
+    /// Of them those that ran on, cut off.
+    pub cut_off: u64,
+    /// Workers that were drained.
+    pub drains: u64,
+    /// Instances that moved off draining workers.
+    pub evacuated: u64,
+    /// Instances that moved off hot workers.
+    pub rebalanced: u64,
+    /// Instances at the end.
+    pub instances: u64,
+    /// The busiest worker's load over the mean, at its greatest after the first quarter.
+    pub imbalance_max: f64,
+    /// The same on average.
+    pub imbalance_mean: f64,
+    /// The mean load of a worker's processors after the first quarter.
+    pub load_mean: f64,
+    /// Times at which everything was checked.
+    pub checks: u64,
+    #[serde(skip)]
+    pub(super) samples: u64,
+}
+
+impl Report {
+    /// Requests that were served, by how.
+    #[must_use]
+    pub fn served(&self) -> [(&'static str, u64); 6] {
+        [
+            ("slot held by the gateway", self.leased),
+            ("warm", self.warm),
+            ("parked", self.parked),
+            ("restored from a template", self.from_template),
+            ("restored from the disk", self.from_disk),
+            ("restored from the store", self.from_store),
+        ]
+    }
+
+    /// Placements a second of real time.
+    #[must_use]
+    pub fn placements_per_second(&self) -> f64 {
+        self.placements as f64 * 1e9 / (self.placing_ns.max(1)) as f64
+    }
+
+    /// Takes a look at the loads of all workers in.
+    pub(super) fn sample(&mut self, loads: impl Iterator<Item = f64> + Clone) {
+        let count = loads.clone().count().max(1);
+        let mean = loads.clone().sum::<f64>() / count as f64;
+        let most = loads.fold(0.0, f64::max);
+        if mean > 0.0 {
+            let n = self.samples as f64;
+            self.samples += 1;
+            let ratio = most / mean;
+            self.imbalance_max = self.imbalance_max.max(ratio);
+            self.imbalance_mean = (self.imbalance_mean * n + ratio) / (n + 1.0);
+            self.load_mean = (self.load_mean * n + mean) / (n + 1.0);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! How fast placements are: a view of the given size, filled as a cluster under way is, and then one placement after the other, each with all that
+//! the scheduler does for it in memory: the decision, the new instance if there is one, the lease. Between two of them something is given back or goes,
+//! so that the view stays as full as it is.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use rekindle_wire::InstanceId;
+use rekindle_wire::internal::{LeaseReport, ReturnedLease};
+
+use super::Setup;
+use super::hosts::Host;
+use super::random::Random;
+use super::workload::{Workload, parsed};
+use crate::fleet::heartbeat::Known;
+use crate::fleet::{Fleet, Millis, Stage};
+use crate::placement::{Ask, Decision, place};
+
+/// What is timed.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    /// The cluster.
+    pub setup: Setup,
+    /// Instances that the view is filled with.
+    pub instances: usize,
+    /// Placements that are timed.
+    pub placements: usize,
+}
+
+/// What it took.
+#[derive(Debug, Clone, Default)]
+pub struct Timed {
+    /// Each placement with what carries it out in memory, nanoseconds.
+    pub placement_ns: Vec<u64>,
+    /// All placements, and what was given back between them.
+    pub elapsed: Duration,
+    /// Of the placements, those that took an instance that was there.
+    pub used: u64,
+    /// Those that started one.
+    pub started: u64,
+    /// Those that had to wait.
+    pub waited: u64,
+    /// Instances in the view at the end.
+    pub instances: u64,
+}
+
+/// A lease that was granted.
+struct Held {
+    function: usize,
+    gateway: usize,
+    instance: InstanceId,
+}
+
+struct View {
+    fleet: Fleet,
+    workload: Workload,
+    random: Random,
+    asks: Vec<Ask>,
+    held: VecDeque<Held>,
+    /// The same by gateway and function.
+    of_gateway: HashMap<(usize, usize), Vec<InstanceId>>,
+    idle: VecDeque<InstanceId>,
+    made: u64,
+    now: Millis,
+}
+
+/// Times them.
+#[must_use]
+pub fn time_placements(timing: &Timing) -> Timed {
+    let mut view = View::new(&timing.setup);
+    let mut ignored = Timed::default();
+    while view.fleet.instances.len() < timing.instances {
+        let (function, gateway) = view.next(&timing.setup);
+        view.place(function, gateway, &mut ignored);
+        // Half of all are idle, as nobody asks for another where one is.
+        if view.held.len() > timing.instances / 2 {
+            view.give_back();
+        }
+        if ignored.waited > timing.instances as u64 {
+            break;
+        }
+    }
+    let mut timed = Timed {
+        placement_ns: Vec::with_capacity(timing.placements),
+        ..Timed::default()
+    };
+    let began = Instant::now();
+    for _ in 0..timing.placements {
+        let (function, gateway) = view.next(&timing.setup);
+        view.place(function, gateway, &mut timed);
+        view.give_back();
+        while view.fleet.instances.len() > timing.instances {
+            view.let_go();
+        }
+    }
+    timed.elapsed = began.elapsed();
+    timed.instances = view.fleet.instances.len() as u64;
+    timed
+}
+
+impl View {
+    fn new(setup: &Setup) -> Self {
+        let mut random = Random::new(setup.seed);
+        let workload = Workload::new(setup, &mut random);
+        let mut fleet = Fleet::default();
+        for n in 0..setup.workers {
+            let mut host = Host::new(n, setup);
+            // As many templates as a worker that has run for a while.
+            for _ in 0..50 {
+                host.open(workload.popularity.pick(&mut random));
+            }
+            host.running = u32::try_from(random.below(setup.cpus as usize + 1)).unwrap_or(0);
+            let beat = host.beat(setup, &workload.functions, Millis(0));
+            fleet.heartbeat(&beat, Millis(0), |_, _| Known::Unknown);
+        }
+        let ask = |n: usize| Ask {
+            gateway: parsed(&format!("g-{n}")),
+            held: Vec::new(),
+            force: None,
+            avoid: Vec::new(),
+            avoid_until: Millis(0),
+        };
+        Self {
+            fleet,
+            workload,
+            random,
+            asks: (0..setup.gateways).map(ask).collect(),
+            held: VecDeque::new(),
+            of_gateway: HashMap::new(),
+            idle: VecDeque::new(),
+            made: 0,
+            now: Millis(1_000),
+        }
+    }
+
+    /// Which function is asked for next, by which gateway.
+    fn next(&mut self, setup: &Setup) -> (usize, usize) {
+        // Time passes as with a hundred thousand placements a second.
+        if self.random.below(100) == 0 {
+            self.now = self.now.plus(Millis(1));
+        }
+        (
+            self.workload.popularity.pick(&mut self.random),
+            self.random.below(setup.gateways),
+        )
+    }
+
+    fn place(&mut self, function: usize, gateway: usize, timed: &mut Timed) {
+        let live = &self.workload.functions[function].live;
+        // What it holds already, as a gateway tells with each ask.
+        let held = self.of_gateway.entry((gateway, function)).or_default();
+        let ask = Ask {
+            held: held.clone(),
+            ..self.asks[gateway].clone()
+        };
+        let began = Instant::now();
+        let decision = place(&self.fleet, live, &ask, self.now);
+        let id = match decision {
+            Decision::Use(id) => {
+                timed.used += 1;
+                Some(id)
+            }
+            Decision::Start { worker, kind } => {
+                timed.started += 1;
+                self.made += 1;
+                let id: InstanceId = parsed(&format!("i-{:032x}", self.made));
+                self.fleet
+                    .add(id.clone(), worker, &live.spec, kind, Stage::Starting, self.now);
+                Some(id)
+            }
+            Decision::Wait { .. } | Decision::TooBig { .. } => {
+                timed.waited += 1;
+                None
+            }
+        };
+        let granted = id.and_then(|id| self.fleet.grant(&id, &ask.gateway, live, self.now));
+        let took = began.elapsed();
+        timed
+            .placement_ns
+            .push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        if let Some(placement) = granted {
+            let instance = placement.instance;
+            held.push(instance.clone());
+            self.held.push_back(Held {
+                function,
+                gateway,
+                instance,
+            });
+        }
+    }
+
+    /// The lease that has been held for longest is returned.
+    fn give_back(&mut self) {
+        let Some(held) = self.held.pop_front() else { return };
+        if let Some(of_gateway) = self.of_gateway.get_mut(&(held.gateway, held.function)) {
+            of_gateway.retain(|id| *id != held.instance);
+        }
+        let returned = ReturnedLease {
+            instance: held.instance.clone(),
+            served: true,
+            idle_ms: 0,
+            stuck: false,
+            busy: 0,
+        };
+        let report = LeaseReport {
+            gateway: self.asks[held.gateway].gateway.clone(),
+            held: Vec::new(),
+            returned: vec![returned],
+        };
+        self.fleet.report(&report, self.now);
+        self.idle.push_back(held.instance);
+    }
+
+    /// The instance that was returned longest ago goes, unless it is leased again.
+    fn let_go(&mut self) {
+        let Some(id) = self.idle.pop_front() else { return };
+        if !self.fleet.is_leased(&id) {
+            drop(self.fleet.forget(&id, self.now));
+        }
+    }
+}
