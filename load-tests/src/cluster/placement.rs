@@ -41,6 +41,8 @@ struct Round {
     waited: u64,
     /// With what is given back between them.
     per_second: f64,
+    /// The same of the processor's time alone, without what others on the machine took.
+    per_cpu_second: Option<f64>,
     p50_ns: u64,
     p90_ns: u64,
     p99_ns: u64,
@@ -62,6 +64,7 @@ impl Round {
             started: timed.started,
             waited: timed.waited,
             per_second: timed.placement_ns.len() as f64 / timed.elapsed.as_secs_f64(),
+            per_cpu_second: timed.cpu.map(|cpu| timed.placement_ns.len() as f64 / cpu.as_secs_f64()),
             p50_ns: at(50.0),
             p90_ns: at(90.0),
             p99_ns: at(99.0),
@@ -105,6 +108,7 @@ pub(crate) fn run(args: &PlacementArgs) -> Result<()> {
             "started",
             "waited",
             "per second",
+            "of its own time",
             "p50",
             "p90",
             "p99",
@@ -122,6 +126,9 @@ pub(crate) fn run(args: &PlacementArgs) -> Result<()> {
             round.started.to_string(),
             round.waited.to_string(),
             format!("{:.0}", round.per_second),
+            round
+                .per_cpu_second
+                .map_or_else(|| "-".to_owned(), |n| format!("{n:.0}")),
             us(round.p50_ns),
             us(round.p90_ns),
             us(round.p99_ns),

@@ -67,6 +67,7 @@ impl Worker {
         Facts {
             capacity: self.capacity,
             instances_max: self.offer.instances_max as usize,
+            address: self.address.as_str().into(),
             zone: self.offer.zone.as_str().into(),
             cpus: self.offer.cpus,
             queue: cost::queue(self.levels.busy, self.offer.cpus),

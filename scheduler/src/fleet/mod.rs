@@ -55,7 +55,7 @@ pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 pub(crate) use instances::Instances;
 use keeping::{Ahead, Decided, Keeping};
 pub(crate) use membership::Worker;
-use sites::Zone;
+use sites::{Site, Zone};
 
 /// Milliseconds on the scheduler's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -237,10 +237,13 @@ impl Fleet {
 
     /// Whether its worker has the room for a parked instance to go on.
     pub(crate) fn may_go_on(&self, instance: &Instance) -> bool {
-        let worker = self.workers.get(&instance.worker);
-        let worker = worker.filter(|_| !self.is_kept_from(&instance.function, &instance.worker));
-        let capacity = worker.map_or(0, |w| w.capacity);
-        self.reserved(&instance.worker) - instance.set_aside() + instance.memory <= capacity
+        let site = self.instances.sites().get(&instance.worker);
+        let site = site.filter(|_| !self.is_kept_from(&instance.function, &instance.worker));
+        let fits = |site: &Site| {
+            let others = site.taken.memory - instance.set_aside();
+            others + instance.memory <= site.facts.as_ref().map_or(0, |f| f.capacity)
+        };
+        site.is_some_and(fits)
     }
 
     /// Instances of one version, in whatever stage.
@@ -310,8 +313,8 @@ impl Fleet {
 
     /// The address of the worker an instance is on.
     pub(crate) fn address_of(&self, instance: &InstanceId) -> Option<String> {
-        let worker = &self.instances.get(instance)?.worker;
-        Some(self.workers.get(worker)?.address.clone())
+        let site = self.instances.sites().get(&self.instances.get(instance)?.worker)?;
+        Some(site.facts.as_ref()?.address.as_ref().to_owned())
     }
 
     /// Addresses of all workers that are heard of.

@@ -40,6 +40,7 @@ pub(crate) struct Facts {
     pub(crate) capacity: u64,
     /// Instances it takes; 0 for any number.
     pub(crate) instances_max: usize,
+    pub(crate) address: Arc<str>,
     pub(crate) zone: Zone,
     pub(crate) cpus: u32,
     /// What it takes longer, for each millisecond of work, as it is busy.

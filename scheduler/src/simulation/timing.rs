@@ -34,6 +34,8 @@ pub struct Timed {
     pub placement_ns: Vec<u64>,
     /// All placements, and what was given back between them.
     pub elapsed: Duration,
+    /// The processor's time in that, where the kernel tells it: what others on the machine took is not in it.
+    pub cpu: Option<Duration>,
     /// Of the placements, those that took an instance that was there.
     pub used: u64,
     /// Those that started one.
@@ -84,7 +86,7 @@ pub fn time_placements(timing: &Timing) -> Timed {
         placement_ns: Vec::with_capacity(timing.placements),
         ..Timed::default()
     };
-    let began = Instant::now();
+    let (began, cpu_before) = (Instant::now(), cpu_time());
     for _ in 0..timing.placements {
         let (function, gateway) = view.next(&timing.setup);
         view.place(function, gateway, &mut timed);
@@ -94,8 +96,15 @@ pub fn time_placements(timing: &Timing) -> Timed {
         }
     }
     timed.elapsed = began.elapsed();
+    timed.cpu = cpu_before.and_then(|before| cpu_time()?.checked_sub(before));
     timed.instances = view.fleet.instances.len() as u64;
     timed
+}
+
+/// What this thread has had of a processor.
+fn cpu_time() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 impl View {

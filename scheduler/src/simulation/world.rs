@@ -7,7 +7,7 @@ use std::time::Instant;
 use rekindle_wire::api::{InstanceState, StartKind};
 use rekindle_wire::internal::Placement;
 use rekindle_wire::migration::Way;
-use rekindle_wire::{InstanceId, WorkerId};
+use rekindle_wire::{FunctionName, InstanceId, WorkerId};
 
 use super::gateways::{Gateway, Slot};
 use super::hosts::{Host, Link, Real};
@@ -19,7 +19,7 @@ use crate::fleet::heat::{Heat, REST};
 use crate::fleet::membership::GONE;
 use crate::fleet::sites::{Tier, as_f64};
 use crate::fleet::{Fleet, Millis, Stage};
-use crate::placement::{AVOID_FOR, Ask, Decision, cost, place};
+use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, cost, place};
 use crate::retention::Floor;
 
 const TICK: u64 = 100;
@@ -100,7 +100,7 @@ pub(super) struct World {
     heat: Heat,
     hosts: Vec<Host>,
     host_of: HashMap<WorkerId, usize>,
-    function_of: HashMap<rekindle_wire::FunctionName, usize>,
+    function_of: HashMap<FunctionName, usize>,
     gateways: Vec<Gateway>,
     waiting: BTreeMap<usize, VecDeque<Waiting>>,
     /// When the next request comes, milliseconds.
@@ -303,10 +303,20 @@ impl World {
                     .add(id.clone(), worker.clone(), &live.spec, kind, Stage::Starting, now);
                 (id, Some((worker, kind)))
             }
-            Decision::Wait { free_up, .. } => {
+            Decision::Wait { shortage, free_up } => {
                 self.placed(began);
-                if let Some(retiree) = free_up.and_then(|id| self.fleet.step_down(&id)) {
-                    self.halt(&retiree.instance, retiree.park);
+                match free_up {
+                    Some(id) => {
+                        let retiree = match shortage {
+                            Shortage::Memory => self.fleet.step_down(&id),
+                            _ => self.fleet.free_up(&id),
+                        };
+                        if let Some(retiree) = retiree {
+                            self.halt(&retiree.instance, retiree.park);
+                        }
+                    }
+                    None if shortage == Shortage::Memory => drop(self.fleet.claim(&live, now)),
+                    None => {}
                 }
                 return Some(request);
             }
@@ -551,7 +561,13 @@ impl World {
         self.changed = true;
     }
 
+    /// As the scheduler's own, but that functions do not take turns.
     fn pump(&mut self) {
+        let claimant = self.fleet.claimant().cloned();
+        let waits = |name: &FunctionName| self.waiting.contains_key(&self.function_of[name]);
+        if let Some(claimant) = claimant.filter(|name| !waits(name)) {
+            self.fleet.end_claim(&claimant);
+        }
         let functions: Vec<_> = self.waiting.keys().copied().collect();
         for function in functions {
             let Some(mut queue) = self.waiting.remove(&function) else {
@@ -563,6 +579,8 @@ impl World {
                     queue.push_front(Waiting { request, since });
                     break;
                 }
+                let served = &self.workload.functions[function].live.spec.function;
+                self.fleet.end_claim(served);
             }
             if !queue.is_empty() {
                 // What it could not place is its own, and stands before what came meanwhile.
