@@ -179,54 +179,6 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
     assert_eq!(cluster.instances_of("count").len(), 1);
 }
 
-/// Keeps a processor busy for a while.
-const BURNER: &str = "import time\ndef handler(event, context):\n    end = time.process_time() + 0.05\n    while time.process_time() < end:\n        pass\n    return 1\n";
-
-#[test]
-fn what_is_in_use_on_a_hot_host_moves_to_a_cool_one_and_no_request_fails() {
-    hub::enter();
-    let store = ObjectStore::start_at(hub::ADDRESS);
-    let size = Size {
-        workers: 2,
-        // However little of the processors other work on this machine leaves them.
-        args: vec![
-            (Role::Scheduler, "--rebalance-at".into()),
-            (Role::Scheduler, "5".into()),
-        ],
-        ..Size::default()
-    };
-    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
-    let settings = "memory = \"128MiB\"\nidle = \"120s\"\nmax_instances = 2\nconcurrency = 1";
-    cluster.deploy(&Folder::python("burner", settings, BURNER));
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let load = || {
-            let mut answered = 0;
-            while !stop.load(Ordering::Relaxed) {
-                cluster.get("burner", "/").ok();
-                answered += 1;
-            }
-            answered
-        };
-        let clients: Vec<_> = (0..3).map(|_| scope.spawn(load)).collect();
-        let here = until("two are in use", SOON, || {
-            let here = cluster.instances_of("burner");
-            (here.len() == 2).then_some(here)
-        });
-        if here[0].worker != here[1].worker {
-            let to = json!({ "to": here[1].worker });
-            println!("{}", settled(&cluster, here[0].id.as_str(), &to).ok().json());
-        }
-        until("one has moved by itself", SOON, || {
-            let now = cluster.instances_of("burner");
-            let same = now.iter().all(|i| here.iter().any(|h| h.id == i.id));
-            (now.len() == 2 && same && now[0].worker != now[1].worker).then_some(())
-        });
-        stop.store(true, Ordering::Relaxed);
-        assert!(clients.into_iter().all(|c| c.join().unwrap() > 0));
-    });
-}
-
 #[test]
 fn a_copy_is_another_and_a_lost_source_is_told() {
     hub::enter();

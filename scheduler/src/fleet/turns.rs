@@ -19,7 +19,6 @@ const TURN: Millis = Millis(1_000);
 struct KeptFor {
     function: FunctionName,
     worker: WorkerId,
-    address: String,
 }
 
 /// Whose room is whose next: one function at a time.
@@ -110,11 +109,10 @@ impl Fleet {
             .iter()
             .filter(|(_, w)| w.takes_new() && w.capacity >= live.memory());
         let spare = |id: &WorkerId, w: &Worker| w.capacity.saturating_sub(in_use.get(id).copied().unwrap_or(0));
-        let (id, worker) = fits.max_by_key(|(id, w)| spare(id, w))?;
+        let (id, _) = fits.max_by_key(|(id, w)| spare(id, w))?;
         Some(KeptFor {
             function: live.spec.function.clone(),
             worker: id.clone(),
-            address: worker.address.clone(),
         })
     }
 

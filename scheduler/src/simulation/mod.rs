@@ -1,5 +1,5 @@
-//! A cluster that is played in virtual time: workers, gateways and requests are made up, every decision about them is the scheduler's own ([`crate::fleet`],
-//! [`crate::placement`]). For capacity planning, and to see that no sequence of failures breaks a promise: what must hold is checked all along, and
+//! A cluster that is played in virtual time: workers, gateways and requests are made up, every decision about them is the scheduler's own (`fleet`,
+//! `placement`). For capacity planning, and to see that no sequence of failures breaks a promise: what must hold is checked all along, and
 //! what does not ends the simulation with a panic.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What is made up: requests come as a Poisson process, functions by Zipf's law, durations are lognormal, an invocation takes as much longer as its
-//! worker has more invocations than processors, starts take what [`crate::placement::cost`] says of the tier that the worker truly has.
+//! worker has more invocations than processors, starts take what `placement::cost` says of the tier that the worker truly has.
 
 use serde::Serialize;
 

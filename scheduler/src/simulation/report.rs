@@ -29,7 +29,7 @@ pub struct Report {
     pub lost: u64,
     /// Requests that were placed again as they had not reached their instance.
     pub again: u64,
-    /// Calls of [`place`](crate::placement::place).
+    /// Decisions of where a request goes.
     pub placements: u64,
     /// Real time that they took with what carries them out, nanoseconds.
     pub placing_ns: u64,
