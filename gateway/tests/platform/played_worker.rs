@@ -181,6 +181,7 @@ async fn beat(worker: Arc<Inner>) {
     loop {
         if !worker.silent.load(Ordering::SeqCst) {
             let beat = Heartbeat {
+                kept: None,
                 levels: rekindle_wire::stats::WorkerLevels::default(),
                 worker: worker.id.clone(),
                 incarnation: 1,
