@@ -34,9 +34,15 @@ impl Fleet {
         live: &LiveVersion,
         now: Millis,
     ) -> Option<Placement> {
-        let worker_address = self.address_of(id)?;
-        if self.instances.get(id)?.to_park {
+        let instance = self.instances.get(id)?;
+        let (to_park, is_ahead) = (instance.to_park, instance.keeping.ahead.is_some());
+        let site = self.instances.sites().get(&instance.worker)?;
+        let worker_address = site.facts.as_ref()?.address.as_ref().to_owned();
+        if to_park {
             self.filled(id);
+        }
+        if is_ahead {
+            self.used(id);
         }
         let mut instance = self.instances.get_mut(id)?;
         let stage = instance.stage;
@@ -53,9 +59,6 @@ impl Fleet {
             told: false,
         });
         instance.last_active = now;
-        drop(instance);
-        self.used(id);
-        let instance = self.instances.get(id)?;
         Some(Placement {
             instance: id.clone(),
             worker_address,

@@ -72,6 +72,7 @@ impl Worker {
             cpus: self.offer.cpus,
             queue: cost::queue(self.levels.busy, self.offer.cpus),
             takes_new: self.takes_new(),
+            is_draining: self.is_draining(),
         }
     }
 
@@ -142,7 +143,8 @@ impl Fleet {
 
     /// Whether an instance shall finish what it serves and go: its version is not the live one, or its worker is draining.
     pub(crate) fn is_leaving(&self, instance: &Instance) -> bool {
-        instance.draining || self.workers.get(&instance.worker).is_some_and(Worker::is_draining)
+        let facts = || self.instances.sites().get(&instance.worker)?.facts.as_ref();
+        instance.draining || facts().is_some_and(|f| f.is_draining)
     }
 
     /// Marks workers that have gone silent, forgets what ran on those that are gone, and those that are gone for long. Answers whether any has

@@ -47,6 +47,8 @@ pub(crate) struct Facts {
     pub(crate) queue: f64,
     /// Whether something new may be placed on it.
     pub(crate) takes_new: bool,
+    /// Whether it shall finish what it serves.
+    pub(crate) is_draining: bool,
 }
 
 /// Where a worker has a snapshot's memory.

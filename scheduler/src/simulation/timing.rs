@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use rekindle_wire::InstanceId;
+use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{LeaseReport, ReturnedLease};
 
 use super::Setup;
@@ -57,10 +58,10 @@ struct View {
     fleet: Fleet,
     workload: Workload,
     random: Random,
-    asks: Vec<Ask>,
+    gateways: Vec<GatewayId>,
+    /// What each gateway asks with for each function.
+    asks: HashMap<(usize, usize), Ask>,
     held: VecDeque<Held>,
-    /// The same by gateway and function.
-    of_gateway: HashMap<(usize, usize), Vec<InstanceId>>,
     idle: VecDeque<InstanceId>,
     made: u64,
     now: Millis,
@@ -122,20 +123,13 @@ impl View {
             let beat = host.beat(setup, &workload.functions, Millis(0));
             fleet.heartbeat(&beat, Millis(0), |_, _| Known::Unknown);
         }
-        let ask = |n: usize| Ask {
-            gateway: parsed(&format!("g-{n}")),
-            held: Vec::new(),
-            force: None,
-            avoid: Vec::new(),
-            avoid_until: Millis(0),
-        };
         Self {
             fleet,
             workload,
             random,
-            asks: (0..setup.gateways).map(ask).collect(),
+            gateways: (0..setup.gateways).map(|n| parsed(&format!("g-{n}"))).collect(),
+            asks: HashMap::new(),
             held: VecDeque::new(),
-            of_gateway: HashMap::new(),
             idle: VecDeque::new(),
             made: 0,
             now: Millis(1_000),
@@ -156,14 +150,17 @@ impl View {
 
     fn place(&mut self, function: usize, gateway: usize, timed: &mut Timed) {
         let live = &self.workload.functions[function].live;
-        // What it holds already, as a gateway tells with each ask.
-        let held = self.of_gateway.entry((gateway, function)).or_default();
-        let ask = Ask {
-            held: held.clone(),
-            ..self.asks[gateway].clone()
-        };
+        // With what it holds already, as a gateway tells with each ask.
+        let gateway_id = &self.gateways[gateway];
+        let ask = self.asks.entry((gateway, function)).or_insert_with(|| Ask {
+            gateway: gateway_id.clone(),
+            held: Vec::new(),
+            force: None,
+            avoid: Vec::new(),
+            avoid_until: Millis(0),
+        });
         let began = Instant::now();
-        let decision = place(&self.fleet, live, &ask, self.now);
+        let decision = place(&self.fleet, live, ask, self.now);
         let id = match decision {
             Decision::Use(id) => {
                 timed.used += 1;
@@ -189,7 +186,7 @@ impl View {
             .push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         if let Some(placement) = granted {
             let instance = placement.instance;
-            held.push(instance.clone());
+            ask.held.push(instance.clone());
             self.held.push_back(Held {
                 function,
                 gateway,
@@ -201,8 +198,10 @@ impl View {
     /// The lease that has been held for longest is returned.
     fn give_back(&mut self) {
         let Some(held) = self.held.pop_front() else { return };
-        if let Some(of_gateway) = self.of_gateway.get_mut(&(held.gateway, held.function)) {
-            of_gateway.retain(|id| *id != held.instance);
+        if let Some(ask) = self.asks.get_mut(&(held.gateway, held.function))
+            && let Some(at) = ask.held.iter().position(|id| *id == held.instance)
+        {
+            ask.held.remove(at);
         }
         let returned = ReturnedLease {
             instance: held.instance.clone(),
@@ -212,7 +211,7 @@ impl View {
             busy: 0,
         };
         let report = LeaseReport {
-            gateway: self.asks[held.gateway].gateway.clone(),
+            gateway: self.gateways[held.gateway].clone(),
             held: Vec::new(),
             returned: vec![returned],
         };
