@@ -118,7 +118,7 @@ impl Retention {
         }
         for (id, figures, (idle, park)) in news {
             fleet.note_worth(&id, figures);
-            if let Some(instance) = fleet.instances.get_mut(&id) {
+            if let Some(mut instance) = fleet.instances.get_mut(&id) {
                 (instance.idle_limit, instance.park_limit) = (idle, park);
             }
         }

@@ -353,11 +353,10 @@ mod tests {
             fleet.instances.get_mut(id).unwrap().park_limit = Millis(1_000);
         }
         fleet.instances.get_mut(&b).unwrap().stage = Stage::Parked;
-        let here = |i: &Instance| i.worker == worker(0);
-        assert_eq!(fleet.least_worth(here).as_ref(), Some(&a));
+        assert_eq!(fleet.least_worth(fleet.instances.on(&worker(0))).as_ref(), Some(&a));
         assert!(fleet.step_down(&a).unwrap().park);
         fleet.parked(&a);
-        let next = fleet.least_worth(here).unwrap();
+        let next = fleet.least_worth(fleet.instances.on(&worker(0))).unwrap();
         assert!(!fleet.step_down(&next).unwrap().park);
         assert_eq!(fleet.take_decided(), [Decided::ParkedForRoom, Decided::EvictedForRoom]);
         // Time has gone on: what is used now outlives what was used before.

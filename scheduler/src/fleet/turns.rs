@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn what_is_leased_counts_as_used_though_its_worker_last_said_otherwise() {
         let mut fleet = full(&[("burst", 4)], Millis(0));
-        for instance in fleet.instances.values_mut() {
-            instance.in_flight = 0;
+        for id in fleet.instances.ids_of(&"burst".parse().unwrap()) {
+            fleet.instances.get_mut(&id).unwrap().in_flight = 0;
         }
         let recalled: InstanceId = "i-burst-2".parse().unwrap();
         fleet.recall(&recalled);
