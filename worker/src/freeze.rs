@@ -199,7 +199,7 @@ pub(crate) async fn quiet(parts: &Parts) {
     };
     let until = Instant::now() + QUIET_LIMIT;
     while open() && Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_micros(500)).await;
     }
 }
 

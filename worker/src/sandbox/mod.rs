@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use control::Control;
 pub use control::ControlError;
 pub use netns::NetworkNamespace;
+use netns::nursery;
 
 /// How long a sandbox may take to be made. It takes about a millisecond.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
@@ -265,11 +266,15 @@ fn reap(init: Pid) {
 fn spawn_init(binary: &Path, control: OwnedFd) -> io::Result<tokio::process::Child> {
     // Standard input carries the socket: the standard library places that one without code between fork and exec, which
     // lets it use the cheap vfork; init is told where to look.
-    tokio::process::Command::new(binary)
+    let mut command = tokio::process::Command::new(binary);
+    command
         .env_clear()
         .stdin(Stdio::from(control))
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
-        .kill_on_drop(false)
-        .spawn()
+        .kill_on_drop(false);
+    match nursery() {
+        Some(nursery) => nursery.within(|| command.spawn())?,
+        None => command.spawn(),
+    }
 }
