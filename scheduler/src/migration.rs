@@ -68,7 +68,7 @@ pub(crate) async fn execute(
         to: planned.to_address,
         way: way.clone(),
     };
-    let moved = carry_out(scheduler, &planned.from_address, order, settle).await;
+    let moved = carry_out(scheduler, &planned, order, settle).await;
     finish(scheduler, &way, &planned.instance, &planned.to, &moved);
     Ok(Migration {
         instance: match way {
@@ -84,11 +84,13 @@ pub(crate) async fn execute(
 
 async fn carry_out(
     scheduler: &Scheduler,
-    source: &str,
+    planned: &PlannedMove,
     order: DepartureOrder,
     settle: Duration,
 ) -> Result<Departed, ApiError> {
-    let workers = &scheduler.workers;
+    let (workers, source) = (&scheduler.workers, planned.from_address.as_str());
+    let expected = workers.expect(&order.to, &order.id, &planned.expected).await;
+    expected.map_err(refused)?;
     workers.depart(source, &order).await.map_err(refused)?;
     if order.way == Way::Move {
         let recalled = scheduler.memory().fleet.begin_move(&order.instance, scheduler.now());

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
 use rekindle_wire::headers;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
-use rekindle_wire::migration::{Departed, DepartureOrder, Leave};
+use rekindle_wire::migration::{Departed, DepartureOrder, Expected, Leave};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, MigrationId};
 use serde::Serialize;
 
@@ -119,6 +119,13 @@ impl WorkerClient {
             Err(WorkerError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(Halted::Busy),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells a worker that an instance will come to it from another.
+    pub(crate) async fn expect(&self, address: &str, id: &MigrationId, expected: &Expected) -> Result<(), WorkerError> {
+        let url = format!("http://{address}/arrivals/{id}/expected");
+        let call = self.transport.http().put(url).json(expected).timeout(CALL_LIMIT);
+        self.send(address, call).await.map(drop)
     }
 
     /// Has an instance's worker and the one it is to move to get ready.

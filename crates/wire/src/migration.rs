@@ -2,6 +2,7 @@
 //!
 //! | caller → callee | call | body → answer |
 //! |---|---|---|
+//! | scheduler → target | `PUT /arrivals/{id}/expected` | [`Expected`] → 204: nothing else is taken in from another worker |
 //! | scheduler → source | `POST /departures` | [`DepartureOrder`] → 204: the target is prepared, the instance goes on as before |
 //! | scheduler → source | `POST /departures/{id}/leave` | [`Leave`] → [`Departed`]: the copy runs; or an error, and the instance goes on as before |
 //! | scheduler → source | `DELETE /departures/{id}` | given up before it left → 204 |
@@ -17,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::StartKind;
-use crate::ids::{InstanceId, MigrationId, SnapshotId};
+use crate::ids::{FunctionName, InstanceId, MigrationId, SnapshotId, VersionNumber};
 use crate::internal::VersionSpec;
 
 /// What becomes of the original.
@@ -67,6 +68,19 @@ pub struct Departed {
     pub written_pages: u64,
     /// Bytes of everything else that travels.
     pub image_bytes: u64,
+}
+
+/// An instance will come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// The id it will have.
+    pub instance: InstanceId,
+    /// What it runs.
+    pub function: FunctionName,
+    /// Of the function.
+    pub version: VersionNumber,
+    /// The source's address, `host:port`.
+    pub from: String,
 }
 
 /// Get ready for an instance.

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use tracing::Span;
 
 use super::{Refused, bad_json, bad_query, members};
+use crate::evacuation::evacuate;
 use crate::placing::{self, pump};
 use crate::reaper;
 use crate::state::{Scheduler, unix_s};
@@ -100,6 +101,10 @@ pub(super) async fn heartbeat(
         let memory = &mut *memory;
         let catalog = &memory.catalog;
         let stop = memory.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
+        if beat.presence != Presence::Serving {
+            // Before who waits has what is in use there let go to start another elsewhere.
+            evacuate(&scheduler, memory, now);
+        }
         let kept_revision = memory.fleet.kept_revision(&beat.worker);
         (HeartbeatAnswer { stop, kept_revision }, is_news)
     };

@@ -1,6 +1,6 @@
 //! Instances that move to another worker.
 
-use rekindle_wire::migration::Way;
+use rekindle_wire::migration::{Expected, Way};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
 
 use super::membership::Worker;
@@ -27,6 +27,8 @@ pub(crate) struct PlannedMove {
     pub(crate) from_address: String,
     pub(crate) to: WorkerId,
     pub(crate) to_address: String,
+    /// What the target is told of it.
+    pub(crate) expected: Expected,
 }
 
 fn conflict(message: String) -> ApiError {
@@ -64,6 +66,15 @@ impl Fleet {
         let (Some(from_address), Some(to_address)) = (address(&from), address(&target)) else {
             return Err(unknown());
         };
+        let expected = Expected {
+            instance: match way {
+                Way::Move => id.clone(),
+                Way::Clone(copy) => copy.clone(),
+            },
+            function: instance.function.clone(),
+            version: instance.version,
+            from: from_address.clone(),
+        };
         if *way == Way::Move
             && let Some(mut instance) = self.instances.get_mut(id)
         {
@@ -78,6 +89,7 @@ impl Fleet {
             from_address,
             to: target,
             to_address,
+            expected,
         })
     }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use http::StatusCode;
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Leave, Standing};
+use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Expected, Leave, Standing};
 use rekindle_wire::{ApiError, ErrorCode};
 use serde::Deserialize;
 
@@ -27,6 +27,7 @@ pub(super) fn routes() -> Router<Arc<Worker>> {
         .route("/departures/{id}/pages/{number}", get(page))
         .route("/departures/{id}/done", post(done))
         .route("/arrivals", post(arrive))
+        .route("/arrivals/{id}/expected", put(expect))
         .route("/arrivals/{id}", get(state).delete(give_up))
         .route(
             "/arrivals/{id}/images",
@@ -62,6 +63,7 @@ async fn leave(
 struct PagesQuery {
     #[serde(default)]
     from: u64,
+    to: u64,
 }
 
 async fn pages(
@@ -69,7 +71,7 @@ async fn pages(
     Path(id): Path<MigrationId>,
     Query(query): Query<PagesQuery>,
 ) -> Result<Body, ApiError> {
-    worker.departures.get(&id)?.pages(query.from)
+    worker.departures.get(&id)?.pages(query.from..query.to)
 }
 
 async fn page(
@@ -82,6 +84,14 @@ async fn page(
 async fn done(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<StatusCode, ApiError> {
     worker.departures.get(&id)?.done();
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn expect(
+    State(worker): State<Arc<Worker>>,
+    Path(id): Path<MigrationId>,
+    Json(expected): Json<Expected>,
+) -> Result<StatusCode, ApiError> {
+    worker.arrivals.expect(id, expected).map(|()| StatusCode::NO_CONTENT)
 }
 
 async fn arrive(State(worker): State<Arc<Worker>>, Json(order): Json<ArrivalOrder>) -> Result<StatusCode, ApiError> {

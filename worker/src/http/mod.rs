@@ -114,6 +114,7 @@ fn may_call(path: &str) -> &'static [Role] {
     match (parts.next(), parts.nth(1)) {
         (Some("invoke"), _) => &[Role::Gateway],
         // Instances on their way from one worker to another: that they leave is the scheduler's to say.
+        (Some("arrivals"), Some("expected")) => &[Role::Scheduler],
         (Some("departures"), Some("pages" | "done")) | (Some("arrivals"), _) => &[Role::Worker],
         _ => &[Role::Scheduler],
     }
@@ -332,6 +333,7 @@ mod tests {
             "/departures",
             "/departures/m-1",
             "/departures/m-1/leave",
+            "/arrivals/m-1/expected",
             "/instances",
             "/prepare",
             "/",

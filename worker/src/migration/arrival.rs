@@ -14,7 +14,7 @@ use rekindle_init::protocol::held_path;
 use rekindle_pager::{Layout, PageRange, PageRef, PageSource, Pager};
 use rekindle_snapshotter::images::place_external;
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Standing};
+use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Expected, Standing};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -39,20 +39,67 @@ const GO_LIMIT: Duration = Duration::from_secs(15);
 const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// How long the pager may take for some pages.
 const FILL_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked whether anybody still waits for an instance's memory.
+const NEEDED_STILL: Duration = Duration::from_secs(1);
+/// Pages that come while the processes stand still, and are filled in before they run: more would take longer than it helps.
+const AHEAD: u64 = 1024;
 /// Pages pushed in at once: faults wait that long, some 100 µs.
 const PUSHED: u64 = 128;
 
+/// How long what was announced is waited for, and how many at once.
+const EXPECTED_LIMIT: Duration = Duration::from_secs(60);
+const EXPECTED_MAX: usize = 1024;
+
 /// Instances that arrive, by migration.
 #[derive(Default)]
-pub struct Arrivals(Mutex<HashMap<MigrationId, Arc<Arrival>>>);
+pub struct Arrivals {
+    here: Mutex<HashMap<MigrationId, Arc<Arrival>>>,
+    expected: Mutex<HashMap<MigrationId, (Instant, Expected)>>,
+}
 
 impl Arrivals {
+    /// The scheduler says that an instance will come.
+    ///
+    /// # Errors
+    /// `unavailable` when too many are expected.
+    pub fn expect(&self, id: MigrationId, expected: Expected) -> Result<(), ApiError> {
+        let mut all = self.expected.lock();
+        all.retain(|_, (since, _)| since.elapsed() < EXPECTED_LIMIT);
+        if all.len() >= EXPECTED_MAX {
+            let message = format!("{EXPECTED_MAX} instances are on their way here: try again in a moment");
+            return Err(ApiError::new(ErrorCode::Unavailable, message));
+        }
+        all.insert(id, (Instant::now(), expected));
+        Ok(())
+    }
+
+    /// Whether this was announced, which it is once.
+    fn admit(&self, order: &ArrivalOrder) -> Result<(), ApiError> {
+        let announced = self.expected.lock().remove(&order.id);
+        let comes = Expected {
+            instance: order.instance.clone(),
+            function: order.spec.function.clone(),
+            version: order.spec.version,
+            from: order.from.clone(),
+        };
+        match announced {
+            Some((since, expected)) if since.elapsed() < EXPECTED_LIMIT && expected == comes => Ok(()),
+            _ => {
+                let message = format!(
+                    "the scheduler has not said that {} comes here from {}",
+                    order.instance, order.from
+                );
+                Err(ApiError::new(ErrorCode::Unauthorized, message))
+            }
+        }
+    }
+
     /// One of them.
     ///
     /// # Errors
     /// `not_found` when it was given up, or is long done.
     pub fn get(&self, id: &MigrationId) -> Result<Arc<Arrival>, ApiError> {
-        let found = self.0.lock().get(id).cloned();
+        let found = self.here.lock().get(id).cloned();
         found.ok_or_else(|| {
             ApiError::new(
                 ErrorCode::NotFound,
@@ -94,6 +141,7 @@ struct Prepared {
 /// # Errors
 /// When the host cannot take it.
 pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), ApiError> {
+    worker.arrivals.admit(&order)?;
     if worker.draining.load(std::sync::atomic::Ordering::Relaxed) {
         let message = "the worker takes no new instances";
         return Err(ApiError::new(ErrorCode::Unavailable, message));
@@ -125,11 +173,11 @@ pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), Ap
         instance,
         state: Mutex::new(State::Prepared(Box::new(Prepared { enclosure, base }))),
     });
-    worker.arrivals.0.lock().insert(id.clone(), arrival);
+    worker.arrivals.here.lock().insert(id.clone(), arrival);
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
         tokio::time::sleep(WAIT_LIMIT).await;
-        let arrival = worker.arrivals.0.lock().remove(&id);
+        let arrival = worker.arrivals.here.lock().remove(&id);
         if let Some(arrival) = arrival {
             // Nobody asks any more what became of it; one that never ran is taken down.
             arrival.give_up();
@@ -359,6 +407,9 @@ impl Arrival {
             tear_down(parts).await;
             return Err(ApiError::new(ErrorCode::RestoreFailed, why));
         }
+        if let Some(written) = &parts.arrived {
+            written.note_running();
+        }
         let instance = &self.instance;
         // What it serves next is not its first request.
         instance.usage.note_served();
@@ -484,11 +535,11 @@ impl Restoring {
     }
 }
 
-/// What is filled before the processes run: what has arrived, and what restores of the snapshot want.
+/// What is filled before the processes run: of what has arrived, and what restores of the snapshot want.
 fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[PageRef]> {
     let mut pages: Vec<PageRef> = base.map_or_else(Vec::new, |base| base.working_set().to_vec());
-    for (range, number) in written.runs() {
-        let ready = written.ready_run(number, range.pages);
+    for (range, number) in written.runs().take_while(|(_, number)| *number < AHEAD) {
+        let ready = written.ready_run(number, range.pages.min(AHEAD - number));
         let page = |n| PageRef {
             page: range.first.page + n,
             ..range.first
@@ -500,15 +551,27 @@ fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[PageRef]> {
     pages.into()
 }
 
-/// Takes in what the source sends, until all is here or nobody needs it.
+/// Takes in what the source sends, until all is here or nobody needs it: a little while the processes stand still, the rest when they run, as both
+/// would take longer beside each other.
 async fn receive(written: Weak<Written>) {
+    let Some(here) = written.upgrade() else { return };
+    let runs_here = here.runs_here();
+    if let Err(error) = here.stream(0, AHEAD).await {
+        tracing::warn!(%error, "the first pages of an arriving instance broke off");
+    }
+    drop(here);
+    while tokio::time::timeout(NEEDED_STILL, runs_here.notified()).await.is_err() {
+        if written.strong_count() == 0 {
+            return;
+        }
+    }
     let mut failures = 0;
     loop {
         let Some(here) = written.upgrade() else { return };
         let Some(first) = here.first_missing(0).filter(|_| !here.is_settled()) else {
             return;
         };
-        let streamed = here.stream(first).await;
+        let streamed = here.stream(first, here.pages()).await;
         if let Err(error) = streamed {
             failures += 1;
             tracing::warn!(%error, failures, "pages of an arriving instance broke off");

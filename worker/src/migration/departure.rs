@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -449,16 +450,16 @@ impl Departure {
         Ok(())
     }
 
-    /// Reads pages for the target, from `first` on, until there are no more.
-    pub fn pages(self: &Arc<Self>, first: u64) -> Result<Body, ApiError> {
+    /// Reads pages for the target, those of these numbers that there are.
+    pub fn pages(self: &Arc<Self>, wanted: Range<u64>) -> Result<Body, ApiError> {
         let left = self.left.read().clone().ok_or_else(no_pages)?;
         let (pieces, received) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(4);
         let here = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
-            let mut number = first;
+            let mut number = wanted.start;
             let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
             loop {
-                let block = read_block(&left, number, &mut piece);
+                let block = read_block(&left, number, BLOCK.min(wanted.end.saturating_sub(number)), &mut piece);
                 let (pages, ended) = match block {
                     Ok(pages) => (pages, pages == 0),
                     Err(e) => {
@@ -487,7 +488,7 @@ impl Departure {
         let left = self.left.read().clone().ok_or_else(no_pages)?;
         let read = tokio::task::spawn_blocking(move || {
             let mut frame = Vec::new();
-            read_block(&left, number, &mut frame).map(|_| frame)
+            read_block(&left, number, BLOCK, &mut frame).map(|_| frame)
         });
         let read = read.await.map_err(|e| unavailable("read the instance's memory", &e))?;
         read.map_err(|e| unavailable("read the instance's memory", &e))
@@ -528,10 +529,10 @@ fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Reads at most a block's pages; 0 behind the last.
-fn read_block(left: &Left, number: u64, into: &mut Vec<u8>) -> std::io::Result<u64> {
+/// Reads at most so many pages, up to a block's; 0 behind the last.
+fn read_block(left: &Left, number: u64, most: u64, into: &mut Vec<u8>) -> std::io::Result<u64> {
     let mut buffer = [0; (BLOCK * PAGE) as usize];
-    let pages = left.read(number, &mut buffer)?;
+    let pages = left.read(number, &mut buffer[..(most * PAGE) as usize])?;
     if pages > 0 {
         write_frame(number, &buffer[..(pages * PAGE) as usize], into);
     }

@@ -27,15 +27,18 @@ pub(super) enum DumpError {
 pub(super) struct Traveller {
     pub(super) pid: i32,
     pub(super) memory: Travelling,
-    /// Those of its runs that a pager serves, each with the number of its first page.
+    /// Those of its runs that a pager serves, by address, each with the number of its first page.
     pub(super) runs: Vec<(WrittenRun, u64)>,
 }
 
-/// All of an instance.
+/// All of an instance. Short runs have the lower numbers, which travel first: what is written here and there is what a program works on, a long
+/// run is a buffer that was filled.
 pub(super) struct Numbered {
     pub(super) travellers: Vec<Traveller>,
     /// Pages that have numbers.
     pub(super) pages: u64,
+    /// Which run of which traveller, in the order of their numbers.
+    order: Vec<(usize, usize)>,
 }
 
 impl Numbered {
@@ -47,30 +50,44 @@ impl Numbered {
         let early = touched_early(dir).map_err(DumpError::Threads)?;
         let mut pids = pids(dir)?;
         pids.sort_unstable();
-        let (mut travellers, mut pages) = (Vec::with_capacity(pids.len()), 0);
+        let mut travellers = Vec::with_capacity(pids.len());
         for pid in pids {
             let image = |kind: &str| read(dir, &format!("{kind}-{pid}.img"));
             let memory = travelling(&image("mm")?, &image("pagemap")?, templates, &early)
                 .map_err(|cause| DumpError::Image(format!("mm-{pid}.img or pagemap-{pid}.img"), cause))?;
-            let mut runs = Vec::new();
-            for run in memory.written.iter().filter(|run| !run.eager) {
-                runs.push((*run, pages));
-                pages += run.pages;
-            }
+            let runs = memory.written.iter().filter(|run| !run.eager);
+            let runs = runs.map(|run| (*run, 0)).collect();
             travellers.push(Traveller { pid, memory, runs });
         }
-        Ok(Self { travellers, pages })
+        Ok(Self::count(travellers))
+    }
+
+    /// Gives the pages of all runs their numbers.
+    fn count(mut travellers: Vec<Traveller>) -> Self {
+        let runs =
+            |(t, traveller): (usize, &Traveller)| (0..traveller.runs.len()).map(move |r| (t, r)).collect::<Vec<_>>();
+        let mut order: Vec<(usize, usize)> = travellers.iter().enumerate().flat_map(runs).collect();
+        order.sort_by_key(|(t, r)| travellers[*t].runs[*r].0.pages);
+        let mut pages = 0;
+        for (t, r) in &order {
+            let (run, at) = &mut travellers[*t].runs[*r];
+            *at = pages;
+            pages += run.pages;
+        }
+        Self {
+            travellers,
+            pages,
+            order,
+        }
     }
 
     /// The run that has the page of this number, and which of its pages it is.
     pub(super) fn find(&self, number: u64) -> Option<(&Traveller, WrittenRun, u64)> {
-        let after = self
-            .travellers
-            .partition_point(|t| t.runs.first().is_none_or(|(_, at)| *at <= number));
-        // A process without runs is passed over.
-        let traveller = self.travellers[..after].iter().rev().find(|t| !t.runs.is_empty())?;
-        let index = traveller.runs.partition_point(|(_, at)| *at <= number).checked_sub(1)?;
-        let (run, at) = traveller.runs[index];
+        let at = |(t, r): &(usize, usize)| self.travellers[*t].runs[*r].1;
+        let after = self.order.partition_point(|run| at(run) <= number);
+        let (t, r) = *self.order.get(after.checked_sub(1)?)?;
+        let traveller = &self.travellers[t];
+        let (run, at) = traveller.runs[r];
         (number - at < run.pages).then_some((traveller, run, number - at))
     }
 }
@@ -99,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_names_one_page_of_one_process() {
+    fn a_number_names_one_page_of_one_process_and_short_runs_come_first() {
         let run = |first, pages| WrittenRun {
             first: PageIndex(first),
             pages,
@@ -116,16 +133,14 @@ mod tests {
             },
             runs,
         };
-        let numbered = Numbered {
-            travellers: vec![
-                traveller(1, vec![(run(10, 2), 0), (run(20, 3), 2)]),
-                traveller(2, Vec::new()),
-                traveller(3, vec![(run(10, 1), 5)]),
-            ],
-            pages: 6,
-        };
+        let numbered = Numbered::count(vec![
+            traveller(1, vec![(run(10, 3), 0), (run(20, 2), 0)]),
+            traveller(2, Vec::new()),
+            traveller(3, vec![(run(10, 1), 0)]),
+        ]);
+        assert_eq!(numbered.pages, 6);
         let found = |number| numbered.find(number).map(|(t, r, at)| (t.pid, r.first.0 + at));
-        let expected = [(1, 10), (1, 11), (1, 20), (1, 21), (1, 22), (3, 10)];
+        let expected = [(3, 10), (1, 20), (1, 21), (1, 10), (1, 11), (1, 12)];
         for (number, page) in expected.into_iter().enumerate() {
             assert_eq!(found(number as u64), Some(page), "{number}");
         }

@@ -181,18 +181,21 @@ impl Source {
         take_frames(&mut bytes, put)
     }
 
-    /// Receives all pages from `number` on.
+    /// Receives all pages from `number` on, up to `end`.
     ///
     /// # Errors
     /// When it breaks off; what has come has come.
     pub(super) async fn stream(
         &self,
         number: u64,
+        end: u64,
         mut put: impl FnMut(&Frame<'_>) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
-        let call = self
-            .0
-            .call(reqwest::Method::GET, "departures", &format!("/pages?from={number}"));
+        let call = self.0.call(
+            reqwest::Method::GET,
+            "departures",
+            &format!("/pages?from={number}&to={end}"),
+        );
         let answer = self.0.send(call).await.map_err(lost)?;
         let (mut chunks, mut buffer) = (answer.bytes_stream(), Vec::new());
         loop {

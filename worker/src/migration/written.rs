@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, unpinned};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use super::WRITTEN;
 use super::numbered::Numbered;
@@ -39,6 +40,7 @@ pub struct Written {
     missing: AtomicU64,
     /// Whether all of it is in the processes.
     settled: AtomicBool,
+    runs_here: Arc<Notify>,
     source: Source,
     runtime: Handle,
     /// Held by whoever puts pages in.
@@ -80,6 +82,7 @@ impl Written {
             ready: (0..numbered.pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             missing: AtomicU64::new(numbered.pages),
             settled: AtomicBool::new(false),
+            runs_here: Arc::default(),
             source,
             runtime,
             filling: Mutex::new(()),
@@ -231,9 +234,19 @@ impl Written {
         (address - first < pages).then(|| (at + address - first, pages - (address - first)))
     }
 
-    /// Receives what is missing from `number` on.
-    pub(super) async fn stream(&self, number: u64) -> Result<(), SourceError> {
-        self.source.stream(number, |frame| self.put(frame)).await
+    /// Receives pages from `number` on, up to `end`.
+    pub(super) async fn stream(&self, number: u64, end: u64) -> Result<(), SourceError> {
+        self.source.stream(number, end, |frame| self.put(frame)).await
+    }
+
+    /// It runs, or will not: what the source holds may come now.
+    pub(super) fn note_running(&self) {
+        self.runs_here.notify_one();
+    }
+
+    /// Rung when it runs here.
+    pub(super) fn runs_here(&self) -> Arc<Notify> {
+        Arc::clone(&self.runs_here)
     }
 
     /// Tells the source that all is here.
