@@ -87,7 +87,7 @@ async fn measure(
             if chosen.contains(&Subject::Parked) {
                 platform.deploy(&workload.prepare_parked(folder)?)?;
             }
-            Some(Ours::of(platform, &workload.name()))
+            Some(Ours::of(platform, &workload.name())?)
         }
         None => None,
     };

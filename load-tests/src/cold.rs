@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
-use rekindle_wire::api::Status;
 use rekindle_wire::headers::{FORCE_START, START};
 
 use crate::args::Args;
@@ -68,8 +67,8 @@ pub(crate) async fn measure(args: &Args, workload: Workload, folder: &Path) -> R
 }
 
 async fn restored(platform: &Platform, workload: Workload) -> Result<Sample> {
-    let authorization = format!("Bearer {}", platform.key()?);
-    let headers = [("authorization", authorization.as_str()), (FORCE_START, "restored")];
+    let admin = platform.admin()?;
+    let headers = [admin.authorization(), (FORCE_START, "restored")];
     let path = format!("/function/{}/", workload.name());
     let triggered = Instant::now();
     let mut connection = Connection::open(platform.port()).await?;
@@ -87,21 +86,7 @@ async fn restored(platform: &Platform, workload: Workload) -> Result<Sample> {
 
 /// Waits until the worker is there and has had the time to fill its pool.
 async fn until_ready(platform: &Platform) -> Result<()> {
-    let authorization = format!("Bearer {}", platform.key()?);
-    let headers = [("authorization", authorization.as_str())];
-    let deadline = Instant::now() + READY_LIMIT;
-    loop {
-        let mut connection = Connection::open(platform.port()).await?;
-        let answer = connection.call(Method::GET, "/v1/status", &headers).await?;
-        let status: Result<Status, _> = serde_json::from_slice(&answer.body);
-        if status.is_ok_and(|s| s.workers.iter().any(|w| w.alive)) {
-            break;
-        }
-        if Instant::now() > deadline {
-            bail!("no worker reports within {READY_LIMIT:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    platform.admin()?.until_alive(1, READY_LIMIT).await?;
     tokio::time::sleep(POOL_FILLS).await;
     Ok(())
 }

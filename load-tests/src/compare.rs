@@ -139,8 +139,8 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
             .with_context(|| format!("B, {}", compare.b.display()))?,
     ];
     let mut clients = [
-        Ours::of(&platforms[0], &workload.name()),
-        Ours::of(&platforms[1], &workload.name()),
+        Ours::of(&platforms[0], &workload.name())?,
+        Ours::of(&platforms[1], &workload.name())?,
     ];
     let mut comparison = Comparison {
         revision: revision(),

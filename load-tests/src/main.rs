@@ -11,8 +11,10 @@
 //! `pager`, `codec` and `placement` measure one part alone: page faults, how memory is stored, the scheduler's decisions. `simulate` plays a large cluster,
 //! `load` puts a platform under k6's scenarios, `policy` replays a trace in virtual time.
 
+mod admin;
 mod args;
 mod bench;
+mod children;
 mod client;
 mod clones;
 mod cluster;

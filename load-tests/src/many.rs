@@ -2,7 +2,7 @@
 //! each takes grows with their number, as they share the processors; what each costs of them should not.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::args::{Args, checkout};
 use crate::host::Host;
-use crate::machine::{self, Machine};
 use crate::platform::Platform;
 use crate::report::{ms, table};
 use crate::stats::figures;
@@ -49,10 +48,8 @@ pub(crate) struct ManyArgs {
 
 #[derive(Debug, Clone, Serialize)]
 struct Record {
-    revision: String,
-    date: String,
-    machine: Machine,
-    busy_before: f64,
+    #[serde(flatten)]
+    taken: Taken,
     sample: String,
     rows: Vec<Row>,
 }
@@ -75,21 +72,18 @@ struct Row {
 /// Measures, writes and prints.
 pub(crate) async fn run(args: &Args, many: &ManyArgs) -> Result<()> {
     let mut record = Record {
-        revision: record::revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
-        busy_before: machine::busy(Duration::from_secs(1)),
+        taken: Taken::now(),
         sample: many.sample.clone(),
         rows: Vec::new(),
     };
     let platform = Platform::start(args).await?;
     let functions = deploy(&platform, many)?;
     let host = Host::of(&platform).await?;
-    host.delete_all().await?;
+    host.admin.delete_all().await?;
     for function in &functions {
         for _ in 0..WARM_UP {
             let instance = host.restore(function).await?;
-            host.delete(&instance).await?;
+            host.admin.delete(&instance).await?;
         }
     }
     for at_once in &many.at_once {
@@ -99,7 +93,7 @@ pub(crate) async fn run(args: &Args, many: &ManyArgs) -> Result<()> {
             record.rows.push(row);
         }
     }
-    let path = record::place(many.json.as_deref(), &record.date, &record.revision, "-many");
+    let path = record.taken.place(many.json.as_deref(), "-many");
     record::write_json(&record, &path)?;
     print(&record);
     println!("\nfigures: {}", record::told(&path));
@@ -149,7 +143,7 @@ async fn measure(
         cpu_ms += processes::cpu_ms(platform.pid()) - before;
         for (instance, took) in answered {
             each_ms.push(took.as_secs_f64() * 1e3);
-            host.delete(&instance).await?;
+            host.admin.delete(&instance).await?;
         }
     }
     Ok(Row {
@@ -179,7 +173,7 @@ async fn filled(host: &Host) -> Result<()> {
 }
 
 fn print(record: &Record) {
-    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!("\n{}", record.taken);
     println!(
         "\nSimultaneous restores of {}, ms from the requests until each answer\n",
         record.sample

@@ -2,24 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use http::{Method, StatusCode};
-use rekindle_wire::api::{InstanceInfo, InstanceState};
+use anyhow::{Result, bail};
+use http::Method;
+use rekindle_wire::api::InstanceState;
 use rekindle_wire::headers::{FORCE_START, INSTANCE, START};
 
+use crate::admin::Admin;
 use crate::client::Connection;
 use crate::platform::Platform;
 use crate::subject::{Sample, Subject};
 
 /// To be idle for a second, be seen to be, and be frozen.
 const PARKED_LIMIT: Duration = Duration::from_secs(30);
-/// To be rid of an instance.
-const GONE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A client of a platform on which the function is live.
 pub(crate) struct Ours {
     port: u16,
-    authorization: String,
+    admin: Admin,
     /// Of the function.
     path: String,
     /// The name of the function that is parked when it is idle.
@@ -30,15 +29,14 @@ pub(crate) struct Ours {
 
 impl Ours {
     /// A client of this platform for a function that is live there.
-    pub(crate) fn of(platform: &Platform, function: &str) -> Self {
-        let authorization = platform.key().map(|key| format!("Bearer {key}")).unwrap_or_default();
-        Self {
+    pub(crate) fn of(platform: &Platform, function: &str) -> Result<Self> {
+        Ok(Self {
             port: platform.port(),
-            authorization,
+            admin: platform.admin()?,
             path: format!("/function/{function}/"),
             parked: format!("{function}-parked"),
             kept: None,
-        }
+        })
     }
 
     /// One run. Whatever was started for it is gone when this returns.
@@ -54,7 +52,7 @@ impl Ours {
 
     /// A fresh instance on a fresh connection, as the peers have it.
     async fn fresh(&self, start: &str) -> Result<Sample> {
-        let headers = [("authorization", self.authorization.as_str()), (FORCE_START, start)];
+        let headers = [self.admin.authorization(), (FORCE_START, start)];
         let triggered = Instant::now();
         let mut connection = Connection::open(self.port).await?;
         let answer = connection.call(Method::GET, &self.path, &headers).await?;
@@ -63,7 +61,7 @@ impl Ours {
         if answer.header(START) != start {
             bail!("the instance was {}, not {start}", answer.header(START));
         }
-        self.delete(&mut connection, answer.header(INSTANCE)).await?;
+        self.admin.delete(answer.header(INSTANCE)).await?;
         Ok(Sample {
             ms,
             phases: answer.phases(),
@@ -93,8 +91,7 @@ impl Ours {
     async fn until_parked(&self, connection: &mut Connection, path: &str) -> Result<()> {
         let deadline = Instant::now() + PARKED_LIMIT;
         loop {
-            let all = self.instances(connection).await?;
-            let own: Vec<&InstanceInfo> = all.iter().filter(|i| i.function.as_str() == self.parked).collect();
+            let own = self.admin.instances(&self.parked).await?;
             if own.is_empty() {
                 connection.call(Method::GET, path, &[]).await?.of_function()?;
             } else if own.iter().all(|i| i.state == InstanceState::Parked) {
@@ -105,12 +102,6 @@ impl Ours {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-    }
-
-    async fn instances(&self, connection: &mut Connection) -> Result<Vec<InstanceInfo>> {
-        let headers = [("authorization", self.authorization.as_str())];
-        let answer = connection.call(Method::GET, "/v1/instances", &headers).await?;
-        serde_json::from_slice(&answer.body).with_context(|| format!("not a list: {}", answer.text()))
     }
 
     /// An instance that is there, on a connection that is there.
@@ -136,31 +127,5 @@ impl Ours {
             ms,
             phases: answer.phases(),
         })
-    }
-
-    /// Removes an instance and waits until it is gone, so that its end is in nobody's measurement.
-    pub(crate) async fn delete(&self, connection: &mut Connection, instance: &str) -> Result<()> {
-        let headers = [("authorization", self.authorization.as_str())];
-        let answer = connection
-            .call(Method::DELETE, &format!("/v1/instances/{instance}"), &headers)
-            .await?;
-        if !answer.status.is_success() && answer.status != StatusCode::NOT_FOUND {
-            bail!(
-                "instance {instance} cannot be deleted: {}: {}",
-                answer.status,
-                answer.text()
-            );
-        }
-        let deadline = Instant::now() + GONE_LIMIT;
-        loop {
-            let left = self.instances(connection).await?;
-            if left.iter().all(|i| i.id.as_str() != instance) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!("instance {instance} is still there {GONE_LIMIT:?} after its deletion");
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
     }
 }

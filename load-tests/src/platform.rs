@@ -1,29 +1,26 @@
 //! A platform started for the measurement: `fn up` with directories and a port of its own, gone when dropped.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use http::Method;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rekindle_wire::api::VersionInfo;
 use tempfile::TempDir;
 
+use crate::admin::Admin;
 use crate::args::Args;
+use crate::children;
 use crate::client::Connection;
 
 /// To be ready: it imports the root filesystems at its first start.
 const READY_LIMIT: Duration = Duration::from_secs(90);
-/// To stop in good order.
-const STOP_LIMIT: Duration = Duration::from_secs(45);
 /// For the deploy, with its boot, warm-up and snapshot, seconds.
 const DEPLOY_LIMIT_S: &str = "90";
-/// Lines of its log in an error.
-const TOLD_LINES: usize = 20;
 
 /// A running platform.
 pub(crate) struct Platform {
@@ -100,16 +97,7 @@ impl Platform {
 
     /// Stops it in good order, or kills it.
     fn stop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            // It may have ended, which is what we want.
-            let _ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
-        let deadline = Instant::now() + STOP_LIMIT;
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
+        children::stop(slice::from_mut(&mut self.child));
     }
 
     async fn until_ready(&mut self) -> Result<()> {
@@ -159,9 +147,12 @@ impl Platform {
 
     /// Its admin key.
     pub(crate) fn key(&self) -> Result<String> {
-        let path = self.root.path().join("data/admin.key");
-        let key = fs::read_to_string(&path).with_context(|| format!("{}: no admin key", path.display()))?;
-        Ok(key.trim().to_owned())
+        children::admin_key(self.root.path())
+    }
+
+    /// Its admin API.
+    pub(crate) fn admin(&self) -> Result<Admin> {
+        Ok(Admin::new(self.port, &self.key()?))
     }
 
     /// Its process.
@@ -175,9 +166,7 @@ impl Platform {
     }
 
     fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.root.path().join("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
+        children::log_tail(&self.root.path().join("log"))
     }
 }
 
@@ -187,32 +176,14 @@ impl Drop for Platform {
     }
 }
 
-/// Starts `fn up` with these directories. It stops, in good order, even when this program is killed.
+/// Starts `fn up` with these directories.
 fn spawn(programs: &Programs, root: &Path, port: u16, criu: &Path, settings: &[(String, String)]) -> Result<Child> {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(root.join("log"))
-        .context("no log")?;
-    Command::new("setpriv")
-        .args(["--pdeathsig", "TERM"])
-        .arg(programs.cli())
+    let mut command = children::command(programs, root, &root.join("log"))?;
+    command
         .args(["up", "--foreground", "--listen", &format!("127.0.0.1:{port}"), "--criu"])
         .arg(criu)
-        .env("FN_DATA", root.join("data"))
-        .env("FN_CACHE", root.join("cache"))
-        .env("FN_RUN", root.join("run"))
-        // What a platform in use does, whatever the caller's environment says.
-        .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
-        .env_remove("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-        .env_remove("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-        .env_remove("RUST_LOG")
-        .envs(settings.iter().map(|(k, v)| (k, v)))
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().context("no more file descriptors")?)
-        .stderr(log)
-        .spawn()
-        .context("setpriv (util-linux) cannot be started")
+        .envs(settings.iter().map(|(k, v)| (k, v)));
+    children::spawn(&mut command)
 }
 
 impl Programs {

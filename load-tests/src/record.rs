@@ -1,9 +1,9 @@
 //! The record of a measurement: every sample, and what it cannot be read without. Written as JSON.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
+use std::{fmt, fs};
 
 use anyhow::{Context as _, Result};
 use rekindle_wire::api::SnapshotSummary;
@@ -208,6 +208,52 @@ impl Record {
         let path = place(args.json.as_deref(), &self.date, &self.revision, "");
         write_json(self, &path)?;
         Ok(path)
+    }
+}
+
+/// Of which revision, when and where figures were taken.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    /// The commit of the checkout, with `-dirty` if something in it is not committed.
+    pub(crate) revision: String,
+    /// When it began, RFC 3339 in UTC.
+    pub(crate) date: String,
+    /// Where.
+    pub(crate) machine: Machine,
+    /// The share of all cores that others kept busy in the second before.
+    pub(crate) busy_before: f64,
+}
+
+impl Taken {
+    /// Of this checkout, here and now; looks a second how busy the machine is.
+    pub(crate) fn now() -> Self {
+        Self {
+            revision: revision(),
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            machine: Machine::this(),
+            busy_before: machine::busy(Duration::from_secs(1)),
+        }
+    }
+
+    /// Where the record of it goes: [`place`].
+    pub(crate) fn place(&self, asked: Option<&Path>, kind: &str) -> PathBuf {
+        place(asked, &self.date, &self.revision, kind)
+    }
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            revision,
+            date,
+            machine,
+            ..
+        } = self;
+        write!(
+            f,
+            "{revision} at {date} on {machine}, {:.0} % busy before by others",
+            self.busy_before * 100.0
+        )
     }
 }
 

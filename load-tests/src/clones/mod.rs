@@ -5,16 +5,15 @@ mod memory;
 mod report;
 
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::args::{Args, checkout};
+use crate::folder;
 use crate::host::Host;
-use crate::machine::{self, Machine};
 use crate::platform::Platform;
-use crate::{folder, record};
+use crate::record::{self, Taken};
 use memory::{Held, of_instance};
 
 /// What is deployed in place of the samples' own settings: as many at once as are asked for, and none goes meanwhile.
@@ -49,9 +48,8 @@ pub(crate) struct ClonesArgs {
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
-    revision: String,
-    date: String,
-    machine: Machine,
+    #[serde(flatten)]
+    taken: Taken,
     samples: Vec<Sample>,
 }
 
@@ -79,12 +77,9 @@ struct Clones {
 /// Measures, writes the record and prints the tables.
 pub(crate) async fn run(args: &Args, clones: &ClonesArgs) -> Result<()> {
     let mut record = Record {
-        revision: record::revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
+        taken: Taken::now(),
         samples: Vec::new(),
     };
-    eprintln!("load before: {:.2}", machine::load());
     for name in &clones.samples {
         eprintln!("{name}");
         // One each, so that nothing of another sample counts.
@@ -92,7 +87,7 @@ pub(crate) async fn run(args: &Args, clones: &ClonesArgs) -> Result<()> {
         let sample = measure(&platform, name, &clones.counts).await;
         record.samples.push(sample.with_context(|| format!("sample {name}"))?);
     }
-    let path = record::place(clones.json.as_deref(), &record.date, &record.revision, "-clones");
+    let path = record.taken.place(clones.json.as_deref(), "-clones");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));
@@ -107,13 +102,13 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
     let version = platform.deploy(&folder)?;
     let memory_bytes = version.snapshot.map_or(0, |s| s.memory_bytes);
     let host = Host::of(platform).await?;
-    host.delete_all().await?;
+    host.admin.delete_all().await?;
     let mut faults = Vec::new();
     for _ in 0..RECORDED + 2 {
         let before = host.metric(FAULTS).await?;
         let instance = host.restore(FUNCTION).await?;
         faults.push((host.metric(FAULTS).await? - before) as u64);
-        host.delete(&instance).await?;
+        host.admin.delete(&instance).await?;
     }
     let mut held = Vec::new();
     for count in counts {
@@ -129,7 +124,7 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
             each,
             template_bytes,
         });
-        host.delete_all().await?;
+        host.admin.delete_all().await?;
     }
     Ok(Sample {
         name: name.to_owned(),

@@ -7,7 +7,7 @@ use super::{RECORDED, Record};
 use crate::report::{mib, table};
 
 pub(super) fn print(record: &Record) {
-    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!("\n{}", record.taken);
     println!(
         "\nPage faults until the first response, restore by restore\n{}",
         faults(record)

@@ -16,15 +16,13 @@ mod report;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::{Acceleration, Codec, RegionSize};
 use serde::Serialize;
 
 use crate::args::Args;
-use crate::machine::{self, Machine};
-use crate::record;
+use crate::record::{self, Taken};
 use ours::Store;
 use patterns::Pattern;
 
@@ -71,10 +69,8 @@ struct Row {
 
 #[derive(Debug, Clone, Serialize)]
 struct Record {
-    revision: String,
-    date: String,
-    machine: Machine,
-    busy_before: f64,
+    #[serde(flatten)]
+    taken: Taken,
     mib: u64,
     rounds: u32,
     acceleration: u8,
@@ -87,10 +83,7 @@ struct Record {
 /// Measures, writes, prints.
 pub(crate) fn run(all: &Args, args: &CodecArgs) -> Result<()> {
     let mut record = Record {
-        revision: record::revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
-        busy_before: machine::busy(Duration::from_secs(1)),
+        taken: Taken::now(),
         mib: args.mib.next_multiple_of(4),
         rounds: args.rounds,
         acceleration: args.acceleration.get(),
@@ -109,7 +102,7 @@ pub(crate) fn run(all: &Args, args: &CodecArgs) -> Result<()> {
     if args.process > 0 {
         record.processes = process::run(all, args.process, &args.regions, args.acceleration)?;
     }
-    let path = record::place(args.json.as_deref(), &record.date, &record.revision, "-codec");
+    let path = record.taken.place(args.json.as_deref(), "-codec");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));

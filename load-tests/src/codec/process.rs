@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::Args;
 use crate::client::Connection;
-use crate::ours::Ours;
 use crate::platform::Platform;
 use crate::stats::figures;
 
@@ -126,9 +125,8 @@ async fn measure(args: &Args, folder: &Path, region: RegionSize, acceleration: A
     let platform = Platform::start_with(args, &settings).await?;
     let version = platform.deploy(folder)?;
     let snapshot = version.snapshot.context("the version has no snapshot")?;
-    let client = Ours::of(&platform, "pattern");
-    let authorization = format!("Bearer {}", platform.key()?);
-    let headers = [("authorization", authorization.as_str()), (FORCE_START, "restored")];
+    let admin = platform.admin()?;
+    let headers = [admin.authorization(), (FORCE_START, "restored")];
     let call = async |path: &str| {
         let triggered = Instant::now();
         let mut connection = Connection::open(platform.port()).await?;
@@ -142,7 +140,7 @@ async fn measure(args: &Args, folder: &Path, region: RegionSize, acceleration: A
         if answer.header(START) != "restored" {
             bail!("the instance was {}, not restored", answer.header(START));
         }
-        client.delete(&mut connection, answer.header(INSTANCE)).await?;
+        admin.delete(answer.header(INSTANCE)).await?;
         anyhow::Ok((ms, String::from_utf8_lossy(&answer.body).into_owned()))
     };
     let (all_ms, digests) = call("/digest").await?;

@@ -6,7 +6,7 @@ use super::{Record, Row};
 use crate::report::{mib, table};
 
 pub(super) fn print(record: &Record) {
-    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!("\n{}", record.taken);
     if !record.rows.is_empty() {
         println!(
             "{} MiB of each pattern, acceleration {}, median of {}: ours (published to an S3 server and read back) beside liblz4 as CRIU 4.3 \
@@ -28,10 +28,6 @@ pub(super) fn print(record: &Record) {
             processes(record)
         );
     }
-    println!(
-        "note: others kept {:.0} % of the cores busy in the second before",
-        record.busy_before * 100.0
-    );
 }
 
 fn sizes(record: &Record) -> Table {

@@ -1,25 +1,22 @@
 //! Two workers on this machine, each with directories of its own, as hosts have; a scheduler, a gateway and an object store beside them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use rekindle_wire::api::{InstanceInfo, Status, VersionInfo};
+use rekindle_wire::api::VersionInfo;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
+use crate::admin::Admin;
 use crate::args::Args;
-use crate::client::Connection;
+use crate::children;
 use crate::platform::{Programs, free_port};
 use crate::slow_store::SlowStore;
 
 const READY_LIMIT: Duration = Duration::from_secs(90);
-const STOP_LIMIT: Duration = Duration::from_secs(30);
-const TOLD_LINES: usize = 20;
 
 /// The platform. Dropping it stops it.
 pub(super) struct Hosts {
@@ -69,17 +66,11 @@ impl Hosts {
         }
         let listen = format!("127.0.0.1:{port}");
         hosts.spawn("g", &["gateway", "--listen", &listen, "--scheduler", &at])?;
-        let deadline = Instant::now() + READY_LIMIT;
-        loop {
-            let status: Option<Status> = hosts.get("/v1/status").await.ok();
-            if status.is_some_and(|s| s.workers.iter().filter(|w| w.alive).count() == 2) {
-                return Ok(hosts);
-            }
-            if Instant::now() > deadline {
-                bail!("the platform does not get ready:\n{}", hosts.log_tail());
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let key = hosts.root.path().join("g/data/admin.key");
+        hosts.until("the gateway", || Ok(key.exists().then_some(()))).await?;
+        let alive = hosts.admin()?.until_alive(2, READY_LIMIT).await;
+        alive.with_context(|| hosts.log_tail())?;
+        Ok(hosts)
     }
 
     fn make_directories(&self, role: &str, cache: &Path) -> Result<()> {
@@ -104,24 +95,10 @@ impl Hosts {
 
     fn command(&self, role: &str) -> Result<Command> {
         let own = self.root.path().join(role);
-        let log = File::options().create(true).append(true).open(self.log());
-        let log = log.context("no log")?;
-        let mut command = Command::new("setpriv");
+        let mut command = children::command(&self.programs, &own, &self.log())?;
         command
-            .args(["--pdeathsig", "TERM"])
-            .arg(self.programs.cli())
-            .env("FN_DATA", own.join("data"))
-            .env("FN_CACHE", own.join("cache"))
-            .env("FN_RUN", own.join("run"))
             .env("FN_CLUSTER_TOKEN_FILE", own.join("data/cluster.token"))
-            .env("FN_ADMIN_KEY_FILE", own.join("data/admin.key"))
-            .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
-            .env_remove("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-            .env_remove("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("no more file descriptors")?)
-            .stderr(log);
+            .env("FN_ADMIN_KEY_FILE", own.join("data/admin.key"));
         if role != "g" {
             command.envs(self.store.environment());
         }
@@ -129,9 +106,8 @@ impl Hosts {
     }
 
     fn spawn(&mut self, role: &str, args: &[&str]) -> Result<()> {
-        let child = self.command(role)?.args(args).spawn();
-        self.children
-            .push(child.with_context(|| format!("{role} cannot be started"))?);
+        let child = children::spawn(self.command(role)?.args(args))?;
+        self.children.push(child);
         Ok(())
     }
 
@@ -149,16 +125,16 @@ impl Hosts {
 
     /// The end of what all roles have logged.
     pub(super) fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(TOLD_LINES)..].join("\n")
+        children::log_tail(&self.log())
     }
 
-    /// Its admin key.
-    pub(super) fn key(&self) -> Result<String> {
-        let path = self.root.path().join("g/data/admin.key");
-        let key = fs::read_to_string(&path).with_context(|| format!("{}: no admin key", path.display()))?;
-        Ok(key.trim().to_owned())
+    fn key(&self) -> Result<String> {
+        children::admin_key(&self.root.path().join("g"))
+    }
+
+    /// Its admin API.
+    pub(super) fn admin(&self) -> Result<Admin> {
+        Ok(Admin::new(self.port, &self.key()?))
     }
 
     /// Where its gateway listens.
@@ -168,24 +144,6 @@ impl Hosts {
 
     fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
-    }
-
-    /// The answer of the admin API.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        serde_json::from_str(&self.text(path).await?).with_context(|| format!("{path}: not understood"))
-    }
-
-    /// The same, as it comes.
-    pub(super) async fn text(&self, path: &str) -> Result<String> {
-        let key = format!("Bearer {}", self.key()?);
-        let mut connection = Connection::open(self.port).await?;
-        let answer = connection
-            .call(http::Method::GET, path, &[("authorization", &key)])
-            .await?;
-        if !answer.status.is_success() {
-            bail!("{path}: {}: {}", answer.status, answer.text());
-        }
-        String::from_utf8(answer.body.to_vec()).with_context(|| format!("{path}: no text"))
     }
 
     /// Deploys a folder and waits until it is live.
@@ -209,43 +167,10 @@ impl Hosts {
         }
         serde_json::from_slice(&output.stdout).with_context(|| format!("fn {}: not understood", args.join(" ")))
     }
-
-    /// Stops an instance.
-    pub(super) async fn delete_instance(&self, instance: &str) -> Result<()> {
-        let key = format!("Bearer {}", self.key()?);
-        let mut connection = Connection::open(self.port).await?;
-        let path = format!("/v1/instances/{instance}");
-        let answer = connection
-            .call(http::Method::DELETE, &path, &[("authorization", &key)])
-            .await?;
-        if !answer.status.is_success() {
-            bail!("{path}: {}: {}", answer.status, answer.text());
-        }
-        Ok(())
-    }
-
-    /// The instances of a function.
-    pub(super) async fn instances(&self, function: &str) -> Result<Vec<InstanceInfo>> {
-        let all: Vec<InstanceInfo> = self.get("/v1/instances").await?;
-        Ok(all.into_iter().filter(|i| i.function.as_str() == function).collect())
-    }
 }
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            if let Ok(pid) = i32::try_from(child.id()) {
-                // It may have ended, which is what we want.
-                let _ended = kill(Pid::from_raw(pid), Signal::SIGTERM);
-            }
-        }
-        let deadline = Instant::now() + STOP_LIMIT;
-        for child in &mut self.children {
-            while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            let _ended = child.kill();
-            let _reaped = child.wait();
-        }
+        children::stop(&mut self.children);
     }
 }

@@ -7,7 +7,7 @@ mod hosts;
 mod report;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
@@ -15,10 +15,11 @@ use rekindle_wire::api::Migration;
 use rekindle_wire::headers::FORCE_START;
 use serde::{Deserialize, Serialize};
 
+use crate::admin::Admin;
 use crate::args::{Args, checkout};
 use crate::client::Connection;
-use crate::machine::{self, Machine};
-use crate::{folder, record};
+use crate::folder;
+use crate::record::{self, Taken};
 use clients::Clients;
 use hosts::Hosts;
 
@@ -29,6 +30,11 @@ const LOAD: usize = 3;
 const CALM: Duration = Duration::from_millis(400);
 /// How long all memory of an instance may take to follow it.
 const BEHIND_LIMIT: Duration = Duration::from_secs(60);
+/// How long memory was behind, and how often, as workers tell it.
+const BEHIND: [&str; 2] = [
+    "rekindle_migration_behind_duration_seconds_sum",
+    "rekindle_migration_behind_duration_seconds_count",
+];
 /// Memory of an instance beside the buffer, MiB: the interpreter, and what CRIU needs.
 const BESIDE_MIB: u32 = 96;
 
@@ -48,9 +54,8 @@ pub(crate) struct MigrationArgs {
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Record {
-    revision: String,
-    date: String,
-    machine: Machine,
+    #[serde(flatten)]
+    taken: Taken,
     cases: Vec<Case>,
 }
 
@@ -98,12 +103,9 @@ struct Said {
 /// Measures, writes the record and prints the tables.
 pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<()> {
     let mut record = Record {
-        revision: record::revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
+        taken: Taken::now(),
         cases: Vec::new(),
     };
-    eprintln!("load before: {:.2}", machine::load());
     let hosts = Hosts::start(args).await?;
     for mib in &migration.sizes {
         deploy(&hosts, *mib)?;
@@ -114,7 +116,7 @@ pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<()> {
         }
         hosts.delete(FUNCTION)?;
     }
-    let path = record::place(migration.json.as_deref(), &record.date, &record.revision, "-migration");
+    let path = record.taken.place(migration.json.as_deref(), "-migration");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));
@@ -138,11 +140,9 @@ fn deploy(hosts: &Hosts, mib: u32) -> Result<()> {
 }
 
 async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Result<Case> {
-    for old in hosts.instances(FUNCTION).await? {
-        hosts.delete_instance(old.id.as_str()).await?;
-    }
-    let key = format!("Bearer {}", hosts.key()?);
-    let first = said(hosts, "/", &[("authorization", &key), (FORCE_START, "restored")]).await?;
+    let admin = hosts.admin()?;
+    admin.delete_all().await?;
+    let first = said(hosts, "/", &[admin.authorization(), (FORCE_START, "restored")]).await?;
     let before = said(hosts, if written { "/write" } else { "/digest" }, &[]).await?;
     let mut case = Case {
         mib,
@@ -192,11 +192,12 @@ async fn said(hosts: &Hosts, path: &str, headers: &[(&str, &str)]) -> Result<Sai
 
 /// Moves the instance to the other worker, while these clients ask.
 async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::Asked>)> {
-    let instances = hosts.instances(FUNCTION).await?;
+    let admin = hosts.admin()?;
+    let instances = admin.instances(FUNCTION).await?;
     let [instance] = &instances[..] else {
         bail!("{} instances instead of one", instances.len());
     };
-    let before = behind(hosts).await?;
+    let before = behind(&admin).await?;
     std::thread::sleep(CALM);
     let began = Instant::now();
     let moved: Migration = hosts.command_line(&["migrate", instance.id.as_str(), "--json"])?;
@@ -205,7 +206,7 @@ async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::
     let asked = clients.stop()?;
     let deadline = Instant::now() + BEHIND_LIMIT;
     let behind = loop {
-        let now = behind(hosts).await?;
+        let now = behind(&admin).await?;
         if now.1 > before.1 {
             break (now.0 - before.0) * 1e3;
         }
@@ -231,17 +232,12 @@ async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::
 }
 
 /// Seconds that memory was behind on both workers, and how often it was.
-async fn behind(hosts: &Hosts) -> Result<(f64, u64)> {
-    let status: rekindle_wire::api::Status = hosts.get("/v1/status").await?;
-    let (mut seconds, mut count) = (0.0, 0);
-    for worker in &status.workers {
-        let text = hosts.text(&format!("/v1/workers/{}/metrics", worker.id)).await?;
-        let value = |name: &str| {
-            let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0)
-        };
-        seconds += value("rekindle_migration_behind_duration_seconds_sum");
-        count += value("rekindle_migration_behind_duration_seconds_count") as u64;
+async fn behind(admin: &Admin) -> Result<(f64, f64)> {
+    let mut both = (0.0, 0.0);
+    for worker in admin.workers().await? {
+        let found = admin.metrics(&worker, &BEHIND).await?;
+        both.0 += found.get(BEHIND[0]).copied().unwrap_or(0.0);
+        both.1 += found.get(BEHIND[1]).copied().unwrap_or(0.0);
     }
-    Ok((seconds, count))
+    Ok(both)
 }

@@ -7,7 +7,7 @@ use crate::report::table;
 use crate::stats::figures;
 
 pub(super) fn print(record: &Record) {
-    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!("\n{}", record.taken);
     println!(
         "\nThe pause of a move, ms (medians; the pause also its longest):\n\n{}",
         pauses(record, |c| &c.moves)

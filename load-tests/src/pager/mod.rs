@@ -16,13 +16,12 @@ mod report;
 mod workload;
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::machine::{self, Machine};
-use crate::record;
+use crate::machine;
+use crate::record::{self, Taken};
 use case::{Case, Latency};
 use child::Busy;
 use kinds::{Way, Workload, name};
@@ -55,10 +54,8 @@ pub(crate) struct PagerArgs {
 
 #[derive(Debug, Clone, Serialize)]
 struct Record {
-    revision: String,
-    date: String,
-    machine: Machine,
-    busy_before: f64,
+    #[serde(flatten)]
+    taken: Taken,
     rounds: u32,
     millis: u64,
     pages: u64,
@@ -72,10 +69,7 @@ struct Record {
 pub(crate) fn run(args: &PagerArgs) -> Result<()> {
     let (workloads, ways) = (chosen(&args.workloads, &Workload::ALL), chosen(&args.ways, &Way::ALL));
     let mut record = Record {
-        revision: record::revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
-        busy_before: machine::busy(Duration::from_secs(1)),
+        taken: Taken::now(),
         rounds: args.rounds,
         millis: args.millis,
         pages: args.pages.next_multiple_of(16),
@@ -85,7 +79,7 @@ pub(crate) fn run(args: &PagerArgs) -> Result<()> {
     };
     let regimes: &[bool] = if args.idle_only { &[false] } else { &[false, true] };
     for busy in regimes {
-        let others = busy.then(|| Busy::start(record.machine.cores)).transpose()?;
+        let others = busy.then(|| Busy::start(record.taken.machine.cores)).transpose()?;
         let mut floor = Latency::new()?;
         let first = record.cases.len();
         for workload in &workloads {
@@ -115,7 +109,7 @@ pub(crate) fn run(args: &PagerArgs) -> Result<()> {
         case.first_touches.read();
         case.waited.read();
     }
-    let path = record::place(args.json.as_deref(), &record.date, &record.revision, "-pager");
+    let path = record.taken.place(args.json.as_deref(), "-pager");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));

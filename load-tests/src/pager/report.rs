@@ -9,7 +9,7 @@ use crate::report::table;
 use crate::stats::figures;
 
 pub(super) fn print(record: &Record) {
-    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!("\n{}", record.taken);
     println!(
         "{} rounds of {} ms, {} MiB restored",
         record.rounds,
@@ -37,10 +37,6 @@ pub(super) fn print(record: &Record) {
         let (min, p50, p99) = (figures.min, figures.p50, figures.p99);
         println!("note: a fixed CPU loop, once a round: min {min:.2}, p50 {p50:.2}, p99 {p99:.2} ms");
     }
-    println!(
-        "note: others kept {:.0} % of the cores busy in the second before",
-        record.busy_before * 100.0
-    );
 }
 
 fn latencies(record: &Record, busy: bool, of: fn(&Case) -> &Latency) -> Table {

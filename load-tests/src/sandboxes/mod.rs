@@ -14,14 +14,14 @@ mod row;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::args::Args;
-use crate::machine::{self, Machine};
-use crate::record;
+use crate::machine;
+use crate::record::{self, Taken};
 use making::{Place, Steps, Way};
 use row::Row;
 
@@ -50,10 +50,8 @@ pub(crate) struct SandboxesArgs {
 
 #[derive(Debug, Clone, Serialize)]
 struct Record {
-    revision: String,
-    date: String,
-    machine: Machine,
-    busy_before: f64,
+    #[serde(flatten)]
+    taken: Taken,
     /// The bare floor, milliseconds of each: without a network namespace, with one, and with a control group too.
     floors: [Vec<f64>; 3],
     /// Ours of the same parts as the last of these.
@@ -95,10 +93,7 @@ pub(crate) fn run(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
 
 async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
     let mut record = Record {
-        revision: record::revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
-        busy_before: machine::busy(Duration::from_secs(1)),
+        taken: Taken::now(),
         floors: Default::default(),
         lean: Vec::new(),
         again: Vec::new(),
@@ -126,7 +121,7 @@ async fn measure(args: &Args, sandboxes: &SandboxesArgs) -> Result<()> {
         eprintln!("{} in a row", sandboxes.row);
         record.row = Some(row::run(&place, sandboxes.row).await?);
     }
-    let path = record::place(sandboxes.json.as_deref(), &record.date, &record.revision, "-sandboxes");
+    let path = record.taken.place(sandboxes.json.as_deref(), "-sandboxes");
     record::write_json(&record, &path)?;
     report::print(&record);
     println!("\nfigures: {}", record::told(&path));

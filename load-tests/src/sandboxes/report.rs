@@ -14,7 +14,7 @@ const TAKE_BAR_MS: f64 = 0.2;
 const NEW_BAR: f64 = 1.5;
 
 pub(super) fn print(record: &Record) {
-    println!("\n{} at {} on {}", record.revision, record.date, record.machine);
+    println!("\n{}", record.taken);
     println!("\nOne at a time, ms\n{}", alone(record));
     println!("\nSteps of ours as the pool makes them, ms\n{}", steps(&record.whole));
     println!(
@@ -30,7 +30,7 @@ pub(super) fn print(record: &Record) {
     }
     println!(
         "note: others kept {:.0} % of the cores busy in the second before",
-        record.busy_before * 100.0
+        record.taken.busy_before * 100.0
     );
 }
 
