@@ -11,6 +11,9 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::testing::config;
 
+/// Begins the line of a head that asks for encryption.
+const ENCRYPTION: &str = "x-amz-server-side-encryption: ";
+
 /// The heads of the requests that came.
 type Heads = Arc<Mutex<Vec<String>>>;
 
@@ -27,6 +30,12 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
             tokio::spawn(async move {
                 while let Some(head) = request(&mut socket).await {
                     let completes = head.starts_with("post") && head.contains("uploadid=");
+                    // As servers do, it says which encryption it was asked for; in the capitals of the values there are.
+                    let encrypts = ["AES256", "aws:kms"].into_iter().find_map(|value| {
+                        let asked = format!("{ENCRYPTION}{}\r\n", value.to_lowercase());
+                        head.contains(&asked).then(|| format!("{ENCRYPTION}{value}\r\n"))
+                    });
+                    let encrypts = encrypts.unwrap_or_default();
                     let at = {
                         let mut log = log.lock();
                         log.push(head);
@@ -45,7 +54,7 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
                                 }
                             };
                             format!(
-                                "HTTP/1.1 200 OK\r\netag: \"e\"\r\ncontent-length: {}\r\n\r\n{body}",
+                                "HTTP/1.1 200 OK\r\netag: \"e\"\r\n{encrypts}content-length: {}\r\n\r\n{body}",
                                 body.len()
                             )
                         }
@@ -124,9 +133,7 @@ async fn what_is_written_asks_for_the_encryption_that_is_configured_and_has_the_
         let heads = heads.lock().clone();
         for begins in ["put /rekindle-test/team/a", "post /rekindle-test/team/b?uploads"] {
             let head = heads.iter().find(|h| h.starts_with(begins)).unwrap();
-            let said = head
-                .lines()
-                .find_map(|l| l.strip_prefix("x-amz-server-side-encryption: "));
+            let said = head.lines().find_map(|l| l.strip_prefix(ENCRYPTION));
             assert_eq!(said, expected, "{begins}");
             let key = head.contains("x-amz-server-side-encryption-aws-kms-key-id: key-7");
             assert_eq!(key, matches!(encryption, Encryption::Kms(_)), "{begins}");

@@ -99,6 +99,26 @@ async fn versitygw_keeps_the_contract() {
     keeps_the_contract(&store, server.dir.path()).await;
 }
 
+/// A server that does not encrypt is not believed to: it refuses, or does not say that it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn encryption_that_a_server_does_not_do_is_an_error() {
+    let embedded = TestStore::start().await;
+    let independent = Versitygw::start().await;
+    let addresses = [Some(embedded.address), independent.as_ref().map(|s| s.address)];
+    for address in addresses.into_iter().flatten() {
+        let plain = Store::connect(config(address)).await.unwrap();
+        plain.ensure_bucket().await.unwrap();
+        let mut config = config(address);
+        config.encryption = Encryption::Aes256;
+        let store = Store::connect(config).await.unwrap();
+        assert!(store.put("x", Bytes::from_static(b"1")).await.is_err(), "{address}");
+        let file = embedded.dir.path().join("large");
+        std::fs::File::create(&file).unwrap().set_len(17 << 20).unwrap();
+        assert!(store.put_file("y", &file).await.is_err(), "{address}");
+        assert!(plain.get("y").await.unwrap_err().is_not_found(), "{address}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stores_with_different_prefixes_do_not_see_each_other() {
     let server = TestStore::start().await;

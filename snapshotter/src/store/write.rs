@@ -6,7 +6,7 @@ use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::error::ProvideErrorMetadata;
 use aws_sdk_s3::operation::put_object::PutObjectOutput;
 use aws_sdk_s3::primitives::ByteStream;
-use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, ServerSideEncryption};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -88,7 +88,10 @@ impl Store {
                 what: "a multipart upload without an id".to_owned(),
             });
         };
-        let result = self.put_parts(key, upload, path, len).await;
+        let result = match self.check_encryption(key, started.server_side_encryption()) {
+            Ok(()) => self.put_parts(key, upload, path, len).await,
+            Err(error) => Err(error),
+        };
         if result.is_err() {
             let abort = self.inner.client.abort_multipart_upload();
             let abort = abort
@@ -159,7 +162,26 @@ impl Store {
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
         let put = self.bounded("put", key, len, Box::pin(self.sending(len, call.send())));
-        put.await
+        let put = put.await?;
+        if let Ok(put) = &put {
+            self.check_encryption(key, put.server_side_encryption())?;
+        }
+        Ok(put)
+    }
+
+    /// Whether the server says that it does what was asked for: one that knows no encryption may keep an object as it is without a word.
+    fn check_encryption(&self, key: &str, said: Option<&ServerSideEncryption>) -> Result<(), StoreError> {
+        match self.inner.encryption.algorithm() {
+            Some(asked) if said != Some(&asked) => Err(StoreError::Answer {
+                key: self.full_key(key),
+                bucket: self.inner.bucket.clone(),
+                what: format!(
+                    "it was to be kept encrypted ({}), and the server does not say that it is: leave --s3-sse out, or use a server that encrypts",
+                    asked.as_str()
+                ),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Tells of a body's bytes once its request has succeeded. Within the request's span.
