@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rekindle_wire::api::WorkerInfo;
@@ -106,6 +107,8 @@ pub struct Size {
     pub env: Vec<(Place, String, String)>,
     /// Whether the cluster has an authority, and its roles speak TLS.
     pub guarded: bool,
+    /// Processes whose caches are on a disk of their own, of so many MiB, as on a host where others may fill it.
+    pub disks: Vec<(Place, u32)>,
 }
 
 impl Default for Size {
@@ -118,6 +121,7 @@ impl Default for Size {
             args: Vec::new(),
             env: Vec::new(),
             guarded: false,
+            disks: Vec::new(),
         }
     }
 }
@@ -168,6 +172,18 @@ impl Cluster {
         for place in &places {
             fs::create_dir_all(directory(place).join("cache")).unwrap();
             fs::create_dir(directory(place).join("data")).unwrap();
+        }
+        for (place, mib) in &size.disks {
+            let (none, flags) = (None::<&str>, MsFlags::empty());
+            let options = format!("size={mib}m");
+            mount(
+                none,
+                &directory(place).join("cache"),
+                Some("tmpfs"),
+                flags,
+                Some(&*options),
+            )
+            .unwrap();
         }
         let logs: Vec<PathBuf> = places.iter().map(|p| directory(p).join("log")).collect();
         let host = |place: &Place| Host::new(format!("{subnet}.{}", place.last()).parse().unwrap());
@@ -250,6 +266,11 @@ impl Cluster {
         if self.running.len() == self.hosts.len() {
             self.until_ready();
         }
+    }
+
+    /// From its next start on, a process has this variable in its environment.
+    pub fn set_env(&mut self, place: impl Into<Place>, name: &str, value: &str) {
+        self.size.env.push((place.into(), name.to_owned(), value.to_owned()));
     }
 
     /// Starts a role (again) and waits until it listens.
@@ -448,6 +469,10 @@ impl Drop for Cluster {
         }
         if std::thread::panicking() {
             eprintln!("--- the ends of the roles' logs ---\n{}", self.log_tail(60));
+        }
+        for (place, _) in &self.size.disks {
+            // Lazily: what a killed worker has left there may be in use.
+            let _gone = umount2(&self.directory(*place, "cache"), MntFlags::MNT_DETACH);
         }
     }
 }

@@ -34,6 +34,8 @@ pub enum Line {
     ChunksWait,
     /// Dies at the first request for a chunk, and stays dead.
     DiesAtChunks,
+    /// Breaks the connection at every second request; passes the rest.
+    Fails,
     /// Refuses everything.
     Dead,
 }
@@ -52,6 +54,7 @@ pub struct Asked {
 struct Shared {
     state: watch::Sender<Line>,
     kept: AtomicUsize,
+    requests: AtomicUsize,
     /// Milliseconds that each request is kept before it goes on.
     delay_ms: AtomicU64,
     asked: Mutex<Vec<Asked>>,
@@ -91,6 +94,7 @@ impl ObjectStore {
         let shared = Arc::new(Shared {
             state: watch::Sender::new(Line::Good),
             kept: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
             delay_ms: AtomicU64::new(0),
             asked: Mutex::default(),
         });
@@ -225,6 +229,10 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
             if let Some(what) = head_of(&buffer[..read]) {
                 shared.note(what);
                 tokio::time::sleep(Duration::from_millis(shared.delay_ms.load(Ordering::Relaxed))).await;
+                let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+                if *shared.state.borrow() == Line::Fails && number % 2 == 0 {
+                    return Err(std::io::ErrorKind::ConnectionReset.into());
+                }
             }
             if buffer[..read].windows(CHUNK.len()).any(|w| w == CHUNK) {
                 let line = *shared.state.borrow();
@@ -244,7 +252,7 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
                     Line::DiesAtChunks => {
                         shared.state.send_replace(Line::Dead);
                     }
-                    Line::Good | Line::Dead => {}
+                    Line::Good | Line::Fails | Line::Dead => {}
                 }
             }
             to_server.write_all(&buffer[..read]).await?;

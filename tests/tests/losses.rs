@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -57,6 +59,23 @@ fn assert_only_what_was_in_it(failed: &[String], what: &str) {
     }
 }
 
+/// What has a process take it for another time; nothing, with a word, where that cannot be done.
+fn wrong_clock(by: &'static str) -> Vec<(&'static str, &'static str)> {
+    if Path::new(FAKETIME).exists() {
+        return vec![
+            ("LD_PRELOAD", FAKETIME),
+            ("FAKETIME", by),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ];
+    }
+    assert!(
+        std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"),
+        "{FAKETIME} is missing"
+    );
+    println!("skipped: a clock that is wrong, as {FAKETIME} is missing");
+    Vec::new()
+}
+
 #[test]
 fn each_part_may_be_lost_under_load_and_only_what_was_in_it_fails() {
     hub::enter();
@@ -67,20 +86,8 @@ fn each_part_may_be_lost_under_load_and_only_what_was_in_it_fails() {
         ..Size::default()
     };
     // A host whose clock is an hour behind: no deadline, lease or certificate may mind.
-    if Path::new(FAKETIME).exists() {
-        for (name, value) in [
-            ("LD_PRELOAD", FAKETIME),
-            ("FAKETIME", "-1h"),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ] {
-            size.env.push((Role::Gateway.nth(1), name.to_owned(), value.to_owned()));
-        }
-    } else {
-        assert!(
-            std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"),
-            "{FAKETIME} is missing"
-        );
-        println!("skipped: a clock that is wrong, as {FAKETIME} is missing");
+    for (name, value) in wrong_clock("-1h") {
+        size.env.push((Role::Gateway.nth(1), name.to_owned(), value.to_owned()));
     }
     let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&Folder::python("again", "idempotent = true\nidle = \"60s\"", CODE));
@@ -154,4 +161,76 @@ fn each_part_may_be_lost_under_load_and_only_what_was_in_it_fails() {
     cluster.deploy(&Folder::python("late", "", CODE));
     assert_eq!(cluster.fresh("restored", "late", "/").ok().text(), "1");
     assert_eq!((loads.again.end(), loads.once.end()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_bad_store_a_full_disk_and_wrong_clocks_fail_no_request() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let ahead = wrong_clock("+1h");
+    let of_worker = |(name, value): &(&str, &str)| (Role::Worker.nth(1), (*name).to_owned(), (*value).to_owned());
+    let size = Size {
+        workers: 2,
+        gateways: 2,
+        env: ahead.iter().map(of_worker).collect(),
+        disks: vec![(Role::Worker.nth(0), 1024)],
+        ..Size::default()
+    };
+    let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    cluster.deploy(&Folder::python("again", "idempotent = true\nidle = \"60s\"", CODE));
+    cluster.deploy(&Folder::python("once", "idle = \"60s\"", CODE));
+    // On both workers, whatever their clocks say.
+    let loads = Loads::start(&cluster, 0);
+    for (here, there) in [(0, 1), (1, 0)] {
+        let drain = |how| cluster.admin(how, &format!("/v1/workers/{}/drain", cluster.worker(here).id));
+        assert_eq!(drain("PUT").send().status, 200);
+        let fresh = cluster.fresh("restored", "once", "/").ok();
+        let all = cluster.instances_of("once");
+        let on = all.iter().find(|i| i.id.as_str() == fresh.instance());
+        assert_eq!(on.map(|i| &i.worker), Some(&cluster.worker(there).id));
+        assert_eq!(drain("DELETE").send().status, 200);
+    }
+    assert_eq!(loads.healed("the clock of a worker"), Vec::<String>::new());
+
+    // A scheduler that comes back at another time than it went.
+    cluster.kill9(Role::Scheduler);
+    for (name, value) in wrong_clock("-1h") {
+        cluster.set_env(Role::Scheduler, name, value);
+    }
+    cluster.restart(Role::Scheduler);
+    cluster.fresh("restored", "once", "/").ok();
+    assert_eq!(loads.healed("the clock of the scheduler"), Vec::<String>::new());
+
+    // A store that takes a second for each answer, and one that breaks every second connection.
+    store.set_delay(Duration::from_secs(1));
+    cluster.deploy(&Folder::python("slow", "", CODE));
+    assert_eq!(cluster.fresh("restored", "slow", "/").ok().text(), "1");
+    assert_eq!(loads.healed("a slow store"), Vec::<String>::new());
+    store.set_delay(Duration::ZERO);
+    store.set(Line::Fails);
+    cluster.deploy(&Folder::python("broken", "", CODE));
+    assert_eq!(cluster.fresh("restored", "broken", "/").ok().text(), "1");
+    assert_eq!(loads.healed("a store that fails"), Vec::<String>::new());
+    store.set(Line::Good);
+
+    // A disk that others have filled.
+    let disk = cluster.directory(Role::Worker.nth(0), "cache");
+    fill(&disk.join("others"));
+    for n in 0..4 {
+        cluster.deploy(&Folder::python(&format!("full-{n}"), "", CODE));
+        cluster.get(&format!("full-{n}"), "/").ok();
+        cluster.fresh("restored", "once", "/").ok();
+    }
+    assert_eq!(loads.healed("a full disk"), Vec::<String>::new());
+    std::fs::remove_file(disk.join("others")).unwrap();
+    assert_eq!(loads.healed("after a full disk"), Vec::<String>::new());
+    assert_eq!((loads.again.end(), loads.once.end()), (Vec::new(), Vec::new()));
+}
+
+/// Writes until there is no room.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let block = vec![1; 1 << 20];
+    let full = std::iter::repeat_with(|| file.write_all(&block)).find_map(Result::err);
+    assert_eq!(full.unwrap().kind(), ErrorKind::StorageFull);
 }

@@ -167,16 +167,12 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
         let mut counts: Vec<u64> = clients.into_iter().flat_map(|c| c.join().unwrap()).collect();
         counts.sort_unstable();
         answered += counts.len() as u64;
-        // Were it let go with its host instead of moved, another would count from the beginning; none is served twice by either.
-        let most = *counts.last().unwrap();
-        let mut distinct = counts.clone();
-        distinct.dedup();
-        assert!(
-            most <= answered && distinct.len() as u64 >= most - 1,
-            "{most} of {answered}"
-        );
+        // Each was served once, by the one instance there ever was.
+        assert_eq!(counts, (2..=answered).collect::<Vec<_>>());
     });
-    assert_eq!(cluster.instances_of("count").len(), 1);
+    let left = cluster.instances_of("count");
+    let left: Vec<&str> = left.iter().map(|i| i.id.as_str()).collect();
+    assert_eq!(left, [instance.as_str()]);
 }
 
 #[test]
@@ -258,7 +254,13 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
         assert!(busy.error(409, "conflict").message().contains("still serves"));
         assert_eq!(slow.join().unwrap().instance(), first.instance());
     });
-    assert_eq!(cluster.get("mover", "/").ok().json()["digest"], first.json()["digest"]);
+    // Another may have been started while the slot of the first was on its way back.
+    let again = until("the first answers again", SOON, || {
+        let answer = cluster.get("mover", "/").ok();
+        (answer.instance() == first.instance()).then_some(answer)
+    });
+    assert_eq!(again.json()["digest"], first.json()["digest"]);
+    alone(&cluster, "mover", first.instance());
 
     // A target that cannot be reached: it goes on where it was.
     cluster.host(Role::Worker.nth(target)).cut();
