@@ -65,7 +65,7 @@ pub(crate) async fn execute(
     let order = DepartureOrder {
         id: MigrationId::generate(),
         instance: planned.instance.clone(),
-        to: planned.to_address,
+        to: planned.to_address.clone(),
         way: way.clone(),
     };
     let moved = carry_out(scheduler, &planned, order, settle).await;
