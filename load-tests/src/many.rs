@@ -11,9 +11,10 @@ use serde::Serialize;
 use crate::args::{Args, checkout};
 use crate::host::Host;
 use crate::platform::Platform;
+use crate::record::{self, Taken};
 use crate::report::{ms, table};
 use crate::stats::figures;
-use crate::{folder, processes, record};
+use crate::{folder, processes};
 
 /// What is deployed in place of the sample's own settings.
 const SETTINGS: [(&str, &str); 3] = [
@@ -214,8 +215,4 @@ fn print(record: &Record) {
             first.at_once
         );
     }
-    println!(
-        "note: others kept {:.0} % of the cores busy in the second before",
-        record.busy_before * 100.0
-    );
 }

@@ -28,10 +28,6 @@ pub(super) fn print(record: &Record) {
     for line in bars(record) {
         println!("{line}");
     }
-    println!(
-        "note: others kept {:.0} % of the cores busy in the second before",
-        record.taken.busy_before * 100.0
-    );
 }
 
 fn row_of(table: &mut Table, name: &str, figures: Option<Figures>) {
