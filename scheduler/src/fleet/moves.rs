@@ -157,7 +157,8 @@ impl Fleet {
                     instance.moving = None;
                     instance.lease = None;
                     instance.in_flight = 0;
-                    instance.last_active = now;
+                    // A report of its new worker that was on its way does not list it yet.
+                    (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
                     if instance.stage == Stage::Moving {
                         instance.stage = Stage::Ready;
                     }
@@ -282,6 +283,9 @@ mod tests {
         let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| Known::Unknown);
         assert_eq!(stop, std::slice::from_ref(&id));
         assert_eq!(fleet.instances[&id].worker, worker(1));
+        // And one of the target, written before it was there.
+        fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| Known::Unknown);
+        assert!(fleet.instances.contains_key(&id));
     }
 
     #[test]
