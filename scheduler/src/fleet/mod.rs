@@ -154,6 +154,7 @@ pub(crate) struct Instance {
     pub(crate) move_after: Millis,
     /// Whether a heartbeat has listed it yet.
     pub(crate) seen: bool,
+    /// When it was started, or came to its worker.
     pub(crate) created_at: Millis,
     pub(crate) lease: Option<Lease>,
     /// Invocations being served, from the last heartbeat or the lease's return.
