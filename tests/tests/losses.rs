@@ -12,6 +12,7 @@ use rekindle_e2e::load::Load;
 use rekindle_e2e::s3::{Line, ObjectStore};
 use rekindle_e2e::{Cluster, Folder, hub, until};
 use rekindle_wire::api::WorkerState;
+use rekindle_wire::stats::WorkerStats;
 
 const SOON: Duration = Duration::from_secs(60);
 const CODE: &str = "import time\ndef handler(event, context):\n    time.sleep(0.03)\n    return 1\n";
@@ -216,6 +217,12 @@ fn a_bad_store_a_full_disk_and_wrong_clocks_fail_no_request() {
     // A disk that others have filled.
     let disk = cluster.directory(Role::Worker.nth(0), "cache");
     fill(&disk.join("others"));
+    until("the scheduler has heard of it", SOON, || {
+        let stats = cluster.admin("GET", "/v1/stats").send().ok().json();
+        let workers: Vec<WorkerStats> = serde_json::from_value(stats["workers"].clone()).unwrap();
+        let full = |w: &WorkerStats| w.levels.disk_free_bytes == Some(0);
+        workers.iter().any(full).then_some(())
+    });
     for n in 0..4 {
         cluster.deploy(&Folder::python(&format!("full-{n}"), "", CODE));
         cluster.get(&format!("full-{n}"), "/").ok();

@@ -4,6 +4,7 @@
 mod observe;
 mod pagers;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,6 +144,12 @@ impl Default for Metrics {
     }
 }
 
+/// Free on the disk with this directory, for whoever writes there, bytes.
+pub(crate) fn disk_free(directory: &Path) -> Option<u64> {
+    let disk = nix::sys::statvfs::statvfs(directory).ok()?;
+    Some(disk.blocks_available() * disk.fragment_size())
+}
+
 impl Metrics {
     /// The store, with its requests measured as this worker's.
     pub fn measured(&self, store: &Store) -> Store {
@@ -257,6 +264,7 @@ impl Metrics {
             booted: started(StartKind::Booted),
             failed_starts: failed(StartKind::Restored) + failed(StartKind::Booted),
             busy: worker.load.share(worker),
+            disk_free_bytes: disk_free(&worker.config.cache_dir),
             faults: faults.faults,
             fault_p50_us: fault_us(0.5),
             fault_p99_us: fault_us(0.99),

@@ -132,6 +132,8 @@ pub struct WorkerLevels {
     pub failed_starts: u64,
     /// To what share its host's processors were busy lately, 0 to 1.
     pub busy: f64,
+    /// Free on the disk of its cache, bytes; none where that cannot be told.
+    pub disk_free_bytes: Option<u64>,
     /// Page faults served.
     pub faults: u64,
     /// Half of them took less than this, microseconds.

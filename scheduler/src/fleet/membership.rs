@@ -71,6 +71,7 @@ impl Worker {
             zone: self.offer.zone.as_str().into(),
             cpus: self.offer.cpus,
             queue: cost::queue(self.levels.busy, self.offer.cpus),
+            short_of_disk: self.levels.disk_free_bytes.is_some_and(|free| free < cost::DISK_LEAST),
             takes_new: self.takes_new(),
             is_draining: self.is_draining(),
         }

@@ -32,6 +32,9 @@ const CROWDED_FROM: f64 = 0.8;
 /// What is used less of late is let go of. So long does a request rather wait than be served by one that was used before others.
 pub(crate) const LATEST: f64 = 5.0;
 
+/// With less on its disk than this, bytes, a worker is where something new is placed last: it can keep no files, chunks or images.
+pub(crate) const DISK_LEAST: u64 = 512 << 20;
+
 /// Busier than this counts as this busy: the formula has no bound, and a report is some seconds old.
 const BUSIEST: f64 = 0.95;
 

@@ -178,6 +178,23 @@ fn a_worker_that_was_not_reached_is_passed_over_while_there_is_another() {
     assert_eq!(place(&fleet, &hello, &unreached, later), Decision::Use(id));
 }
 
+#[test]
+fn a_worker_without_room_on_its_disk_is_the_last_resort() {
+    let hello = live(spec("hello", 1, 10, 1, 5));
+    let mut fleet = fleet(100);
+    let mut say = |n: usize, free: u64, fleet: &mut crate::fleet::Fleet| {
+        let mut said = beat(n, 1, 100, Vec::new());
+        said.levels.disk_free_bytes = Some(free);
+        fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
+        place(fleet, &hello, &ask(0), NOW)
+    };
+    let on = |decision: &Decision, n: usize| matches!(decision, Decision::Start { worker: w, .. } if *w == worker(n));
+    assert!(on(&say(0, 0, &mut fleet), 0), "there is no other");
+    assert!(on(&say(1, 1 << 40, &mut fleet), 1));
+    say(0, 1 << 40, &mut fleet);
+    assert!(on(&say(1, 0, &mut fleet), 0));
+}
+
 /// One thing that can happen.
 #[derive(Debug, Clone)]
 enum Event {

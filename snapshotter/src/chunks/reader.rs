@@ -8,7 +8,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -119,6 +119,8 @@ impl Tier {
 struct Inner {
     store: Store,
     cache: ChunkCache,
+    /// Whether what was fetched last could be kept: it is told when that changes.
+    caches: AtomicBool,
     counts: Counts,
     /// Chunks being fetched now.
     fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
@@ -139,6 +141,7 @@ impl RegionReader {
             inner: Arc::new(Inner {
                 store,
                 cache,
+                caches: AtomicBool::new(true),
                 counts: Counts::default(),
                 fetches: Arc::default(),
             }),
@@ -275,7 +278,11 @@ impl Inner {
             if let Ok(Err(error)) = kept {
                 // The bytes are there all the same: a full disk makes restores slower, not impossible.
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(chunk = %chunk.id, error, "chunk could not be cached");
+                if self.caches.swap(false, Ordering::Relaxed) {
+                    tracing::warn!(chunk = %chunk.id, error, "chunks cannot be cached");
+                }
+            } else if !self.caches.swap(true, Ordering::Relaxed) {
+                tracing::info!("chunks can be cached again");
             }
         }
         result

@@ -20,6 +20,12 @@ const MEMORY: Desc = Desc::new(
     &[],
     "Memory charged to their control groups.",
 );
+const DISK_FREE: Desc = Desc::new(
+    "rekindle.worker.disk.free",
+    "By",
+    &[],
+    "Free on the disk of its cache. With less than 512 MiB new instances and deploys go to other workers.",
+);
 const SANDBOXES: Desc = Desc::new(
     "rekindle.sandboxes.ready",
     "{sandbox}",
@@ -185,6 +191,9 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     one(gauge, &MEMORY, |w| {
         let memory = |i: &Arc<crate::instance::Instance>| i.parts()?.cgroup.memory_current().ok();
         w.all_instances().iter().filter_map(memory).sum::<u64>() as f64
+    });
+    one(gauge, &DISK_FREE, |w| {
+        super::disk_free(&w.config.cache_dir).map_or(f64::NAN, |bytes| bytes as f64)
     });
     one(gauge, &SANDBOXES, |w| w.pool.counts().ready as f64);
     one(gauge, &SANDBOXES_WANTED, |w| w.pool.counts().wanted as f64);
