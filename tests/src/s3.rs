@@ -230,7 +230,7 @@ async fn carry(client: TcpStream, server: SocketAddr, shared: &Shared) -> std::i
                 shared.note(what);
                 tokio::time::sleep(Duration::from_millis(shared.delay_ms.load(Ordering::Relaxed))).await;
                 let number = shared.requests.fetch_add(1, Ordering::Relaxed);
-                if *shared.state.borrow() == Line::Fails && number % 2 == 0 {
+                if *shared.state.borrow() == Line::Fails && number.is_multiple_of(2) {
                     return Err(std::io::ErrorKind::ConnectionReset.into());
                 }
             }

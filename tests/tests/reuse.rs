@@ -77,6 +77,13 @@ def leave():
     key = trying(lambda: call(248, b"user", b"left", b"left", 4, -3))
     return [mounted, key]
 
+def there(process):
+    """Whether it is one, and not the CRIU that has restored this one, on its way out."""
+    try:
+        return open(f"/proc/{process}/comm").read() != "criu\n"
+    except OSError:
+        return False
+
 def connects(family, address):
     with socket.socket(family) as sock:
         sock.settimeout(1)
@@ -89,7 +96,7 @@ def look():
     received = [line.split()[1] for line in open("/proc/net/dev") if line.strip().startswith("lo:")]
     listening = [line.split()[1][-4:] for line in open("/proc/net/tcp").readlines()[1:] if line.split()[3] == "0A"]
     return {
-        "processes": sorted(p for p in os.listdir("/proc") if p.isdigit() and p != "1" and int(p) not in own) != [],
+        "processes": sorted(p for p in os.listdir("/proc") if p.isdigit() and p != "1" and int(p) not in own and there(p)) != [],
         "files": sorted(glob.glob("/tmp/**", recursive=True, include_hidden=True) + glob.glob("/dev/shm/*")) not in ([], ["/tmp/"]),
         "shm": ipc["shm"] > 0, "sem": ipc["sem"] > 0, "msg": ipc["msg"] > 0, "mqueue": queue != -1,
         "abstract": connects(socket.AF_UNIX, "\0left"), "tcp": connects(socket.AF_INET, ("127.0.0.1", 9123)),
