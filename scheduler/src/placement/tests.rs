@@ -182,7 +182,7 @@ fn a_worker_that_was_not_reached_is_passed_over_while_there_is_another() {
 fn a_worker_without_room_on_its_disk_is_the_last_resort() {
     let hello = live(spec("hello", 1, 10, 1, 5));
     let mut fleet = fleet(100);
-    let mut say = |n: usize, free: u64, fleet: &mut crate::fleet::Fleet| {
+    let say = |n: usize, free: u64, fleet: &mut crate::fleet::Fleet| {
         let mut said = beat(n, 1, 100, Vec::new());
         said.levels.disk_free_bytes = Some(free);
         fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
