@@ -5,7 +5,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
 use comfy_table::presets::ASCII_MARKDOWN;
@@ -13,10 +12,10 @@ use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use crate::args::Args;
-use crate::machine::{self, Machine};
+use crate::machine;
 use crate::ours::Ours;
 use crate::platform::Platform;
-use crate::record::{Measured, Outcome, Record, place, revision, told, write_json};
+use crate::record::{Measured, Outcome, Record, Taken, told, write_json};
 use crate::report::{ms, within};
 use crate::rounds::{self, REGIMES, Regime};
 use crate::stats::{Ratio, figures, ratio};
@@ -60,10 +59,8 @@ const ROUNDS_MIN: usize = 10;
 /// A comparison of two builds, as it is kept.
 #[derive(Debug, Serialize)]
 struct Comparison {
-    revision: String,
-    date: String,
-    machine: Machine,
-    busy_before: f64,
+    #[serde(flatten)]
+    taken: Taken,
     names: [String; 2],
     programs: [String; 2],
     workload: String,
@@ -116,7 +113,7 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
     let folders = tempfile::tempdir().context("no temporary directory")?;
     let folder = workload.prepare(folders.path())?;
     let parked = workload.prepare_parked(&folder);
-    let busy_before = machine::busy(std::time::Duration::from_secs(1));
+    let taken = Taken::now();
     let start = async |bin: &Path| {
         let args = Args {
             bin: Some(bin.to_owned()),
@@ -143,10 +140,7 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
         Ours::of(&platforms[1], &workload.name())?,
     ];
     let mut comparison = Comparison {
-        revision: revision(),
-        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: Machine::this(),
-        busy_before,
+        taken,
         names: [named(&compare.name_a, &compare.a), named(&compare.name_b, &compare.b)],
         programs: [platforms[0].program(), platforms[1].program()],
         workload: workload.title(),
@@ -157,7 +151,7 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
             .regimes
             .push(in_turn(args, compare.rounds, regime, &mut clients).await);
     }
-    let path = place(args.json.as_deref(), &comparison.date, &comparison.revision, "-compare");
+    let path = comparison.taken.place(args.json.as_deref(), "-compare");
     write_json(&comparison, &path)?;
     println!(
         "A: {}: {}\nB: {}: {}",
@@ -165,8 +159,8 @@ async fn builds(args: &Args, compare: &CompareArgs) -> Result<()> {
     );
     println!(
         "on {}; others kept {:.0} % of it busy in the second before",
-        comparison.machine,
-        busy_before * 100.0
+        comparison.taken.machine,
+        comparison.taken.busy_before * 100.0
     );
     for [a, b] in &comparison.regimes {
         println!("\n{}, {}, ms\n{}", comparison.workload, a.regime.title(), table(a, b));

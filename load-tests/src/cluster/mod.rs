@@ -5,13 +5,11 @@ mod placement;
 mod simulate;
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 use rekindle_scheduler::simulation::Setup;
 use serde::Serialize;
 
-use crate::machine::{self, Machine};
-use crate::record;
+use crate::record::Taken;
 
 pub(crate) use placement::{PlacementArgs, run as place};
 pub(crate) use simulate::{SimulateArgs, run as simulate};
@@ -51,26 +49,21 @@ impl SizeArgs {
 /// What every record of figures has.
 #[derive(Debug, Clone, Serialize)]
 struct Head {
-    revision: String,
-    date: String,
-    machine: Machine,
-    busy_before: f64,
+    #[serde(flatten)]
+    taken: Taken,
     setup: Setup,
 }
 
 impl Head {
     fn begin(setup: Setup) -> Self {
         Self {
-            revision: record::revision(),
-            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            machine: Machine::this(),
-            busy_before: machine::busy(Duration::from_secs(1)),
+            taken: Taken::now(),
             setup,
         }
     }
 
     fn print(&self) {
-        println!("\n{} at {} on {}", self.revision, self.date, self.machine);
+        println!("\n{}", self.taken);
         let Setup {
             workers,
             functions,
@@ -79,9 +72,6 @@ impl Head {
             seed,
             ..
         } = &self.setup;
-        println!(
-            "{workers} workers in {zones} zones, {functions} functions of popularity 1/n^{skew}, seed {seed}; others kept {:.0} % of the cores busy in the second before",
-            self.busy_before * 100.0
-        );
+        println!("{workers} workers in {zones} zones, {functions} functions of popularity 1/n^{skew}, seed {seed}");
     }
 }

@@ -89,12 +89,7 @@ pub(crate) fn run(args: &PlacementArgs) -> Result<()> {
         };
         record.rounds.push(Round::of(seed, &time_placements(&timing))?);
     }
-    let path = record::place(
-        args.size.json.as_deref(),
-        &record.head.date,
-        &record.head.revision,
-        "-placement",
-    );
+    let path = record.head.taken.place(args.size.json.as_deref(), "-placement");
     record::write_json(&record, &path)?;
     record.head.print();
     println!(

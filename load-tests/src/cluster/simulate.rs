@@ -53,12 +53,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
         head,
         report: simulate(&setup),
     };
-    let path = record::place(
-        args.size.json.as_deref(),
-        &record.head.date,
-        &record.head.revision,
-        "-simulate",
-    );
+    let path = record.head.taken.place(args.size.json.as_deref(), "-simulate");
     record::write_json(&record, &path)?;
     record.head.print();
     print(&setup, &record.report);
