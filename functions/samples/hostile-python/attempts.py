@@ -184,14 +184,7 @@ def advise_memory_of_init():
 
 @attempt
 def move_memory_of_init():
-    got = []
-    for name, arguments in (("move_pages", (1, 0, 0, 0, 0, 0)), ("migrate_pages", (1, 64, buffer(1), buffer(1)))):
-        try:
-            call(name, *arguments)
-            got.append(name)
-        except Refused:
-            pass
-    return nothing_or(got)
+    return allowed_of(("move_pages", (1, 0, 0, 0, 0, 0)), ("migrate_pages", (1, 64, buffer(1), buffer(1))))
 
 
 @attempt
@@ -206,14 +199,7 @@ def write_to_processes_by_proc():
 
 @attempt
 def become_root():
-    got = []
-    for name, arguments in (("setuid", (0,)), ("setgid", (0,)), ("setgroups", (1, buffer(0)))):
-        try:
-            call(name, *arguments)
-            got.append(name)
-        except Refused:
-            pass
-    return nothing_or(got)
+    return allowed_of(("setuid", (0,)), ("setgid", (0,)), ("setgroups", (1, buffer(0))))
 
 
 @attempt
@@ -317,14 +303,7 @@ def socket_families_of_the_kernel():
 
 @attempt
 def raise_priority():
-    got = []
-    for name, arguments in (("setpriority", (0, 0, -5)), ("sched_setscheduler", (0, 1, buffer(50)))):
-        try:
-            call(name, *arguments)
-            got.append(name)
-        except Refused:
-            pass
-    return nothing_or(got)
+    return allowed_of(("setpriority", (0, 0, -5)), ("sched_setscheduler", (0, 1, buffer(50))))
 
 
 @attempt
@@ -446,16 +425,8 @@ def change_root_by_pivot():
 
 @attempt
 def move_and_change_mounts():
-    got = []
-    calls = (("move_mount", (-100, b"/app", -100, b"/tmp", 0)), ("mount_setattr", (-100, b"/", 0, buffer(size=32), 32)), ("fsmount", (0, 0, 0)),
-             ("statmount", (buffer(), buffer(), 128, 0)))
-    for name, arguments in calls:
-        try:
-            call(name, *arguments)
-            got.append(name)
-        except Refused:
-            pass
-    return nothing_or(got)
+    return allowed_of(("move_mount", (-100, b"/app", -100, b"/tmp", 0)), ("mount_setattr", (-100, b"/", 0, buffer(size=32), 32)),
+                      ("fsmount", (0, 0, 0)), ("statmount", (buffer(), buffer(), 128, 0)))
 
 
 @attempt
@@ -624,15 +595,8 @@ def request_kernel_key():
 
 @attempt
 def set_clocks():
-    got = []
-    calls = (("clock_settime", (0, buffer(1, 0, 1, 0))), ("settimeofday", (buffer(1, 0, 1, 0), 0)), ("clock_adjtime", (0, buffer(1, size=256))))
-    for name, arguments in calls:
-        try:
-            call(name, *arguments)
-            got.append(name)
-        except Refused:
-            pass
-    return nothing_or(got)
+    return allowed_of(("clock_settime", (0, buffer(1, 0, 1, 0))), ("settimeofday", (buffer(1, 0, 1, 0), 0)),
+                      ("clock_adjtime", (0, buffer(1, size=256))))
 
 
 @attempt
@@ -720,6 +684,18 @@ def add_swap():
 def rename_host():
     call("sethostname", b"owned", 5)
     return "renamed"
+
+
+def allowed_of(*calls):
+    """Those of some system calls, each with its arguments, that are not refused; Refused when all are."""
+    got = []
+    for name, arguments in calls:
+        try:
+            call(name, *arguments)
+            got.append(name)
+        except Refused:
+            pass
+    return nothing_or(got)
 
 
 def nothing_or(found):
