@@ -13,13 +13,14 @@ use rekindle_wire::api::{MigrateRequest, Migration};
 use rekindle_wire::migration::{Departed, DepartureOrder, Leave, Way};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 
+use crate::fleet::Millis;
 use crate::fleet::moves::PlannedMove;
 use crate::placing::pump;
-use crate::state::Scheduler;
+use crate::state::{Memory, Scheduler};
 use crate::worker::WorkerError;
 
 /// How long invocations in it may take to end, unless the caller says otherwise.
-pub(crate) const SETTLE: Duration = Duration::from_secs(10);
+const SETTLE: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(300);
 /// How long a gateway may take to give its lease back once nothing is in it. What it still sends is turned away by the worker.
 const RECALL_LIMIT: Duration = Duration::from_secs(2);
@@ -51,11 +52,38 @@ pub(crate) async fn migrate(
     task.await.map_err(broke_off)?
 }
 
+/// Has an instance leave a worker that is `what` (hot, draining) by itself: to `to`, or to where there is most room. It is not tried again before
+/// `again`, whatever comes of it; `told` hears whether it has moved.
+pub(crate) fn move_off(
+    scheduler: &Scheduler,
+    memory: &mut Memory,
+    what: &'static str,
+    (instance, to): (InstanceId, Option<&WorkerId>),
+    again: Millis,
+    told: impl FnOnce(&Scheduler, bool) + Send + 'static,
+) {
+    memory.fleet.leave_alone(&instance, again);
+    let planned = match memory.fleet.plan_move(&instance, to, &Way::Move) {
+        Ok(planned) => planned,
+        Err(error) => return tracing::info!(%instance, %error, "it cannot move off its {what} worker"),
+    };
+    let here = scheduler.clone();
+    scheduler.tasks.spawn(async move {
+        let from = planned.from.clone();
+        let moved = execute(&here, planned, Way::Move, SETTLE).await;
+        told(&here, moved.is_ok());
+        match moved {
+            Ok(moved) => tracing::info!(%instance, %from, to = %moved.to, "moved off a {what} worker"),
+            Err(error) => tracing::warn!(%instance, %from, %error, "not moved off a {what} worker: it stays there"),
+        }
+    });
+}
+
 /// Carries out what was planned.
 ///
 /// # Errors
 /// As [`migrate`].
-pub(crate) async fn execute(
+async fn execute(
     scheduler: &Scheduler,
     planned: PlannedMove,
     way: Way,

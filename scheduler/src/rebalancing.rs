@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use rekindle_wire::migration::Way;
-
 use crate::fleet::Millis;
 use crate::fleet::heat::REST;
-use crate::migration::{SETTLE, execute};
+use crate::migration::move_off;
 use crate::state::{Memory, Scheduler};
 
 /// How often to look; workers report as often.
@@ -25,25 +23,8 @@ pub(crate) async fn run(scheduler: Scheduler) {
 fn relieve(scheduler: &Scheduler, memory: &mut Memory, now: Millis) {
     let hot_at = scheduler.config.rebalance_at;
     for relief in memory.heat.look(&memory.fleet, hot_at, now) {
-        let instance = relief.instance;
-        // Not tried again before that, whatever comes of it.
-        memory.fleet.leave_alone(&instance, now.plus(REST));
-        let planned = match memory.fleet.plan_move(&instance, Some(&relief.to), &Way::Move) {
-            Ok(planned) => planned,
-            Err(error) => {
-                tracing::info!(%instance, %error, "it cannot move off its hot worker");
-                continue;
-            }
-        };
-        let here = scheduler.clone();
-        scheduler.tasks.spawn(async move {
-            let from = planned.from.clone();
-            let moved = execute(&here, planned, Way::Move, SETTLE).await;
-            here.metrics.rebalanced(moved.is_ok());
-            match moved {
-                Ok(moved) => tracing::info!(%instance, %from, to = %moved.to, "moved off a hot worker"),
-                Err(error) => tracing::warn!(%instance, %from, %error, "not moved off a hot worker"),
-            }
-        });
+        let going = (relief.instance, Some(&relief.to));
+        let told = |here: &Scheduler, moved| here.metrics.rebalanced(moved);
+        move_off(scheduler, memory, "hot", going, now.plus(REST), told);
     }
 }
