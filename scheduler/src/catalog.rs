@@ -68,6 +68,11 @@ impl Catalog {
         Some(LiveVersion { spec: spec.clone() })
     }
 
+    /// This version, if it is the one that serves.
+    pub(crate) fn serving(&self, function: &FunctionName, version: VersionNumber) -> Option<LiveVersion> {
+        self.live(function).filter(|live| live.spec.version == version)
+    }
+
     /// The live version of each function.
     pub(crate) fn all_live(&self) -> impl Iterator<Item = LiveVersion> {
         let live = self.functions.values().filter_map(|versions| versions.last_key_value());

@@ -29,8 +29,9 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             fleet, catalog, pools, ..
         } = &mut *memory;
         let kept = |function: &_, version| {
-            let live = catalog.live(function).filter(|live| live.spec.version == version);
-            live.is_some_and(|live| may_stand_by(&live))
+            catalog
+                .serving(function, version)
+                .is_some_and(|live| may_stand_by(&live))
         };
         fleet.keep_filled(kept);
         pools.keep(kept);
@@ -84,12 +85,7 @@ fn may_stand_by(live: &LiveVersion) -> bool {
 
 /// What a version lacks of what shall stand by.
 fn lacks(memory: &Memory, live: &LiveVersion, now: Millis) -> Option<Next> {
-    let Memory {
-        fleet,
-        catalog,
-        retention,
-        ..
-    } = memory;
+    let Memory { fleet, retention, .. } = memory;
     let (spec, manifest) = (&live.spec, &live.spec.manifest);
     let (warm, parked) = (manifest.min_warm as usize, manifest.min_parked as usize);
     // Instances are counted only where it matters: most functions say nothing, and few are expected at any moment.
@@ -102,7 +98,7 @@ fn lacks(memory: &Memory, live: &LiveVersion, now: Millis) -> Option<Next> {
     } else {
         let why = if spec.snapshot.is_some() && parked > 0 && fleet.pooled(live) < parked {
             Ahead::Floor
-        } else if retention.expects(catalog, &spec.function, now) && !fleet.stands_by(live) {
+        } else if retention.expects(live, now) && !fleet.stands_by(live) {
             Ahead::Forecast
         } else {
             return None;

@@ -6,12 +6,12 @@
 
 use std::collections::HashMap;
 
-use rekindle_retention::{Figures, History, Plan, Settings};
+use rekindle_retention::{Figures, History, Settings};
 use rekindle_wire::stats::{StartStats, Traffic};
 use rekindle_wire::{FunctionName, VersionNumber};
 
 use crate::catalog::Catalog;
-use crate::fleet::{Fleet, Millis};
+use crate::fleet::{Fleet, LiveVersion, Millis};
 use crate::traffic::Traffics;
 
 /// Between two looks at all instances, at least and at most.
@@ -108,10 +108,13 @@ impl Retention {
                 continue;
             };
             let given = (instance.idle_limit, instance.park_limit);
-            let limits = self.plan(catalog, &instance.function).map_or(given, |plan| {
-                let parked = plan.parked.saturating_sub(plan.ready);
-                (plan.ready.into(), parked.into())
-            });
+            let is_adaptive = |live: LiveVersion| live.spec.manifest.adaptive;
+            let limits = if catalog.live(&instance.function).is_some_and(is_adaptive) {
+                let plan = kept.history.plan();
+                (plan.ready.into(), plan.parked.saturating_sub(plan.ready).into())
+            } else {
+                given
+            };
             if limits != given || instance.keeping.is_news(instance.last_active, kept.figures) {
                 news.push((id.clone(), kept.figures, limits));
             }
@@ -124,21 +127,12 @@ impl Retention {
         }
     }
 
-    /// What a function's instances are kept by; `None` where it says so itself.
-    fn plan(&self, catalog: &Catalog, function: &FunctionName) -> Option<&Plan> {
-        let live = catalog.live(function)?;
-        let kept = self.functions.get(function)?;
-        live.spec.manifest.adaptive.then(|| kept.history.plan())
-    }
-
-    /// Whether a call of the function is expected about now, so that one instance shall stand by.
-    pub(crate) fn expects(&self, catalog: &Catalog, function: &FunctionName, now: Millis) -> bool {
-        let live = catalog.live(function);
-        live.is_some_and(|live| live.spec.manifest.adaptive && live.spec.snapshot.is_some())
-            && self
-                .functions
-                .get(function)
-                .is_some_and(|kept| kept.history.stands_by(now.into()))
+    /// Whether a call of the function is expected about now, so that one instance of its live version shall stand by.
+    pub(crate) fn expects(&self, live: &LiveVersion, now: Millis) -> bool {
+        let stands_by = |kept: &Kept| kept.history.stands_by(now.into());
+        live.spec.manifest.adaptive
+            && live.spec.snapshot.is_some()
+            && self.functions.get(&live.spec.function).is_some_and(stands_by)
     }
 
     /// How many of a version stay parked or ready although they are unused for long.
@@ -149,10 +143,11 @@ impl Retention {
         version: VersionNumber,
         now: Millis,
     ) -> Floor {
-        let mut floor = Floor::given(catalog, function, version);
-        if catalog.live(function).is_some_and(|live| live.spec.version == version) {
-            floor.parked = floor.parked.max(usize::from(self.expects(catalog, function, now)));
-        }
+        let Some(live) = catalog.serving(function, version) else {
+            return Floor::default();
+        };
+        let mut floor = Floor::of(&live);
+        floor.parked = floor.parked.max(usize::from(self.expects(&live, now)));
         floor
     }
 }
@@ -160,11 +155,16 @@ impl Retention {
 impl Floor {
     /// As the manifest says; none of a version that is not live.
     pub(crate) fn given(catalog: &Catalog, function: &FunctionName, version: VersionNumber) -> Self {
-        let live = catalog.live(function).filter(|live| live.spec.version == version);
-        live.map_or_else(Self::default, |live| Self {
-            warm: live.spec.manifest.min_warm as usize,
-            parked: live.spec.manifest.min_parked as usize,
-        })
+        let live = catalog.serving(function, version);
+        live.map_or_else(Self::default, |live| Self::of(&live))
+    }
+
+    fn of(live: &LiveVersion) -> Self {
+        let manifest = &live.spec.manifest;
+        Self {
+            warm: manifest.min_warm as usize,
+            parked: manifest.min_parked as usize,
+        }
     }
 }
 
@@ -194,7 +194,6 @@ mod tests {
 
     use super::*;
     use crate::fixture::{fleet, live, parsed, ready, spec, worker};
-    use crate::fleet::LiveVersion;
     use crate::fleet::keeping::{Ahead, Decided};
 
     const HOUR: u64 = 3_600_000;
@@ -246,7 +245,8 @@ mod tests {
 
         fn expects(&self, now: u64) -> bool {
             let function = "hello".parse().unwrap();
-            self.retention.expects(&self.catalog, &function, Millis(now))
+            self.retention
+                .expects(&self.catalog.live(&function).unwrap(), Millis(now))
         }
     }
 
