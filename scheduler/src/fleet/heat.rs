@@ -116,6 +116,7 @@ impl Heat {
         let targets = fleet.workers.iter().filter(|(id, w)| {
             *id != from
                 && w.takes_new()
+                && !w.guard.is_short()
                 && after(w) + GAIN < busy(source)
                 && !self.resting.contains_key(*id)
                 && fits(id)

@@ -63,6 +63,10 @@ impl Worker {
         self.drained || self.presence != Presence::Serving
     }
 
+    fn is_short_of_disk(&self) -> bool {
+        self.levels.disk_free_bytes.is_some_and(|free| free < cost::DISK_LEAST)
+    }
+
     fn facts(&self) -> Facts {
         Facts {
             capacity: self.capacity,
@@ -71,7 +75,7 @@ impl Worker {
             zone: self.offer.zone.as_str().into(),
             cpus: self.offer.cpus,
             queue: cost::queue(self.levels.busy, self.offer.cpus),
-            short_of_disk: self.levels.disk_free_bytes.is_some_and(|free| free < cost::DISK_LEAST),
+            last_resort: self.guard.is_short() || self.is_short_of_disk(),
             takes_new: self.takes_new(),
             is_draining: self.is_draining(),
         }

@@ -45,8 +45,9 @@ pub(crate) struct Facts {
     pub(crate) cpus: u32,
     /// What it takes longer, for each millisecond of work, as it is busy.
     pub(crate) queue: f64,
-    /// Whether its disk is as good as full: what needs it there fails.
-    pub(crate) short_of_disk: bool,
+    /// Whether something new is placed there only if there is no other: its disk is as good as full, and what needs it there fails, or memory is
+    /// short there, and each instance more makes others wait or go.
+    pub(crate) last_resort: bool,
     /// Whether something new may be placed on it.
     pub(crate) takes_new: bool,
     /// Whether it shall finish what it serves.

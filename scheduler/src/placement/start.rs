@@ -114,7 +114,7 @@ impl<'a> View<'a> {
         let wait = site.behind(self.now) + site.wait(cost::work(self.kind) + cost::INVOCATION);
         let start = cost::start(self.kind, tier, runs);
         let cost = start + wait + zone + cost::crowding(room - self.need, facts.capacity);
-        Some((facts.short_of_disk, cost))
+        Some((facts.last_resort, cost))
     }
 
     /// Those worth a look, always in the same order: of several that cost the same the first is taken.

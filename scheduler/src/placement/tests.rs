@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rekindle_wire::api::InstanceState;
-use rekindle_wire::internal::{LeaseReport, ReturnedLease};
+use rekindle_wire::internal::{Heartbeat, LeaseReport, ReturnedLease};
 
 use super::*;
 use crate::fixture::{beat, fleet, gateway, info, live, parked, ready, spec, worker};
@@ -179,20 +179,27 @@ fn a_worker_that_was_not_reached_is_passed_over_while_there_is_another() {
 }
 
 #[test]
-fn a_worker_without_room_on_its_disk_is_the_last_resort() {
+fn a_worker_short_of_disk_or_memory_is_the_last_resort() {
     let hello = live(spec("hello", 1, 10, 1, 5));
-    let mut fleet = fleet(100);
-    let say = |n: usize, free: u64, fleet: &mut crate::fleet::Fleet| {
-        let mut said = beat(n, 1, 100, Vec::new());
-        said.levels.disk_free_bytes = Some(free);
-        fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
-        place(fleet, &hello, &ask(0), NOW)
-    };
-    let on = |decision: &Decision, n: usize| matches!(decision, Decision::Start { worker: w, .. } if *w == worker(n));
-    assert!(on(&say(0, 0, &mut fleet), 0), "there is no other");
-    assert!(on(&say(1, 1 << 40, &mut fleet), 1));
-    say(0, 1 << 40, &mut fleet);
-    assert!(on(&say(1, 0, &mut fleet), 0));
+    let short_of: [fn(&mut Heartbeat, bool); 2] = [
+        |said, short| said.levels.disk_free_bytes = Some(if short { 0 } else { 1 << 40 }),
+        |said, short| said.pressure.full = Some(if short { 50.0 } else { 0.0 }),
+    ];
+    for short_of in short_of {
+        let mut fleet = fleet(100);
+        let say = |n: usize, short: bool, fleet: &mut crate::fleet::Fleet| {
+            let mut said = beat(n, 1, 100, Vec::new());
+            short_of(&mut said, short);
+            fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
+            place(fleet, &hello, &ask(0), NOW)
+        };
+        let on =
+            |decision: &Decision, n: usize| matches!(decision, Decision::Start { worker: w, .. } if *w == worker(n));
+        assert!(on(&say(0, true, &mut fleet), 0), "there is no other");
+        assert!(on(&say(1, false, &mut fleet), 1));
+        say(0, false, &mut fleet);
+        assert!(on(&say(1, true, &mut fleet), 0));
+    }
 }
 
 /// One thing that can happen.
