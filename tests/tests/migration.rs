@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
@@ -11,6 +11,8 @@ use rekindle_e2e::{Answer, Cluster, Folder, hub, until};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
+/// The platform looks for tens of seconds before it moves anything by itself.
+const LATE: Duration = Duration::from_secs(180);
 /// Counts, and has memory: some written before the snapshot, some after. Nothing of it may change by moving.
 const CODE: &str = r#"
 import hashlib, mmap, os, time
@@ -173,6 +175,56 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
     let left = cluster.instances_of("count");
     let left: Vec<&str> = left.iter().map(|i| i.id.as_str()).collect();
     assert_eq!(left, [instance.as_str()]);
+}
+
+/// Keeps a processor busy for a while.
+const BURNER: &str = "import time\ndef handler(event, context):\n    end = time.process_time() + 0.05\n    \
+    while time.process_time() < end:\n        pass\n    return 1\n";
+
+#[test]
+fn what_is_in_use_on_a_hot_host_moves_to_a_cool_one_by_itself_and_no_request_fails() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let size = Size {
+        workers: 2,
+        // However little of the processors other work on this machine leaves them.
+        args: vec![
+            (Role::Scheduler, "--rebalance-at".into()),
+            (Role::Scheduler, "5".into()),
+        ],
+        ..Size::default()
+    };
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    let settings = "memory = \"128MiB\"\nidle = \"120s\"\nmax_instances = 2\nconcurrency = 1";
+    cluster.deploy(&Folder::python("burner", settings, BURNER));
+    let began = Instant::now();
+    let moved = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = || {
+            let mut answered = 0_u64;
+            while !moved.load(Ordering::Relaxed) && began.elapsed() < LATE {
+                cluster.get("burner", "/").ok();
+                answered += 1;
+            }
+            answered
+        };
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(load)).collect();
+        let here = until("two are in use", SOON, || {
+            let here = cluster.instances_of("burner");
+            (here.len() == 2 && here.iter().all(|i| i.in_flight > 0)).then_some(here)
+        });
+        if here[0].worker != here[1].worker {
+            let to = json!({ "to": here[1].worker });
+            println!("{}", settled(&cluster, here[0].id.as_str(), &to).ok().json());
+        }
+        until("one has moved by itself", LATE, || {
+            let now = cluster.instances_of("burner");
+            let same = now.iter().all(|i| here.iter().any(|h| h.id == i.id));
+            (now.len() == 2 && same && now[0].worker != now[1].worker).then_some(())
+        });
+        moved.store(true, Ordering::Relaxed);
+        assert!(clients.into_iter().all(|c| c.join().unwrap() > 0));
+    });
 }
 
 #[test]
