@@ -19,8 +19,8 @@ use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
 use rekindle_snapshotter::manifest::Origin;
-use rekindle_worker::sandbox::Sandbox;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
+use rekindle_worker::sandbox::{Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
@@ -91,7 +91,7 @@ impl Eager {
         let directory = OwnedFd::from(File::open(images).unwrap());
         let sandbox = RUNTIME.block_on(async {
             let init = binaries::directory().join("rekindle-init");
-            let sandbox = Sandbox::create(&init, Vec::new()).await.unwrap();
+            let sandbox = Sandbox::create(&Zygote::new(init), Vec::new()).await.unwrap();
             sandbox.furnish(setup).await.unwrap();
             let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
             sandbox.load_files(&archive).await.unwrap();

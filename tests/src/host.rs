@@ -77,20 +77,42 @@ pub fn descendants(init: i32) -> BTreeMap<i32, i32> {
     let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let own = namespace(init);
     assert!(own.is_some(), "init {init} is gone");
+    by_inner_pid(pids().filter(|pid| *pid != init && namespace(*pid) == own)).collect()
+}
+
+/// The process that forks inits for the worker in process `worker`.
+pub fn zygote(worker: i32) -> i32 {
+    let line = |pid: i32, name: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+        Some(line.trim().to_owned())
+    };
+    let is_init = |pid: &i32| {
+        let named = line(*pid, "Name:").is_some_and(|name| name.starts_with("rekindle-init"));
+        let child = line(*pid, "PPid:").is_some_and(|parent| parent == worker.to_string());
+        // An init has an id in its sandbox too.
+        named && child && runs(*pid) && line(*pid, "NSpid:").is_some_and(|ids| !ids.contains('\t'))
+    };
+    // What is on its way to become an init is another one, for a moment.
+    until("one process that forks inits", GROUP_LIMIT, || {
+        let all: Vec<_> = pids().filter(is_init).collect();
+        <[i32; 1]>::try_from(all).ok().map(|[one]| one)
+    })
+}
+
+/// The ids of all processes of this host.
+fn pids() -> impl Iterator<Item = i32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
-    let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    by_inner_pid(pids.filter(|pid| *pid != init && namespace(*pid) == own)).collect()
+    all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
 }
 
 /// The processes of this host that have `NAME=value` in the environment they were started with.
 pub fn with_variable(variable: &str) -> Vec<i32> {
-    let all = fs::read_dir("/proc").unwrap().flatten();
-    let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let has = |pid: &i32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|b| *b == 0).any(|v| v == variable.as_bytes())
     };
-    pids.filter(has).collect()
+    pids().filter(has).collect()
 }
 
 /// Whether every thread of a process is stopped by a signal, and nobody traces it.

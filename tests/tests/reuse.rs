@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rekindle_e2e::{Folder, host, shared};
 use serde_json::Value;
 
@@ -187,4 +189,23 @@ fn the_next_function_in_a_used_sandbox_s_place_finds_nothing_of_the_last() {
         again + refused > 0.0,
         "no group was looked at in 30 rounds: {left_in:?}"
     );
+}
+
+/// More than the pool keeps ready.
+const STARTS: usize = 12;
+
+#[test]
+fn sandboxes_are_made_again_when_what_forks_their_inits_was_killed() {
+    shared().deploy(&Folder::python(
+        "survivor",
+        "",
+        "def handler(event, context):\n    return 1\n",
+    ));
+    let before = host::zygote(shared().pid());
+    kill(Pid::from_raw(before), Signal::SIGKILL).unwrap();
+    for _ in 0..STARTS {
+        let answer = shared().fresh("restored", "survivor", "/").ok();
+        shared().end_instance(answer.instance());
+    }
+    assert_ne!(host::zygote(shared().pid()), before);
 }

@@ -27,6 +27,7 @@ use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
 use crate::migration::{Arrivals, Departures, Tracking, with_tracking};
 use crate::network::Network;
+use crate::sandbox::Zygote;
 use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::{MemoryFs, Snapshots};
 
@@ -194,7 +195,7 @@ impl Worker {
             ),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
-                config.init_binary.clone(),
+                Arc::new(Zygote::new(config.init_binary.clone())),
                 config.criu_dir.clone(),
                 network.clone(),
                 config.empty_sandboxes,

@@ -12,7 +12,7 @@ use rekindle_init::protocol::Setup;
 use rekindle_snapshotter::criu::Session;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::network::{Egress, Network};
-use rekindle_worker::sandbox::Sandbox;
+use rekindle_worker::sandbox::{Sandbox, Zygote};
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -77,7 +77,7 @@ impl Steps {
 pub(super) struct Place {
     pub(super) cgroups: Cgroups,
     pub(super) parent: String,
-    pub(super) init: PathBuf,
+    pub(super) zygote: Arc<Zygote>,
     pub(super) criu: PathBuf,
     pub(super) network: Option<Arc<Network>>,
     skeleton: TempDir,
@@ -104,7 +104,7 @@ impl Place {
         Ok(Self {
             cgroups,
             parent,
-            init: Programs::find(args)?.init(),
+            zygote: Arc::new(Zygote::new(Programs::find(args)?.init())),
             criu,
             network,
             skeleton,
@@ -145,7 +145,7 @@ impl Place {
             Way::Again | Way::Whole => self.cgroups.ready(&name, LIMITS)?.0,
         };
         steps.group = clock.lap();
-        let sandbox = Sandbox::create(&self.init, group.procs_files()).await?;
+        let sandbox = Sandbox::create(&self.zygote, group.procs_files()).await?;
         steps.namespaces = clock.lap();
         let mut waiting = None;
         if way == Way::Whole {

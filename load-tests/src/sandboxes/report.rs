@@ -63,7 +63,7 @@ fn steps(all: &[Steps]) -> Table {
     type Step = (&'static str, fn(&Steps) -> f64);
     const STEPS: [Step; 8] = [
         ("control group: have it again, limit", |s| s.group),
-        ("init: start, join the group, namespaces, loopback", |s| s.namespaces),
+        ("init: fork, join the group, namespaces, loopback", |s| s.namespaces),
         ("CRIU: start, hear from it", |s| s.criu),
         ("link to the router, packet filter", |s| s.link),
         ("control group: rename, limit", |s| s.assign),

@@ -49,7 +49,7 @@ pub(super) struct Row {
 pub(super) async fn run(place: &Place, count: usize) -> Result<Row> {
     let pool = SandboxPool::new(
         place.cgroups.clone(),
-        place.init.clone(),
+        Arc::clone(&place.zygote),
         place.criu.clone(),
         place.network.clone(),
         8,

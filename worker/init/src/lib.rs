@@ -1,6 +1,7 @@
 //! The tiny init of a sandbox: pid 1 of its pid namespace.
 //!
-//! The worker starts this program with a control socket and tells it what to do; see [`protocol`]. It builds the sandbox
+//! The worker starts this program once, with a control socket, and it forks for each sandbox ([`zygote`]); the worker tells each init what to do; see
+//! [`protocol`]. It builds the sandbox
 //! ([`namespaces`], [`rootfs`]), starts the function with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU
 //! inside the same namespaces ([`criu`]), refuses a checkpoint that would miss a process ([`strays`]), saves and loads the
 //! private files that belong to a snapshot ([`files`]), and reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a worker
@@ -16,3 +17,4 @@ pub mod rootfs;
 pub mod seccomp;
 pub mod spawn;
 pub mod strays;
+pub mod zygote;

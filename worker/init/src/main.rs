@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match rekindle_init::reactor::run() {
+    match rekindle_init::zygote::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rekindle-init: {error}");

@@ -37,7 +37,6 @@ pub fn join_cgroups(procs: &[PathBuf]) -> Result<(), NamespaceError> {
 ///
 /// # Errors
 /// When the kernel refuses; nothing is left behind then.
-#[expect(unsafe_code, reason = "clone has no safe wrapper that shares the parent")]
 pub fn enter() -> Result<Option<Pid>, NamespaceError> {
     let flags = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWPID
@@ -46,12 +45,21 @@ pub fn enter() -> Result<Option<Pid>, NamespaceError> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWCGROUP;
     unshare(flags).map_err(|e| NamespaceError::Call("unshare namespaces", e))?;
+    fork_beside().map_err(|e| NamespaceError::Call("fork pid 1", e))
+}
+
+/// Forks; the child's parent is the caller's, which is to reap it. Returns twice, as [`enter`].
+///
+/// # Errors
+/// When the kernel refuses.
+#[expect(unsafe_code, reason = "clone has no safe wrapper that shares the parent")]
+pub fn fork_beside() -> nix::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM this is a fork; the process has a single thread, so the child may go on using everything.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) };
-    match nix::errno::Errno::result(child).map_err(|e| NamespaceError::Call("fork pid 1", e))? {
-        0 => Ok(None),
-        pid => Ok(Some(Pid::from_raw(pid as i32))),
-    }
+    Ok(match nix::errno::Errno::result(child)? {
+        0 => None,
+        pid => Some(Pid::from_raw(pid as i32)),
+    })
 }
 
 /// Names the host.

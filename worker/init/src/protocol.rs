@@ -10,8 +10,10 @@ use std::path::PathBuf;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 use serde::{Deserialize, Serialize};
 
-/// The descriptor of the control socket in init when it starts: its standard input, so that the worker can start it by vfork.
+/// The descriptor of the control socket in the zygote when it starts: its standard input, so that the worker can start it by vfork.
 pub const CONTROL_FD: RawFd = 0;
+/// Control sockets are moved to numbers from here on, out of the way of descriptors with fixed ones.
+pub const CONTROL_FLOOR: RawFd = 64;
 /// The longest message, bytes.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 /// Descriptors beside one message at most.
@@ -80,6 +82,9 @@ pub struct Call {
 /// A request of the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
+    /// To the zygote, and nothing else to it: fork an init, which is told by the control socket beside it. Answered with the new process's id on the host;
+    /// its parent is the worker.
+    Fork,
     /// The first: join the control groups with these `cgroup.procs` files and enter new namespaces. Needs to know nothing of
     /// the function, so that it is done ahead of time.
     Enter(Vec<PathBuf>),

@@ -1,7 +1,7 @@
 //! Init's life:
 //!
 //! ```text
-//! start ──Enter──> namespaces, fork ──(first process exits)
+//! fork  ──Enter──> namespaces, fork ──(first process exits)
 //!                        │
 //!                       pid 1 ── network ──> serve: Furnish (files), then requests one by one, children reaped as they die
 //!                                                     │
@@ -21,34 +21,21 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use crate::causes::chain;
 use crate::protocol::{
-    Answer, CONTROL_FD, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID,
-    ReceiveError, Request, receive, room, send,
+    Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID, ReceiveError,
+    Request, receive, send,
 };
 use crate::{criu, files, namespaces, rootfs, spawn, strays};
 
-/// Where the control socket is moved to, out of the way of descriptors with fixed numbers.
-const CONTROL_FLOOR: i32 = 64;
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
 
-/// Runs init to its end.
+/// Runs init to its end: it is told by `control`, and has `room` for messages.
 ///
 /// # Errors
 /// When the control socket breaks or the sandbox cannot be made.
-#[expect(unsafe_code, reason = "takes ownership of the control socket it was started with")]
-pub fn run() -> io::Result<()> {
-    // SAFETY: the worker starts this program with the control socket there; nothing else in this process owns it.
-    let given = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
-    let high = nix::fcntl::fcntl(&given, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FLOOR))?;
-    // SAFETY: the call above made this descriptor for this function alone.
-    let control = unsafe { OwnedFd::from_raw_fd(high) };
-    // CRIU must find a standard input, or it would take the first file it opens for one.
-    nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
-    // Its number now belongs to /dev/null and stays open.
-    std::mem::forget(given);
+pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
     let control = control.as_fd();
-    let mut room = room();
-    let (call, _) = match receive::<Call>(control, &mut room) {
+    let (call, _) = match receive::<Call>(control, room) {
         Ok(first) => first,
         Err(ReceiveError::Closed) => return Ok(()),
         Err(e) => return Err(io::Error::other(e)),
@@ -64,7 +51,7 @@ pub fn run() -> io::Result<()> {
         Ok(None) => match namespaces::prepare_network() {
             Ok(()) => {
                 answer(control, number, Answer::Done)?;
-                serve(control, &mut room, Sandbox::default())
+                serve(control, room, Sandbox::default())
             }
             Err(e) => answer(control, number, Answer::Failed(chain(&e))),
         },
@@ -171,7 +158,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
     };
     let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
     match request {
-        Request::Enter(_) => Err("the sandbox is entered already".to_owned()),
+        Request::Enter(_) | Request::Fork => Err("the sandbox is entered already".to_owned()),
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::Furnish(setup) => {
             sandbox.last_pid = Some(rootfs::enter(&setup).map_err(|e| chain(&e))?);

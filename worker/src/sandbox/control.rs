@@ -84,13 +84,13 @@ impl Control {
         self.function.clone()
     }
 
-    /// Sends a request and waits for its answer. The bytes are those of [`Answer::Bytes`], else none.
+    /// Sends a request and waits for its answer, which is not [`Answer::Failed`].
     pub(super) async fn request(
         &self,
         request: Request,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> Result<Vec<u8>, ControlError> {
+    ) -> Result<Answer, ControlError> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let call = Call { number, request };
         let exchange = async {
@@ -115,8 +115,7 @@ impl Control {
             Err(_) => Err(ControlError::Timeout),
             Ok(Err(e)) => Err(e),
             Ok(Ok(Answer::Failed(text))) => Err(ControlError::Refused(text)),
-            Ok(Ok(Answer::Bytes(bytes))) => Ok(bytes),
-            Ok(Ok(Answer::Done | Answer::Started(_))) => Ok(Vec::new()),
+            Ok(Ok(answer)) => Ok(answer),
         }
     }
 }
@@ -196,7 +195,7 @@ mod tests {
                 say(Message::Answer(call.number, Answer::Bytes(b"new".to_vec())));
             }
         );
-        assert_eq!(answer.unwrap(), b"new");
+        assert!(matches!(answer.unwrap(), Answer::Bytes(new) if new == b"new"));
     }
 
     #[tokio::test]

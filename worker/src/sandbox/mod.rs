@@ -4,25 +4,25 @@ mod control;
 mod demand;
 mod netns;
 pub mod pool;
+mod zygote;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rekindle_init::protocol::{ExitCause, Request, Setup, Spawn};
+use rekindle_init::protocol::{Answer, ExitCause, Request, Setup, Spawn};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use control::Control;
 pub use control::ControlError;
 pub use netns::NetworkNamespace;
-use netns::nursery;
+pub use zygote::Zygote;
 
 /// How long a sandbox may take to be made. It takes about a millisecond.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
@@ -66,19 +66,16 @@ impl Sandbox {
     /// Makes an empty sandbox in the control groups with these `cgroup.procs` files; it must be furnished before its use.
     ///
     /// # Errors
-    /// When init cannot be started or the kernel refuses a part; nothing is left behind.
-    pub async fn create(init_binary: &Path, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
-        let named = |e| SandboxError::Start(init_binary.display().to_string(), e);
-        let (ours, theirs) = control::socket_pair().map_err(named)?;
-        let mut first = spawn_init(init_binary, theirs).map_err(named)?;
-        let control = Control::new(ours).map_err(named)?;
+    /// When there is no init or the kernel refuses a part; nothing is left behind.
+    pub async fn create(zygote: &Zygote, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
+        let (control, first) = zygote.fork().await?;
         let made = tokio::time::timeout(SETUP_LIMIT, async {
             control.request(Request::Enter(cgroup_procs), &[], SETUP_LIMIT).await?;
-            // The first process only forks pid 1, which is our child too, and says its id.
-            let _ = first.wait().await;
             control.told_init_pid().await.ok_or(ControlError::Closed)
         })
         .await;
+        // It only forks pid 1, which is our child too, and says its id: it is done, or is not needed any more.
+        end(first);
         let init = match made.unwrap_or(Err(ControlError::Timeout)) {
             Ok(init) => init,
             Err(e) => {
@@ -200,10 +197,11 @@ impl Sandbox {
         request: Request,
         fds: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<Vec<u8>, SandboxError> {
-        self.control
-            .request(request, fds, REQUEST_LIMIT)
-            .await
-            .map_err(|e| SandboxError::Control(what, e))
+        match self.control.request(request, fds, REQUEST_LIMIT).await {
+            Ok(Answer::Bytes(bytes)) => Ok(bytes),
+            Ok(_) => Ok(Vec::new()),
+            Err(e) => Err(SandboxError::Control(what, e)),
+        }
     }
 
     /// Changes when the function's first process ends or the sandbox goes.
@@ -247,34 +245,17 @@ impl Drop for Sandbox {
     }
 }
 
-/// Kills and reaps an init, which is our child and not yet reaped.
-fn end(init: Pid) {
+/// Kills and reaps an init, or what made one: our child, not yet reaped.
+fn end(child: Pid) {
     // An error would mean that it is gone already.
-    let _ = kill(init, Signal::SIGKILL);
+    let _ = kill(child, Signal::SIGKILL);
     // Reaping waits until the namespaces are torn down, some milliseconds: not on this thread.
     match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(move || reap(init))),
-        Err(_) => reap(init),
+        Ok(runtime) => drop(runtime.spawn_blocking(move || reap(child))),
+        Err(_) => reap(child),
     }
 }
 
-fn reap(init: Pid) {
-    while nix::sys::wait::waitpid(init, None) == Err(nix::Error::EINTR) {}
-}
-
-/// Starts the init program with its end of the control socket as its standard input.
-fn spawn_init(binary: &Path, control: OwnedFd) -> io::Result<tokio::process::Child> {
-    // Standard input carries the socket: the standard library places that one without code between fork and exec, which
-    // lets it use the cheap vfork; init is told where to look.
-    let mut command = tokio::process::Command::new(binary);
-    command
-        .env_clear()
-        .stdin(Stdio::from(control))
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(false);
-    match nursery() {
-        Some(nursery) => nursery.within(|| command.spawn())?,
-        None => command.spawn(),
-    }
+fn reap(child: Pid) {
+    while nix::sys::wait::waitpid(child, None) == Err(nix::Error::EINTR) {}
 }

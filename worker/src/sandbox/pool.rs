@@ -15,7 +15,7 @@ use rekindle_snapshotter::criu::{CriuError, Session};
 use tokio::sync::{Notify, Semaphore};
 
 use super::demand::Demand;
-use super::{Sandbox, SandboxError};
+use super::{Sandbox, SandboxError, Zygote};
 use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits, SpareCounts};
 use crate::network::{Network, RouterError, SandboxLink};
 
@@ -82,7 +82,7 @@ pub struct Empty {
 /// Empty sandboxes of a host.
 pub struct SandboxPool {
     cgroups: Cgroups,
-    init_binary: PathBuf,
+    zygote: Arc<Zygote>,
     criu_dir: PathBuf,
     network: Option<Arc<Network>>,
     least: usize,
@@ -121,7 +121,7 @@ impl SandboxPool {
     /// An empty pool that keeps from `least` to `most` sandboxes, as they are taken, once [`Self::keep_filled`] runs.
     pub fn new(
         cgroups: Cgroups,
-        init_binary: PathBuf,
+        zygote: Arc<Zygote>,
         criu_dir: PathBuf,
         network: Option<Arc<Network>>,
         least: usize,
@@ -130,7 +130,7 @@ impl SandboxPool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             cgroups,
-            init_binary,
+            zygote,
             criu_dir,
             network,
             least,
@@ -196,7 +196,7 @@ impl SandboxPool {
     async fn make_one(&self) -> Result<Empty, PoolError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
         let (cgroup, used_before) = self.cgroups.ready(&name, EMPTY).map_err(PoolError::Cgroup)?;
-        let sandbox = Sandbox::create(&self.init_binary, cgroup.procs_files())
+        let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
             .await
             .map_err(PoolError::Sandbox)?;
         let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()));

@@ -1,0 +1,67 @@
+//! The first init that the worker starts: it makes all others by forking itself. To start a program anew for each sandbox, with its libraries, costs as
+//! much as half of what the kernel's part of a sandbox does.
+//!
+//! What a fork shares with the others is how the program lies in memory; a function is another program, and cannot read an init's.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::protocol::{Answer, CONTROL_FD, CONTROL_FLOOR, Call, Message, ReceiveError, Request, receive, room, send};
+use crate::{namespaces, reactor};
+
+/// Forks inits until the worker closes the control socket; in each of them, runs it to its end.
+///
+/// # Errors
+/// When a control socket breaks, or a sandbox cannot be made.
+pub fn run() -> io::Result<()> {
+    let control = control()?;
+    let mut room = room();
+    loop {
+        let (call, fds) = match receive::<Call>(control.as_fd(), &mut room) {
+            Ok(received) => received,
+            Err(ReceiveError::Closed) => return Ok(()),
+            Err(e) => return Err(io::Error::other(e)),
+        };
+        let answer = match (call.request, <[OwnedFd; 1]>::try_from(fds)) {
+            (Request::Fork, Ok([of_the_new])) => match namespaces::fork_beside() {
+                Ok(None) => {
+                    drop(control);
+                    return reactor::run(&out_of_the_way(of_the_new)?, &mut room);
+                }
+                Ok(Some(pid)) => Answer::Started(pid.as_raw()),
+                Err(e) => Answer::Failed(format!("fork an init: {e}")),
+            },
+            _ => Answer::Failed(
+                "a zygote only forks, and needs the new init's end of a control socket for it".to_owned(),
+            ),
+        };
+        send(control.as_fd(), &Message::Answer(call.number, answer), &[])?;
+    }
+}
+
+/// The control socket that this program was started with.
+#[expect(unsafe_code, reason = "takes ownership of the control socket it was started with")]
+fn control() -> io::Result<OwnedFd> {
+    // SAFETY: the worker starts this program with the control socket there; nothing else in this process owns it.
+    let given = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
+    let high = fcntl(&given, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FLOOR))?;
+    // CRIU must find a standard input, or it would take the first file it opens for one.
+    nix::unistd::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    // Its number now belongs to /dev/null and stays open.
+    std::mem::forget(given);
+    // SAFETY: the call above made this descriptor for this function alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+}
+
+/// The same descriptor by a high number.
+#[expect(unsafe_code, reason = "takes ownership of a descriptor with a chosen number")]
+fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() >= CONTROL_FLOOR {
+        return Ok(fd);
+    }
+    let high = fcntl(&fd, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FLOOR))?;
+    // SAFETY: the call above made this descriptor for this function alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+}
