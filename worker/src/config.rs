@@ -10,6 +10,7 @@ use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
 
+use crate::idle::IdleSettings;
 use crate::network::Egress;
 
 /// The environment variable that has CRIU write more to its logs. From 2 on, logs of restores are kept in
@@ -74,6 +75,8 @@ pub struct WorkerConfig {
     pub empty_sandboxes_most: usize,
     /// What each instance may read from the disk with the cache directory, bytes a second; 0 for as much as it can.
     pub disk_read_bytes: u64,
+    /// What goes of instances' memory that they do not touch.
+    pub idle: IdleSettings,
     /// Starts that may keep the processors busy at once; others wait for their turn.
     pub starts_at_once: usize,
     /// How long an instance may take to boot.
@@ -128,6 +131,7 @@ impl WorkerConfig {
             empty_sandboxes_most: usize::try_from(half_of_memory() / MEMORY_AN_EMPTY_SANDBOX)
                 .map_or(64, |n| n.clamp(8, 64)),
             disk_read_bytes: 512 << 20,
+            idle: IdleSettings::default(),
             starts_at_once: (2 * cores()).max(4),
             boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),

@@ -11,6 +11,7 @@
 //! - [`sandbox`]: namespaces and the init inside; [`cgroup`]: limits; [`network`]: the way out.
 //! - [`migration`]: moving an instance to another host.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
+//! - [`idle`]: what is not touched for a while goes away.
 //! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
 //! - [`metrics`]: what it measures; [`pressure`]: how short of memory its host is; [`load`], [`kept`]: what the scheduler places by.
 
@@ -25,6 +26,7 @@ mod dump_dir;
 pub mod freeze;
 pub mod heartbeat;
 pub mod http;
+pub mod idle;
 pub mod instance;
 pub mod invoke;
 pub mod kept;

@@ -101,6 +101,15 @@ const MIGRATION_BEHIND: Desc = Desc::new(
     "From when an instance that moved here runs until all its memory is here: so long a loss of its source would end it.",
 )
 .bounds(buckets::FINE);
+const IDLE_FAULT: Desc = Desc::new(
+    "rekindle.idle.fault.duration",
+    "s",
+    &[],
+    "What a touch of an evicted page waits for it, tried on pages of the worker's own: the kernel serves instances' without telling.",
+)
+.bounds(&[
+    1e-6, 2e-6, 4e-6, 6e-6, 8e-6, 12e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 4e-3, 16e-3, 64e-3, 256e-3,
+]);
 
 /// A worker's instruments.
 pub struct Metrics {
@@ -120,6 +129,7 @@ pub struct Metrics {
     migrations: Family<Counter, 2>,
     migration_pause: Family<Histogram, 1>,
     migration_behind: Family<Histogram, 0>,
+    idle_fault: Family<Histogram, 0>,
 }
 
 impl Default for Metrics {
@@ -139,6 +149,7 @@ impl Default for Metrics {
             migrations: registry.family(&MIGRATIONS),
             migration_pause: registry.family(&MIGRATION_PAUSE),
             migration_behind: registry.family(&MIGRATION_BEHIND),
+            idle_fault: registry.family(&IDLE_FAULT),
             registry,
         }
     }
@@ -218,6 +229,11 @@ impl Metrics {
     /// All memory of an instance that moved here has come.
     pub fn arrived(&self, took: Duration) {
         self.migration_behind.with([]).record(took);
+    }
+
+    /// A touch of an evicted page took so long.
+    pub fn idle_fault(&self, took: Duration) {
+        self.idle_fault.with([]).record(took);
     }
 
     /// A checkpoint is over; what it holds, if there is one.

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
 use crate::damage::Damage;
+use crate::idle::IdleMemory;
 use crate::instance::Instance;
 use crate::instance::turns::Turns;
 use crate::kept::KeptReport;
@@ -73,6 +74,8 @@ pub struct Worker {
     pub network: Option<Arc<Network>>,
     /// Sandboxes made ahead.
     pub pool: Arc<SandboxPool>,
+    /// What evicts idle memory.
+    pub idle: Arc<IdleMemory>,
     /// Turns of starts at the processors.
     pub turns: Turns,
     /// What functions write.
@@ -163,6 +166,7 @@ impl Worker {
                 Err(e) => tracing::warn!(error = %chain(&e), "functions may read from the disk as fast as they can"),
             }
         }
+        let idle = Arc::new(IdleMemory::open(&config, &cgroups));
         let network = match &config.egress {
             egress if egress.enabled => Some(Arc::new(Network::start(egress.clone(), &config.cgroup_parent).await?)),
             _ => None,
@@ -201,6 +205,7 @@ impl Worker {
                 config.empty_sandboxes,
                 config.empty_sandboxes_most,
             )),
+            idle,
             turns: Turns::new(config.starts_at_once),
             network,
             cgroups,
@@ -220,6 +225,7 @@ impl Worker {
             config,
         });
         crate::metrics::observe(&worker.metrics.registry, &Arc::downgrade(&worker));
+        IdleMemory::start(&worker);
         Ok(worker)
     }
 
@@ -265,12 +271,13 @@ impl Worker {
         for instance in self.all_instances() {
             instance.stop("the worker is shutting down").await;
         }
-        let (pool, network) = (Arc::clone(&self.pool), self.network.clone());
+        let (pool, network, idle) = (Arc::clone(&self.pool), self.network.clone(), Arc::clone(&self.idle));
         let close = move || {
             pool.close();
             if let Some(network) = network {
                 network.stop();
             }
+            idle.stop();
         };
         // It does not panic; the runtime going down is the only other way to fail.
         let _ = tokio::task::spawn_blocking(close).await;

@@ -1,10 +1,13 @@
 //! How much of its host a worker may use: `fn up` and `fn worker` have these options.
 
+use std::time::Duration;
+
 use clap::Args;
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::manifest::{ByteSize, parse_duration};
+use rekindle_worker::idle::swap::IdleSwap;
 
 /// Limits of what a worker keeps.
-#[derive(Debug, Clone, Copy, Default, Args)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct RoomArgs {
     /// Memory that instances may use together, for example 4GiB; by default half of the machine's.
     #[arg(long, value_name = "SIZE")]
@@ -19,6 +22,13 @@ pub(crate) struct RoomArgs {
     /// What each instance may read from the disk in a second, for example 512MiB, which is the default; 0 for as much as it can.
     #[arg(long, value_name = "SIZE", env = "FN_DISK_READ", value_parser = disk_read)]
     pub(crate) disk_read: Option<u64>,
+    /// Where memory goes that instances wrote and do not touch: `host` for the host's swap, if it is compressed memory, `zram:SIZE` to make
+    /// one of that size where the host has no swap, or `none` to keep it in memory.
+    #[arg(long, value_name = "SWAP", env = "FN_IDLE_SWAP", default_value = "host")]
+    pub(crate) idle_swap: IdleSwap,
+    /// How long an instance must not have touched memory before it goes; 0s to keep all of it.
+    #[arg(long, value_name = "DURATION", env = "FN_IDLE_AFTER", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) idle_after: Duration,
 }
 
 /// A size, or 0 for no limit.

@@ -14,6 +14,7 @@ use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_worker::WorkerConfig;
+use rekindle_worker::idle::IdleSettings;
 use rekindle_worker::network::Egress;
 use tokio::net::TcpListener;
 
@@ -265,6 +266,10 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     if let Some(limit) = room.chunk_cache {
         config.chunk_cache_bytes = limit.0;
     }
+    config.idle = IdleSettings {
+        swap: room.idle_swap,
+        after: room.idle_after,
+    };
     if let Some(limit) = room.disk_read {
         config.disk_read_bytes = limit;
     }

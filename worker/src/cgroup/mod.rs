@@ -147,6 +147,14 @@ impl Cgroups {
         }
     }
 
+    /// Whether the kernel counts what of a group's memory is in swap.
+    pub fn counts_swap(&self) -> bool {
+        match &self.layout {
+            Layout::V1(directories) => directories.counts_swap(),
+            Layout::V2(directory) => directory.counts_swap(),
+        }
+    }
+
     /// 1 or 2.
     pub fn version(&self) -> u8 {
         match self.layout {
@@ -313,6 +321,41 @@ impl Cgroup {
         match &self.layout {
             Layout::V1(d) => d.lower_memory(bytes),
             Layout::V2(d) => d.limit_memory(bytes),
+        }
+    }
+
+    /// How much of its memory is in swap, bytes.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be read.
+    pub fn swap_current(&self) -> Result<u64, FileError> {
+        match &self.layout {
+            Layout::V1(d) => d.swap_current(),
+            Layout::V2(d) => d.swap_current(),
+        }
+    }
+
+    /// Lets the worker swap out so much more of it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn lend_swap(&self, bytes: u64) -> Result<(), FileError> {
+        match &self.layout {
+            // Its limit is one of memory and swap together.
+            Layout::V1(_) => Ok(()),
+            Layout::V2(d) => d.lend_swap(bytes),
+        }
+    }
+
+    /// From now on nothing more of it can be swapped out, and memory and swap together are no more than `limit`: an instance that has
+    /// grown beyond it meanwhile is at its limit.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn hold_swap(&self, limit: u64) -> Result<(), FileError> {
+        match &self.layout {
+            Layout::V1(_) => Ok(()),
+            Layout::V2(d) => d.hold_swap(limit),
         }
     }
 

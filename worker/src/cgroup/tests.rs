@@ -594,3 +594,34 @@ fn reading_past_the_page_cache_waits_for_the_limit_of_the_disk() {
     assert!(wait(&mut shell(&group, &read).spawn().unwrap()).success());
     assert!(started.elapsed() > Duration::from_secs(1), "{:?}", started.elapsed());
 }
+
+#[test]
+fn on_v2_swap_holds_what_was_lent_and_both_together_no_more_than_the_limit() {
+    let root = v2_fixture();
+    let groups = Cgroups::detect(root.path()).unwrap();
+    let group = groups.create("i-1", LIMITS).unwrap();
+    let limits = |swap: &str, memory: &str| {
+        let file = |name: &str| content(&root, &format!("rekindle/i-1/{name}"));
+        assert_eq!(
+            (file("memory.swap.max"), file("memory.max")),
+            (swap.to_owned(), memory.to_owned())
+        );
+    };
+    let holds = |swapped: u64, memory: u64| {
+        let directory = root.path().join("rekindle/i-1");
+        fs::write(directory.join("memory.swap.current"), swapped.to_string()).unwrap();
+        fs::write(directory.join("memory.current"), memory.to_string()).unwrap();
+    };
+    holds(1 << 20, 20 << 20);
+    group.lend_swap(1 << 20).unwrap();
+    limits("2097152", "67108864");
+    group.hold_swap(LIMITS.memory_bytes).unwrap();
+    limits("1048576", "67108864");
+    // It has grown by what was swapped out, and a page more.
+    holds(40 << 20, (24 << 20) + 4096);
+    group.hold_swap(LIMITS.memory_bytes).unwrap();
+    limits("41943040", "25165824");
+    holds(40 << 20, 24 << 20);
+    group.hold_swap(LIMITS.memory_bytes).unwrap();
+    limits("41943040", "67108864");
+}

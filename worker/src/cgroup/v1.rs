@@ -155,6 +155,15 @@ impl Directories {
         files::read_number(&self.memory.join("memory.usage_in_bytes"))
     }
 
+    /// A limit of memory alone would be none: swap comes beyond it.
+    pub(super) fn counts_swap(&self) -> bool {
+        self.memory.join("memory.memsw.limit_in_bytes").exists()
+    }
+
+    pub(super) fn swap_current(&self) -> Result<u64, FileError> {
+        files::read_key(&self.memory.join("memory.stat"), "swap")
+    }
+
     pub(super) fn memory_peak(&self) -> Result<u64, FileError> {
         files::read_number(&self.memory.join("memory.max_usage_in_bytes"))
     }

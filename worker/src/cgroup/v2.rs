@@ -10,6 +10,8 @@ use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Li
 
 /// What must be available. Freezing needs no controller here.
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
+/// Bytes of swap, beside those of memory.
+const SWAP_MAX: &str = "memory.swap.max";
 /// The smallest quota the kernel takes, microseconds.
 const QUOTA_MIN_US: u64 = 1_000;
 
@@ -97,7 +99,7 @@ impl Directory {
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
         self.limit_memory(limits.memory_bytes)?;
         // Absent where the kernel has no swap accounting.
-        files::write_if_present(&self.file("memory.swap.max"), "0")?;
+        files::write_if_present(&self.file(SWAP_MAX), "0")?;
         files::write(&self.file("memory.oom.group"), "1")?;
         let quota = limits.cpu_quota_us().max(QUOTA_MIN_US);
         files::write(&self.file("cpu.max"), &format!("{quota} {CPU_PERIOD_US}"))?;
@@ -132,6 +134,32 @@ impl Directory {
 
     pub(super) fn memory_current(&self) -> Result<u64, FileError> {
         files::read_number(&self.file("memory.current"))
+    }
+
+    pub(super) fn counts_swap(&self) -> bool {
+        self.file(SWAP_MAX).exists()
+    }
+
+    pub(super) fn swap_current(&self) -> Result<u64, FileError> {
+        files::read_number(&self.file("memory.swap.current"))
+    }
+
+    /// Swap has a limit of its own here, which is what is in it, and for a moment more: so nothing goes there but by the worker.
+    pub(super) fn lend_swap(&self, bytes: u64) -> Result<(), FileError> {
+        let most = self.swap_current()? + bytes;
+        files::write(&self.file(SWAP_MAX), &most.to_string())
+    }
+
+    pub(super) fn hold_swap(&self, limit: u64) -> Result<(), FileError> {
+        let swapped = self.swap_current()?;
+        files::write(&self.file(SWAP_MAX), &swapped.to_string())?;
+        // Only an instance that is beyond it: a lower limit would refuse others what comes back from swap.
+        let is_beyond = self.memory_current()?.saturating_add(swapped) > limit;
+        self.limit_memory(if is_beyond {
+            limit.saturating_sub(swapped)
+        } else {
+            limit
+        })
     }
 
     pub(super) fn memory_peak(&self) -> Result<u64, FileError> {

@@ -1,10 +1,14 @@
 //! Levels of a worker, and what other crates count, looked at when somebody asks.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use rekindle_pager::PAGE;
 use rekindle_telemetry::metrics::{Desc, Kind, Registry, observe_process};
 
+use crate::idle::zram::Fill;
 use crate::worker::Worker;
 
 const INSTANCES: Desc = Desc::new(
@@ -157,6 +161,54 @@ const TEMPLATES_REFUSED: Desc = Desc::new(
     &[],
     "Times that a template was not filled on for want of room.",
 );
+const IDLE_SWAP: Desc = Desc::new(
+    "rekindle.idle.swap",
+    "1",
+    &["kind"],
+    "1 for where written pages go that are not touched for a while: `own_zram`, `host_zram`, `zswap`, or `none`.",
+);
+const IDLE_EVICTED: Desc = Desc::new(
+    "rekindle.idle.evicted",
+    "By",
+    &["state"],
+    "Memory of instances evicted while they were `parked` or `warm`. It counts again each time it goes.",
+);
+const IDLE_RETURNED: Desc = Desc::new(
+    "rekindle.idle.returned",
+    "By",
+    &[],
+    "Of it, what was touched again, as far as it was seen: by looks, not by faults.",
+);
+const IDLE_SWAPPED: Desc = Desc::new(
+    "rekindle.idle.swapped",
+    "By",
+    &[],
+    "Memory of instances that is evicted now.",
+);
+const IDLE_DEVICE: Desc = Desc::new(
+    "rekindle.idle.zram",
+    "By",
+    &["what"],
+    "Of the zram device that it is in: what was put there (`plain`), what it is `compressed`, and the `memory` that the device takes.",
+);
+const IDLE_TEMPLATES: Desc = Desc::new(
+    "rekindle.idle.templates",
+    "By",
+    &[],
+    "Memory of templates taken back since nobody had used them for long.",
+);
+const IDLE_HELD_BACK: Desc = Desc::new(
+    "rekindle.idle.held_back",
+    "{pass}",
+    &["since"],
+    "Looks that evicted nothing of running instances since memory was short (`pressure`), or nothing at all since the swap was nearly `full`.",
+);
+const IDLE_CPU: Desc = Desc::new(
+    "rekindle.idle.cpu",
+    "s",
+    &[],
+    "Processor time of the thread that evicts, compression included: a twentieth of one processor at most.",
+);
 const LOG_LINES_DROPPED: Desc = Desc::new(
     "rekindle.logs.dropped",
     "{line}",
@@ -258,6 +310,38 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     });
     one(counter, &TEMPLATES_CLOSED, |w| w.snapshots.usage().closed as f64);
     one(counter, &TEMPLATES_REFUSED, |w| w.snapshots.usage().refused as f64);
+    many(gauge, &IDLE_SWAP, |w| vec![(w.idle.swap_kind(), 1)]);
+    many(counter, &IDLE_EVICTED, |w| {
+        let bytes = |pages: &AtomicU64| pages.load(Ordering::Relaxed) * PAGE;
+        let counts = &w.idle.counts;
+        vec![
+            ("parked", bytes(&counts.parked_pages)),
+            ("warm", bytes(&counts.warm_pages)),
+        ]
+    });
+    one(counter, &IDLE_RETURNED, |w| {
+        (w.idle.counts.returned_pages.load(Ordering::Relaxed) * PAGE) as f64
+    });
+    one(gauge, &IDLE_SWAPPED, |w| {
+        let swapped = |i: &Arc<crate::instance::Instance>| i.parts()?.cgroup.swap_current().ok();
+        w.all_instances().iter().filter_map(swapped).sum::<u64>() as f64
+    });
+    many(gauge, &IDLE_DEVICE, |w| {
+        let fill = w.idle.fill();
+        let figures = |f: Fill| vec![("plain", f.plain), ("compressed", f.compressed), ("memory", f.memory)];
+        fill.map(figures).unwrap_or_default()
+    });
+    one(counter, &IDLE_TEMPLATES, |w| w.snapshots.usage().idle_bytes as f64);
+    many(counter, &IDLE_HELD_BACK, |w| {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        vec![
+            ("pressure", count(&w.idle.counts.pressed)),
+            ("full", count(&w.idle.counts.full)),
+        ]
+    });
+    one(counter, &IDLE_CPU, |w| {
+        Duration::from_nanos(w.idle.counts.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
+    });
     one(counter, &LOG_LINES_DROPPED, |w| w.logs.dropped() as f64);
     observe_process(registry);
 }

@@ -10,10 +10,11 @@ mod template;
 mod tier;
 mod working_set;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -82,6 +83,8 @@ pub struct OpenSnapshot {
     working_set: Mutex<WorkingSet>,
     /// What the images take.
     images: Charge,
+    /// When it was last asked for.
+    restored: Mutex<Instant>,
     /// Where its memory was when it was opened.
     found_in: MemoryTier,
     /// What CRIU itself reads of its memory at each restore.
@@ -277,6 +280,7 @@ impl Snapshots {
             first,
             working_set: Mutex::new(working_set),
             snapshot,
+            restored: Mutex::new(Instant::now()),
             found_in,
             eager_bytes,
         }))
@@ -297,6 +301,17 @@ impl Snapshots {
         store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order)
             .await
             .map(drop)
+    }
+
+    /// Takes back the memory of templates whose instances have rested for long (`idle`, by snapshot), as far as their chunks are on this host's
+    /// disk. Blocks.
+    pub fn take_idle(&self, after: Duration, idle: &HashMap<SnapshotId, Duration>) {
+        let is_cached = |snapshot: &OpenSnapshot| {
+            let regions = snapshot.snapshot.processes.iter().flat_map(|p| p.page_map.regions());
+            let chunks: BTreeSet<_> = regions.filter_map(|r| Some(r.payload?.chunk.id)).collect();
+            chunks.iter().all(|chunk| self.reader.is_cached(chunk))
+        };
+        self.tier.take_idle(after, |id| idle.get(id).copied(), is_cached);
     }
 
     /// Forgets a snapshot that was deleted or found broken; instances that use it keep it until they end.

@@ -9,12 +9,14 @@
 //! | the working set of a template, a hole at a time | the same, and the next restore waits |
 //! | the snapshot as a whole, if no instance uses it | round trips to the store, and its images are written anew |
 //!
+//! What nobody has touched for long goes by the same holes before memory is short: see [`going`].
+//!
 //! Holes are punched under running instances too: what they touch of it comes back by fault.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_snapshotter::GreedyDual;
@@ -57,6 +59,21 @@ impl Part {
     }
 }
 
+/// A template whose instances rest for so many times as long as their own written pages must is let go of, but for its working set; and for
+/// so many times as long, all of it: the first request then reads what it touches from the disk, a fault at a time.
+const RESTS: (u32, u32) = (10, 60);
+
+/// What goes of a template that nobody has used for `idle`, when written pages go after `after`.
+fn going(idle: Duration, after: Duration) -> &'static [Pages] {
+    if after.is_zero() || idle < after * RESTS.0 {
+        &[]
+    } else if idle < after * RESTS.1 {
+        &[Pages::Rest]
+    } else {
+        &[Pages::Rest, Pages::WorkingSet]
+    }
+}
+
 /// How the memory for snapshots is used. What is counted is counted from the worker's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateUse {
@@ -70,6 +87,8 @@ pub struct TemplateUse {
     pub rest_bytes: u64,
     /// Bytes of working sets taken back.
     pub working_set_bytes: u64,
+    /// Bytes of templates taken back since nobody had used them for long.
+    pub idle_bytes: u64,
     /// Snapshots that were closed for want of room.
     pub closed: u64,
     /// Times that a template was not filled on for want of room.
@@ -80,6 +99,7 @@ pub struct TemplateUse {
 struct Counts {
     rest_bytes: AtomicU64,
     working_set_bytes: AtomicU64,
+    idle_bytes: AtomicU64,
     closed: AtomicU64,
     refused: AtomicU64,
 }
@@ -122,6 +142,7 @@ impl Tier {
 
     /// A restore uses it.
     pub(super) fn used(&self, snapshot: &OpenSnapshot) {
+        *snapshot.restored.lock() = Instant::now();
         let mut worth = self.worth.lock();
         for part in Part::ALL {
             let bytes = match part {
@@ -159,6 +180,7 @@ impl Tier {
             open: open as u64,
             rest_bytes: count(&self.counts.rest_bytes),
             working_set_bytes: count(&self.counts.working_set_bytes),
+            idle_bytes: count(&self.counts.idle_bytes),
             closed: count(&self.counts.closed),
             refused: count(&self.counts.refused),
         }
@@ -185,6 +207,36 @@ impl Tier {
     fn trim(&self) {
         let _alone = self.making_room.lock();
         while self.level.excess(0) > 0 && self.give_way(None) {}
+    }
+
+    /// Takes back what nobody has used for long, of those snapshots that `may_go` says can be had again here; `idle` is for how long the
+    /// instances of one have rested. Blocks.
+    pub(super) fn take_idle(
+        &self,
+        after: Duration,
+        idle: impl Fn(&SnapshotId) -> Option<Duration>,
+        may_go: impl Fn(&OpenSnapshot) -> bool,
+    ) {
+        let cells = self.open.lock();
+        let open: Vec<_> = cells.values().filter_map(|cell| cell.get().cloned()).collect();
+        drop(cells);
+        for snapshot in open {
+            let since_restore = snapshot.restored.lock().elapsed();
+            let rests = idle(&snapshot.id).map_or(since_restore, |idle| idle.min(since_restore));
+            let going = going(rests, after).iter().filter(|p| snapshot.template.there(**p) > 0);
+            let going: Vec<_> = going.collect();
+            if going.is_empty() || !may_go(&snapshot) {
+                continue;
+            }
+            let _alone = self.making_room.lock();
+            for pages in going {
+                // No more than there was: what is touched meanwhile comes back.
+                let holes = snapshot.template.there(*pages).div_ceil(HOLE);
+                let taken = (0..holes).map(|_| snapshot.template.take_back(*pages, HOLE)).sum();
+                self.counts.idle_bytes.fetch_add(taken, Ordering::Relaxed);
+                tracing::debug!(snapshot = %snapshot.id, ?pages, bytes = taken, "taken back since nobody uses it");
+            }
+        }
     }
 
     /// Lets go of a hole's size of what is worth least, or of a snapshot; for a newcomer's sake only of what is worth less than so many
@@ -251,5 +303,20 @@ async fn keep_to_limit(tier: Weak<Tier>, level: Arc<Level>) {
         let Some(tier) = tier.upgrade() else { return };
         // It only fails at a shutdown.
         let _ = tokio::task::spawn_blocking(move || tier.trim()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_nobody_uses_the_working_set_goes_last() {
+        let (after, minutes) = (Duration::from_secs(30), |m: u64| Duration::from_secs(60 * m));
+        assert_eq!(going(minutes(4), after), &[]);
+        assert_eq!(going(minutes(5), after), &[Pages::Rest]);
+        assert_eq!(going(minutes(29), after), &[Pages::Rest]);
+        assert_eq!(going(minutes(30), after), &[Pages::Rest, Pages::WorkingSet]);
+        assert_eq!(going(minutes(600), Duration::ZERO), &[]);
     }
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 use rekindle_wire::manifest::Base;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups};
+use rekindle_worker::idle::swap::{IdleSwap, Swap};
+use rekindle_worker::idle::{kernel, zram};
 
 use super::Check;
 use crate::args::Places;
@@ -25,6 +27,7 @@ pub(super) fn checks(places: &Places, listen: SocketAddr) -> Vec<Check> {
         runtimes(&places.cache),
         room(&places.data),
         disk_reads(&places.cache),
+        idle_memory(),
         port(places, listen),
     ]
 }
@@ -76,6 +79,32 @@ fn disk_reads(cache: &Path) -> Check {
             ABILITY,
             format!("are not bounded: {:#}", anyhow::Error::from(e)),
             "a function may keep the disk busy; put --cache onto a filesystem of a whole disk or partition, with the blkio (v1) or io (v2) controller",
+        ),
+    }
+}
+
+/// Where pages go that instances wrote and do not touch.
+fn idle_memory() -> Check {
+    const ABILITY: &str = "idle memory";
+    if let Err(lack) = kernel::probe() {
+        return Check::weaker(ABILITY, format!("stays: {lack}"), "use Linux 6.7 or later");
+    }
+    let (zram, own) = (zram::Places::default(), zram::Owner::of("rekindle-doctor"));
+    let found = Swap::choose(IdleSwap::Host, Path::new("/proc"), &zram, own);
+    match found {
+        Swap::Nothing(why) if zram::is_there(&zram) => Check::weaker(
+            ABILITY,
+            format!("that was written stays: {why}"),
+            "start with --idle-swap zram:SIZE, for example a quarter of the memory, or set up zram on the host",
+        ),
+        Swap::Nothing(why) => Check::weaker(
+            ABILITY,
+            format!("that was written stays: {why}; and the kernel has no zram"),
+            "load it (modprobe zram), or turn on zswap before a swap of the host's",
+        ),
+        found => Check::ok(
+            ABILITY,
+            format!("goes to {found}; cold pages are told by evicting some and looking which come back"),
         ),
     }
 }

@@ -1,0 +1,133 @@
+//! What an instance does not touch goes away, warm or parked, into a swap that the worker makes; what it holds is as it was, and its limit holds.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rekindle_e2e::leftovers::group_name;
+use rekindle_e2e::platform::Options;
+use rekindle_e2e::{Answer, Folder, Platform, until};
+use rekindle_wire::api::{InstanceInfo, InstanceState};
+use rekindle_worker::idle::zram::{self, Device, Owner, Places};
+
+/// For what goes at a twentieth of a processor, on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Most of the 32 MiB that the functions write.
+const MOST: u64 = 24 << 20;
+
+/// Writes 32 MiB that compress at its first request, and answers the digest of all of them at each. With `?more` it wants as much as its limit
+/// again.
+const CODE: &str = "import hashlib\nDATA = None\nMORE = []\n\
+    def handler(event, context):\n    global DATA\n\
+    \x20   if DATA is None:\n        DATA = bytearray(32 << 20)\n\
+    \x20       for at in range(0, len(DATA), 4096):\n            DATA[at:at + 4096] = at.to_bytes(8, 'little') * 512\n\
+    \x20   if 'more' in str(event):\n        MORE.append(b'x' * (80 << 20))\n\
+    \x20   return hashlib.sha256(DATA).hexdigest()\n";
+
+fn instance(platform: &Platform, function: &str) -> Option<InstanceInfo> {
+    let all = platform.instances_of(function);
+    all.into_iter().next()
+}
+
+/// Waits until the function's only instance is in `state` and takes so much less than `before`; answers how much it takes.
+fn shrunk(platform: &Platform, function: &str, state: InstanceState, before: u64) -> u64 {
+    until(&format!("{function} has shrunk by {MOST} from {before}"), LIMIT, || {
+        let found = instance(platform, function)?;
+        (found.state == state && found.memory_bytes + MOST <= before).then_some(found.memory_bytes)
+    })
+}
+
+/// What the function's only instance takes while it has all in memory: told with a heartbeat, soon after the answer.
+fn filled(platform: &Platform, function: &str, answer: &Answer) -> u64 {
+    until(&format!("{function} takes what it wrote"), LIMIT, || {
+        let found = instance(platform, function)?;
+        assert_eq!(found.id.as_str(), answer.instance());
+        (found.memory_bytes >= 32 << 20).then_some(found.memory_bytes)
+    })
+}
+
+/// Devices of this platform that are swapped on.
+fn swaps(owner: Owner) -> Vec<PathBuf> {
+    let on = fs::read_to_string("/proc/swaps").unwrap();
+    // By its name: the mount namespace that it was swapped on in may be gone, and its path with it.
+    let name = |line: &str| Some(Path::new(line.split_whitespace().next()?).file_name()?.to_owned());
+    let is_on = |node: &PathBuf| on.lines().any(|l| name(l).as_deref() == node.file_name());
+    let devices = zram::devices(&Places::default(), owner);
+    devices.iter().map(Device::node).filter(is_on).collect()
+}
+
+#[test]
+fn what_is_not_touched_goes_and_comes_back_as_it_was() {
+    if !zram::is_there(&Places::default()) {
+        println!("skipped: this kernel has no zram, so nothing that was written can go");
+        assert_ne!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref(), Ok("1"), "no zram");
+        return;
+    }
+    let mut platform = Platform::start_with(Options {
+        args: ["--memory", "4GiB", "--idle-swap", "zram:256MiB", "--idle-after", "2s"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..Options::default()
+    });
+    let owner = Owner::of(&group_name(&platform.directory("run")));
+    if platform.worker_metric("rekindle_idle_swap{kind=\"own_zram\"}") < 1.0 {
+        println!("skipped: this host has a swap of its own, which the platform does not add to");
+        assert_ne!(
+            std::env::var("REKINDLE_REQUIRE_ALL").as_deref(),
+            Ok("1"),
+            "a swap of the host's"
+        );
+        return;
+    }
+    assert_eq!(swaps(owner).len(), 1);
+
+    for (name, settings, state) in [
+        ("idle-warm", "idle = \"600s\"\nmax_instances = 1", InstanceState::Ready),
+        (
+            "idle-parked",
+            "idle = \"1s\"\npark = \"600s\"\nmax_instances = 1",
+            InstanceState::Parked,
+        ),
+    ] {
+        platform.deploy(&Folder::python(name, settings, CODE));
+        let first = platform.get(name, "/").ok();
+        let before = filled(&platform, name, &first);
+        let after = shrunk(&platform, name, state, before);
+        println!("{name}: {} MiB, then {} MiB", before >> 20, after >> 20);
+        let again = platform.get(name, "/").ok();
+        assert_eq!(
+            (again.instance(), again.text()),
+            (first.instance(), first.text()),
+            "{name}"
+        );
+        let expected = if state == InstanceState::Parked {
+            "parked"
+        } else {
+            "warm"
+        };
+        assert_eq!(again.start(), expected);
+    }
+    let metric = |name: &str| platform.worker_metric(name);
+    assert!(metric("rekindle_idle_evicted_bytes_total{state=\"warm\"}") >= MOST as f64);
+    assert!(metric("rekindle_idle_evicted_bytes_total{state=\"parked\"}") >= MOST as f64);
+
+    // What is out counts as well: with half of its limit there, it cannot have all of it once more.
+    let warm = instance(&platform, "idle-warm").unwrap();
+    shrunk(
+        &platform,
+        "idle-warm",
+        InstanceState::Ready,
+        warm.memory_bytes.max(40 << 20),
+    );
+    platform.get("idle-warm", "/?more").error(502, "function_out_of_memory");
+
+    platform.kill9();
+    assert_eq!(swaps(owner).len(), 1, "kill -9 left it");
+    platform.restart();
+    assert!(platform.log().contains("removed the swap that a killed worker left"));
+    assert_eq!(swaps(owner).len(), 1);
+    platform.stop();
+    assert_eq!(zram::devices(&Places::default(), owner).len(), 0);
+}

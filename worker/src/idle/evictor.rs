@@ -1,0 +1,179 @@
+//! The thread that evicts: once a period it looks at every instance, parked ones first. It keeps to a share of a processor, stops between two
+//! slices when an instance is wanted, and does nothing where that would make a shortage of memory worse.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rekindle_wire::InstanceId;
+use rekindle_wire::api::InstanceState;
+
+use super::canary::Canary;
+use super::kernel::Host;
+use super::policy::{Ledger, Use};
+use super::throttle::Throttle;
+use super::visit::visit;
+use super::{Counts, IdleMemory};
+use crate::instance::enclosure::memory_limit;
+use crate::instance::{Instance, Parts};
+use crate::pressure;
+use crate::worker::Worker;
+
+/// Of one processor.
+const CPU_SHARE: f64 = 0.05;
+/// How long an instance is parked, at most, before all of it goes: one that is taken again at once costs nothing.
+const PARKED_FOR: Duration = Duration::from_secs(5);
+/// Between two looks, at least and at most.
+const PERIOD: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// With so many per cent of the time lost for want of memory, what runs is left alone: its pages would have to come back while they are hardest to have.
+const PRESSED: f64 = 20.0;
+
+/// What is known of an instance.
+#[derive(Default)]
+struct Known {
+    parked_since: Option<Duration>,
+    /// Whether nothing more of it can go, parked as it is.
+    settled: bool,
+    ledgers: HashMap<i32, Ledger>,
+}
+
+/// Evicts until the worker stops or is gone.
+pub(super) fn run(worker: &Weak<Worker>, idle: &IdleMemory) {
+    let begun = Instant::now();
+    let mut known: HashMap<InstanceId, Known> = HashMap::new();
+    let mut throttle = Throttle::new(CPU_SHARE);
+    let canary = Canary::new().ok();
+    loop {
+        if !idle.rest((idle.settings.after / 4).clamp(PERIOD.0, PERIOD.1)) {
+            return;
+        }
+        let Some(worker) = worker.upgrade() else { return };
+        pass(&worker, &mut known, &mut throttle, begun);
+        templates(&worker, idle.settings.after);
+        if idle.swap.read().is_there()
+            && let Some(canary) = &canary
+        {
+            canary
+                .sing()
+                .into_iter()
+                .for_each(|took| worker.metrics.idle_fault(took));
+        }
+        account(idle, &mut throttle);
+    }
+}
+
+/// Takes back clean pages of templates that nobody uses.
+fn templates(worker: &Worker, after: Duration) {
+    let mut idle: HashMap<_, Duration> = HashMap::new();
+    for instance in worker.all_instances() {
+        let Some(parts) = instance.parts() else { continue };
+        if let Some(snapshot) = &parts.snapshot {
+            let rests = Duration::from_millis(instance.usage.idle_ms());
+            let least = idle.entry(snapshot.id.clone()).or_insert(rests);
+            *least = rests.min(*least);
+        }
+    }
+    worker.snapshots.take_idle(after, &idle);
+}
+
+/// Rests for what was spent.
+fn account(idle: &IdleMemory, throttle: &mut Throttle) {
+    let (spent, rest) = throttle.spent();
+    Counts::add(&idle.counts.cpu_ns, u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
+    // Whoever is to stop looks for itself.
+    let _ = idle.rest(rest);
+}
+
+fn pass(worker: &Worker, known: &mut HashMap<InstanceId, Known>, throttle: &mut Throttle, begun: Instant) {
+    let idle = &worker.idle;
+    let mut instances = worker.all_instances();
+    known.retain(|id, _| instances.iter().any(|i| i.id == *id));
+    if !idle.swap.read().is_there() {
+        return;
+    }
+    let figures = pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root);
+    let is_pressed = figures.some.is_some_and(|some| some > PRESSED);
+    Counts::add(&idle.counts.pressed, u64::from(is_pressed));
+    instances.sort_by_key(|instance| instance.state() != InstanceState::Parked);
+    for instance in instances {
+        if idle.is_stopped() {
+            return;
+        }
+        if !idle.swap.read().has_room() {
+            Counts::add(&idle.counts.full, 1);
+            return;
+        }
+        let Some(parts) = instance.parts() else { continue };
+        let known = known.entry(instance.id.clone()).or_default();
+        let now = begun.elapsed();
+        let usage = match instance.state() {
+            InstanceState::Parked => {
+                let since = *known.parked_since.get_or_insert(now);
+                if known.settled || now - since < PARKED_FOR.min(idle.settings.after) {
+                    continue;
+                }
+                Use::Parked
+            }
+            InstanceState::Ready => {
+                (known.parked_since, known.settled) = (None, false);
+                if is_pressed {
+                    continue;
+                }
+                Use::Warm
+            }
+            _ => continue,
+        };
+        let evicted = of_instance(idle, &instance, &parts, known, usage, now, throttle);
+        let counter = match usage {
+            Use::Parked => &idle.counts.parked_pages,
+            Use::Warm => &idle.counts.warm_pages,
+        };
+        Counts::add(counter, evicted);
+        known.settled = usage == Use::Parked && evicted == 0;
+        account(idle, throttle);
+    }
+}
+
+/// Evicts what may go of one instance; answers how many pages went.
+fn of_instance(
+    idle: &IdleMemory,
+    instance: &Arc<Instance>,
+    parts: &Parts,
+    known: &mut Known,
+    usage: Use,
+    now: Duration,
+    throttle: &mut Throttle,
+) -> u64 {
+    let Ok(pids) = parts.cgroup.pids() else { return 0 };
+    known.ledgers.retain(|pid, _| pids.contains(pid));
+    let is_wanted = || match usage {
+        Use::Parked => instance.state() != InstanceState::Parked,
+        Use::Warm => !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked),
+    };
+    let mut evicted = 0;
+    for pid in pids {
+        let ledger = known
+            .ledgers
+            .entry(pid)
+            .or_insert_with(|| Ledger::new(idle.settings.after));
+        let slice = |pages: u64| {
+            let goes_on = !idle.is_stopped() && !is_wanted() && idle.swap.read().has_room();
+            // Where swap has a limit of its own, the instance has none but for these pages.
+            goes_on && parts.cgroup.lend_swap(pages * rekindle_pager::PAGE).is_ok()
+        };
+        let rest = || account(idle, throttle);
+        match visit(&Host, pid, ledger, usage, now, slice, rest) {
+            Ok(done) => {
+                evicted += done.evicted;
+                Counts::add(&idle.counts.returned_pages, done.returned);
+            }
+            // It has ended since.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {}
+            Err(error) => tracing::debug!(instance = %instance.id, pid, %error, "its memory stays"),
+        }
+    }
+    if let Err(e) = parts.cgroup.hold_swap(memory_limit(&instance.spec)) {
+        tracing::debug!(instance = %instance.id, error = %e, "its swap cannot be limited");
+    }
+    evicted
+}

@@ -1,0 +1,185 @@
+//! What goes and what stays, of one process's own memory: pure, on a clock that it is given.
+//!
+//! No kernel tells cheaply which pages of another process were touched, so eviction itself is the sample: a block goes, and whether it is there
+//! again at the next look tells whether it was missed. What was missed is left alone, each time twice as long; what was not is never looked at
+//! again. How many blocks are tried at once follows from how many of the last were missed.
+//!
+//! ```text
+//!          rested                        touched
+//! there ──────────► evicted ──────────────────────► there, rests twice as long if it was out for a short while only
+//! ```
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Pages that go and are watched together: 64 KiB.
+pub const BLOCK: u64 = 16;
+/// So many blocks of a process in use go at once, at least, at most, and at first.
+const PACE: (usize, usize, usize) = (4, 4_096, 64);
+/// A block rests at most so many times as long as a new one.
+const RESTS_MOST: u32 = 64;
+
+/// Consecutive pages of a process's own memory, alike: in memory, or evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Its address / 4096.
+    pub first: u64,
+    /// How many.
+    pub pages: u64,
+    /// Whether they are in memory.
+    pub present: bool,
+}
+
+/// How a process is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Frozen: it touches nothing until somebody needs all of it.
+    Parked,
+    /// It runs, and may touch anything.
+    Warm,
+}
+
+/// What came back since the last look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// Blocks of which something did.
+    pub blocks: u64,
+    /// Pages, about.
+    pub pages: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    /// Since when it is out; none while it is there.
+    out: Option<Duration>,
+    /// Not to be tried before.
+    rests_until: Duration,
+    /// How long it rests when it comes back.
+    patience: Duration,
+    /// Pages of it in memory, at the last look.
+    present: u32,
+}
+
+/// What is known of a process's memory.
+#[derive(Debug)]
+pub struct Ledger {
+    /// How long a block rests at first.
+    rest: Duration,
+    blocks: HashMap<u64, Block>,
+    pace: usize,
+    /// Blocks evicted since the last look.
+    tried: u64,
+}
+
+impl Ledger {
+    /// Of a process that is seen for the first time; a block of it is tried when it was there for `rest`.
+    #[must_use]
+    pub fn new(rest: Duration) -> Self {
+        Self {
+            rest,
+            blocks: HashMap::new(),
+            pace: PACE.2,
+            tried: 0,
+        }
+    }
+
+    /// Takes in what its memory is like at `now`: all runs that are there or evicted, by address.
+    pub fn look(&mut self, now: Duration, runs: &[Run]) -> Returned {
+        let mut seen: HashMap<u64, u32> = HashMap::with_capacity(self.blocks.len());
+        for run in runs {
+            for (block, pages) in blocks(run) {
+                *seen.entry(block).or_default() += if run.present { pages as u32 } else { 0 };
+            }
+        }
+        self.blocks.retain(|block, _| seen.contains_key(block));
+        let (mut returned, most) = (Returned::default(), self.rest * RESTS_MOST);
+        for (block, present) in seen {
+            let known = self.blocks.entry(block).or_insert(Block {
+                out: None,
+                rests_until: now + self.rest,
+                patience: self.rest,
+                present,
+            });
+            let before = std::mem::replace(&mut known.present, present);
+            let Some(since) = known.out.filter(|_| present > before) else {
+                continue;
+            };
+            // What was out for long was right to go.
+            known.patience = if now.saturating_sub(since) > known.patience * 2 {
+                self.rest
+            } else {
+                (known.patience * 2).min(most)
+            };
+            known.out = None;
+            known.rests_until = now + known.patience;
+            returned.blocks += 1;
+            returned.pages += u64::from(present - before);
+        }
+        let tried = std::mem::take(&mut self.tried);
+        if returned.blocks * 4 > tried {
+            self.pace = (self.pace / 2).max(PACE.0);
+        } else if tried > 0 && returned.blocks * 8 <= tried {
+            self.pace = (self.pace * 2).min(PACE.1);
+        }
+        returned
+    }
+
+    /// What is to go now of what was last looked at, those that were never missed first.
+    #[must_use]
+    pub fn choose(&self, now: Duration, usage: Use, runs: &[Run]) -> Vec<Run> {
+        let there = self.blocks.iter().filter(|(_, block)| block.present > 0);
+        let chosen: Vec<u64> = match usage {
+            Use::Parked => there.map(|(at, _)| *at).collect(),
+            Use::Warm => {
+                // What came in while the rest of its block was out is as new as that is.
+                let rested = there.filter(|(_, block)| block.out.is_none() && block.rests_until <= now);
+                let mut rested: Vec<_> = rested.map(|(at, b)| (b.patience, b.rests_until, *at)).collect();
+                rested.sort_unstable();
+                rested.into_iter().take(self.pace).map(|(_, _, at)| at).collect()
+            }
+        };
+        let chosen: std::collections::HashSet<u64> = chosen.into_iter().collect();
+        let mut going: Vec<Run> = Vec::new();
+        for run in runs.iter().filter(|run| run.present) {
+            for (block, pages) in blocks(run) {
+                if !chosen.contains(&block) {
+                    continue;
+                }
+                let first = (block * BLOCK).max(run.first);
+                match going.last_mut() {
+                    Some(last) if last.first + last.pages == first => last.pages += pages,
+                    _ => going.push(Run {
+                        first,
+                        pages,
+                        present: true,
+                    }),
+                }
+            }
+        }
+        going
+    }
+
+    /// These pages were evicted, or the kernel was asked to.
+    pub fn evicted(&mut self, now: Duration, run: &Run) {
+        for (block, _) in blocks(run) {
+            if let Some(block) = self.blocks.get_mut(&block) {
+                block.out = Some(now);
+                block.present = 0;
+                self.tried += 1;
+            }
+        }
+    }
+}
+
+/// The blocks that a run lies in, and how many of its pages each has.
+fn blocks(run: &Run) -> impl Iterator<Item = (u64, u64)> {
+    let (first, end) = (run.first, run.first + run.pages);
+    (first / BLOCK..end.div_ceil(BLOCK)).map(move |block| {
+        let (from, to) = ((block * BLOCK).max(first), ((block + 1) * BLOCK).min(end));
+        (block, to - from)
+    })
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

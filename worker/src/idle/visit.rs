@@ -1,0 +1,145 @@
+//! One look at one process: what came back is told to its ledger, and what the ledger chooses is evicted slice by slice.
+
+use std::io;
+use std::time::Duration;
+
+use super::kernel::Memory;
+use super::policy::{Ledger, Run, Use};
+
+/// Pages that go at once: a request that comes meanwhile waits no longer than for so many.
+const SLICE: u64 = 64;
+
+/// Pages of a process.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Came back since the last look, about.
+    pub returned: u64,
+    /// Went now.
+    pub evicted: u64,
+}
+
+/// Evicts what may go of one process, as long as `goes_on` says so of the next slice, of so many pages; after each it calls `rest`.
+///
+/// # Errors
+/// When the process is gone, or the kernel refuses.
+pub fn visit(
+    memory: &impl Memory,
+    pid: i32,
+    ledger: &mut Ledger,
+    usage: Use,
+    now: Duration,
+    goes_on: impl Fn(u64) -> bool,
+    mut rest: impl FnMut(),
+) -> io::Result<Done> {
+    let runs = memory.look(pid)?;
+    let returned = ledger.look(now, &runs).pages;
+    let going = ledger.choose(now, usage, &runs);
+    if going.is_empty() {
+        return Ok(Done { returned, evicted: 0 });
+    }
+    for slice in slices(&going) {
+        if !goes_on(slice.iter().map(|run| run.pages).sum()) {
+            break;
+        }
+        memory.evict(pid, &slice)?;
+        slice.iter().for_each(|run| ledger.evicted(now, run));
+        rest();
+    }
+    let evicted = out(&memory.look(pid)?).saturating_sub(out(&runs));
+    Ok(Done { returned, evicted })
+}
+
+fn out(runs: &[Run]) -> u64 {
+    runs.iter().filter(|run| !run.present).map(|run| run.pages).sum()
+}
+
+/// The same runs in pieces of [`SLICE`] pages together.
+fn slices(runs: &[Run]) -> Vec<Vec<Run>> {
+    let (mut slices, mut room) = (Vec::<Vec<Run>>::new(), 0);
+    for run in runs {
+        let mut left = *run;
+        while left.pages > 0 {
+            if room == 0 {
+                slices.push(Vec::new());
+                room = SLICE;
+            }
+            let pages = left.pages.min(room);
+            if let Some(slice) = slices.last_mut() {
+                slice.push(Run { pages, ..left });
+            }
+            left.first += pages;
+            left.pages -= pages;
+            room -= pages;
+        }
+    }
+    slices
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// A process of 1,000 pages, of which the second half is locked.
+    #[derive(Default)]
+    struct Fake {
+        out: RefCell<Vec<Run>>,
+    }
+
+    impl Memory for Fake {
+        fn look(&self, _: i32) -> io::Result<Vec<Run>> {
+            let out = self.out.borrow();
+            let is_out = |page| out.iter().any(|r| (r.first..r.first + r.pages).contains(&page));
+            let run = |first| Run {
+                first,
+                pages: 1,
+                present: !is_out(first),
+            };
+            Ok((0..1_000).map(run).collect())
+        }
+
+        fn evict(&self, _: i32, runs: &[Run]) -> io::Result<()> {
+            for run in runs {
+                let pages = 500_u64.saturating_sub(run.first).min(run.pages);
+                self.out.borrow_mut().push(Run { pages, ..*run });
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn pages_go_slice_by_slice_until_the_instance_is_wanted() {
+        let (memory, now) = (Fake::default(), Duration::ZERO);
+        let mut ledger = Ledger::new(Duration::from_secs(30));
+        let (asked, rests) = (Cell::new(0), Cell::new(0));
+        let once = |pages| {
+            assert_eq!(pages, SLICE);
+            asked.replace(asked.get() + 1) == 0
+        };
+        let first = visit(&memory, 7, &mut ledger, Use::Parked, now, once, || {
+            rests.set(rests.get() + 1);
+        });
+        let expected = Done {
+            returned: 0,
+            evicted: SLICE,
+        };
+        assert_eq!((first.unwrap(), asked.get(), rests.get()), (expected, 2, 1));
+        let then = visit(&memory, 7, &mut ledger, Use::Parked, now, |_| true, || {}).unwrap();
+        // What is locked stays.
+        assert_eq!(then.evicted, 500 - SLICE);
+        let last = visit(&memory, 7, &mut ledger, Use::Parked, now, |_| true, || {}).unwrap();
+        assert_eq!(last.evicted, 0);
+    }
+
+    #[test]
+    fn slices_hold_all_pages_in_order() {
+        let run = |first, pages| Run {
+            first,
+            pages,
+            present: true,
+        };
+        let slices = slices(&[run(0, 10), run(100, 80)]);
+        assert_eq!(slices, [vec![run(0, 10), run(100, 54)], vec![run(154, 26)]]);
+    }
+}
