@@ -105,8 +105,14 @@ impl OpenSnapshot {
     /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded. Answers the
     /// working set if it is to be stored now.
     pub fn record(&self, touched: &[PageRef], faults: u64) -> Option<Vec<PageRef>> {
-        let stored = self.working_set.lock().record(touched, faults);
-        self.template.set_ahead(touched);
+        // Together, so that the template keeps the newest of two.
+        let mut set = self.working_set.lock();
+        let before = set.ahead();
+        let stored = set.record(touched, faults);
+        let ahead = set.ahead();
+        if !Arc::ptr_eq(&before, &ahead) {
+            self.template.set_ahead(&ahead);
+        }
         stored
     }
 }

@@ -203,12 +203,11 @@ impl Template {
         self.charge.bytes()
     }
 
-    /// These pages are of the working set from now on.
+    /// These pages are the working set from now on, and no others.
     pub(super) fn set_ahead(&self, pages: &[PageRef]) {
-        for page in pages {
-            if let Some(process) = self.process(page.pid) {
-                process.set_ahead(page.page);
-            }
+        for process in &self.processes {
+            let own = pages.iter().filter(|page| page.pid == process.pid);
+            process.set_ahead(own.map(|page| page.page));
         }
     }
 

@@ -88,6 +88,20 @@ impl PageBits {
         page < pages && words[page / WORD].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
+    /// Sets the bits of these pages, each of a region, and clears all others. A word at a time: who looks meanwhile sees some of both.
+    pub(super) fn set_only(&self, pages: impl Iterator<Item = (usize, usize)>) {
+        let mut wanted = vec![0_u64; self.words.len()];
+        for (region, page) in pages {
+            let bits = self.regions[region];
+            if page < usize::from(bits.pages) {
+                wanted[bits.at as usize + page / WORD] |= 1 << (page % WORD);
+            }
+        }
+        for (word, wanted) in self.words.iter().zip(wanted) {
+            word.store(wanted, Ordering::Release);
+        }
+    }
+
     /// How many bits are set, each word taken with the mask of its number.
     pub(super) fn count(&self, mask: impl Fn(usize) -> u64) -> u64 {
         let words = self.words.iter().enumerate();

@@ -209,11 +209,9 @@ impl ProcessTemplate {
         }
     }
 
-    /// The page is of the working set from now on.
-    pub(super) fn set_ahead(&self, page: u64) {
-        if let Some((index, offset)) = self.place(page) {
-            self.ahead.set(index, offset);
-        }
+    /// These pages are the working set from now on, and no others.
+    pub(super) fn set_ahead(&self, pages: impl Iterator<Item = u64>) {
+        self.ahead.set_only(pages.filter_map(|page| self.place(page)));
     }
 
     /// The page is never taken back.
@@ -312,4 +310,58 @@ struct Run {
     region: usize,
     first: usize,
     pages: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_snapshotter::codec::Encoding;
+    use rekindle_snapshotter::pagemap::{ChunkRef, Payload, Region};
+    use rekindle_snapshotter::{Digest, RegionSize};
+
+    use super::*;
+    use crate::snapshots::level::Level;
+
+    /// A process of two regions of 16 pages, all of them there.
+    fn filled(charge: &Charge) -> ProcessTemplate {
+        let hash = Digest::of(b"");
+        let payload = Payload {
+            hash,
+            encoding: Encoding::Raw,
+            chunk: ChunkRef { id: hash, len: 1 << 20 },
+            offset: 0,
+            len: 16 * PAGE as u32,
+        };
+        let region = |first: u64| Region {
+            first: PageIndex(first),
+            pages: 16,
+            payload: Some(payload),
+        };
+        let map = PageMap::new(RegionSize::DEFAULT, vec![region(16), region(64)]).unwrap();
+        let memory = ProcessMemory {
+            pid: 7,
+            map: Arc::new(map),
+            layout: TemplateLayout::default(),
+            folded: Vec::new(),
+        };
+        let template = ProcessTemplate::new("s-1", memory, &MemoryFs::new().unwrap()).unwrap();
+        for index in 0..2 {
+            template.fill(index, 0, &[1; 16 * PAGE as usize], charge);
+        }
+        template
+    }
+
+    #[test]
+    fn what_is_of_the_working_set_no_more_is_taken_back_before_what_is() {
+        let charge = Charge::new(&Level::new(1 << 30), 0);
+        let template = filled(&charge);
+        let there = || [Pages::WorkingSet, Pages::Rest].map(|pages| template.there(pages));
+        template.set_ahead([16, 17, 64, 1000].into_iter());
+        assert_eq!(there(), [3, 29]);
+        template.set_ahead((65..75).chain([17]));
+        assert_eq!(there(), [11, 21], "as it was recorded anew");
+        assert_eq!(template.take_back(Pages::Rest, 32, &charge), 21);
+        assert!(matches!(template.held(16), Held::Absent), "of the old set alone");
+        assert!(matches!(template.held(17), Held::Bytes(_)), "of both");
+        assert!(matches!(template.held(70), Held::Bytes(_)), "of the new one");
+    }
 }
