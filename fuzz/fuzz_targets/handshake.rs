@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rekindle_pager::fuzz::handshake(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ended = rekindle_pager::fuzz::handshake(bytes);
+});

@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rekindle_snapshotter::fuzz::page_map(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _taken = rekindle_snapshotter::fuzz::page_map(bytes);
+});

@@ -8,4 +8,6 @@ use tempfile::TempDir;
 static SCRATCH: LazyLock<TempDir> =
     LazyLock::new(|| tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a scratch directory"));
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| rekindle_snapshotter::fuzz::pages(bytes, SCRATCH.path()));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _taken = rekindle_snapshotter::fuzz::pages(bytes, SCRATCH.path());
+});

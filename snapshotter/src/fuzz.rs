@@ -1,5 +1,6 @@
 //! What parses bytes that others wrote, as functions of bytes: for the fuzz targets in `fuzz/`, and for `tests/hostile.rs`, which
-//! gives each of them thousands of damaged inputs in every `cargo test`. Each must return, whatever it is given.
+//! gives each of them thousands of damaged inputs in every `cargo test`. Each must return, whatever it is given, and says whether it was
+//! taken: a seed must be, or it is of an older format and leads nowhere.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::images::{self, Inventory, PagemapImage, StoredPagemap, TemplateProces
 use crate::interchange;
 use crate::layer::unpack;
 use crate::manifest::{Manifest, Section, SectionEncoding};
-use crate::pagemap::{PageIndex, PageMap};
+use crate::pagemap::{ChunkRef, PageIndex, PageMap, Payload, Region};
 use crate::working_set::encoding;
 
 /// The first byte chooses, the rest is the input.
@@ -22,48 +23,53 @@ fn chosen(bytes: &[u8]) -> (u8, &[u8]) {
 }
 
 /// Manifests; what is taken is written and taken again.
-pub fn manifest(bytes: &[u8]) {
-    if let Ok(manifest) = Manifest::parse(bytes)
-        && let Ok(again) = manifest.encode()
-    {
+pub fn manifest(bytes: &[u8]) -> bool {
+    let Ok(manifest) = Manifest::parse(bytes) else {
+        return false;
+    };
+    if let Ok(again) = manifest.encode() {
         assert_eq!(Manifest::parse(&again).ok(), Some(manifest));
     }
+    true
 }
 
 /// The value of a manifest, in a frame with the right digest, as no mutation would find it.
-pub fn manifest_value(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+pub fn manifest_value(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return false;
+    };
     let digest = Digest::of(bytes);
     let format = crate::manifest::FORMAT;
     let framed = format!("{{\"rekindle_snapshot\":{format},\"blake3\":\"{digest}\",\"manifest\":{text}}}");
-    manifest(framed.as_bytes());
+    manifest(framed.as_bytes())
 }
 
 /// Page maps; what is taken is written and taken again, and found page by page.
-pub fn page_map(bytes: &[u8]) {
-    let Ok(map) = PageMap::parse(bytes) else { return };
+pub fn page_map(bytes: &[u8]) -> bool {
+    let Ok(map) = PageMap::parse(bytes) else { return false };
     assert_eq!(PageMap::parse(&map.encode()).ok().as_ref(), Some(&map));
     for region in map.regions().iter().take(64) {
         assert_eq!(map.lookup(region.first), Some(region));
         let last = PageIndex(region.end().0 - 1);
         assert_eq!(map.lookup(last), Some(region));
     }
+    true
 }
 
 /// Payloads of regions.
-pub fn region(bytes: &[u8]) {
+pub fn region(bytes: &[u8]) -> bool {
     let (kind, stored) = chosen(bytes);
     let encoding = if kind & 1 == 0 { Encoding::Lz4 } else { Encoding::Raw };
     let pages = usize::from(kind >> 1) % usize::from(RegionSize::DEFAULT.pages()) + 1;
     let mut plain = vec![0; pages * PAGE_BYTES];
-    drop(codec::decode_unchecked(encoding, stored, &mut plain));
     drop(codec::decode(encoding, stored, Digest::of(stored), &mut plain));
+    codec::decode_unchecked(encoding, stored, &mut plain).is_ok()
 }
 
 /// Sections of a bundle: their place and encoding, then the bundle.
-pub fn bundle(bytes: &[u8]) {
+pub fn bundle(bytes: &[u8]) -> bool {
     let Some((head, bundle)) = bytes.split_first_chunk::<13>() else {
-        return;
+        return false;
     };
     let word = |at: usize| u64::from(u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
     let (offset, stored_bytes) = (word(0), word(4));
@@ -82,13 +88,15 @@ pub fn bundle(bytes: &[u8]) {
         },
         blake3: Digest::of(stored.unwrap_or_default()),
     };
-    drop(bundle::read_section(&section, bundle));
+    bundle::read_section(&section, bundle).is_ok()
 }
 
 /// Working sets: as they are, and with the digest set right.
-pub fn working_set(bytes: &[u8]) {
-    let Ok(id) = "s-0123".parse::<SnapshotId>() else { return };
-    drop(encoding::decode(&id, bytes));
+pub fn working_set(bytes: &[u8]) -> bool {
+    let Ok(id) = "s-0123".parse::<SnapshotId>() else {
+        return false;
+    };
+    let taken = encoding::decode(&id, bytes).is_ok();
     let mut mended = bytes.to_vec();
     if let Some((head, body)) = mended.split_at_mut_checked(48)
         && body.len() >= 32
@@ -97,36 +105,31 @@ pub fn working_set(bytes: &[u8]) {
         head[16..].copy_from_slice(&Digest::of(body).0);
         drop(encoding::decode(&id, &mended));
     }
+    taken
 }
 
 /// CRIU's images one by one; what is edited parses again.
-pub fn images(bytes: &[u8]) {
+pub fn images(bytes: &[u8]) -> bool {
     let (kind, image) = chosen(bytes);
     match kind % 5 {
-        0 => {
-            drop(images::parse_vmas(image));
-            drop(images::parse_mappings(image));
-        }
-        1 => drop(images::rseq_area(image)),
-        2 => {
-            if let Ok(pagemap) = PagemapImage::parse(image) {
-                assert!(PagemapImage::parse(&pagemap.encode_eager()).is_ok());
-            }
-        }
-        3 => {
-            if let Ok(inventory) = Inventory::parse(image)
-                && let Ok(packed) = inventory.encode_compressed(65536)
-            {
+        0 => images::parse_vmas(image).is_ok() & images::parse_mappings(image).is_ok(),
+        1 => images::rseq_area(image).is_ok(),
+        2 => PagemapImage::parse(image).is_ok_and(|pagemap| {
+            assert!(PagemapImage::parse(&pagemap.encode_eager()).is_ok());
+            true
+        }),
+        3 => Inventory::parse(image).is_ok_and(|inventory| {
+            if let Ok(packed) = inventory.encode_compressed(65536) {
                 assert!(Inventory::parse(&packed).is_ok_and(|i| i.compressed));
             }
-        }
-        _ => {
-            if let Ok(pagemap) = StoredPagemap::parse(image) {
-                let again = StoredPagemap::parse(&pagemap.encode());
-                assert_eq!(again.ok().as_ref(), Some(&pagemap));
-                drop(pagemap.layout());
-            }
-        }
+            true
+        }),
+        _ => StoredPagemap::parse(image).is_ok_and(|pagemap| {
+            let again = StoredPagemap::parse(&pagemap.encode());
+            assert_eq!(again.ok().as_ref(), Some(&pagemap));
+            drop(pagemap.layout());
+            true
+        }),
     }
 }
 
@@ -137,26 +140,57 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The edits of files, mm and pagemap images for a restore from a template: two images with their lengths, and the third.
-pub fn template(bytes: &[u8]) {
-    let Some((files, rest)) = split(bytes) else { return };
-    let Some((mm, pagemap)) = split(rest) else { return };
-    let page_map = PageMap::default();
+pub fn template(bytes: &[u8]) -> bool {
+    let Some((files, rest)) = split(bytes) else {
+        return false;
+    };
+    let Some((mm, pagemap)) = split(rest) else { return false };
+    let page_map = first_pages(mm);
     let process = TemplateProcess {
         mm,
         pagemap,
         page_map: &page_map,
         path: "/template",
     };
-    drop(images::map_templates(files, &[process], |path| path.starts_with('/')));
+    let edited = images::map_templates(files, &[process], |path| path.starts_with('/'));
+    edited.is_ok_and(|edited| edited.processes.iter().any(Option::is_some))
+}
+
+/// A page map that holds the first page of each mapping: else none of them would be mapped from a template.
+fn first_pages(mm: &[u8]) -> PageMap {
+    let hash = Digest([0; 32]);
+    let payload = Payload {
+        hash,
+        encoding: Encoding::Raw,
+        chunk: ChunkRef {
+            id: hash,
+            len: PAGE_BYTES as u32,
+        },
+        offset: 0,
+        len: PAGE_BYTES as u32,
+    };
+    let vmas = images::parse_vmas(mm).unwrap_or_default();
+    let mut pages: Vec<u64> = vmas.iter().map(|vma| vma.start / PAGE_BYTES as u64).collect();
+    pages.dedup();
+    let regions = pages.into_iter().map(|page| Region {
+        first: PageIndex(page),
+        pages: 1,
+        payload: Some(payload),
+    });
+    PageMap::new(RegionSize::DEFAULT, regions.collect()).unwrap_or_default()
 }
 
 /// A pagemap with its pages image: decompressed, compressed, in `scratch`, which must be empty.
-pub fn pages(bytes: &[u8], scratch: &Path) {
-    let Some((pagemap, pages)) = split(bytes) else { return };
-    let Ok(map) = StoredPagemap::parse(pagemap) else { return };
+pub fn pages(bytes: &[u8], scratch: &Path) -> bool {
+    let Some((pagemap, pages)) = split(bytes) else {
+        return false;
+    };
+    let Ok(map) = StoredPagemap::parse(pagemap) else {
+        return false;
+    };
     // A run without blocks takes its size in the file; zero blocks take none, so what they stand for is kept small here.
     if map.runs.iter().map(|r| r.pages).sum::<u64>() > 1024 {
-        return;
+        return false;
     }
     // A size that is right, where cutting or filling makes it so.
     let (_, size) = map.layout();
@@ -166,7 +200,8 @@ pub fn pages(bytes: &[u8], scratch: &Path) {
     let wrote = fs::write(scratch.join("inventory.img"), inventory)
         .and_then(|()| fs::write(scratch.join("pagemap-7.img"), pagemap))
         .and_then(|()| fs::write(scratch.join(format!("pages-{}.img", map.pages_id)), pages));
-    if wrote.is_ok() && interchange::decompress(scratch, false).is_ok() {
+    let taken = wrote.is_ok() && interchange::decompress(scratch, false).is_ok();
+    if taken {
         let how = interchange::Compression {
             block_bytes: 8192,
             acceleration: 1,
@@ -176,14 +211,18 @@ pub fn pages(bytes: &[u8], scratch: &Path) {
     for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
         drop(fs::remove_file(entry.path()));
     }
+    taken
 }
 
 /// A layer's tar, unpacked below `scratch`, which must be empty.
-pub fn layer(tar: &[u8], scratch: &Path) {
+pub fn layer(tar: &[u8], scratch: &Path) -> bool {
     let dir = scratch.join("layer");
-    let Ok(packed) = zstd::encode_all(tar, 1) else { return };
-    drop(unpack::unpack(&packed[..], &dir, Digest::of(tar), tar.len() as u64));
+    let Ok(packed) = zstd::encode_all(tar, 1) else {
+        return false;
+    };
+    let taken = unpack::unpack(&packed[..], &dir, Digest::of(tar), tar.len() as u64).is_ok();
     drop(fs::remove_dir_all(&dir));
+    taken
 }
 
 #[cfg(test)]
@@ -275,14 +314,14 @@ mod tests {
             "plain",
             &[&[2][..], &fs::read(dump.join("pagemap-7.img")).unwrap()].concat(),
         );
-        put(
-            "template",
-            "small",
-            &pair(
-                &golden("files.img"),
-                &pair(&golden("mm-11597.img"), &golden("pagemap-11597.img")),
-            ),
-        );
+        let plain = server.scratch("plain");
+        for name in ["inventory.img", "pagemap-11597.img", "pages-2.img"] {
+            fs::write(plain.join(name), golden(name)).unwrap();
+        }
+        interchange::decompress(&plain, false).unwrap();
+        let pagemap = fs::read(plain.join("pagemap-11597.img")).unwrap();
+        let images = pair(&golden("files.img"), &pair(&golden("mm-11597.img"), &pagemap));
+        put("template", "small", &images);
         put(
             "pages",
             "golden",
@@ -314,8 +353,8 @@ mod tests {
         put("layer", "small", &tar.into_inner().unwrap());
         put(
             "handshake",
-            "two",
-            &[&[9, 0x1a, 8, 2][..], &[1, 2, 0, 0, 7, 3, 0, 0, 0, 7], b"FTSR"].concat(),
+            "one",
+            &[&[4 << 2, 1 << 2 | 1, 4 << 2, 0][..], &[1, 2, 0, 0, 7], b"FTSR"].concat(),
         );
     }
 }

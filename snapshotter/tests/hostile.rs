@@ -111,15 +111,15 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Gives `target` its seeds and damaged copies; it may hold `bound` bytes and 64 for each of its input's.
-fn survive(name: &str, bound: usize, cases: u32, target: impl Fn(&[u8])) {
+/// Gives `target` its seeds, which it must take, and damaged copies; it may hold `bound` bytes and 64 for each of its input's.
+fn survive(name: &str, bound: usize, cases: u32, target: impl Fn(&[u8]) -> bool) {
     let alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let seeds = seeds(name);
     let most = std::cell::Cell::new(0);
     let run = |input: &[u8]| {
         let before = HELD.load(Relaxed);
         PEAK.store(before, Relaxed);
-        target(input);
+        let taken = target(input);
         let held = PEAK.load(Relaxed).saturating_sub(before);
         most.set(most.get().max(held));
         assert!(
@@ -127,9 +127,15 @@ fn survive(name: &str, bound: usize, cases: u32, target: impl Fn(&[u8])) {
             "{name} held {held} bytes for an input of {}",
             input.len()
         );
+        taken
     };
     run(&[]);
-    seeds.iter().for_each(|seed| run(seed));
+    for (at, seed) in seeds.iter().enumerate() {
+        assert!(
+            run(seed),
+            "{name}: seed {at} by name is refused: make the seeds anew, as snapshotter/src/fuzz.rs says"
+        );
+    }
     let config = Config {
         cases,
         failure_persistence: None,

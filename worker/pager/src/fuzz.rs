@@ -14,17 +14,18 @@ use crate::handshake::{Greeting, next};
 const GREETINGS_MAX: usize = 10_000;
 
 /// What a CRIU gone wrong could say: each byte of the input's first half says how many descriptors go with a piece of
-/// the rest, and how long the piece is. It must end, whatever is said, and keep no descriptor.
-pub fn handshake(bytes: &[u8]) {
+/// the rest, and how long the piece is. It must end, whatever is said, and keep no descriptor. Says whether it ended as CRIU ends it: a
+/// seed must.
+pub fn handshake(bytes: &[u8]) -> bool {
     let (plan, mut said) = bytes.split_at(bytes.len().min(8) / 2);
     // The pair's buffers hold this much without a reader.
     said = &said[..said.len().min(64 << 10)];
     let Ok((ours, mut theirs)) = UnixStream::pair() else {
-        return;
+        return false;
     };
     let limit = Some(Duration::from_secs(1));
     if ours.set_read_timeout(limit).is_err() || theirs.set_write_timeout(limit).is_err() {
-        return;
+        return false;
     }
     for step in plan {
         let (piece, rest) = said.split_at(said.len().min(usize::from(step >> 2)));
@@ -48,7 +49,9 @@ pub fn handshake(bytes: &[u8]) {
     for _ in 0..GREETINGS_MAX {
         match next(&ours) {
             Ok(Greeting::Process(..)) => {}
-            Ok(Greeting::Finished | Greeting::Closed) | Err(_) => return,
+            Ok(Greeting::Finished) => return true,
+            Ok(Greeting::Closed) | Err(_) => return false,
         }
     }
+    false
 }

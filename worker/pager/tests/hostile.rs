@@ -24,13 +24,22 @@ fn said() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn every_handshake_ends_and_keeps_no_descriptor() {
-    fuzz::handshake(&[]);
+    assert!(!fuzz::handshake(&[]));
     let before = descriptors();
     let config = ProptestConfig {
         cases: 4000,
         failure_persistence: None,
         ..ProptestConfig::default()
     };
-    proptest!(config, |(bytes in said())| fuzz::handshake(&bytes));
+    proptest!(config, |(bytes in said())| {
+        let _ended = fuzz::handshake(&bytes);
+    });
+    assert_eq!(descriptors(), before);
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/handshake");
+    for seed in std::fs::read_dir(seeds).unwrap() {
+        let path = seed.unwrap().path();
+        let ended = fuzz::handshake(&std::fs::read(&path).unwrap());
+        assert!(ended, "{} is no handshake: make the seeds anew", path.display());
+    }
     assert_eq!(descriptors(), before);
 }
