@@ -44,9 +44,11 @@ fn assert_unlike(answers: &[Answer], sources: usize, shared: &[&str]) {
     let expected = |source: &str| if shared.contains(&source) { 1 } else { CLONES };
     let counts = drawn.iter().map(|(source, values)| (source.as_str(), values.len()));
     let wrong: Vec<_> = counts.filter(|(source, n)| *n != expected(source)).collect();
+    // All of it: whether all clones share a value or two of them do says where to look.
     assert!(
         wrong.is_empty(),
-        "so many different values in {CLONES} clones: {wrong:?}"
+        "so many different values in {CLONES} clones: {wrong:?}, of {:?}",
+        answers.iter().map(Answer::text).collect::<Vec<_>>()
     );
 }
 
