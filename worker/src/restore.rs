@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -182,6 +182,13 @@ pub(crate) struct Pages {
     pub(crate) code: ErrorCode,
 }
 
+/// Listens in `dir`, where CRIU, whose working directory it is, looks for the pager. By way of a descriptor of it: a socket's path has at
+/// most 107 bytes, and a run directory may have any number.
+fn listen(dir: &Path) -> std::io::Result<UnixListener> {
+    let opened = std::fs::File::open(dir)?;
+    UnixListener::bind(format!("/proc/self/fd/{}/{LAZY_PAGES_SOCKET}", opened.as_raw_fd()))
+}
+
 /// Starts the pager of an instance that CRIU will restore from `dir`.
 pub(crate) fn start_pager(
     worker: &Arc<Worker>,
@@ -190,7 +197,7 @@ pub(crate) fn start_pager(
     pages: Pages,
     dir: &Path,
 ) -> Result<Arc<Pager>, ApiError> {
-    let listener = UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).map_err(|e| failed("listen for criu", &e))?;
+    let listener = listen(dir).map_err(|e| failed("listen for criu", &e))?;
     let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(sandbox));
     let (name, code) = (pages.name, pages.code);
     let measuring = Arc::downgrade(worker);
@@ -363,5 +370,30 @@ pub fn log_tail(path: &Path) -> String {
         String::new()
     } else {
         format!("; criu's log: {}", last.join(" | "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_run_directory_may_have_any_length() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("r".repeat(120)).join("restores");
+        std::fs::create_dir_all(&dir).unwrap();
+        assert!(
+            UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).is_err(),
+            "its path is too long for a socket"
+        );
+        let listener = listen(&dir).unwrap();
+        // As CRIU does, whose path has no directory.
+        let opened = std::fs::File::open(&dir).unwrap();
+        let path = format!("/proc/self/fd/{}/{LAZY_PAGES_SOCKET}", opened.as_raw_fd());
+        UnixStream::connect(path).unwrap();
+        listener.accept().unwrap();
+        assert!(dir.join(LAZY_PAGES_SOCKET).exists(), "it lies where the images do");
     }
 }
