@@ -11,6 +11,7 @@
 //! Byte layouts are in `docs/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`], [`GreedyDual`]. Only
 //! [`store`] talks to S3.
 
+mod buffers;
 mod bundle;
 pub mod capture;
 pub mod chunks;

@@ -83,8 +83,12 @@ impl TestStore {
         path
     }
 
-    pub(crate) fn stop(&self) {
+    /// Ends the server: when this returns, nobody is answered any more.
+    pub(crate) async fn stop(&self) {
         self.stop.send(true).unwrap();
+        while TcpStream::connect(self.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Flip a bit of an object, as a store with rotten disks would.

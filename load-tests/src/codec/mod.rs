@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! patterns ─► a dump on tmpfs ─┬─ ours   publish ─► S3 in this process, on tmpfs ─► restore from it, and from the chunk cache
-//!                              └─ peer   one thread: a block, 7/8, a file on tmpfs ─► and back
+//!                              └─ peer   one thread: a block, 7/8, a file on tmpfs ─► and back; and by way of the same S3
 //! process ─► the same patterns in a real process: deployed, checkpointed, restored by the platform
 //! ```
 
 mod dump;
+mod memory;
 mod ours;
 mod patterns;
 mod peer;
@@ -16,6 +17,8 @@ mod report;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::{Acceleration, Codec, RegionSize};
@@ -23,6 +26,7 @@ use serde::Serialize;
 
 use crate::args::Args;
 use crate::record::{self, Taken};
+use memory::Memory;
 use ours::Store;
 use patterns::Pattern;
 
@@ -124,10 +128,8 @@ fn measure(record: &mut Record, args: &CodecArgs, pattern: Pattern) -> Result<()
     dump::write(&dump, pattern, bytes)?;
     let memory = dump.join(dump::PAGES);
     let before = sha256(Stdio::from(File::open(&memory)?))?;
-    let mut buffer = vec![0; usize::try_from(bytes)?];
-    record
-        .copies
-        .push((pattern, peer::copy(&memory, scratch.path(), &mut buffer)?));
+    let plain = Arc::new(Memory::new(usize::try_from(bytes)?));
+    record.copies.push((pattern, peer::copy(&memory, scratch.path())?));
     for size in &args.regions {
         eprintln!("{}, {size}", pattern.name());
         let codec = Codec {
@@ -137,17 +139,16 @@ fn measure(record: &mut Record, args: &CodecArgs, pattern: Pattern) -> Result<()
         let (mut ours, mut peers, mut after) = (Vec::new(), Vec::new(), before.clone());
         for _ in 0..args.rounds {
             let store = Store::start(&scratch.path().join("store"))?;
-            buffer.fill(0);
-            ours.push(store.measure(&dump, codec, &mut buffer)?);
-            let found = sha256_of(&buffer)?;
+            plain.clear();
+            ours.push(store.measure(&dump, codec, &plain)?);
+            let found = sha256_of(&plain)?;
             if found != before {
                 after = found;
             }
+            peers.push(peer::measure(&memory, scratch.path(), codec, &store, &plain)?);
             drop(store);
             std::fs::remove_dir_all(scratch.path().join("store")).context("the store cannot be removed")?;
-            buffer.fill(0);
-            peers.push(peer::measure(&memory, scratch.path(), codec, &mut buffer)?);
-            if sha256_of(&buffer)? != before {
+            if sha256_of(&plain)? != before {
                 bail!("{}, {size}: the peer gave back other bytes", pattern.name());
             }
         }
@@ -164,15 +165,14 @@ fn measure(record: &mut Record, args: &CodecArgs, pattern: Pattern) -> Result<()
     Ok(())
 }
 
-fn sha256_of(bytes: &[u8]) -> Result<String> {
-    use std::io::Write as _;
+fn sha256_of(memory: &Memory) -> Result<String> {
     let mut child = Command::new("sha256sum")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .context("sha256sum (coreutils) cannot be started")?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(bytes).context("sha256sum does not read")?;
+    if let Some(stdin) = child.stdin.take() {
+        memory.write_to(stdin).context("sha256sum does not read")?;
     }
     let output = child.wait_with_output().context("sha256sum does not end")?;
     digest(&output.stdout)
@@ -187,6 +187,41 @@ fn digest(told: &[u8]) -> Result<String> {
     let told = String::from_utf8_lossy(told);
     let digest = told.split_whitespace().next().context("sha256sum told nothing")?;
     Ok(digest.to_owned())
+}
+
+/// When something began, by the clock and by what this process had then taken of the processors.
+struct Clock {
+    begun: Instant,
+    cpu_s: f64,
+}
+
+/// What it took.
+struct Elapsed {
+    seconds: f64,
+    cpu_s: f64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let (begun, cpu_s) = (Instant::now(), cpu_seconds());
+        Self { begun, cpu_s }
+    }
+
+    fn elapsed(&self) -> Elapsed {
+        Elapsed {
+            seconds: self.begun.elapsed().as_secs_f64(),
+            cpu_s: cpu_seconds() - self.cpu_s,
+        }
+    }
+}
+
+/// What all threads of this process have taken of the processors.
+fn cpu_seconds() -> f64 {
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
+    usage.map_or(f64::NAN, |usage| {
+        seconds(usage.user_time()) + seconds(usage.system_time())
+    })
 }
 
 /// The item in the middle of a sort by `key`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use futures::stream::{self, StreamExt as _};
@@ -17,7 +17,11 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use super::dump::ADDRESS;
-use super::middle;
+use super::memory::Memory;
+use super::{Clock, middle};
+
+/// The peer's object.
+const SHIPPED: &str = "shipped";
 
 /// What was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -32,6 +36,8 @@ pub(super) struct Figures {
     pub(super) restore_s: f64,
     /// From the host's chunk cache to plain memory.
     pub(super) restore_cached_s: f64,
+    /// Processor seconds of these three.
+    pub(super) cpu_s: [f64; 3],
 }
 
 /// The one in the middle by its capture.
@@ -84,11 +90,23 @@ impl Store {
     }
 
     /// Publishes the dump and reads its memory back into `memory`, twice.
-    pub(super) fn measure(&self, dump: &Path, codec: Codec, memory: &mut [u8]) -> Result<Figures> {
+    pub(super) fn measure(&self, dump: &Path, codec: Codec, memory: &Arc<Memory>) -> Result<Figures> {
         self.runtime.block_on(self.measured(dump, codec, memory))
     }
 
-    async fn measured(&self, dump: &Path, codec: Codec, memory: &mut [u8]) -> Result<Figures> {
+    /// The peer's file as an object of this store, by the same client in parts at once; seconds to put it.
+    pub(super) fn ship(&self, file: &Path) -> Result<()> {
+        let put = self.runtime.block_on(Box::pin(self.store.put_file(SHIPPED, file)));
+        put.map(drop).context("the peer's file cannot be put")
+    }
+
+    /// And back into another file.
+    pub(super) fn fetch(&self, file: &Path) -> Result<()> {
+        let got = self.runtime.block_on(Box::pin(self.store.get_to_file(SHIPPED, file)));
+        got.map(drop).context("the peer's file cannot be had")
+    }
+
+    async fn measured(&self, dump: &Path, codec: Codec, memory: &Arc<Memory>) -> Result<Figures> {
         let meta = CaptureMeta {
             id: SnapshotId::generate(),
             origin: Origin::Import {
@@ -102,36 +120,37 @@ impl Store {
                 ..CaptureOptions::default()
             },
         };
-        let begun = Instant::now();
+        let begun = Clock::start();
         let published = publish(&self.store, &RegionIndex::new(), dump, meta).await;
         let published = published.context("the dump cannot be published")?;
-        let capture_s = begun.elapsed().as_secs_f64();
+        let captured = begun.elapsed();
 
-        let begun = Instant::now();
+        let begun = Clock::start();
         let cache = ChunkCache::open(&self.dir.join("cache"), 64 << 30).context("no chunk cache")?;
         let reader = RegionReader::new(self.store.clone(), cache);
         let snapshot = Snapshot::open(&self.store, &published.id)
             .await
             .context("the snapshot cannot be opened")?;
         read(&reader, &snapshot, memory).await?;
-        let restore_s = begun.elapsed().as_secs_f64();
-        memory.fill(0);
-        let begun = Instant::now();
+        let restored = begun.elapsed();
+        memory.clear();
+        let begun = Clock::start();
         read(&reader, &snapshot, memory).await?;
-        let restore_cached_s = begun.elapsed().as_secs_f64();
+        let had_again = begun.elapsed();
         let totals = &published.manifest.totals;
         Ok(Figures {
             stored_bytes: published.new_bytes,
             payload_bytes: totals.stored_bytes - totals.shared_bytes,
-            capture_s,
-            restore_s,
-            restore_cached_s,
+            capture_s: captured.seconds,
+            restore_s: restored.seconds,
+            restore_cached_s: had_again.seconds,
+            cpu_s: [captured.cpu_s, restored.cpu_s, had_again.cpu_s],
         })
     }
 }
 
 /// All memory, chunk by chunk, as many at once as there are cores.
-async fn read(reader: &RegionReader, snapshot: &Snapshot, memory: &mut [u8]) -> Result<()> {
+async fn read(reader: &RegionReader, snapshot: &Snapshot, memory: &Arc<Memory>) -> Result<()> {
     let mut chunks: BTreeMap<(u64, [u8; 32]), (ChunkRef, Vec<Region>)> = BTreeMap::new();
     let mut first: std::collections::HashMap<ChunkRef, u64> = std::collections::HashMap::new();
     for region in snapshot.processes.iter().flat_map(|p| p.page_map.regions()) {
@@ -143,16 +162,14 @@ async fn read(reader: &RegionReader, snapshot: &Snapshot, memory: &mut [u8]) -> 
     }
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let reads = stream::iter(chunks.into_values()).map(|(chunk, regions)| async move {
-        let plain = reader.read_chunk_regions(chunk, &regions).await;
-        plain.map(|plain| (regions, plain))
+        let regions: Arc<[Region]> = regions.into();
+        let (memory, places) = (Arc::clone(memory), Arc::clone(&regions));
+        let put = move |at: usize, plain: &[u8]| memory.put(places[at].first.address() - ADDRESS, plain);
+        reader.read_chunk(chunk, regions, put).await
     });
     let mut reads = reads.buffer_unordered(cores);
     while let Some(done) = reads.next().await {
-        let (regions, plain) = done.context("a region cannot be read")?;
-        for (region, bytes) in regions.iter().zip(plain) {
-            let at = usize::try_from(region.first.address() - ADDRESS)?;
-            memory[at..at + bytes.len()].copy_from_slice(&bytes);
-        }
+        done.context("a region cannot be read")?;
     }
     Ok(())
 }

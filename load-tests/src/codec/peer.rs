@@ -12,7 +12,9 @@ use rekindle_snapshotter::Codec;
 use rekindle_snapshotter::codec::is_zero;
 use serde::Serialize;
 
-use super::middle;
+use super::memory::Memory;
+use super::ours::Store;
+use super::{Clock, middle};
 
 /// Buffer between the file and us.
 const BUFFER: usize = 4 << 20;
@@ -26,6 +28,12 @@ pub(super) struct Figures {
     pub(super) capture_s: f64,
     /// From that file to plain memory.
     pub(super) restore_s: f64,
+    /// From the dump to an object of the store that ours is published to: to a file, then from there.
+    pub(super) shipped_s: f64,
+    /// From that object to plain memory: to a file, then from there.
+    pub(super) fetched_s: f64,
+    /// Processor seconds of these four.
+    pub(super) cpu_s: [f64; 4],
 }
 
 /// The one in the middle by its capture.
@@ -34,31 +42,51 @@ pub(super) fn median(figures: Vec<Figures>) -> Option<Figures> {
 }
 
 /// Seconds to read the memory and write it to another file.
-pub(super) fn copy(memory: &Path, scratch: &Path, buffer: &mut [u8]) -> Result<f64> {
+pub(super) fn copy(memory: &Path, scratch: &Path) -> Result<f64> {
     let path = scratch.join("copy");
+    let mut buffer = vec![0; BUFFER];
     let begun = Instant::now();
-    File::open(memory)?.read_exact(buffer)?;
-    File::create(&path)?.write_all(buffer)?;
+    let (mut from, mut to) = (File::open(memory)?, File::create(&path)?);
+    while let read @ 1.. = from.read(&mut buffer)? {
+        to.write_all(&buffer[..read])?;
+    }
     let taken = begun.elapsed().as_secs_f64();
     std::fs::remove_file(&path)?;
     Ok(taken)
 }
 
-/// Compresses the memory block by block into a file, and reads it back into `plain`.
-pub(super) fn measure(memory: &Path, scratch: &Path, codec: Codec, plain: &mut [u8]) -> Result<Figures> {
-    let path = scratch.join("peer");
-    let begun = Instant::now();
-    let sizes = compress(memory, &path, codec)?;
-    let capture_s = begun.elapsed().as_secs_f64();
-    let begun = Instant::now();
+/// Compresses the memory block by block into a file, and reads it back into `plain`; then the same by way of `store`.
+pub(super) fn measure(from: &Path, scratch: &Path, codec: Codec, store: &Store, plain: &Memory) -> Result<Figures> {
+    let (path, back) = (scratch.join("peer"), scratch.join("peer.back"));
+    let begun = Clock::start();
+    let sizes = compress(from, &path, codec)?;
+    let captured = begun.elapsed();
+    plain.clear();
+    let begun = Clock::start();
     decompress(&path, &sizes, codec.region.bytes(), plain)?;
-    let restore_s = begun.elapsed().as_secs_f64();
+    let restored = begun.elapsed();
     std::fs::remove_file(&path)?;
+
+    let begun = Clock::start();
+    let sizes = compress(from, &path, codec)?;
+    store.ship(&path)?;
+    let shipped = begun.elapsed();
+    plain.clear();
+    let begun = Clock::start();
+    store.fetch(&back)?;
+    decompress(&back, &sizes, codec.region.bytes(), plain)?;
+    let fetched = begun.elapsed();
+    for path in [path, back] {
+        std::fs::remove_file(&path)?;
+    }
     let payload: u64 = sizes.iter().map(|size| *size as u64).sum();
     Ok(Figures {
         stored_bytes: payload + sizes.len() as u64 * 4,
-        capture_s,
-        restore_s,
+        capture_s: captured.seconds,
+        restore_s: restored.seconds,
+        shipped_s: shipped.seconds,
+        fetched_s: fetched.seconds,
+        cpu_s: [captured.cpu_s, restored.cpu_s, shipped.cpu_s, fetched.cpu_s],
     })
 }
 
@@ -86,15 +114,17 @@ fn compress(memory: &Path, to: &Path, codec: Codec) -> Result<Vec<usize>> {
         };
         sizes.push(size);
     }
-    output.flush()?;
+    // Durable, as what ours puts is: it costs nothing on a tmpfs.
+    output.into_inner().context("the file cannot be written")?.sync_data()?;
     Ok(sizes)
 }
 
-fn decompress(from: &Path, sizes: &[usize], block: usize, plain: &mut [u8]) -> Result<()> {
+fn decompress(from: &Path, sizes: &[usize], block: usize, plain: &Memory) -> Result<()> {
     let mut input = BufReader::with_capacity(BUFFER, File::open(from)?);
     let mut packed = vec![0; block];
-    for (size, own) in sizes.iter().zip(plain.chunks_exact_mut(block)) {
-        match *size {
+    let mut sizes = sizes.iter();
+    plain.fill_blocks(block, |own| {
+        match *sizes.next().context("more memory than blocks")? {
             0 => own.fill(0),
             size if size == block => input.read_exact(own)?,
             size => {
@@ -106,6 +136,6 @@ fn decompress(from: &Path, sizes: &[usize], block: usize, plain: &mut [u8]) -> R
                 }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }

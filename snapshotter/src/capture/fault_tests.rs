@@ -236,12 +236,28 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
         "{received}"
     );
 
-    let bulk = reader.read_chunk_regions(chunk, regions).await.unwrap();
-    assert_eq!(bulk.concat(), captured.memory);
+    let whole = async |reader: &RegionReader| {
+        let (give, given) = std::sync::mpsc::channel();
+        let take = move |_, plain: &[u8]| give.send(plain.to_vec()).unwrap();
+        reader.read_chunk(chunk, regions.into(), take).await.unwrap();
+        given.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(whole(&reader).await.concat(), captured.memory);
+    assert_eq!(wire.received(), received, "all from disk");
     let later = RegionReader::new(store, ChunkCache::open(&dir, 64 << 20).unwrap());
     let local: Option<Vec<Bytes>> = regions.iter().map(|r| later.read_local(r)).collect();
     assert_eq!(local.unwrap().concat(), captured.memory);
     assert_eq!(wire.received(), received, "all from disk");
+
+    // One that rots is fetched again, and what was given of it before is given again.
+    let path = dir.join(chunk.id.to_string());
+    let mut rotten = std::fs::read(&path).unwrap();
+    *rotten.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, rotten).unwrap();
+    let given = whole(&later).await;
+    assert!(given.len() > regions.len(), "{}", given.len());
+    assert_eq!(given[given.len() - regions.len()..].concat(), captured.memory);
+    assert!(wire.received() > received, "from the store");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,7 +265,7 @@ async fn a_store_that_died_is_an_error_for_every_reader_within_the_limit() {
     let captured = capture().await;
     let snapshot = captured.open().await;
     let reader = captured.reader(&captured.server.scratch("cache"));
-    captured.server.stop();
+    captured.server.stop().await;
     let started = Instant::now();
     let regions = snapshot.processes[0].page_map.regions();
     let reads = regions.iter().filter(|r| r.payload.is_some()).map(|r| reader.read(r));

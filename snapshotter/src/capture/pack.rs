@@ -9,6 +9,7 @@
 //! the same.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use rekindle_wire::SnapshotId;
 use super::dump_dir::Dump;
 use super::read::{Cores, Memory, Piece, batches, read};
 use super::{CaptureOptions, PublishError, UPLOADS_AT_ONCE, on_blocking_thread};
+use crate::buffers::{Buffer, Buffers};
 use crate::codec::{Compressor, Encoding};
 use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
@@ -58,11 +60,12 @@ pub(super) async fn store_memory(
     let failed = |cause| PublishError::Protect { id: id.clone(), cause };
     let (cores, presence) = (&Cores::new(options.threads), &Presence::default());
     let (size, consume) = (options.codec.region, options.consume);
+    let buffers = &Buffers::keeping(2 * (READ_AHEAD + UPLOADS_AT_ONCE));
 
     let hashed = stream::iter(batches(dump)).map(|batch| async move {
-        let (dump, cores) = (dump.clone(), cores.clone());
+        let (dump, cores, buffers) = (dump.clone(), cores.clone(), buffers.clone());
         let memory = on_blocking_thread(move || {
-            let read = cores.run(|| read(&dump, &batch, size, consume));
+            let read = cores.run(|| read(&dump, &batch, &buffers, size, consume));
             read.map_err(|cause| PublishError::dump(&dump.path, cause))
         });
         let memory = memory.await?;
@@ -82,16 +85,20 @@ pub(super) async fn store_memory(
 
     let encoded = chosen
         .map_ok(|(memory, new)| {
-            let (cores, acceleration) = (cores.clone(), options.codec.acceleration);
-            on_blocking_thread(move || Ok(cores.run(|| encode(&memory, &new, Compressor::new(acceleration)))))
+            let (cores, blocks) = (cores.clone(), buffers.empty(0));
+            let compressor = Compressor::new(options.codec.acceleration);
+            on_blocking_thread(move || Ok(cores.run(|| encode(memory, &new, compressor, blocks))))
         })
         .try_buffered(options.threads.max(1));
 
-    let mut open = OpenChunk::default();
+    let mut open = OpenChunk::new(buffers);
     let chunks = encoded.map_ok(Some).chain(stream::iter([Ok(None)])).map_ok(|batch| {
         let closed = match batch {
-            Some(batch) => batch.payloads().filter_map(|payload| open.add(&payload)).collect(),
-            None => vec![std::mem::take(&mut open)],
+            Some(batch) => batch
+                .payloads()
+                .filter_map(|payload| open.add(&payload, buffers))
+                .collect(),
+            None => vec![std::mem::replace(&mut open, OpenChunk::new(buffers))],
         };
         stream::iter(closed).map(Ok::<_, PublishError>)
     });
@@ -150,11 +157,11 @@ impl Seen {
     }
 }
 
-/// The payloads of a batch, one after the other.
-#[derive(Default)]
+/// The payloads of a batch: its LZ4 blocks one after the other, and its memory, where those lie that are as they are.
 struct Encoded {
-    bytes: Vec<u8>,
-    regions: Vec<(Digest, Encoding, usize)>,
+    blocks: Buffer,
+    memory: Memory,
+    regions: Vec<(Digest, Encoding, Range<usize>)>,
 }
 
 /// A region's payload, not in a chunk yet.
@@ -164,48 +171,62 @@ struct Packed<'a> {
     bytes: &'a [u8],
 }
 
-fn encode(memory: &Memory, new: &[Piece], mut compressor: Compressor) -> Encoded {
-    let mut encoded = Encoded::default();
+fn encode(memory: Memory, new: &[Piece], mut compressor: Compressor, mut blocks: Buffer) -> Encoded {
+    let mut regions = Vec::with_capacity(new.len());
     for piece in new {
         let Some(hash) = piece.hash else { continue };
         let plain = piece.region.of(&memory.bytes);
-        let (encoding, bytes) = match compressor.block(plain) {
-            Some(block) => (Encoding::Lz4, block),
-            None => (Encoding::Raw, plain),
+        let payload = match compressor.block(plain) {
+            Some(block) => {
+                let start = blocks.len();
+                blocks.extend_from_slice(block);
+                (hash, Encoding::Lz4, start..blocks.len())
+            }
+            None => (hash, Encoding::Raw, piece.region.at..piece.region.at + plain.len()),
         };
-        encoded.bytes.extend_from_slice(bytes);
-        encoded.regions.push((hash, encoding, bytes.len()));
+        regions.push(payload);
     }
-    encoded
+    Encoded {
+        blocks,
+        memory,
+        regions,
+    }
 }
 
 impl Encoded {
     fn payloads(&self) -> impl Iterator<Item = Packed<'_>> {
-        let mut rest = self.bytes.as_slice();
-        self.regions.iter().map(move |(hash, encoding, len)| {
-            let (bytes, after) = rest.split_at(*len);
-            rest = after;
+        self.regions.iter().map(|(hash, encoding, range)| {
+            let from = match encoding {
+                Encoding::Lz4 => &self.blocks,
+                Encoding::Raw => &self.memory.bytes,
+            };
             Packed {
                 hash: *hash,
                 encoding: *encoding,
-                bytes,
+                bytes: &from[range.clone()],
             }
         })
     }
 }
 
 /// A chunk being filled.
-#[derive(Default)]
 struct OpenChunk {
-    bytes: Vec<u8>,
+    bytes: Buffer,
     regions: Vec<(Digest, Encoding, u32, u32)>,
 }
 
 impl OpenChunk {
+    fn new(buffers: &Buffers) -> Self {
+        Self {
+            bytes: buffers.empty(CHUNK_BYTES),
+            regions: Vec::new(),
+        }
+    }
+
     /// Append a payload. If the chunk was full, it is returned, and the payload is the first of a new one.
-    fn add(&mut self, payload: &Packed<'_>) -> Option<Self> {
+    fn add(&mut self, payload: &Packed<'_>, buffers: &Buffers) -> Option<Self> {
         let full = self.bytes.len() + payload.bytes.len() > CHUNK_BYTES;
-        let full = full.then(|| std::mem::take(self));
+        let full = full.then(|| std::mem::replace(self, Self::new(buffers)));
         // A chunk has at most 4 MiB, so all offsets and lengths fit.
         let at = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let (offset, len) = (at(self.bytes.len()), at(payload.bytes.len()));
@@ -228,7 +249,7 @@ async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> R
         id = Digest::of(&bytes);
         names += 1;
     }
-    let bytes = Bytes::from(bytes);
+    let bytes = Bytes::from_owner(bytes);
     let reference = ChunkRef {
         id,
         len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::cut::{CutRegion, cut};
 use super::dump_dir::{Dump, DumpError};
 use super::split::Cut;
+use crate::buffers::{Buffer, Buffers};
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
@@ -39,7 +40,7 @@ pub(super) struct Piece {
 /// A batch in memory, at most twice [`BATCH_BYTES`].
 #[derive(Debug)]
 pub(super) struct Memory {
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Buffer,
     /// By address.
     pub(super) pieces: Vec<Piece>,
 }
@@ -65,12 +66,18 @@ pub(super) fn batches(dump: &Dump) -> Vec<Batch> {
     batches
 }
 
-/// Read a batch, cut it into regions of `size` and hash them. With `consume` its pages leave the dump. Blocks.
-pub(super) fn read(dump: &Dump, batch: &Batch, size: RegionSize, consume: bool) -> Result<Memory, DumpError> {
+/// Read a batch into one of `buffers`, cut it into regions of `size` and hash them. With `consume` its pages leave the dump. Blocks.
+pub(super) fn read(
+    dump: &Dump,
+    batch: &Batch,
+    buffers: &Buffers,
+    size: RegionSize,
+    consume: bool,
+) -> Result<Memory, DumpError> {
     let dumped = &dump.processes[batch.process];
     let windows = &dumped.windows()[batch.windows.clone()];
     let pages: usize = windows.iter().map(|w| usize::from(w.pages)).sum();
-    let mut bytes = vec![0; pages * PAGE_BYTES];
+    let mut bytes = buffers.filled(pages * PAGE_BYTES);
     let mut pieces = Vec::new();
     let mut start = 0;
     for window in windows {

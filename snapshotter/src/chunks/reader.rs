@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::cache::{CacheUse, ChunkCache};
+use crate::buffers::Buffers;
 use crate::codec::{self, DecodeError, RegionSize};
 use crate::digest::Digest;
 use crate::flights::Flights;
@@ -20,6 +21,8 @@ use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
 use crate::store::{Store, StoreError};
 
+/// Buffers of up to 4 MiB that wait for the next chunk that is read whole.
+const SCRATCH: usize = 4;
 /// Costs no memory until it is read.
 static ZEROS: [u8; RegionSize::MAX.bytes()] = [0; RegionSize::MAX.bytes()];
 
@@ -122,6 +125,8 @@ struct Inner {
     /// Whether what was fetched last could be kept: it is told when that changes.
     caches: AtomicBool,
     counts: Counts,
+    /// For the bytes of chunks that are read whole, and of their regions.
+    scratch: Buffers,
     /// Chunks being fetched now.
     fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
 }
@@ -143,6 +148,7 @@ impl RegionReader {
                 cache,
                 caches: AtomicBool::new(true),
                 counts: Counts::default(),
+                scratch: Buffers::keeping(SCRATCH),
                 fetches: Arc::default(),
             }),
         }
@@ -209,50 +215,81 @@ impl RegionReader {
                 Some(bytes)
             }
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(chunk = %chunk, error, "cached chunk is corrupt and dropped");
-                self.inner.cache.remove(chunk);
+                self.drop_corrupt(chunk, &error);
                 None
             }
         }
     }
 
-    /// The plain bytes of many regions of one chunk, in their order: for reading ahead. The chunk is fetched at most
-    /// once, and its bytes are touched once, on one of the runtime's blocking threads: reading, hashing and decompressing a
-    /// full chunk takes milliseconds.
-    pub async fn read_chunk_regions(&self, chunk: ChunkRef, regions: &[Region]) -> Result<Vec<Bytes>, ReadError> {
-        let regions: Arc<[Region]> = regions.into();
+    /// Gives `take` the plain bytes of these regions of one chunk, checked, each with its place among them: for reading ahead. The chunk is
+    /// fetched at most once; the rest is done on one of the runtime's blocking threads, in two buffers. A region may come twice if
+    /// the cached chunk turns out corrupt on the way.
+    pub async fn read_chunk(
+        &self,
+        chunk: ChunkRef,
+        regions: Arc<[Region]>,
+        mut take: impl FnMut(usize, &[u8]) + Send + 'static,
+    ) -> Result<(), ReadError> {
         if self.inner.cache.contains(&chunk.id) {
             let (this, wanted) = (self.clone(), Arc::clone(&regions));
-            if let Some(all) = blocking(chunk, move || this.all_local(&wanted)).await? {
-                return Ok(all);
+            let (done, back) = blocking(chunk, move || (this.each_local(chunk, &wanted, &mut take), take)).await?;
+            if done {
+                return Ok(());
             }
+            take = back;
         }
         let bytes = self.fetch(chunk).await?;
-        let wanted = Arc::clone(&regions);
-        let cut: Vec<Option<Bytes>> = blocking(chunk, move || {
-            let of_chunk = |region: &Region| region.payload.filter(|p| p.chunk == chunk);
-            let cut = wanted
-                .iter()
-                .map(|r| of_chunk(r).map(|p| cut_out(r, &p, &bytes)).transpose());
-            cut.collect::<Result<_, _>>()
-        })
-        .await??;
-        let mut plain = Vec::with_capacity(regions.len());
-        for (region, bytes) in regions.iter().zip(cut) {
-            plain.push(match bytes {
-                Some(bytes) => {
-                    self.inner.counts.fetched.add(bytes.len() as u64);
-                    bytes
-                }
-                None => self.read(region).await?,
-            });
-        }
-        Ok(plain)
+        let this = self.clone();
+        let each = move || {
+            let mut plain = this.inner.scratch.empty(0);
+            regions.iter().enumerate().try_for_each(|(at, region)| {
+                let Some(payload) = &region.payload else {
+                    take(at, &zeros(region));
+                    return Ok(());
+                };
+                plain.resize(region.plain_len(), 0);
+                let held = stored(payload, chunk, &bytes, 0);
+                codec::decode(payload.encoding, held, payload.hash, &mut plain)
+                    .map_err(|cause| not_held(region, chunk, cause))?;
+                this.inner.counts.fetched.add(plain.len() as u64);
+                take(at, &plain);
+                Ok(())
+            })
+        };
+        blocking(chunk, each).await?
     }
 
-    fn all_local(&self, regions: &[Region]) -> Option<Vec<Bytes>> {
-        regions.iter().map(|r| self.read_local(r)).collect()
+    /// The same from the cached chunk, which is read at once. `false` if it is not here, or was corrupt and is dropped.
+    fn each_local(&self, chunk: ChunkRef, regions: &[Region], take: &mut impl FnMut(usize, &[u8])) -> bool {
+        let payloads = || regions.iter().filter_map(|r| r.payload);
+        let from = payloads().map(|p| p.offset).min().unwrap_or(0);
+        let to = payloads().map(|p| p.offset.saturating_add(p.len).min(chunk.len)).max();
+        let len = to.unwrap_or(from).saturating_sub(from) as usize;
+        let (mut bytes, mut plain) = (self.inner.scratch.filled(len), self.inner.scratch.empty(0));
+        if !self.inner.cache.read(&chunk.id, u64::from(from), &mut bytes) {
+            return false;
+        }
+        for (at, region) in regions.iter().enumerate() {
+            let Some(payload) = &region.payload else {
+                take(at, &zeros(region));
+                continue;
+            };
+            plain.resize(region.plain_len(), 0);
+            let held = stored(payload, chunk, &bytes, from);
+            if let Err(error) = codec::decode(payload.encoding, held, payload.hash, &mut plain) {
+                self.drop_corrupt(&chunk.id, &error);
+                return false;
+            }
+            self.inner.counts.cached.add(plain.len() as u64);
+            take(at, &plain);
+        }
+        true
+    }
+
+    fn drop_corrupt(&self, chunk: &Digest, error: &DecodeError) {
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(chunk = %chunk, error, "cached chunk is corrupt and dropped");
+        self.inner.cache.remove(chunk);
     }
 
     /// The whole chunk, checked; whoever asks for one that is being fetched waits for that fetch.
@@ -336,14 +373,24 @@ fn zeros(region: &Region) -> Bytes {
 }
 
 fn cut_out(region: &Region, payload: &Payload, chunk: &[u8]) -> Result<Bytes, ReadError> {
-    // The page map's offsets were checked against the chunk's length in the page map; the chunk may be shorter.
-    let start = payload.offset as usize;
-    let stored = chunk.get(start..start + payload.len as usize).unwrap_or(&[]);
-    decode(region, payload, stored).map_err(|cause| ReadError::Region {
-        chunk: payload.chunk.id,
+    let stored = stored(payload, payload.chunk, chunk, 0);
+    decode(region, payload, stored).map_err(|cause| not_held(region, payload.chunk, cause))
+}
+
+/// A payload's bytes in those of `chunk` from `from` on; none where it is not there, as a chunk may be shorter than the page map says.
+fn stored<'a>(payload: &Payload, chunk: ChunkRef, bytes: &'a [u8], from: u32) -> &'a [u8] {
+    let start = payload.offset.checked_sub(from).filter(|_| payload.chunk == chunk);
+    start
+        .and_then(|start| bytes.get(start as usize..)?.get(..payload.len as usize))
+        .unwrap_or(&[])
+}
+
+fn not_held(region: &Region, chunk: ChunkRef, cause: DecodeError) -> ReadError {
+    ReadError::Region {
+        chunk: chunk.id,
         first: region.first,
         cause: Arc::new(cause),
-    })
+    }
 }
 
 fn decode(region: &Region, payload: &Payload, stored: &[u8]) -> Result<Bytes, DecodeError> {

@@ -1,14 +1,16 @@
 //! The region codec: a region's bytes become nothing (all zero), themselves (raw) or one LZ4 block. Pure.
 //!
-//! Blocks are made by liblz4, whose `acceleration` lz4_flex lacks and whose blocks are 1 % smaller, and are read by lz4_flex: what is
+//! Blocks are made by liblz4, whose `acceleration` lz4_flex lacks and whose blocks are 1 % smaller, and are read by `block`: what is
 //! written is our own memory, what is read comes from a store, and safe Rust reads that (decision 4).
 
+mod block;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 use crate::digest::Digest;
 
+pub use block::BlockError;
 pub use settings::{Acceleration, Codec, RegionSize, SettingError};
 
 /// Bytes of a page. The format is for 4 KiB pages; a manifest with others is refused.
@@ -52,7 +54,7 @@ pub enum DecodeError {
         expected: usize,
         /// What the decoder says.
         #[source]
-        cause: lz4_flex::block::DecompressError,
+        cause: BlockError,
     },
     /// An LZ4 block of fewer bytes than the region.
     #[error("lz4 block holds {found} bytes, the region {expected}")]
@@ -132,7 +134,7 @@ pub fn decode_unchecked(encoding: Encoding, stored: &[u8], plain: &mut [u8]) -> 
             plain.copy_from_slice(stored);
             Ok(())
         }
-        Encoding::Lz4 => match lz4_flex::block::decompress_into(stored, plain) {
+        Encoding::Lz4 => match block::decode(stored, plain) {
             Ok(found) if found == expected => Ok(()),
             Ok(found) => Err(DecodeError::Lz4Length { found, expected }),
             Err(cause) => Err(DecodeError::Lz4 { expected, cause }),

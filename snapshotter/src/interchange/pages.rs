@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::{InterchangeError, io_at};
-use crate::codec::PAGE_BYTES;
+use crate::codec::{self, Encoding, PAGE_BYTES};
 use crate::images::{BLOCK_BYTES_MAX, StoredPagemap};
 
 /// A pagemap with its pages image. Reading forward is cheap; a step back within a compressed run begins at its front.
@@ -143,13 +143,11 @@ impl PageFile {
         }
         self.packed.resize(stored, 0);
         self.file.read_exact_at(&mut self.packed, offset).map_err(reading)?;
-        match lz4_flex::block::decompress_into(&self.packed, &mut self.block) {
-            Ok(found) if found == plain => Ok(()),
-            _ => Err(InterchangeError::Block {
-                path: self.path.clone(),
-                offset,
-                expected: plain,
-            }),
-        }
+        let decoded = codec::decode_unchecked(Encoding::Lz4, &self.packed, &mut self.block);
+        decoded.map_err(|_| InterchangeError::Block {
+            path: self.path.clone(),
+            offset,
+            expected: plain,
+        })
     }
 }

@@ -47,6 +47,8 @@ struct Inner {
     prefix: String,
     encryption: Encryption,
     timeouts: Timeouts,
+    /// Whether the SHA-256 of a body is part of its request's signature: where somebody could change it on the way.
+    signs_bodies: bool,
 }
 
 impl std::fmt::Debug for Store {
@@ -71,6 +73,7 @@ impl Store {
             encryption,
             timeouts,
         } = config;
+        let signs_bodies = !endpoint.as_deref().is_some_and(stays_on_this_host);
         let mut builder = match credentials {
             Some((id, secret)) => Builder::new()
                 .behavior_version(BehaviorVersion::latest())
@@ -117,6 +120,7 @@ impl Store {
                 prefix,
                 encryption,
                 timeouts,
+                signs_bodies,
             }),
             observer: None,
         })
@@ -268,6 +272,18 @@ impl Store {
             bucket: self.inner.bucket.clone(),
         }
     }
+}
+
+/// Whether what is sent to this URL never leaves the host: its name is a loopback address.
+fn stays_on_this_host(endpoint: &str) -> bool {
+    let Ok(url) = endpoint.parse::<http::Uri>() else {
+        return false;
+    };
+    let host = url.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    address
+        .parse::<std::net::IpAddr>()
+        .is_ok_and(|address| address.is_loopback())
 }
 
 /// `bytes=a-b` with b inclusive, as HTTP has it. `range` must not be empty.

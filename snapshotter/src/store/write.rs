@@ -161,6 +161,11 @@ impl Store {
             .body(ByteStream::from(bytes))
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
+        let call = if self.inner.signs_bodies {
+            call
+        } else {
+            call.disable_payload_signing()
+        };
         let put = self.bounded("put", key, len, Box::pin(self.sending(len, call.send())));
         let put = put.await?;
         if let Ok(put) = &put {
@@ -244,6 +249,11 @@ impl Store {
             .body(ByteStream::from(bytes))
             .customize()
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(size)));
+        let call = if self.inner.signs_bodies {
+            call
+        } else {
+            call.disable_payload_signing()
+        };
         let done = self
             .bounded("put", key, size, Box::pin(self.sending(size, call.send())))
             .await?

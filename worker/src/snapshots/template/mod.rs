@@ -20,7 +20,8 @@ use futures::future::BoxFuture;
 use rekindle_init::causes::chain;
 use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
-use rekindle_snapshotter::{Digest, PageIndex, PageMap, RegionReader};
+use rekindle_snapshotter::pagemap::ChunkRef;
+use rekindle_snapshotter::{Digest, PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;
 
 pub(super) use self::process::Pages;
@@ -86,6 +87,13 @@ pub struct Template {
     runtime: Handle,
     /// What is there of it.
     charge: Charge,
+}
+
+/// Which region: of which process, by their places.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    process: usize,
+    index: usize,
 }
 
 fn range(pid: i32, area: &TemplateArea) -> PageRange {
@@ -252,36 +260,52 @@ impl Template {
     /// Fills what is still missing, from a few chunks at a time, for as long as there is `room` for so many bytes more.
     ///
     /// # Errors
-    /// The first region that cannot be had; what was filled stays.
+    /// The first chunk that cannot be had; what was filled stays.
     pub(super) async fn fill_all(
-        &self,
+        self: &Arc<Self>,
         room: impl Fn(u64) -> BoxFuture<'static, bool> + Sync,
     ) -> Result<(), SourceError> {
         use futures::TryStreamExt;
-        let mut by_chunk: BTreeMap<Digest, Vec<(&ProcessTemplate, usize)>> = BTreeMap::new();
-        for process in &self.processes {
-            for (index, region) in process.map.regions().iter().enumerate() {
-                if let Some(payload) = region.payload.filter(|_| !process.is_full(index)) {
-                    by_chunk.entry(payload.chunk.id).or_default().push((process, index));
+        let mut by_chunk: BTreeMap<Digest, (ChunkRef, Vec<Place>)> = BTreeMap::new();
+        for (process, template) in self.processes.iter().enumerate() {
+            for (index, region) in template.map.regions().iter().enumerate() {
+                if let Some(payload) = region.payload.filter(|_| !template.is_full(index)) {
+                    let chunk = by_chunk.entry(payload.chunk.id);
+                    let (_, places) = chunk.or_insert((payload.chunk, Vec::new()));
+                    places.push(Place { process, index });
                 }
             }
         }
         let room = &room;
         futures::stream::iter(by_chunk.into_values().map(Ok))
-            .try_for_each_concurrent(BACKGROUND, |regions| async move {
-                let bytes =
-                    |(process, index): &(&ProcessTemplate, usize)| process.map.regions()[*index].plain_len() as u64;
-                if !room(regions.iter().map(bytes).sum()).await {
+            .try_for_each_concurrent(BACKGROUND, |(chunk, mut places)| async move {
+                let bytes = places.iter().map(|place| self.region(*place).plain_len() as u64);
+                if !room(bytes.sum()).await {
                     return Ok(());
                 }
-                for (process, index) in regions {
-                    // Instances that start meanwhile come first.
-                    tokio::task::yield_now().await;
-                    self.fill_region(process, index).await?;
-                }
-                Ok(())
+                places.retain(|place| !self.processes[place.process].is_full(place.index));
+                self.fill_chunk(chunk, places).await
             })
             .await
+    }
+
+    fn region(&self, place: Place) -> &Region {
+        &self.processes[place.process].map.regions()[place.index]
+    }
+
+    /// Fills these regions, all of one chunk.
+    async fn fill_chunk(self: &Arc<Self>, chunk: ChunkRef, places: Vec<Place>) -> Result<(), SourceError> {
+        let regions = places.iter().map(|place| *self.region(*place)).collect();
+        let this = Arc::clone(self);
+        let take = move |at: usize, plain: &[u8]| {
+            let place = places[at];
+            this.processes[place.process].fill(place.index, 0, plain, &this.charge);
+            // Instances that start meanwhile come first.
+            std::thread::yield_now();
+        };
+        // Nobody waits for it, and the store has limits of its own.
+        let read = self.reader.read_chunk(chunk, regions, take).await;
+        read.map_err(|e| SourceError { message: chain(&e) })
     }
 
     async fn fill_region(&self, process: &ProcessTemplate, index: usize) -> Result<(), SourceError> {
