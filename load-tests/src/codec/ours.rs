@@ -94,13 +94,13 @@ impl Store {
         self.runtime.block_on(self.measured(dump, codec, memory))
     }
 
-    /// The peer's file as an object of this store, by the same client in parts at once; seconds to put it.
+    /// Puts the peer's file into this store, by the same client, parts of it at once.
     pub(super) fn ship(&self, file: &Path) -> Result<()> {
         let put = self.runtime.block_on(Box::pin(self.store.put_file(SHIPPED, file)));
         put.map(drop).context("the peer's file cannot be put")
     }
 
-    /// And back into another file.
+    /// Has it back, in another file.
     pub(super) fn fetch(&self, file: &Path) -> Result<()> {
         let got = self.runtime.block_on(Box::pin(self.store.get_to_file(SHIPPED, file)));
         got.map(drop).context("the peer's file cannot be had")
