@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::{HeaderValue, Request, Response};
 use rekindle_relay::Lasting;
+use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
@@ -20,9 +21,9 @@ use crate::exchange::{Answered, Came, Exchange};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::Metrics;
-use crate::scheduler::Http;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
+use crate::workers::Workers;
 
 /// How often an invocation is placed before it is given up.
 const ATTEMPTS: u32 = 3;
@@ -30,7 +31,7 @@ const ATTEMPTS: u32 = 3;
 /// What invocations share.
 pub(crate) struct Dispatch {
     pub(crate) slots: Arc<Slots>,
-    pub(crate) workers: Http,
+    pub(crate) workers: Workers,
     pub(crate) token: HeaderValue,
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) max_body: u64,
@@ -84,7 +85,8 @@ impl Dispatch {
             http.response.status_code = tracing::field::Empty,
         );
         rekindle_telemetry::set_parent(&span, request.headers());
-        let measured = self.metrics.measure(&call.function, call.arrived);
+        let client = TraceRef::sent(request.headers());
+        let measured = self.metrics.measure(&call.function, call.arrived, client);
         let mut start = None;
         let answer = self.run(call, request, &mut start).instrument(span.clone()).await;
         let status = match &answer {
@@ -194,7 +196,7 @@ impl Dispatch {
 
     /// A slot: one that is there, or what the scheduler finds or starts.
     async fn place(&self, call: &Call) -> Result<Slot, ApiError> {
-        let span = tracing::info_span!(
+        let span = tracing::debug_span!(
             "place",
             rekindle.role = "gateway",
             rekindle.instance = tracing::field::Empty,

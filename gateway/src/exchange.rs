@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use http::{HeaderValue, Response};
-use hyper::body::Incoming;
 use rekindle_relay::{Answer, End, Held};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::TIME_LEFT_MS;
@@ -16,15 +16,15 @@ use tracing::Span;
 
 use crate::forward::{self, Attempted, Outgoing};
 use crate::lease::Seat;
-use crate::scheduler::Http;
 use crate::slots::Slot;
+use crate::workers::Workers;
 
 /// The worker keeps the limits of a start; this is for one that does not answer at all.
 const SPARE: Duration = Duration::from_secs(5);
 
 /// All that one attempt needs, so that it can outlast its client.
 pub(crate) struct Exchange {
-    pub(crate) workers: Http,
+    pub(crate) workers: Workers,
     pub(crate) token: HeaderValue,
     pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) slot: Slot,
@@ -46,7 +46,7 @@ pub(crate) enum Came {
 
 /// An answer that has begun.
 pub(crate) struct Answered {
-    pub(crate) response: Response<Answer<Incoming, InFlight>>,
+    pub(crate) response: Response<Answer<Body, InFlight>>,
     pub(crate) seat: Seat,
     /// How the invocation was to start.
     pub(crate) start: StartKind,
@@ -140,7 +140,7 @@ impl Exchange {
 
     fn answered(
         self,
-        response: Response<Incoming>,
+        response: Response<Body>,
         seat: Seat,
         start: StartKind,
         took: Duration,

@@ -4,7 +4,7 @@ use axum::body::Body;
 use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
+use rekindle_relay::SendError;
 use rekindle_wire::headers::{FUNCTION_ERROR, PLATFORM_ERROR, TIME_LEFT_MS};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 use crate::body::Upload;
 use crate::headers;
 use crate::lease::Seat;
-use crate::scheduler::Http;
+use crate::workers::Workers;
 
 /// Error bodies that are read rather than passed on.
 const ERROR_MAX: usize = 256 << 10;
@@ -33,7 +33,7 @@ pub(crate) struct Outgoing {
 /// What an attempt came to.
 pub(crate) enum Attempted {
     /// The function answers; the body is still to come.
-    Answered(Response<Incoming>),
+    Answered(Response<Body>),
     /// The instance is gone and has seen nothing of the request: its worker says so.
     Gone,
     /// The instance has seen nothing of the request, as it is busy: its worker says so.
@@ -50,17 +50,17 @@ pub(crate) enum Attempted {
 
 /// Sends the request to the seat's instance and waits for the answer's headers, until `deadline`.
 pub(crate) async fn attempt(
-    http: &Http,
+    workers: &Workers,
     token: &HeaderValue,
     outgoing: &Outgoing,
     seat: &Seat,
     deadline: Instant,
 ) -> Attempted {
-    let request = match build(http.scheme(), token, outgoing, seat, deadline) {
+    let request = match build(workers.scheme(), token, outgoing, seat, deadline) {
         Ok(request) => request,
         Err(error) => return failed(error, false),
     };
-    let span = tracing::info_span!(
+    let span = tracing::debug_span!(
         "call worker",
         otel.kind = "client",
         otel.status_code = tracing::field::Empty,
@@ -72,7 +72,7 @@ pub(crate) async fn attempt(
     let exchange = async {
         let mut request = request;
         rekindle_telemetry::inject(request.headers_mut());
-        http.request(request).await
+        workers.send(&seat.address, request).await
     };
     let failed_as = |why: &'static str| {
         span.record("otel.status_code", "ERROR");
@@ -83,7 +83,7 @@ pub(crate) async fn attempt(
             failed_as("timeout");
             return Attempted::TimedOut;
         }
-        Ok(Err(error)) if error.is_connect() => {
+        Ok(Err(error @ SendError::Connect(_))) => {
             failed_as("unreachable");
             tracing::warn!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
             return Attempted::Unreachable;
@@ -146,7 +146,7 @@ fn broken(outgoing: &Outgoing) -> ApiError {
 }
 
 /// The worker says that the function did not give this answer.
-async fn platform_error(code: &HeaderValue, answer: Response<Incoming>, deadline: Instant) -> Attempted {
+async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: Instant) -> Attempted {
     let code = code.to_str().ok().and_then(|c| c.parse::<ErrorCode>().ok());
     let code = code.unwrap_or(ErrorCode::Internal);
     match code {
@@ -188,7 +188,7 @@ struct Thrown {
 }
 
 /// The handler threw.
-async fn function_error(outgoing: &Outgoing, answer: Response<Incoming>, deadline: Instant) -> Attempted {
+async fn function_error(outgoing: &Outgoing, answer: Response<Body>, deadline: Instant) -> Attempted {
     let body = read(answer, deadline).await;
     let thrown = serde_json::from_slice::<Thrown>(&body).ok();
     let what = match thrown.map(|t| (t.kind, t.message)) {
@@ -202,7 +202,7 @@ async fn function_error(outgoing: &Outgoing, answer: Response<Incoming>, deadlin
 }
 
 /// An error's body, as far as it comes.
-async fn read(answer: Response<Incoming>, deadline: Instant) -> bytes::Bytes {
+async fn read(answer: Response<Body>, deadline: Instant) -> bytes::Bytes {
     let body = Limited::new(answer.into_body(), ERROR_MAX).collect();
     match tokio::time::timeout_at(deadline, body).await {
         Ok(Ok(body)) => body.to_bytes(),

@@ -71,7 +71,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> String {
     };
     let sent = headers.get(REQUEST_ID).and_then(|v| v.to_str().ok());
     sent.filter(sane)
-        .map_or_else(|| RequestId::generate().to_string(), str::to_owned)
+        .map_or_else(|| RequestId::quick().to_string(), str::to_owned)
 }
 
 /// Sets a header to a text of our own making.

@@ -22,6 +22,7 @@ mod scheduler;
 mod server;
 mod slots;
 mod timing;
+mod workers;
 
 pub use key::{KeyHash, ParseKeyHashError};
 pub use openapi::document as openapi_document;

@@ -178,12 +178,13 @@ impl Metrics {
         observe_process(registry);
     }
 
-    /// Begins to measure an invocation that arrived at `arrived`.
-    pub(crate) fn measure(&self, function: &FunctionName, arrived: Instant) -> Measured<'_> {
+    /// Begins to measure an invocation that arrived at `arrived`; `client` is where its sender samples it.
+    pub(crate) fn measure(&self, function: &FunctionName, arrived: Instant, client: Option<TraceRef>) -> Measured<'_> {
         Measured {
             metrics: self,
             function: function.clone(),
             arrived,
+            client,
             is_over: false,
         }
     }
@@ -245,6 +246,7 @@ pub(crate) struct Measured<'a> {
     metrics: &'a Metrics,
     function: FunctionName,
     arrived: Instant,
+    client: Option<TraceRef>,
     is_over: bool,
 }
 
@@ -263,7 +265,10 @@ impl Measured<'_> {
         }
         let took = self.arrived.elapsed();
         rekindle_telemetry::keep_if_slow(span, took);
-        metrics.requests.with([name, kind]).record_in(took, TraceRef::of(span));
+        metrics
+            .requests
+            .with([name, kind])
+            .record_in(took, TraceRef::of(span).or(self.client));
     }
 
     /// It failed; `start` is how it was to start, if an instance was found.
@@ -278,7 +283,10 @@ impl Measured<'_> {
         }
         rekindle_telemetry::keep(span);
         let took = self.arrived.elapsed();
-        metrics.requests.with([name, kind]).record_in(took, TraceRef::of(span));
+        metrics
+            .requests
+            .with([name, kind])
+            .record_in(took, TraceRef::of(span).or(self.client));
     }
 }
 
@@ -306,10 +314,10 @@ mod tests {
         let (known, made_up) = ("known".parse().unwrap(), "made-up".parse().unwrap());
         metrics.placed(&known, StartKind::Warm, Duration::ZERO);
         for name in [&known, &made_up] {
-            let measured = metrics.measure(name, Instant::now());
+            let measured = metrics.measure(name, Instant::now(), None);
             measured.failed(None, &error(ErrorCode::FunctionNotFound), &Span::none());
         }
-        drop(metrics.measure(&made_up, Instant::now()));
+        drop(metrics.measure(&made_up, Instant::now(), None));
         let (_, text) = exposition(&metrics.registry, &http::HeaderMap::new());
         assert!(!text.contains("made-up"), "{text}");
         for series in [

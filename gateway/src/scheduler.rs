@@ -28,22 +28,17 @@ use tracing::Instrument as _;
 
 use crate::headers;
 
-/// The client for everything inside the cluster, for one role there.
+/// Connections to the scheduler.
 #[derive(Debug, Clone)]
-pub(crate) struct Http {
+struct Http {
     client: Client<Connector, Body>,
     scheme: &'static str,
 }
 
 impl Http {
     /// Sends a request.
-    pub(crate) fn request(&self, request: Request<Body>) -> ResponseFuture {
+    fn request(&self, request: Request<Body>) -> ResponseFuture {
         self.client.request(request)
-    }
-
-    /// What its addresses begin with.
-    pub(crate) fn scheme(&self) -> &'static str {
-        self.scheme
     }
 }
 
@@ -61,21 +56,33 @@ const KEEP_LIMIT: Duration = Duration::from_secs(15);
 /// A deploy's upload goes before its answer.
 const ADMIN_LIMIT: Duration = Duration::from_secs(900);
 
-/// A client with connections of its own.
-pub(crate) fn client(member: Option<&Member>, to: Role) -> Result<Http, TlsError> {
+/// What makes connections to members of a role.
+pub(crate) fn connector(member: Option<&Member>, to: Role) -> Result<Connector, TlsError> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT_LIMIT));
     connector.set_keepalive(Some(SILENT_AFTER));
     connector.set_keepalive_interval(Some(SILENT_AFTER / 5));
     connector.set_tcp_user_timeout(Some(SILENT_AFTER));
+    rekindle_identity::connector(connector, member, to)
+}
+
+/// What addresses begin with.
+pub(crate) fn scheme(member: Option<&Member>) -> &'static str {
+    if member.is_some() { "https" } else { "http" }
+}
+
+/// A client with connections of its own.
+fn client(member: Option<&Member>, to: Role) -> Result<Http, TlsError> {
     let client = Client::builder(TokioExecutor::new())
         .pool_idle_timeout(Duration::from_secs(60))
         .pool_max_idle_per_host(1_024)
         .pool_timer(TokioTimer::new())
-        .build(rekindle_identity::connector(connector, member, to)?);
-    let scheme = if member.is_some() { "https" } else { "http" };
-    Ok(Http { client, scheme })
+        .build(connector(member, to)?);
+    Ok(Http {
+        client,
+        scheme: scheme(member),
+    })
 }
 
 /// How long a gateway waits for another scheduler to take over from one that is gone.

@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ipnet::IpNet;
 use rekindle_identity::{Member, Role, TlsError, Transport};
+use rekindle_relay::Doors;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -28,8 +29,9 @@ use crate::dispatch::{Call, Dispatch};
 use crate::key::KeyHash;
 use crate::metrics::Metrics;
 use crate::route::{self, Route, route};
-use crate::scheduler::{SchedulerClient, client};
+use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
+use crate::workers::Workers;
 use crate::{admin, headers, keeper, openapi};
 
 /// How long a client may take to send a request's head, and how long an idle connection is kept.
@@ -61,6 +63,8 @@ pub struct Config {
     pub callback_allow: Vec<IpNet>,
     /// Its certificate, where the cluster has an authority.
     pub member: Option<Arc<Member>>,
+    /// Where workers of its own process take invocations.
+    pub doors: Doors,
 }
 
 impl Config {
@@ -78,6 +82,7 @@ impl Config {
             async_in_flight: 128,
             callback_allow: Vec::new(),
             member: None,
+            doors: Doors::default(),
         }
     }
 }
@@ -143,7 +148,7 @@ pub async fn serve(
     ];
     let dispatch = Arc::new(Dispatch {
         slots,
-        workers: client(config.member.as_deref(), Role::Worker)?,
+        workers: Workers::new(config.member.as_deref(), config.doors)?,
         token,
         in_flight,
         max_body: config.max_body_bytes,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_identity::Member;
+use rekindle_relay::Doors;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
@@ -91,6 +92,8 @@ pub struct WorkerConfig {
     pub offer: Offer,
     /// How long it may finish what it serves when it is told to stop; with zero it stops at once.
     pub leave_limit: Duration,
+    /// Where it takes invocations from a gateway of its own process.
+    pub doors: Doors,
 }
 
 impl WorkerConfig {
@@ -139,6 +142,7 @@ impl WorkerConfig {
             heartbeat_every: Duration::from_secs(1),
             offer: offer(),
             leave_limit: Duration::ZERO,
+            doors: Doors::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
+use rekindle_relay::SendError;
 use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
@@ -114,7 +115,7 @@ pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result
     let (status, body) = tokio::time::timeout(HOOK_LIMIT, exchange)
         .await
         .map_err(|_| format!("hook {path} did not answer within {} s", HOOK_LIMIT.as_secs()))?
-        .map_err(|e: hyper_util::client::legacy::Error| format!("hook {path}: {e}"))?;
+        .map_err(|e: SendError| format!("hook {path}: {e}"))?;
     if status.is_success() {
         Ok(())
     } else {

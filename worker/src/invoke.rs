@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
-use hyper::body::Incoming;
 use rekindle_relay::{Answer, End, Held, Lasting, strip_hop_by_hop};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::START_LIMIT;
@@ -15,7 +14,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use crate::instance::{Entry, InFlight, Instance, Parts, gone, overdue};
+use crate::instance::{Entry, FunctionBody, InFlight, Instance, Parts, gone, overdue};
 use crate::restore::tell_first_fault;
 use crate::worker::Worker;
 
@@ -37,7 +36,9 @@ pub async fn invoke(
     path: String,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let span = tracing::info_span!(
+    // Its parent is told in a header, also where the gateway is in this process.
+    let span = tracing::debug_span!(
+        parent: None,
         "invoke",
         "rekindle.role" = "worker",
         otel.kind = "server",
@@ -81,15 +82,17 @@ async fn forward(
         true => tracing::info_span!("wait for start", "rekindle.role" = "worker"),
         false => Span::none(),
     };
+    let entered = Instant::now();
     let ready = instance.until_ready(last.min(Deadline::now() + START_LIMIT));
     let parts = ready.instrument(waiting).await?;
+    let waited = entered.elapsed();
     let thawed = instance.unpark(&parts).await?;
     if thawed.is_some() {
         worker.changed.notify_one();
     }
     let start = match (first, thawed) {
         (_, Some(took)) => Some(Start::Thawed(took)),
-        (true, None) => Some(Start::First),
+        (true, None) => Some(Start::First(waited)),
         (false, None) => None,
     };
     let kind = how(&instance, start);
@@ -122,8 +125,8 @@ fn busy() -> ApiError {
 /// What a request waited for.
 #[derive(Debug, Clone, Copy)]
 enum Start {
-    /// The instance's start.
-    First,
+    /// The instance's start, so long: it may have begun before.
+    First(Duration),
     /// A parked instance to go on.
     Thawed(Duration),
 }
@@ -146,7 +149,7 @@ impl Exchange {
         let sent = Instant::now();
         let parts = self.parts;
         // Until its answer's first byte.
-        let span = tracing::info_span!(
+        let span = tracing::debug_span!(
             "function",
             "rekindle.role" = "worker",
             otel.kind = "client",
@@ -275,7 +278,7 @@ fn inward(
 /// How the instance came to serve a request that waited for this.
 fn how(instance: &Instance, start: Option<Start>) -> StartKind {
     match start {
-        Some(Start::First) => *instance.kind.lock(),
+        Some(Start::First(_)) => *instance.kind.lock(),
         Some(Start::Thawed(_)) => StartKind::Parked,
         None => StartKind::Warm,
     }
@@ -283,11 +286,11 @@ fn how(instance: &Instance, start: Option<Start>) -> StartKind {
 
 /// The answer as the gateway gets it.
 fn outward(
-    answer: Response<Incoming>,
+    answer: Response<FunctionBody>,
     instance: &Instance,
     start: Option<Start>,
     function: Duration,
-) -> Response<Incoming> {
+) -> Response<FunctionBody> {
     let (mut head, body) = answer.into_parts();
     strip_hop_by_hop(&mut head.headers);
     // Only the platform speaks in its own name.
@@ -298,10 +301,10 @@ fn outward(
     if let Some(Start::Thawed(took)) = start {
         timing = format!("thaw;dur={:.3}, ", ms(took));
     }
-    if let Some(Start::First) = start {
+    if let Some(Start::First(waited)) = start {
         let took = instance.start_took.lock().unwrap_or_default();
         let name = if kind == StartKind::Booted { "boot" } else { "restore" };
-        timing = format!("{name};dur={:.3}, ", ms(took));
+        timing = format!("wait;dur={:.3}, {name};dur={:.3}, ", ms(waited), ms(took));
         for (phase, took) in instance.phases.lock().iter() {
             timing.push_str(&format!("{phase};dur={:.3}, ", ms(*took)));
         }

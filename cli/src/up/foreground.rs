@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures::future::BoxFuture;
 use rekindle_gateway::KeyHash;
+use rekindle_relay::Doors;
 use rekindle_snapshotter::Store;
 use tokio::net::TcpListener;
 
@@ -138,7 +139,9 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
 
     phase(layout, "starting the worker");
     let (worker, worker_address) = loopback().await?;
-    let config = role::worker_config(role::WorkerSettings {
+    // Invocations go from the gateway to the worker without a connection.
+    let doors = Doors::default();
+    let mut config = role::worker_config(role::WorkerSettings {
         layout,
         listen: worker_address,
         advertise: None,
@@ -150,6 +153,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         codec: args.codec,
         egress: args.egress.egress(Vec::new()),
     })?;
+    config.doors = doors.clone();
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));
     let client = Client::with_token(&format!("http://{scheduler_address}"), &secrets.cluster_token)?;
     let alive = until("the worker", WORKER_LIMIT, || async {
@@ -170,8 +174,9 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         KeyHash::of(&secrets.admin_key),
     );
     config.callback_allow = args.callbacks.callback_allow.clone();
-    // One of the client, two between gateway and worker, one into the function.
-    config.max_connections = isolation::connections_within(descriptors, 4, config.max_connections);
+    config.doors = doors;
+    // One of the client, one into the function.
+    config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));
     phase(layout, "up");
     tracing::info!(target: super::LOG, url = background::address(args.listen), key = %secrets.admin_key_file.display(), "the platform is up");

@@ -9,7 +9,8 @@
 //!                            └── as above, or not soon over: Cut
 //! ```
 //!
-//! The deadline has a timer of its own: a body whose reader has stopped reading is not polled.
+//! The deadline has a timer of its own: a body whose reader has stopped reading is not polled. An answer that is here already, as most are
+//! with their head, needs none.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -58,6 +59,8 @@ where
     passing: Arc<Mutex<Option<Passing<B, T>>>>,
     deadline: Instant,
     timer: Option<AbortHandle>,
+    /// What was at hand at once, until it is read.
+    first: Option<Result<Frame<Bytes>, BoxError>>,
     whole: bool,
 }
 
@@ -75,19 +78,38 @@ where
     T: Held,
 {
     /// Wraps `body`. Must be called in a tokio runtime.
-    pub fn wrap(body: B, deadline: Instant, held: T) -> Self {
-        let whole = body.is_end_stream();
-        if whole {
-            held.ended(End::Whole);
-            return Self {
-                passing: Arc::default(),
-                deadline,
-                timer: None,
-                whole,
-            };
+    pub fn wrap(mut body: B, deadline: Instant, held: T) -> Self {
+        let mut answer = Self {
+            passing: Arc::default(),
+            deadline,
+            timer: None,
+            first: None,
+            whole: body.is_end_stream(),
+        };
+        if !answer.whole {
+            // Who reads is told of what comes later when it asks.
+            let mut nobody = Context::from_waker(Waker::noop());
+            match Pin::new(&mut body).poll_frame(&mut nobody) {
+                Poll::Pending => {}
+                Poll::Ready(None) => answer.whole = true,
+                Poll::Ready(Some(Ok(frame))) => {
+                    answer.first = Some(Ok(frame));
+                    answer.whole = body.is_end_stream();
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    answer.first = Some(Err(error.into()));
+                    drop(body);
+                    held.ended(End::Cut);
+                    return answer;
+                }
+            }
         }
-        let passing = Arc::new(Mutex::new(Some(Passing { body, held, owed: None })));
-        let timed = Arc::clone(&passing);
+        if answer.whole {
+            held.ended(End::Whole);
+            return answer;
+        }
+        *answer.passing.lock() = Some(Passing { body, held, owed: None });
+        let timed = Arc::clone(&answer.passing);
         let timer = tokio::spawn(async move {
             tokio::time::sleep_until(deadline).await;
             let over = timed.lock().take();
@@ -98,12 +120,8 @@ where
                 owed.into_iter().for_each(Waker::wake);
             }
         });
-        Self {
-            passing,
-            deadline,
-            timer: Some(timer.abort_handle()),
-            whole,
-        }
+        answer.timer = Some(timer.abort_handle());
+        answer
     }
 
     fn end(&mut self, over: Option<Passing<B, T>>, end: End) {
@@ -127,6 +145,9 @@ where
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(first));
+        }
         if self.whole {
             return Poll::Ready(None);
         }
@@ -153,15 +174,22 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.whole
+        self.whole && self.first.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().and_then(|f| f.as_ref().ok()?.data_ref());
+        let first = first.map_or(0, |data| data.len() as u64);
         if self.whole {
-            return SizeHint::with_exact(0);
+            return SizeHint::with_exact(first);
         }
         let passing = self.passing.lock();
-        passing.as_ref().map_or_else(SizeHint::default, |p| p.body.size_hint())
+        let mut hint = passing.as_ref().map_or_else(SizeHint::default, |p| p.body.size_hint());
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper.saturating_add(first));
+        }
+        hint.set_lower(hint.lower().saturating_add(first));
+        hint
     }
 }
 
@@ -268,6 +296,19 @@ mod tests {
         assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "all");
         assert!(answer.frame().await.is_none());
         assert_eq!(told(end).await, End::Whole);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_here_already_is_whole_before_it_is_read() {
+        let (note, end) = oneshot::channel();
+        let body = http_body_util::Full::new(Bytes::from("all"));
+        let mut answer = Answer::wrap(body, Instant::now() + LONG, Note(note));
+        assert_eq!(told(end).await, End::Whole);
+        assert!(answer.timer.is_none());
+        assert_eq!((answer.is_end_stream(), answer.size_hint().exact()), (false, Some(3)));
+        assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "all");
+        assert_eq!((answer.is_end_stream(), answer.size_hint().exact()), (true, Some(0)));
+        assert!(answer.frame().await.is_none());
     }
 
     #[tokio::test]

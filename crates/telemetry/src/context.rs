@@ -1,19 +1,59 @@
 //! How a trace travels: W3C trace context between spans and HTTP headers. Nothing here fails: headers that cannot be read begin a new
 //! trace, and without [`crate::init`] headers pass unchanged.
+//!
+//! Where no spans go anywhere, none are recorded for traces: a request's context stays in its headers, and each hop gives it a new parent.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
 use opentelemetry::trace::{SpanContext, TraceContextExt as _, TraceFlags};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::tail;
 
+/// Whether spans are set up, and go nowhere.
+static HEADERS_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// From now on contexts are kept in headers, as no spans are recorded.
+pub(crate) fn keep_in_headers() {
+    HEADERS_ALONE.store(true, Ordering::Relaxed);
+}
+
+fn in_headers() -> bool {
+    HEADERS_ALONE.load(Ordering::Relaxed)
+}
+
+/// What a client sent, if it is of use.
+fn sent(headers: &HeaderMap) -> Option<SpanContext> {
+    headers.get("traceparent")?;
+    let context = TraceContextPropagator::new().extract(&Headers(headers));
+    let sent = context.span().span_context().clone();
+    sent.is_valid().then_some(sent)
+}
+
+/// Gives the context in `headers` a new parent, or begins a trace.
+fn pass_on(headers: &mut HeaderMap) {
+    let ids = RandomIdGenerator::default();
+    let (trace, flags) = match sent(headers) {
+        Some(sent) => (sent.trace_id(), sent.trace_flags()),
+        None => (ids.new_trace_id(), TraceFlags::SAMPLED),
+    };
+    let text = format!("00-{trace}-{}-{:02x}", ids.new_span_id(), flags.to_u8());
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        headers.insert("traceparent", value);
+    }
+}
+
 /// Makes the context in `headers` the parent of `span`. Call it before the span is entered.
 pub fn set_parent(span: &Span, headers: &HeaderMap) {
+    if in_headers() {
+        return;
+    }
     let context = TraceContextPropagator::new().extract(&Headers(headers));
     if context.span().span_context().is_valid() {
         // It fails when there is no tracing set up or the span was entered before: then the span begins a trace of its own.
@@ -28,6 +68,9 @@ pub fn inject(headers: &mut HeaderMap) {
 
 /// Writes the context of `span` into `headers`, in place of what was there.
 pub fn inject_span(span: &Span, headers: &mut HeaderMap) {
+    if in_headers() {
+        return pass_on(headers);
+    }
     let mut context = span.context();
     let own = context.span().span_context().clone();
     // Others shall keep their part of a trace that is known to be worth it.
@@ -49,6 +92,9 @@ pub fn keep_if_slow(span: &Span, took: Duration) {
 /// Keeps the trace of `span` whatever its sampler has said, here and by whoever is asked from now on. For what is known to be worth a look
 /// before it is over.
 pub fn keep(span: &Span) {
+    if in_headers() {
+        return;
+    }
     let context = span.context();
     let own = context.span().span_context().clone();
     if own.is_valid() && !own.is_sampled() {
@@ -77,6 +123,9 @@ pub struct TraceRef {
 impl TraceRef {
     /// That of a span, if its trace is sampled or known to be kept: others are not to be found anywhere.
     pub fn of(span: &Span) -> Option<Self> {
+        if in_headers() {
+            return None;
+        }
         let context = span.context();
         let span = context.span();
         let span = span.span_context();
@@ -84,6 +133,15 @@ impl TraceRef {
         (span.is_valid() && is_kept()).then(|| Self {
             trace_id: span.trace_id().to_bytes(),
             span_id: span.span_id().to_bytes(),
+        })
+    }
+
+    /// That of a request's sender, if it samples its trace: what is measured of the request belongs to it, whether spans are recorded here or not.
+    pub fn sent(headers: &HeaderMap) -> Option<Self> {
+        let sent = sent(headers).filter(SpanContext::is_sampled)?;
+        Some(Self {
+            trace_id: sent.trace_id().to_bytes(),
+            span_id: sent.span_id().to_bytes(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Where spans go: an OTLP exporter behind a bounded queue and the end's decision (`tail`), or nowhere. Trace and span ids are made either way.
+//! Where spans go: an OTLP exporter behind a bounded queue and the end's decision (`tail`), or nowhere.
 
 use std::future::{Future, poll_fn};
 
@@ -14,8 +14,9 @@ use crate::environment::{Protocol, is_disabled, set};
 use crate::sampling::{self, RecordAll};
 use crate::tail::{self, Tail};
 
-/// The provider of tracers; it exports when the environment names an endpoint.
-pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<SdkTracerProvider, InitError> {
+/// The provider of tracers, when the environment names an endpoint.
+pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<Option<SdkTracerProvider>, InitError> {
+    let Some(inner) = exporter()? else { return Ok(None) };
     let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     let resource = match set("OTEL_SERVICE_NAME") {
         Some(_) => resource,
@@ -25,9 +26,6 @@ pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<Sdk
         SdkTracerProvider::builder().with_resource(resource.build()),
         sampling::head(),
     );
-    let Some(inner) = exporter()? else {
-        return Ok(builder.with_sampler(head).build());
-    };
     let batches = BatchSpanProcessor::builder(InRuntime { inner, runtime }).build();
     let builder = match tail::slow_from_environment() {
         Some(slow) => builder
@@ -35,7 +33,7 @@ pub(crate) fn tracer_provider(service_name: &str, runtime: Handle) -> Result<Sdk
             .with_span_processor(Tail::new(batches, slow)),
         None => builder.with_sampler(head).with_span_processor(batches),
     };
-    Ok(builder.build())
+    Ok(Some(builder.build()))
 }
 
 fn exporter() -> Result<Option<OtlpExporter>, InitError> {

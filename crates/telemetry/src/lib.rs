@@ -4,7 +4,7 @@
 //! - [`init`]: logs to standard error; spans and metrics to an OTLP endpoint when one is configured.
 //! - [`metrics`]: instruments and their registry, of which each role has one.
 //! - [`set_parent`], [`inject`], [`inject_span`]: W3C trace context (`traceparent`, `tracestate`) out of and into HTTP headers. It works
-//!   without an OTLP endpoint too, so that a client's trace id always reaches the function.
+//!   without an OTLP endpoint too, so that a client's trace id always reaches the function; spans are then made for logs alone.
 //!
 //! Several roles may share a process (`fn up`), so a span says which one made it: attribute `rekindle.role`.
 
@@ -22,7 +22,8 @@ use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
@@ -67,15 +68,23 @@ pub enum InitError {
 pub struct Guard {
     /// Dropped after the last spans are on their way.
     _metrics: Option<metrics::push::Push>,
-    provider: SdkTracerProvider,
+    provider: Option<SdkTracerProvider>,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_LIMIT) {
+        let Some(provider) = &self.provider else { return };
+        if let Err(error) = provider.shutdown_with_timeout(FLUSH_LIMIT) {
             tracing::debug!(%error, "the last spans may be lost");
         }
     }
+}
+
+/// Whether a span or event belongs to traces. Independent of `RUST_LOG`: a quiet log must not cut the trace that a client began. Spans of every
+/// invocation are of the level DEBUG, so that logs, which would write each down, do without them.
+fn is_traced(metadata: &Metadata<'_>) -> bool {
+    let level = if metadata.is_span() { Level::DEBUG } else { Level::INFO };
+    metadata.target().starts_with("rekindle") && *metadata.level() <= level
 }
 
 /// Sets up logs, traces and the export of metrics for this process. Call it once, inside a tokio runtime, and keep the guard until the end.
@@ -103,15 +112,19 @@ pub fn init(service_name: &str) -> Result<Guard, InitError> {
         })?;
     let runtime = Handle::try_current().map_err(InitError::NoRuntime)?;
     let provider = export::tracer_provider(service_name, runtime.clone())?;
-    let tracer = provider.tracer("rekindle");
-    past::set_tracer(tracer.clone());
-    let spans = tracing_opentelemetry::layer()
-        .with_tracer(tracer)
-        .with_location(false)
-        .with_threads(false)
-        .with_tracked_inactivity(false)
-        // Independent of RUST_LOG: a quiet log must not cut the trace that a client began.
-        .with_filter(Targets::new().with_target("rekindle", LevelFilter::INFO));
+    let spans = provider.as_ref().map(|provider| {
+        let tracer = provider.tracer("rekindle");
+        past::set_tracer(tracer.clone());
+        tracing_opentelemetry::layer()
+            .with_tracer(tracer)
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false)
+            .with_filter(filter_fn(is_traced).with_max_level_hint(LevelFilter::DEBUG))
+    });
+    if provider.is_none() {
+        context::keep_in_headers();
+    }
     let plain = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = if std::env::var("REKINDLE_LOG").is_ok_and(|v| v.eq_ignore_ascii_case("json")) {
         plain.json().flatten_event(true).boxed()

@@ -39,9 +39,16 @@ async fn child() {
     let registry = Registry::new("gateway");
     registry.family::<Counter, 1>(&COUNTED).with(["hello"]).add(3);
     registry.observe_one(Kind::Gauge, &LEVEL, || 7.0);
+    // No spans go anywhere here: an exemplar is of who sent the request.
     let span = tracing::info_span!(target: "rekindle_test", "measured");
-    let trace = TraceRef::of(&span);
-    assert!(trace.is_some());
+    assert_eq!(TraceRef::of(&span), None);
+    let sent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        .parse()
+        .unwrap();
+    let trace = TraceRef::sent(&http::HeaderMap::from_iter([(
+        http::HeaderName::from_static("traceparent"),
+        sent,
+    )]));
     let took = registry.family::<Histogram, 0>(&TOOK).with([]);
     took.record_in(Duration::from_millis(5), trace);
     println!("trace {}", trace.unwrap().trace_id());

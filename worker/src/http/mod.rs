@@ -69,6 +69,11 @@ pub async fn serve(
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
         tokio::spawn(member.keep_renewed(address.to_owned(), client.clone(), token.clone()))
     });
+    let inside = Arc::clone(&worker);
+    let _door = worker.config.doors.open(&worker.config.advertise, move |request| {
+        let worker = Arc::clone(&inside);
+        Box::pin(async move { invoke_instance(State(worker), request).await.into_response() })
+    });
     let stopping = Arc::clone(&worker);
     let served = axum::serve(
         listener,

@@ -36,7 +36,7 @@ use tracing::Instrument;
 use crate::cgroup::Cgroup;
 use crate::logs::Sink;
 use crate::sandbox::Sandbox;
-pub use client::{FunctionClient, PORT};
+pub use client::{FunctionBody, FunctionClient, PORT};
 pub(crate) use end::tear_down;
 use end::watch_end;
 pub use usage::{Entry, InFlight, Usage};

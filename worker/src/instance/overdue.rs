@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use http::Response;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Error;
+use rekindle_relay::SendError;
 use rekindle_wire::internal::OVERDUE_LIMIT;
 
-use super::{InFlight, Instance};
+use super::{FunctionBody, InFlight, Instance};
 use crate::worker::Worker;
 
 /// How often it is looked whether the others have left.
@@ -30,7 +29,7 @@ pub async fn wait(
     worker: Arc<Worker>,
     instance: Arc<Instance>,
     mut in_flight: InFlight,
-    answering: impl Future<Output = Result<Response<Incoming>, Error>>,
+    answering: impl Future<Output = Result<Response<FunctionBody>, SendError>>,
 ) {
     let end = async {
         if let Ok(answer) = answering.await {

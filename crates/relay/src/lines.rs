@@ -1,0 +1,251 @@
+//! HTTP/1.1 connections to one place, kept between requests.
+//!
+//! ```text
+//! idle ──request──> driven by who sent it ──whole answer at hand──> idle
+//!                        └── its answer, or its request, goes on ──> driven by a task of its own ──> idle, if it is asked for again
+//! ```
+//!
+//! Short exchanges are most of them. Driven by who waits for the answer, one needs no hand-over between tasks, which costs more than the
+//! exchange itself where it wakes another thread. A connection that nobody drives is looked at when it is wanted: one that was closed
+//! meanwhile is passed over.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use http::header::HOST;
+use http::{HeaderValue, Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper::rt::{Read, Write};
+use parking_lot::Mutex;
+
+use crate::reply::Reply;
+use crate::waking::Waking;
+
+/// How long an unused connection is kept.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The place cannot be reached; nobody has seen the request.
+    #[error("no connection can be made")]
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The connection broke, or what came on it is no answer; the request may have been seen.
+    #[error("the connection broke before its answer")]
+    Broken(#[source] hyper::Error),
+}
+
+/// Connections to one place. Clones share them.
+pub struct Lines<T>(Arc<Mutex<Vec<Line<T>>>>)
+where
+    T: Read + Write + Unpin + Send + 'static;
+
+impl<T> Clone for Lines<T>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Lines<T>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+/// One connection.
+pub(crate) struct Line<T>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    sender: SendRequest<Body>,
+    /// `None` once a task drives it.
+    connection: Option<Connection<T, Body>>,
+    waking: Waking,
+    since: Instant,
+}
+
+impl<T> Lines<T>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    /// Sends a request and waits for the answer's head. Only path and query of its URI are sent, and its `Host` header, or the URI's. A request
+    /// that an idle connection did not take goes over another one; `connect` makes new ones.
+    ///
+    /// # Errors
+    /// When no connection can be made or it breaks.
+    pub async fn send<F, E>(
+        &self,
+        mut request: Request<Body>,
+        connect: impl Fn() -> F,
+    ) -> Result<Response<Reply<T>>, SendError>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        address(&mut request);
+        loop {
+            let (mut line, is_new) = match self.take() {
+                Some(line) => (line, false),
+                None => (Line::open(&connect).await?, true),
+            };
+            match line.exchange(request).await {
+                Ok(answer) => return Ok(answer.map(|body| Reply::new(body, line, self.clone()))),
+                Err(mut error) => match error.take_message() {
+                    // It was closed while nobody looked, and nobody has seen the request.
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(SendError::Broken(error.into_error())),
+                },
+            }
+        }
+    }
+
+    /// Closes the connections that are not in use.
+    pub fn close_idle(&self) {
+        self.0.lock().clear();
+    }
+
+    /// The one that was used last, of those that can be used.
+    fn take(&self) -> Option<Line<T>> {
+        let mut idle = self.0.lock();
+        let mut busy = Vec::new();
+        let mut found = None;
+        while let Some(mut line) = idle.pop() {
+            match line.is_ready() {
+                true => {
+                    found = Some(line);
+                    break;
+                }
+                // The task that drives it has not come to its next request yet.
+                false if !line.is_closed() => busy.push(line),
+                false => {}
+            }
+        }
+        idle.extend(busy);
+        found
+    }
+
+    /// Keeps a connection for another request.
+    pub(crate) fn keep(&self, mut line: Line<T>) {
+        line.since = Instant::now();
+        line.waking.rest();
+        let old = line.since.checked_sub(IDLE);
+        let mut idle = self.0.lock();
+        if idle.first().is_some_and(|first| Some(first.since) < old) {
+            idle.retain(|line| Some(line.since) >= old);
+        }
+        idle.push(line);
+    }
+}
+
+/// Writes the request's head as it goes over a connection to its place.
+fn address(request: &mut Request<Body>) {
+    if !request.headers().contains_key(HOST)
+        && let Some(host) = request.uri().authority()
+        && let Ok(host) = HeaderValue::from_str(host.as_str())
+    {
+        request.headers_mut().insert(HOST, host);
+    }
+    let path = request.uri().path_and_query().cloned();
+    *request.uri_mut() = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+}
+
+impl<T> Line<T>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    async fn open<F, E>(connect: &impl Fn() -> F) -> Result<Self, SendError>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let stream = connect().await.map_err(|e| SendError::Connect(e.into()))?;
+        let shaken = http1::handshake(stream).await;
+        let (sender, connection) = shaken.map_err(|e| SendError::Connect(e.into()))?;
+        Ok(Self {
+            sender,
+            connection: Some(connection),
+            waking: Waking::default(),
+            since: Instant::now(),
+        })
+    }
+
+    /// Sends a request over it and drives it until the answer's head is here.
+    async fn exchange(&mut self, request: Request<Body>) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        let sending = self.sender.try_send_request(request);
+        let mut sending = std::pin::pin!(sending);
+        poll_fn(|cx| {
+            let connection = &mut self.connection;
+            self.waking.poll(cx, |cx| {
+                drive(connection, cx);
+                sending.as_mut().poll(cx)
+            })
+        })
+        .await
+    }
+
+    /// Asks `step` after the connection has read and written as far as it can.
+    pub(crate) fn poll<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut step: impl FnMut(&mut Context<'_>) -> Poll<R>,
+    ) -> Poll<R> {
+        let connection = &mut self.connection;
+        self.waking.poll(cx, |cx| match step(cx) {
+            Poll::Pending => {
+                drive(connection, cx);
+                step(cx)
+            }
+            ready => ready,
+        })
+    }
+
+    /// Whether somebody else than its user drives it, or it has ended.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.connection.is_none()
+    }
+
+    /// Has a task of its own drive it from now on.
+    pub(crate) fn hand_over(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            tokio::spawn(connection);
+        }
+    }
+
+    /// Whether it takes a request now.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        // Nobody waits: who sends a request drives it again.
+        drive(&mut self.connection, &mut Context::from_waker(Waker::noop()));
+        self.sender.is_ready()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
+
+fn drive<T>(connection: &mut Option<Connection<T, Body>>, cx: &mut Context<'_>)
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let over = connection.as_mut().map(|driven| Pin::new(driven).poll(cx));
+    // How it ended is told to whoever waits for an answer on it.
+    if let Some(Poll::Ready(_)) = over {
+        *connection = None;
+    }
+}
+
+#[cfg(test)]
+#[path = "lines_tests.rs"]
+mod tests;

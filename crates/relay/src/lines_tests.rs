@@ -1,0 +1,143 @@
+//! Against a server of a few lines, which counts its connections.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Answers each request by `answer` of its head, whose flag says whether the connection goes on.
+async fn server(answer: impl Fn(&str) -> (Vec<u8>, bool) + Send + Sync + 'static) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (connections, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(answer));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            let answer = Arc::clone(&answer);
+            tokio::spawn(async move {
+                let (mut head, mut byte) = (Vec::new(), [0]);
+                while stream.read(&mut byte).await.unwrap_or(0) == 1 {
+                    head.push(byte[0]);
+                    if head.ends_with(b"\r\n\r\n") {
+                        let (text, goes_on) = answer(&String::from_utf8_lossy(&head));
+                        stream.write_all(&text).await.unwrap();
+                        if !goes_on {
+                            return;
+                        }
+                        head.clear();
+                    }
+                }
+            });
+        }
+    });
+    (port, connections)
+}
+
+fn of(text: &str) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes()
+}
+
+type Socket = TokioIo<TcpStream>;
+
+async fn get(lines: &Lines<Socket>, port: u16, path: &str) -> Result<Bytes, SendError> {
+    let uri = format!("http://127.0.0.1:{port}{path}");
+    let request = Request::get(uri).body(Body::empty()).unwrap();
+    let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
+    let answer = tokio::time::timeout(LIMIT, lines.send(request, connect))
+        .await
+        .unwrap()?;
+    let body = tokio::time::timeout(LIMIT, axum::body::to_bytes(Body::new(answer.into_body()), 1 << 24));
+    Ok(body.await.unwrap().unwrap())
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_a_whole_answer() {
+    let (port, connections) = server(|head| (of(head.lines().next().unwrap_or_default()), true)).await;
+    let lines = Lines::default();
+    for n in 0..10 {
+        let body = get(&lines, port, &format!("/{n}?q")).await.unwrap();
+        assert_eq!(body, format!("GET /{n}?q HTTP/1.1"));
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+    lines.close_idle();
+    get(&lines, port, "/").await.unwrap();
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
+    let (port, connections) = server(|_| (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true)).await;
+    let lines = Lines::default();
+    for _ in 0..3 {
+        assert_eq!(get(&lines, port, "/").await.unwrap(), "");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
+    let long = "x".repeat(8 << 20);
+    let (port, connections) = server(move |_| (of(&long), true)).await;
+    let lines = Lines::default();
+    for _ in 0..3 {
+        assert_eq!(get(&lines, port, "/").await.unwrap().len(), 8 << 20);
+        // Its task comes to its end after the answer's last byte was read.
+        for _ in 0..1000 {
+            if lines.0.lock().iter_mut().any(Line::is_ready) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
+    // It says that it goes on, and does not.
+    let (port, connections) = server(|_| (of("bye"), false)).await;
+    let lines: Lines<Socket> = Lines::default();
+    for n in 1..=3 {
+        assert_eq!(get(&lines, port, "/").await.unwrap(), "bye");
+        assert_eq!(connections.load(Ordering::SeqCst), n);
+        // The end of the connection has arrived when it can be seen.
+        let seen = async {
+            while lines.0.lock().iter_mut().any(Line::is_ready) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, seen).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_reads_closes_its_connection() {
+    let (port, connections) = server(|_| (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec(), true)).await;
+    let lines: Lines<Socket> = Lines::default();
+    let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
+    for n in 1..=2 {
+        let request = Request::get("http://function/").body(Body::empty()).unwrap();
+        drop(lines.send(request, connect).await.unwrap());
+        assert!(lines.0.lock().is_empty());
+        assert_eq!(connections.load(Ordering::SeqCst), n);
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_be_reached_is_told_apart_from_who_does_not_answer() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let lines = Lines::default();
+    assert!(matches!(get(&lines, port, "/").await, Err(SendError::Connect(_))));
+    let (port, _) = server(|_| (Vec::new(), false)).await;
+    assert!(matches!(get(&lines, port, "/").await, Err(SendError::Broken(_))));
+}

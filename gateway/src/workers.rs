@@ -1,0 +1,66 @@
+//! The workers, as a gateway reaches them: through a door where one is in its own process, else over connections kept between requests.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Request, Response, Uri};
+use parking_lot::Mutex;
+use rekindle_identity::{Connector, Member, Role, TlsError};
+use rekindle_relay::{Doors, Lines, SendError};
+use tower::{Service, ServiceExt as _};
+
+use crate::scheduler;
+
+type Stream = <Connector as Service<Uri>>::Response;
+
+/// All workers. Clones share their connections.
+#[derive(Clone)]
+pub(crate) struct Workers {
+    connector: Connector,
+    scheme: &'static str,
+    doors: Doors,
+    lines: Arc<Mutex<HashMap<Arc<str>, Lines<Stream>>>>,
+}
+
+impl Workers {
+    pub(crate) fn new(member: Option<&Member>, doors: Doors) -> Result<Self, TlsError> {
+        Ok(Self {
+            connector: scheduler::connector(member, Role::Worker)?,
+            scheme: scheduler::scheme(member),
+            doors,
+            lines: Arc::default(),
+        })
+    }
+
+    /// What their addresses begin with.
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    /// Sends a request to the worker at this address and waits for the answer's head.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or the connection breaks.
+    pub(crate) async fn send(&self, address: &Arc<str>, request: Request<Body>) -> Result<Response<Body>, SendError> {
+        let request = match self.doors.pass(address, request) {
+            Ok(answering) => return Ok(answering.await),
+            Err(request) => request,
+        };
+        let lines = self.lines.lock().entry(address.clone()).or_default().clone();
+        let connect = || async {
+            let uri = Uri::builder()
+                .scheme(self.scheme)
+                .authority(&**address)
+                .path_and_query("/")
+                .build()?;
+            self.connector.clone().oneshot(uri).await
+        };
+        let sent = lines.send(request, connect).await;
+        if matches!(sent, Err(SendError::Connect(_))) {
+            // It may be gone for good.
+            self.lines.lock().remove(address);
+        }
+        sent.map(|answer| answer.map(Body::new))
+    }
+}
