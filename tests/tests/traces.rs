@@ -49,7 +49,11 @@ const RESTORE: &[&[&str]] = &[
     &["worker:restore", "worker:criu", "worker:working set"],
     &["worker:restore", "worker:criu", ":criu resume"],
     &["worker:restore", ":first fault"],
-    &["worker:restore", "worker:after-restore"],
+    &[
+        "worker:restore",
+        "worker:after-restore",
+        "worker:hook /.rekindle/after-restore",
+    ],
 ];
 const BOOT: &[&[&str]] = &[&["worker:boot", "worker:sandbox"], &["worker:boot", "worker:listen"]];
 
@@ -65,9 +69,31 @@ fn platform(collector: &Collector) -> Platform {
     Platform::start_with(options)
 }
 
+/// Serves HTTP itself, and tells what its hooks were told.
+const HOOKED: &str = "\
+import json, os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+told = {}
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def answer(self):
+        told[self.path] = self.headers['traceparent']
+        body = json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_GET = do_POST = answer
+HTTPServer(('127.0.0.1', int(os.environ['PORT'])), Handler).serve_forever()
+";
+
 /// Invokes with the client's trace, sampled or not, in a fresh instance if `start` says which.
 fn traced(platform: &Platform, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
-    let mut call = platform.admin("GET", &format!("/function/traced{path}"));
+    traced_of(platform, "traced", trace, flags, start, path)
+}
+
+fn traced_of(platform: &Platform, function: &str, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
+    let mut call = platform.admin("GET", &format!("/function/{function}{path}"));
     if let Some(start) = start {
         call = call.header("x-fn-force-start", start);
     }
@@ -203,6 +229,30 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
         .collect();
     until_there(&collector, failed, &ways_of(&restored));
     assert_eq!(collector.trace(quick).len(), 0);
+
+    let settings = "[hooks]\nbefore_snapshot = \"/snapshot\"\nafter_restore = \"/restored\"";
+    platform.deploy(&Folder::server("hooked", settings, HOOKED));
+    let trace = "6af7651916cd43dd8448eb211c80319c";
+    let told = traced_of(&platform, "hooked", trace, "01", Some("restored"), "/")
+        .ok()
+        .json();
+    let end = Instant::now() + SOON;
+    let (restored, snapshot) = loop {
+        let spans = collector.trace(trace);
+        let taken = told["/snapshot"].as_str().unwrap().to_owned();
+        let others = collector.trace(&taken[3..35]);
+        let of = |all: &[Span], name: &str| all.iter().find(|s| s.name == name).cloned();
+        if let (Some(restored), Some(snapshot)) = (of(&spans, "hook /restored"), of(&others, "hook /snapshot")) {
+            break (restored, snapshot);
+        }
+        assert!(Instant::now() < end, "{told}: {spans:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    for (path, span) in [("/restored", restored), ("/snapshot", snapshot)] {
+        let sent = format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id));
+        assert_eq!(told[path].as_str(), Some(sent.as_str()), "{path}");
+        assert_eq!(attribute(&span, "http.response.status_code").as_deref(), Some("200"));
+    }
 }
 
 /// The function was told the same trace, and the worker's span as its parent.

@@ -18,6 +18,7 @@ use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
+use tracing::{Instrument as _, Span};
 
 use crate::dump_dir::{self, DumpDir};
 use crate::instance::enclosure::{memory_limit, shm_limit};
@@ -100,11 +101,30 @@ pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result
     let Some(path) = hook_path(&instance.spec, hook) else {
         return Ok(());
     };
-    let request = http::Request::post(format!("http://function{path}"))
+    let span = tracing::debug_span!(
+        "hook",
+        otel.name = format!("hook {path}"),
+        otel.kind = "client",
+        "rekindle.role" = "worker",
+        faas.invoked_name = %instance.spec.function,
+        faas.instance = %instance.id,
+        http.response.status_code = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
+    );
+    let called = send_hook(instance, parts, &path, &span).instrument(span.clone()).await;
+    if called.is_err() {
+        span.record("otel.status_code", "ERROR");
+    }
+    called
+}
+
+async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) -> Result<(), String> {
+    let mut request = http::Request::post(format!("http://function{path}"))
         .header(http::header::CONTENT_LENGTH, 0)
         .header(rekindle_wire::headers::INSTANCE, instance.id.as_str())
         .body(Body::empty())
         .map_err(|e| format!("hook {path}: {e}"))?;
+    rekindle_telemetry::inject_span(span, request.headers_mut());
     let exchange = async {
         let answer = parts.client.send(request).await?;
         let status = answer.status();
@@ -116,6 +136,7 @@ pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result
         .await
         .map_err(|_| format!("hook {path} did not answer within {} s", HOOK_LIMIT.as_secs()))?
         .map_err(|e: SendError| format!("hook {path}: {e}"))?;
+    span.record("http.response.status_code", status.as_u16());
     if status.is_success() {
         Ok(())
     } else {
