@@ -13,10 +13,12 @@ use crate::many::ManyArgs;
 use crate::migration::MigrationArgs;
 use crate::pager::PagerArgs;
 use crate::pager::process::ProcessArgs;
+use crate::phases::PhasesArgs;
 use crate::policy::PolicyArgs;
 use crate::sandboxes::SandboxesArgs;
 use crate::sandboxes::floor::FloorArgs;
 use crate::subject::Subject;
+use crate::throughput::ThroughputArgs;
 use crate::workload::{Language, Workload};
 
 /// Measures the platform beside a plain process start and stock CRIU.
@@ -99,6 +101,10 @@ pub(crate) enum Command {
     Clones(ClonesArgs),
     /// Measure the pause of instances that move between two workers, as their source and a client see it.
     Migration(MigrationArgs),
+    /// Take apart where the time of a restored, a parked and a warm invocation goes, beside what bounds each part.
+    Phases(PhasesArgs),
+    /// Measure how many warm invocations a second one core bears, beside the function asked directly.
+    Throughput(ThroughputArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
     /// Measure what sandboxes cost, beside the bare floor of this machine.

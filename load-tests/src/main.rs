@@ -31,6 +31,7 @@ mod migration;
 mod ours;
 mod pager;
 mod peers;
+mod phases;
 mod platform;
 mod plot;
 mod policy;
@@ -42,6 +43,7 @@ mod sandboxes;
 mod slow_store;
 mod stats;
 mod subject;
+mod throughput;
 mod workload;
 
 use std::process::ExitCode;
@@ -77,6 +79,8 @@ fn run(args: &Args) -> Result<ExitCode> {
             | Command::Clones(_)
             | Command::Migration(_)
             | Command::Many(_)
+            | Command::Phases(_)
+            | Command::Throughput(_)
             | Command::Load(_)
             | Command::Trace(_)
             | Command::Compare(_),
@@ -98,6 +102,8 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Trace(trace)) => load::show_trace(trace).await,
             Some(Command::Compare(compare)) => compare::run(args, compare).await,
             Some(Command::Migration(moves)) => migration::run(args, moves).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::Phases(phases)) => phases::run(args, phases).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::Throughput(asked)) => throughput::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Many(many)) => many::run(args, many).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),
             _ => bench::run(args).await,

@@ -1,4 +1,4 @@
-//! Processor time of a process with all that come from it.
+//! A process with all that come from it, and their processor time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,9 +16,8 @@ struct Process {
     waited: u64,
 }
 
-/// Milliseconds that the process and those below it have had. Of what ended, only who was waited for below the process itself is in it: so
-/// nothing is counted twice, and what a sandbox's init has reaped counts for as long as the sandbox lives.
-pub(crate) fn cpu_ms(root: u32) -> f64 {
+/// Every process there is, by its id.
+fn all() -> BTreeMap<u32, Process> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
@@ -30,6 +29,15 @@ pub(crate) fn cpu_ms(root: u32) -> f64 {
             all.insert(pid, process);
         }
     }
+    all
+}
+
+/// The process and those below it.
+pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
+    tree_of(root, &all())
+}
+
+fn tree_of(root: u32, all: &BTreeMap<u32, Process>) -> BTreeSet<u32> {
     let mut tree = BTreeSet::from([root]);
     loop {
         let more: Vec<u32> = all
@@ -38,10 +46,17 @@ pub(crate) fn cpu_ms(root: u32) -> f64 {
             .map(|(pid, _)| *pid)
             .collect();
         if more.is_empty() {
-            break;
+            return tree;
         }
         tree.extend(more);
     }
+}
+
+/// Milliseconds that the process and those below it have had. Of what ended, only who was waited for below the process itself is in it: so
+/// nothing is counted twice, and what a sandbox's init has reaped counts for as long as the sandbox lives.
+pub(crate) fn cpu_ms(root: u32) -> f64 {
+    let all = all();
+    let tree = tree_of(root, &all);
     let ticks: u64 = tree
         .iter()
         .filter_map(|pid| {

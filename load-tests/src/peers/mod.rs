@@ -144,6 +144,11 @@ impl Peers {
         })
     }
 
+    /// The process that all of them come from.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.host.as_ref()?.child.id()
+    }
+
     /// Ends them all.
     pub(crate) fn stop(self) {
         if let Some(mut host) = self.host {

@@ -1,0 +1,175 @@
+//! The parts of an invocation, from `Server-Timing`. Those of one list do not overlap; what none of them has is the rest.
+
+use crate::subject::{Sample, Subject};
+
+/// What a part is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Floor {
+    /// An exchange over loopback with somebody who does nothing, so many times.
+    Hops(u32),
+    /// The same with a new connection.
+    NewConnection,
+    /// The function asked directly.
+    Direct,
+    /// The start of a process that does nothing.
+    Process,
+    /// No time at all: the work of some lines of code.
+    Nothing,
+    /// Estimated: the least that was seen.
+    Least,
+}
+
+/// A part: its name in `Server-Timing`, what it is, what bounds it, its floor.
+pub(super) type Part = (&'static str, &'static str, &'static str, Floor);
+
+/// The name of what no part has.
+pub(super) const REST: &str = "";
+
+/// The parts of such an invocation, with the rest at the end.
+pub(super) fn of(subject: Subject) -> Vec<Part> {
+    let route: Part = (
+        "route",
+        "gateway: until a slot is looked for",
+        "its code",
+        Floor::Nothing,
+    );
+    let rest = |floor| -> Part {
+        (
+            REST,
+            "the rest: client, gateway and worker, and what is sent between",
+            "wake-ups of threads on other cores, reading and writing HTTP",
+            floor,
+        )
+    };
+    match subject {
+        Subject::Restored => vec![
+            route,
+            (
+                "place",
+                "scheduler: a placement, and the order to the worker",
+                "two exchanges over loopback",
+                Floor::Hops(2),
+            ),
+            (
+                "wait",
+                "worker: until the instance is ready",
+                "the restore, see below",
+                Floor::Process,
+            ),
+            (
+                "function",
+                "the function's answer",
+                "pages that it touches for the first time",
+                Floor::Direct,
+            ),
+            rest(Floor::NewConnection),
+        ],
+        Subject::Parked => vec![
+            route,
+            (
+                "place",
+                "scheduler: a placement",
+                "an exchange over loopback",
+                Floor::Hops(1),
+            ),
+            (
+                "thaw",
+                "worker: the control group goes on",
+                "one write to it, and the kernel waking each thread",
+                Floor::Least,
+            ),
+            (
+                "function",
+                "the function's answer",
+                "caches that are cold, pages that were given back",
+                Floor::Direct,
+            ),
+            rest(Floor::NewConnection),
+        ],
+        _ => vec![
+            route,
+            ("place", "gateway: a slot of a lease", "its code", Floor::Nothing),
+            (
+                "function",
+                "the function's answer, with the way to it",
+                "its own work, and the wake-up of its thread",
+                Floor::Direct,
+            ),
+            rest(Floor::Hops(1)),
+        ],
+    }
+}
+
+/// The parts of a restore, with the rest at the end; it begins while the placement is still on its way back.
+pub(super) const RESTORE: [Part; 5] = [
+    (
+        "sandbox",
+        "one of the pool is furnished, its files mounted",
+        "mount and pivot_root",
+        Floor::Least,
+    ),
+    (
+        "turn",
+        "until it is its turn at the processors",
+        "other starts",
+        Floor::Nothing,
+    ),
+    (
+        "criu",
+        "processes and mappings, the working set",
+        "CRIU: some thousand system calls, most of them in the restored process",
+        Floor::Process,
+    ),
+    (
+        "after-restore",
+        "the hook, which reseeds",
+        "Python: modules that it touches for the first time",
+        Floor::Direct,
+    ),
+    (
+        REST,
+        "the rest: images linked, /tmp put back, pager started",
+        "files on a tmpfs, a thread",
+        Floor::Nothing,
+    ),
+];
+
+/// The name under which the whole restore is told.
+pub(super) const WHOLE_RESTORE: &str = "restore";
+
+/// How long each of these parts took in a sample whose whole is `whole` milliseconds.
+pub(super) fn split(sample: &Sample, whole: f64, parts: &[Part]) -> Vec<f64> {
+    let told = |name: &str| sample.phases.get(name).copied().unwrap_or_default();
+    let sum: f64 = parts.iter().map(|part| told(part.0)).sum();
+    let rest = |part: &Part| if part.0 == REST { whole - sum } else { told(part.0) };
+    parts.iter().map(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_and_the_rest_are_the_whole() {
+        let phases = [
+            ("route", 0.1),
+            ("place", 0.5),
+            ("wait", 10.0),
+            ("restore", 11.0),
+            ("criu", 8.0),
+            ("function", 1.0),
+        ];
+        let sample = Sample {
+            ms: 12.0,
+            phases: phases.map(|(name, ms)| (name.to_owned(), ms)).into(),
+        };
+        for subject in [Subject::Restored, Subject::Parked, Subject::Warm] {
+            let parts = split(&sample, sample.ms, &of(subject));
+            assert!((parts.iter().sum::<f64>() - 12.0).abs() < 1e-9, "{parts:?}");
+        }
+        let restored = split(&sample, sample.ms, &of(Subject::Restored));
+        assert!((restored.last().unwrap() - 0.4).abs() < 1e-9, "{restored:?}");
+        let inner = split(&sample, 11.0, &RESTORE);
+        assert!((inner.last().unwrap() - 3.0).abs() < 1e-9, "{inner:?}");
+    }
+}

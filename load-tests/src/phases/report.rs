@@ -1,0 +1,80 @@
+//! The tables of `rekindle-bench phases`.
+
+use super::parts::{Floor, Part, RESTORE, WHOLE_RESTORE, of, split};
+use super::{OURS, Record};
+use crate::report::{ms, table};
+use crate::stats::figures;
+use crate::subject::{Sample, Subject};
+
+pub(super) fn print(record: &Record) {
+    println!("\n{}", record.taken);
+    for subject in OURS {
+        let samples = record.samples.get(&subject).map_or(&[][..], Vec::as_slice);
+        println!(
+            "\n{}, {} runs, ms\n{}",
+            subject.title(),
+            samples.len(),
+            parts(record, samples, &of(subject), |s| s.ms)
+        );
+        if subject == Subject::Restored {
+            let whole = |s: &Sample| s.phases.get(WHOLE_RESTORE).copied().unwrap_or_default();
+            println!(
+                "\nof it the restore, from its order on, ms\n{}",
+                parts(record, samples, &RESTORE, whole)
+            );
+        }
+    }
+    let floors = &record.floors;
+    let mut shown = table(&["floors, ms", "p50", "p99"], 1);
+    for (name, samples) in [
+        ("exchange over loopback, kept connection", &floors.hop),
+        ("… on a new connection", &floors.connected),
+        ("the function asked directly", &floors.direct),
+        ("start and end of a process that does nothing", &floors.process),
+    ] {
+        if let Some(f) = figures(samples.iter().copied()) {
+            shown.add_row([name.to_owned(), ms(f.p50), ms(f.p99)]);
+        }
+    }
+    println!("\n{shown}");
+}
+
+fn parts(record: &Record, samples: &[Sample], parts: &[Part], whole: impl Fn(&Sample) -> f64) -> comfy_table::Table {
+    let mut shown = table(&["phase", "p50", "p99", "bound by", "floor"], 1);
+    let split: Vec<Vec<f64>> = samples.iter().map(|s| split(s, whole(s), parts)).collect();
+    for (n, (name, what, bound, floor)) in parts.iter().enumerate() {
+        let Some(f) = figures(split.iter().map(|row| row[n])) else {
+            continue;
+        };
+        let title = if name.is_empty() {
+            (*what).to_owned()
+        } else {
+            format!("{name}: {what}")
+        };
+        shown.add_row([
+            title,
+            ms(f.p50),
+            ms(f.p99),
+            (*bound).to_owned(),
+            told(record, *floor, f.min),
+        ]);
+    }
+    if let Some(f) = figures(samples.iter().map(&whole)) {
+        shown.add_row(["whole".to_owned(), ms(f.p50), ms(f.p99), String::new(), String::new()]);
+    }
+    shown
+}
+
+/// The floor as a reader is told it.
+fn told(record: &Record, floor: Floor, least: f64) -> String {
+    let floors = &record.floors;
+    let median = |samples: &[f64]| figures(samples.iter().copied()).map_or(0.0, |f| f.p50);
+    match floor {
+        Floor::Hops(n) => ms(f64::from(n) * median(&floors.hop)),
+        Floor::NewConnection => ms(median(&floors.connected)),
+        Floor::Direct => ms(median(&floors.direct)),
+        Floor::Process => ms(median(&floors.process)),
+        Floor::Nothing => "0".to_owned(),
+        Floor::Least => format!("about {} (the least seen)", ms(least)),
+    }
+}
