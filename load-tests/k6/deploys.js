@@ -5,8 +5,9 @@
 
 import { sleep } from 'k6';
 
-import { deployCount, deployed, deploys, thresholds } from './lib/metrics.js';
-import { deploy, invoke } from './lib/platform.js';
+import { deployOnce } from './lib/deploys.js';
+import { thresholds } from './lib/metrics.js';
+import { invoke } from './lib/platform.js';
 import { deployEvery, duration, rate } from './lib/settings.js';
 
 export { handleSummary } from './lib/summary.js';
@@ -25,16 +26,5 @@ export default () => invoke('deployed', '/', (answer) => /^version [0-9]+$/.test
 
 export const deployer = () => {
   sleep(deployEvery);
-  if (archive === null) return;
-  const began = Date.now();
-  try {
-    const { version, function: fn } = deploy(archive);
-    deploys.add(Date.now() - began, { fn });
-    deployCount.add(1);
-    deployed.add(true);
-    console.info(`version ${version} is live`);
-  } catch (error) {
-    deployed.add(false);
-    console.error(String(error));
-  }
+  if (archive !== null) deployOnce(archive);
 };

@@ -24,6 +24,7 @@ mod compare;
 mod figures;
 mod folder;
 mod host;
+mod hosts;
 mod load;
 mod machine;
 mod many;

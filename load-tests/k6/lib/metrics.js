@@ -8,6 +8,7 @@
 // fn_body_bytes bytes of bodies that went in or out                            {direction}
 // fn_deploy     ms, from a deploy's upload until its version is live
 // fn_deployed   share of the deploys that went live; fn_deploy_count is how many did
+// fn_move       ms, from asking for a migration until the instance serves elsewhere; fn_move_count is how many did
 
 import { Counter, Rate, Trend } from 'k6/metrics';
 
@@ -22,6 +23,8 @@ export const bodyBytes = new Counter('fn_body_bytes');
 export const deploys = new Trend('fn_deploy', true);
 export const deployed = new Rate('fn_deployed');
 export const deployCount = new Counter('fn_deploy_count');
+export const moves = new Trend('fn_move', true);
+export const moveCount = new Counter('fn_move_count');
 
 // Thresholds that every scenario has; a scenario may add to them.
 export const thresholds = (more = {}) => ({

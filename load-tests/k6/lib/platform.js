@@ -39,6 +39,12 @@ export const toZero = (fn) => {
   throw new Error(`${prefix}${fn} still has instances after ten seconds of removing them`);
 };
 
+// Moves an instance to another worker; answers what the platform does.
+export const migrate = (id) => {
+  const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' };
+  return http.post(`${url}/v1/instances/${id}/migrate`, '{}', tagged('migrate', { headers }));
+};
+
 // Deploys a packed folder as a new version and waits until it serves. Answers the version as the platform tells it.
 export const deploy = (archive) => {
   const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/gzip' };

@@ -36,6 +36,8 @@ export const bodyMax = number('BODY_MAX', 4 << 20);
 export const bodyClients = number('BODY_CLIENTS', 4);
 // Seconds from the end of one deploy to the next.
 export const deployEvery = number('DEPLOY_EVERY', 3);
+// Seconds from the end of one migration to the next.
+export const moveEvery = number('MOVE_EVERY', 0.5);
 
 // Thresholds. Latencies are generous, as a load says nothing about a machine that others use: set them where it is yours.
 export const failedMax = number('FAILED_MAX', 0.001);

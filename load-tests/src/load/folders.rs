@@ -11,6 +11,10 @@ use crate::folder;
 /// Copies the folder below `dir` and gives it its name and settings. Returns where.
 pub(super) fn prepare(wanted: &Wanted, dir: &Path) -> Result<PathBuf> {
     let to = dir.join(&wanted.name);
+    if to.exists() {
+        // Of another scenario's platform, which called the same function.
+        return Ok(to);
+    }
     folder::copy(&wanted.folder, &to)?;
     folder::rename(&to, &wanted.name, &wanted.settings)?;
     Ok(to)

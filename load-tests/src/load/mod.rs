@@ -51,15 +51,17 @@ const MANY_SETTING: &str = "MANY";
 /// Runs the load and writes its report. The exit code is a failure when a threshold was crossed.
 pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
     let k6 = K6::find(load.k6.as_deref(), &args.cache)?;
-    let scenarios = if load.scenarios.is_empty() {
+    let chosen = if load.scenarios.is_empty() {
         Scenario::ALL.to_vec()
     } else {
         load.scenarios.clone()
     };
+    // They have a platform of their own, after the others.
+    let (on_two, scenarios): (Vec<Scenario>, Vec<Scenario>) = chosen.iter().partition(|s| s.takes_two_workers());
     let mut record = LoadRecord::begin();
     eprintln!(
         "{} for {} each, on {}",
-        names(&scenarios),
+        names(&chosen),
         humantime::format_duration(load.duration),
         record.machine
     );
@@ -79,20 +81,33 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
             .collect(),
         None => Vec::new(),
     };
-    let target = Target::of(args, load, &settings).await?;
-    record.platform = target.told();
     record.k6 = k6.version().to_owned();
     record.duration_s = load.duration.as_secs_f64();
     record.settings.clone_from(&load.settings);
 
-    let environment = environment(load, &target)?;
-    let deployed = deploy(&target, &scenarios, many(&environment)?, folders.path())?;
-    let outcome = measure(&mut record, load, &k6, &target, &scenarios, &environment, &folders).await;
-    record.trace = traced(jaeger.as_ref(), &target, deployed.first().map_or("", String::as_str)).await;
-    for function in &deployed {
-        // What is left of a load is in nobody's way; that it could not be removed is told, not a failure.
-        if let Err(error) = target.remove(function) {
-            eprintln!("{error:#}");
+    let mut outcome = Ok(());
+    for scenarios in [&scenarios, &on_two] {
+        let Some(first) = scenarios.first().filter(|_| outcome.is_ok()) else {
+            continue;
+        };
+        let target = match first.takes_two_workers() {
+            true => Target::of_two_workers(args, &settings).await?,
+            false => Target::of(args, load, &settings).await?,
+        };
+        if record.platform.is_empty() {
+            record.platform = target.told();
+        }
+        let environment = environment(load, &target)?;
+        let deployed = deploy(&target, scenarios, many(&environment)?, folders.path())?;
+        outcome = measure(&mut record, load, &k6, &target, scenarios, &environment, &folders).await;
+        if record.trace.is_err() {
+            record.trace = traced(jaeger.as_ref(), &target, deployed.first().map_or("", String::as_str)).await;
+        }
+        for function in &deployed {
+            // What is left of a load is in nobody's way; that it could not be removed is told, not a failure.
+            if let Err(error) = target.remove(function) {
+                eprintln!("{error:#}");
+            }
         }
     }
     record.end();
@@ -158,7 +173,7 @@ async fn measure(
 ) -> Result<()> {
     for scenario in scenarios {
         let mut environment = environment.clone();
-        if *scenario == Scenario::Deploys {
+        if matches!(scenario, Scenario::Deploys | Scenario::Moves) {
             let function = &scenario.wants(0)[0].name;
             let archive = folders::pack(&folders.path().join(function))?;
             environment.insert("ARCHIVE".to_owned(), archive.display().to_string());

@@ -180,14 +180,20 @@ fn section(ran: &Ran, plots: &[plots::Plot]) -> String {
         out += &table(&["function", "warm", "restored", "booted"], rows.collect());
         out += "</details>";
     }
-    if let Some(deploys) = figures(tally.deploys_ms.iter().copied()) {
-        let _written = write!(
-            out,
-            "<p>{} deploys meanwhile, from the upload until the version serves: p50 {} ms, slowest {} ms.</p>",
-            deploys.count,
-            ms(deploys.p50),
-            ms(deploys.p99)
-        );
+    for (what, samples) in [
+        (
+            "deploys meanwhile, from the upload until the version serves",
+            &tally.deploys_ms,
+        ),
+        (
+            "migrations meanwhile, from the order until the instance serves elsewhere",
+            &tally.moves_ms,
+        ),
+    ] {
+        if let Some(f) = figures(samples.iter().copied()) {
+            let (count, p50, slowest) = (f.count, ms(f.p50), ms(f.p99));
+            let _written = write!(out, "<p>{count} {what}: p50 {p50} ms, slowest {slowest} ms.</p>");
+        }
     }
     out
 }

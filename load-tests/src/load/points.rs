@@ -41,6 +41,9 @@ pub(crate) struct Tally {
     pub(crate) functions: BTreeMap<String, BTreeMap<String, u64>>,
     /// From a deploy's upload until its version served, milliseconds.
     pub(crate) deploys_ms: Vec<f64>,
+    /// From asking for a migration until the instance served elsewhere, milliseconds.
+    #[serde(default)]
+    pub(crate) moves_ms: Vec<f64>,
     /// Bytes of bodies by direction.
     pub(crate) body_bytes: BTreeMap<String, f64>,
     /// Second by second from the start.
@@ -112,6 +115,7 @@ impl Tally {
                 }
             }
             "fn_deploy" => self.deploys_ms.push(data.value),
+            "fn_move" => self.moves_ms.push(data.value),
             "fn_body_bytes" => *self.body_bytes.entry(tag("direction").to_owned()).or_default() += data.value,
             _ => {}
         }

@@ -28,6 +28,8 @@ pub(crate) enum Scenario {
     Bodies,
     /// New versions go live under load.
     Deploys,
+    /// The same on two workers, between which instances move.
+    Moves,
 }
 
 /// A function that a load needs: a folder of the checkout under a name of the load's own.
@@ -43,13 +45,14 @@ pub(crate) struct Wanted {
 
 impl Scenario {
     /// All, in the order they run.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Steady,
         Self::Ramp,
         Self::Spike,
         Self::Popularity,
         Self::Bodies,
         Self::Deploys,
+        Self::Moves,
     ];
 
     /// Its name, and its file's without `.js`.
@@ -61,6 +64,7 @@ impl Scenario {
             Self::Popularity => "popularity",
             Self::Bodies => "bodies",
             Self::Deploys => "deploys",
+            Self::Moves => "moves",
         }
     }
 
@@ -79,7 +83,15 @@ impl Scenario {
             }
             Self::Bodies => "Bodies of 1 KiB to 4 MiB sent and had back, and answers streamed in pieces with pauses.",
             Self::Deploys => "A constant rate to a function of which new versions go live meanwhile.",
+            Self::Moves => {
+                "A constant rate to a function whose instances move between two workers while new versions of it go live."
+            }
         }
+    }
+
+    /// Whether it takes a platform of two workers.
+    pub(crate) fn takes_two_workers(self) -> bool {
+        self == Self::Moves
     }
 
     /// The functions it calls.
@@ -103,7 +115,7 @@ impl Scenario {
                 })
                 .collect(),
             Self::Bodies => vec![sample("bodies", "load-tests/functions/bodies", &[])],
-            Self::Deploys => vec![sample("deployed", "load-tests/functions/deployed", &[])],
+            Self::Deploys | Self::Moves => vec![sample("deployed", "load-tests/functions/deployed", &[])],
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The platform under load: one of its own, or the one that runs already.
+//! The platform under load: one of its own, of one worker or two, or the one that runs already.
 
 use std::fs;
 use std::path::Path;
@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::args::LoadArgs;
 use crate::args::Args;
+use crate::hosts::Hosts;
 use crate::platform::{Platform, Programs};
 
 /// Where the admin key of `make up`'s platform is.
@@ -20,7 +21,14 @@ pub(crate) struct Target {
     pub(crate) key: String,
     programs: Programs,
     // Stopped when dropped.
-    own: Option<Platform>,
+    own: Option<Own>,
+}
+
+enum Own {
+    /// All roles in one process.
+    One(Platform),
+    /// Each in a process of its own, with two workers.
+    Two(Hosts),
 }
 
 impl Target {
@@ -33,7 +41,7 @@ impl Target {
                 port: platform.port(),
                 key: platform.key()?,
                 programs,
-                own: Some(platform),
+                own: Some(Own::One(platform)),
             });
         };
         let key = match &load.key {
@@ -46,6 +54,17 @@ impl Target {
             key: key.trim().to_owned(),
             programs,
             own: None,
+        })
+    }
+
+    /// One of its own with two workers, whatever runs already.
+    pub(super) async fn of_two_workers(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
+        let hosts = Hosts::start(args, settings).await?;
+        Ok(Self {
+            port: hosts.port(),
+            key: hosts.key()?,
+            programs: Programs::find(args)?,
+            own: Some(Own::Two(hosts)),
         })
     }
 
@@ -74,7 +93,8 @@ impl Target {
     /// What a reader of the report is told.
     pub(super) fn told(&self) -> String {
         match &self.own {
-            Some(platform) => format!("one of its own: {}", platform.program()),
+            Some(Own::One(platform)) => format!("one of its own: {}", platform.program()),
+            Some(Own::Two(_)) => "one of its own with two workers".to_owned(),
             None => format!("the one that runs at {}", self.url()),
         }
     }

@@ -3,7 +3,6 @@
 //! workers are on this machine and share its processors: what they do at the same time takes longer than on two hosts.
 
 mod clients;
-mod hosts;
 mod report;
 
 use std::path::PathBuf;
@@ -19,9 +18,9 @@ use crate::admin::Admin;
 use crate::args::{Args, checkout};
 use crate::client::Connection;
 use crate::folder;
+use crate::hosts::Hosts;
 use crate::record::{self, Taken};
 use clients::Clients;
-use hosts::Hosts;
 
 const FUNCTION: &str = "moving";
 /// Clients under constant load.
@@ -106,7 +105,7 @@ pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<()> {
         taken: Taken::now(),
         cases: Vec::new(),
     };
-    let hosts = Hosts::start(args).await?;
+    let hosts = Hosts::start(args, &[]).await?;
     for mib in &migration.sizes {
         deploy(&hosts, *mib)?;
         for written in [false, true] {

@@ -19,17 +19,18 @@ use crate::slow_store::SlowStore;
 const READY_LIMIT: Duration = Duration::from_secs(90);
 
 /// The platform. Dropping it stops it.
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     root: TempDir,
     programs: Programs,
     store: SlowStore,
     children: Vec<Child>,
     port: u16,
+    settings: Vec<(String, String)>,
 }
 
 impl Hosts {
-    /// Starts it and waits until both workers are there.
-    pub(super) async fn start(args: &Args) -> Result<Self> {
+    /// Starts it with these settings in its environment, and waits until both workers are there.
+    pub(crate) async fn start(args: &Args, settings: &[(&str, &str)]) -> Result<Self> {
         let programs = Programs::find(args)?;
         let root = tempfile::Builder::new().prefix("rkb").tempdir();
         let root = root.context("no temporary directory")?;
@@ -41,6 +42,10 @@ impl Hosts {
             store,
             children: Vec::new(),
             port,
+            settings: settings
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
         };
         for role in ["s", "w1", "w2", "g"] {
             hosts.make_directories(role, &args.cache)?;
@@ -98,7 +103,8 @@ impl Hosts {
         let mut command = children::command(&self.programs, &own, &self.log())?;
         command
             .env("FN_CLUSTER_TOKEN_FILE", own.join("data/cluster.token"))
-            .env("FN_ADMIN_KEY_FILE", own.join("data/admin.key"));
+            .env("FN_ADMIN_KEY_FILE", own.join("data/admin.key"))
+            .envs(self.settings.iter().map(|(k, v)| (k, v)));
         if role != "g" {
             command.envs(self.store.environment());
         }
@@ -124,21 +130,22 @@ impl Hosts {
     }
 
     /// The end of what all roles have logged.
-    pub(super) fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         children::log_tail(&self.log())
     }
 
-    fn key(&self) -> Result<String> {
+    /// Its admin key.
+    pub(crate) fn key(&self) -> Result<String> {
         children::admin_key(&self.root.path().join("g"))
     }
 
     /// Its admin API.
-    pub(super) fn admin(&self) -> Result<Admin> {
+    pub(crate) fn admin(&self) -> Result<Admin> {
         Ok(Admin::new(self.port, &self.key()?))
     }
 
     /// Where its gateway listens.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
@@ -147,18 +154,18 @@ impl Hosts {
     }
 
     /// Deploys a folder and waits until it is live.
-    pub(super) fn deploy(&self, folder: &Path) -> Result<VersionInfo> {
+    pub(crate) fn deploy(&self, folder: &Path) -> Result<VersionInfo> {
         let deployed = self.programs.deploy(&self.url(), &self.key()?, folder);
         deployed.with_context(|| format!("the end of the log:\n{}", self.log_tail()))
     }
 
     /// Removes a function.
-    pub(super) fn delete(&self, function: &str) -> Result<()> {
+    pub(crate) fn delete(&self, function: &str) -> Result<()> {
         self.programs.delete(&self.url(), &self.key()?, function)
     }
 
     /// Runs `fn` with these arguments, and reads the JSON it prints.
-    pub(super) fn command_line<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
+    pub(crate) fn command_line<T: DeserializeOwned>(&self, args: &[&str]) -> Result<T> {
         let output = self.programs.client(&self.url(), &self.key()?).args(args).output();
         let output = output.context("fn cannot be started")?;
         if !output.status.success() {
