@@ -57,7 +57,8 @@ pub(crate) async fn run(args: &Args, load: &LoadArgs) -> Result<ExitCode> {
         load.scenarios.clone()
     };
     // They have a platform of their own, after the others.
-    let (on_two, scenarios): (Vec<Scenario>, Vec<Scenario>) = chosen.iter().partition(|s| s.takes_two_workers());
+    let (on_two, scenarios): (Vec<Scenario>, Vec<Scenario>) =
+        chosen.iter().copied().partition(|s| s.takes_two_workers());
     let mut record = LoadRecord::begin();
     eprintln!(
         "{} for {} each, on {}",

@@ -28,7 +28,7 @@ enum Own {
     /// All roles in one process.
     One(Platform),
     /// Each in a process of its own, with two workers.
-    Two(Hosts),
+    Two { _stopped_when_dropped: Hosts },
 }
 
 impl Target {
@@ -64,7 +64,9 @@ impl Target {
             port: hosts.port(),
             key: hosts.key()?,
             programs: Programs::find(args)?,
-            own: Some(Own::Two(hosts)),
+            own: Some(Own::Two {
+                _stopped_when_dropped: hosts,
+            }),
         })
     }
 
@@ -94,7 +96,7 @@ impl Target {
     pub(super) fn told(&self) -> String {
         match &self.own {
             Some(Own::One(platform)) => format!("one of its own: {}", platform.program()),
-            Some(Own::Two(_)) => "one of its own with two workers".to_owned(),
+            Some(Own::Two { .. }) => "one of its own with two workers".to_owned(),
             None => format!("the one that runs at {}", self.url()),
         }
     }
