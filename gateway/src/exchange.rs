@@ -35,6 +35,10 @@ pub(crate) struct Exchange {
 }
 
 /// What came of it.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is made: a box would be one more allocation for each request"
+)]
 pub(crate) enum Came {
     /// The function's answer begins.
     Answer(Answered),
