@@ -8,6 +8,8 @@ use crate::clones::ClonesArgs;
 use crate::cluster::{PlacementArgs, SimulateArgs};
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
+use crate::idle::IdleArgs;
+use crate::idle::process::ProcessArgs as IdleProcessArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
 use crate::many::ManyArgs;
 use crate::migration::MigrationArgs;
@@ -126,6 +128,11 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Measure page faults alone: workloads on memory that the pager serves, beside plain memory.
     Pager(PagerArgs),
+    /// Measure what it costs a process that the memory which it does not use goes, beside kernel zram alone.
+    Idle(IdleArgs),
+    /// A process of which some memory is idle.
+    #[command(hide = true)]
+    IdleProcess(IdleProcessArgs),
     /// Replay a generated trace against the retention policy and fixed keep-alive times, in virtual time.
     Policy(PolicyArgs),
     /// A process whose memory the pager serves.

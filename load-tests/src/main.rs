@@ -8,7 +8,7 @@
 //!       └─ record (JSON) ─ report (tables), figures (plots)
 //! ```
 //!
-//! `pager`, `codec` and `placement` measure one part alone: page faults, how memory is stored, the scheduler's decisions. `simulate` plays a large cluster,
+//! `pager`, `idle`, `codec` and `placement` measure one part alone: page faults, memory that goes while it is idle, how memory is stored, the scheduler's decisions. `simulate` plays a large cluster,
 //! `load` puts a platform under k6's scenarios, `policy` replays a trace in virtual time.
 
 mod admin;
@@ -25,6 +25,7 @@ mod figures;
 mod folder;
 mod host;
 mod hosts;
+mod idle;
 mod load;
 mod machine;
 mod many;
@@ -68,6 +69,8 @@ fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Pager(pager)) => return pager::run(pager).map(|()| ExitCode::SUCCESS),
         Some(Command::PagerProcess(process)) => return pager::process::run(process).map(|()| ExitCode::SUCCESS),
+        Some(Command::Idle(idle)) => return idle::run(idle).map(|()| ExitCode::SUCCESS),
+        Some(Command::IdleProcess(process)) => return idle::process::run(process).map(|()| ExitCode::SUCCESS),
         Some(Command::Policy(policy)) => return policy::run(policy).map(|()| ExitCode::SUCCESS),
         Some(Command::Placement(placement)) => return cluster::place(placement).map(|()| ExitCode::SUCCESS),
         Some(Command::Simulate(simulate)) => return cluster::simulate(simulate).map(|()| ExitCode::SUCCESS),

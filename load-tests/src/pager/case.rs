@@ -41,15 +41,15 @@ pub(super) struct Case {
 
 /// Microseconds.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Latency {
-    pub(super) count: u64,
-    pub(super) p50: f64,
-    pub(super) p95: f64,
-    pub(super) p99: f64,
-    pub(super) p999: f64,
-    pub(super) max: f64,
+pub(crate) struct Latency {
+    pub(crate) count: u64,
+    pub(crate) p50: f64,
+    pub(crate) p95: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
     #[serde(skip)]
-    pub(super) histogram: Histogram<u64>,
+    pub(crate) histogram: Histogram<u64>,
 }
 
 impl Case {
@@ -78,6 +78,7 @@ impl Case {
             false => None,
         };
         let mut restored = Restored::start(&[
+            "pager-process".to_owned(),
             "--workload".to_owned(),
             name(self.workload),
             "--way".to_owned(),
@@ -146,7 +147,7 @@ impl Case {
 }
 
 impl Latency {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             count: 0,
             p50: 0.0,
@@ -158,7 +159,8 @@ impl Latency {
         })
     }
 
-    fn add(&mut self, counts: &[(u64, u64)]) -> Result<()> {
+    /// Adds pairs of nanoseconds and counts.
+    pub(crate) fn add(&mut self, counts: &[(u64, u64)]) -> Result<()> {
         for (value, count) in counts {
             self.histogram.record_n(*value, *count)?;
         }
@@ -166,7 +168,7 @@ impl Latency {
     }
 
     /// Reads the figures off the histogram.
-    pub(super) fn read(&mut self) {
+    pub(crate) fn read(&mut self) {
         let at = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1_000.0;
         (self.p50, self.p95, self.p99, self.p999) = (at(0.5), at(0.95), at(0.99), at(0.999));
         self.count = self.histogram.len();

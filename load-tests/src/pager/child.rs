@@ -6,16 +6,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// A `pager-process`, killed when dropped.
-pub(super) struct Restored {
+pub(crate) struct Restored {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Restored {
-    pub(super) fn start(args: &[String]) -> Result<Self> {
+    /// Of this program, with these arguments.
+    pub(crate) fn start(args: &[String]) -> Result<Self> {
         let mut child = Command::new("/proc/self/exe")
-            .arg("pager-process")
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -28,22 +28,27 @@ impl Restored {
         Ok(Self { child, input, output })
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
     /// What it says next.
-    pub(super) fn line(&mut self) -> Result<String> {
+    pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(self.output.read_line(&mut line)? > 0, "the process ended early");
         Ok(line.trim_end().to_owned())
     }
 
     /// Lets it begin.
-    pub(super) fn go(&mut self) -> Result<()> {
+    pub(crate) fn go(&mut self) -> Result<()> {
         self.input
             .write_all(b"go\n")
             .context("the process cannot be told to go")
     }
 
     /// Waits for its end, which must be a good one.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         let status = self.child.wait()?;
         ensure!(status.success(), "the process failed: {status}");
         Ok(())

@@ -33,7 +33,7 @@ pub(crate) fn first_word(index: u64) -> u64 {
 }
 
 /// A page: one word in four like no other, the rest like its neighbours.
-fn page(index: u64) -> Vec<u8> {
+pub(crate) fn page(index: u64) -> Vec<u8> {
     let word = |at: u64| match at % 4 {
         0 => first_word(index).wrapping_add(at.wrapping_mul(0xD134_2543_DE82_EF95)),
         _ => index,

@@ -6,14 +6,14 @@
 //!      └ the real pager  <── userfaultfd ──────┘
 //! ```
 
-mod case;
-mod child;
-mod content;
+pub(crate) mod case;
+pub(crate) mod child;
+pub(crate) mod content;
 mod floor;
-mod kinds;
+pub(crate) mod kinds;
 pub(crate) mod process;
 mod report;
-mod workload;
+pub(crate) mod workload;
 
 use std::path::PathBuf;
 

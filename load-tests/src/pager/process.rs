@@ -91,7 +91,8 @@ pub(crate) fn run(args: &ProcessArgs) -> Result<()> {
     Ok(())
 }
 
-fn counts(histogram: &hdrhistogram::Histogram<u64>) -> Vec<(u64, u64)> {
+/// Pairs of values and counts.
+pub(crate) fn counts(histogram: &hdrhistogram::Histogram<u64>) -> Vec<(u64, u64)> {
     let recorded = histogram.iter_recorded();
     recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
 }

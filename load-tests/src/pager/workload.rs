@@ -29,11 +29,15 @@ pub(crate) struct Memory {
     /// Whether it holds the content.
     filled: bool,
     touched: Vec<bool>,
+    /// Whether any page may be evicted at any time: then each touch is timed.
+    watched: bool,
     random: u64,
-    switches: i64,
+    seen: Sleeps,
     idle: Duration,
     pub(crate) first_touches: Histogram<u64>,
     pub(crate) waited: Histogram<u64>,
+    /// Touches that brought a page back that was evicted.
+    pub(crate) brought: Histogram<u64>,
 }
 
 impl Memory {
@@ -47,10 +51,25 @@ impl Memory {
             filled,
             touched: vec![false; pages as usize],
             random: 0x2545_F491_4F6C_DD1D,
-            switches: switches(),
+            watched: false,
+            seen: Sleeps::now(),
             idle: Duration::ZERO,
             first_touches: histogram()?,
             waited: histogram()?,
+            brought: histogram()?,
+        })
+    }
+
+    /// The same of memory with content that may be evicted at any time.
+    ///
+    /// # Safety
+    /// As for [`Memory::new`].
+    pub(crate) unsafe fn watched(base: u64, pages: u64) -> Result<Self> {
+        // SAFETY: by the caller.
+        let memory = unsafe { Self::new(base, pages, true)? };
+        Ok(Self {
+            watched: true,
+            ..memory
         })
     }
 
@@ -85,7 +104,7 @@ impl Memory {
     /// Touches a page once; the first time by the clock, and its content is compared.
     fn touch(&mut self, index: u64, write: bool) -> Result<()> {
         let (at, known) = (self.word(index), index as usize);
-        if self.touched[known] {
+        if self.touched[known] && !self.watched {
             // SAFETY: mapped and writable, by `new`.
             unsafe {
                 if write {
@@ -108,9 +127,12 @@ impl Memory {
             self.touched[known] = true;
             self.first_touches.saturating_record(took);
             if took > AT_ONCE_NS {
-                let before = std::mem::replace(&mut self.switches, switches());
-                if self.switches > before {
+                let before = std::mem::replace(&mut self.seen, Sleeps::now());
+                if self.seen.sleeps > before.sleeps {
                     self.waited.saturating_record(took);
+                }
+                if self.seen.brought > before.brought {
+                    self.brought.saturating_record(took);
                 }
             }
             // SAFETY: as above.
@@ -142,7 +164,7 @@ impl Memory {
             let resting = Instant::now();
             std::thread::sleep(IDLE);
             self.idle += resting.elapsed();
-            self.switches = switches();
+            self.seen = Sleeps::now();
         }
         Ok(units)
     }
@@ -231,12 +253,25 @@ fn fresh(pages: u64) -> Result<()> {
     Ok(())
 }
 
-/// How often this thread slept.
-fn switches() -> i64 {
-    // SAFETY: a zeroed `rusage` is valid, and the kernel fills it.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-        usage.ru_nvcsw
+/// What this thread waited for.
+#[derive(Debug, Clone, Copy)]
+struct Sleeps {
+    /// How often it slept.
+    sleeps: i64,
+    /// How often the kernel brought a page for it.
+    brought: i64,
+}
+
+impl Sleeps {
+    fn now() -> Self {
+        // SAFETY: a zeroed `rusage` is valid, and the kernel fills it.
+        unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+            Self {
+                sleeps: usage.ru_nvcsw,
+                brought: usage.ru_majflt,
+            }
+        }
     }
 }

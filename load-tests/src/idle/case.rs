@@ -1,0 +1,178 @@
+//! One workload in one way: a process writes its memory, is told to go, and what it, the evictor and the kernel saw is added.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rekindle_pager::PAGE;
+use rekindle_worker::idle::kernel::Host;
+use rekindle_worker::idle::policy::{Ledger, Use};
+use rekindle_worker::idle::throttle::Throttle;
+use rekindle_worker::idle::visit::visit;
+use serde::Serialize;
+
+use super::IdleArgs;
+use super::group::Group;
+use super::process::Seen;
+use crate::pager::case::Latency;
+use crate::pager::child::Restored;
+use crate::pager::kinds::{Workload, name};
+
+/// The share of a processor that the worker's evictor has.
+const CPU_SHARE: f64 = 0.05;
+/// Between two looks at how much memory the process has.
+const SAMPLING: Duration = Duration::from_millis(50);
+
+/// How idle memory goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// It stays.
+    Stays,
+    /// The worker's evictor.
+    Evictor,
+    /// The kernel reclaims at a limit.
+    Kernel,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 3] = [Self::Stays, Self::Evictor, Self::Kernel];
+
+    pub(super) fn told(self) -> &'static str {
+        match self {
+            Self::Stays => "stays",
+            Self::Evictor => "evictor",
+            Self::Kernel => "kernel alone",
+        }
+    }
+}
+
+/// One workload in one way; lists have an entry each round.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Case {
+    pub(super) workload: Workload,
+    pub(super) way: Way,
+    /// Units of work a second.
+    pub(super) throughput: Vec<f64>,
+    /// What of its own the process had in memory on average, MiB.
+    pub(super) resident: Vec<f64>,
+    /// Processor time of who evicts, over the time of the workload: the evictor's thread, or whoever set the limit.
+    pub(super) background: Vec<f64>,
+    /// Processor time of the process in the kernel, likewise.
+    pub(super) kernel: Vec<f64>,
+    /// Touches of evicted pages.
+    pub(super) brought: Latency,
+    /// Faults that brought a page.
+    pub(super) faults: Vec<u64>,
+    /// Pages that were compressed, and brought back, in the whole machine.
+    pub(super) out: Vec<u64>,
+    pub(super) back: Vec<u64>,
+}
+
+impl Case {
+    pub(super) fn new(workload: Workload, way: Way) -> Result<Self> {
+        Ok(Self {
+            workload,
+            way,
+            throughput: Vec::new(),
+            resident: Vec::new(),
+            background: Vec::new(),
+            kernel: Vec::new(),
+            brought: Latency::new()?,
+            faults: Vec::new(),
+            out: Vec::new(),
+            back: Vec::new(),
+        })
+    }
+
+    /// One round; the kernel alone may keep `limit` bytes.
+    pub(super) fn run(&mut self, args: &IdleArgs, after: Duration, limit: u64) -> Result<()> {
+        let mut process = Restored::start(&[
+            "idle-process".to_owned(),
+            "--workload".to_owned(),
+            name(self.workload),
+            "--pages".to_owned(),
+            args.pages.to_string(),
+            "--millis".to_owned(),
+            args.millis.to_string(),
+        ])?;
+        let pid = process.pid();
+        let group = (self.way == Way::Kernel).then(|| Group::of(pid)).transpose()?;
+        process.go()?;
+        ensure!(process.line()? == "ready", "the process did not get ready");
+        let (before, started) = ((counter("pswpout ")?, counter("pswpin ")?), Instant::now());
+        let mut limiting = Throttle::new(1.0);
+        if let Some(group) = &group {
+            group.limit(limit)?;
+        }
+        let mut background = limiting.spent().0;
+        process.go()?;
+        let ended = AtomicBool::new(false);
+        let (line, resident) = thread::scope(|scope| {
+            let sampler = scope.spawn(|| sample(pid, &ended));
+            let evictor = (self.way == Way::Evictor).then(|| scope.spawn(|| evict(pid, after, &ended)));
+            let line = process.line();
+            ended.store(true, Ordering::Relaxed);
+            if let Some(spent) = evictor.and_then(|e| e.join().ok()) {
+                background += spent;
+            }
+            (line, sampler.join().unwrap_or_default())
+        });
+        let took = started.elapsed().as_secs_f64();
+        let seen: Seen = serde_json::from_str(&line?).context("the process does not say what it saw")?;
+        process.end()?;
+        drop(group);
+        self.throughput.push(seen.units as f64 / seen.seconds);
+        self.resident.push(resident);
+        self.background.push(background.as_secs_f64() / took);
+        self.kernel.push(seen.kernel / took);
+        self.brought.add(&seen.brought)?;
+        self.faults.push(seen.faults);
+        self.out.push(counter("pswpout ")? - before.0);
+        self.back.push(counter("pswpin ")? - before.1);
+        Ok(())
+    }
+}
+
+/// What the worker's evictor does with an instance that runs, until it has ended; answers its processor time.
+fn evict(pid: i32, after: Duration, ended: &AtomicBool) -> Duration {
+    let (begun, mut sum) = (Instant::now(), Duration::ZERO);
+    let mut throttle = Throttle::new(CPU_SHARE);
+    let mut ledger = Ledger::new(after);
+    let goes_on = |_| !ended.load(Ordering::Relaxed);
+    while goes_on(0) {
+        thread::sleep(after / 4);
+        let account = || {
+            let (spent, rest) = throttle.spent();
+            sum += spent;
+            thread::sleep(rest);
+        };
+        // It has ended otherwise.
+        let _ = visit(&Host, pid, &mut ledger, Use::Warm, begun.elapsed(), goes_on, account);
+    }
+    sum + throttle.spent().0
+}
+
+/// How much of its own memory was there, on average, MiB; not what it has of files.
+fn sample(pid: i32, ended: &AtomicBool) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    while !ended.load(Ordering::Relaxed) {
+        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+        let mut fields = statm.split(' ').skip(1).map_while(|field| field.parse::<u64>().ok());
+        if let (Some(resident), Some(of_files)) = (fields.next(), fields.next()) {
+            sum += (resident.saturating_sub(of_files) * PAGE) as f64 / f64::from(1 << 20);
+            count += 1.0;
+        }
+        thread::sleep(SAMPLING);
+    }
+    sum / f64::max(count, 1.0)
+}
+
+/// One of the kernel's counters of memory.
+fn counter(name: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat").context("no /proc/vmstat")?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+    value.with_context(|| format!("/proc/vmstat has no {name}"))
+}
