@@ -116,9 +116,9 @@ impl Ledger {
             returned.pages += u64::from(present - before);
         }
         let tried = std::mem::take(&mut self.tried);
-        if returned.blocks * 4 > tried {
+        if returned.blocks * 2 > tried {
             self.pace = (self.pace / 2).max(PACE.0);
-        } else if tried > 0 && returned.blocks * 8 <= tried {
+        } else if tried > 0 && returned.blocks * 4 <= tried {
             self.pace = (self.pace * 2).min(PACE.1);
         }
         returned
@@ -133,7 +133,8 @@ impl Ledger {
             Use::Warm => {
                 // What came in while the rest of its block was out is as new as that is.
                 let rested = there.filter(|(_, block)| block.out.is_none() && block.rests_until <= now);
-                let mut rested: Vec<_> = rested.map(|(at, b)| (b.patience, b.rests_until, *at)).collect();
+                // In no order of addresses: what is in use lies together, and a sample must not be all of it.
+                let mut rested: Vec<_> = rested.map(|(at, b)| (b.patience, scattered(*at), *at)).collect();
                 rested.sort_unstable();
                 rested.into_iter().take(self.pace).map(|(_, _, at)| at).collect()
             }
@@ -169,6 +170,14 @@ impl Ledger {
             }
         }
     }
+}
+
+/// A number that neighbours' numbers say nothing about.
+fn scattered(block: u64) -> u64 {
+    block
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(29)
+        .wrapping_mul(0xD134_2543_DE82_EF95)
 }
 
 /// The blocks that a run lies in, and how many of its pages each has.
