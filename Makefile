@@ -22,7 +22,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny shell
+.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -84,6 +84,17 @@ $(FUZZ):
 
 package: setup ## make Debian packages below target/package: rekindle, and the runtimes' root filesystems
 	@packaging/build-deb.sh $(CARGO_TARGET_DIR)/release $(CARGO_TARGET_DIR)/package $(FN_CACHE)/runtimes
+
+IMAGE := $(CARGO_TARGET_DIR)/package/rekindle.raw
+image: package ## make a disk image for clouds, target/package/rekindle.raw (SIZE_MIB=4096)
+	@packaging/image/build.sh $(CARGO_TARGET_DIR)/package/rekindle_*.deb $(IMAGE) $(SIZE_MIB)
+
+image-test: $(IMAGE) ## boot that image in a virtual machine and have it run the platform (ACCEL=tcg where there is no KVM)
+	@scripts/install-versitygw.sh $(FN_CACHE)/versitygw
+	@packaging/tests/boot.sh $(IMAGE) $(CARGO_TARGET_DIR)/package/rekindle-runtimes_*.deb $(FN_CACHE)/versitygw/versitygw
+
+$(IMAGE):
+	@$(MAKE) image
 
 terraform-check: ## terraform/: formatting, linters where they are installed, assertions
 	@scripts/install-terraform-tools.sh parser && scripts/terraform-check.sh

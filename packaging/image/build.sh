@@ -32,6 +32,9 @@ done
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN)' 'Created-By: Packages' 2> /dev/null |
     awk '$2 == "Debian" && $1 !~ /security/ { print $1; exit }')
 [ -n "$mirror" ] || fail "apt knows no Debian mirror; run 'apt-get update' first"
+# With its libraries, in a prefix of its own: the same on every machine.
+criu=/usr/local/lib/rekindle/criu
+"$here/../../scripts/install-criu.sh" "$criu" >&2
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -47,6 +50,8 @@ mmdebstrap --quiet --variant=minbase --mode=root --format=directory \
     --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' \
     --customize-hook="copy-in $deb /tmp" \
     --customize-hook='chroot "$1" sh -c "apt-get install -y -q --no-install-recommends /tmp/*.deb && rm /tmp/*.deb"' \
+    --customize-hook='mkdir -p "$1/usr/local/lib/rekindle"' \
+    --customize-hook="copy-in $criu /usr/local/lib/rekindle" \
     --customize-hook="copy-in $here/overlay/etc /" \
     --customize-hook='chroot "$1" systemctl --quiet enable systemd-networkd systemd-resolved chrony || true' \
     --customize-hook='rm -f "$1"/etc/machine-id "$1"/etc/hostname "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf; : > "$1/etc/machine-id"' \

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# What boot.sh has the image do once it is up: the package's units under the machine's own systemd, first the whole platform, then each role by itself with an
+# S3 server that is not ours. Each step is told on the console. Started by cloud-init, with the seed's files in the current directory.
+set -uo pipefail
+
+console=/dev/ttyS0
+tell() { echo "rekindle-test: $*" > $console; }
+failed=0
+# step NAME COMMAND...: runs it, and tells how it ended.
+step() {
+    local name=$1 output
+    shift
+    if output=$("$@" 2>&1); then
+        tell "ok $name: $(tail -n 1 <<< "$output")"
+    else
+        failed=1
+        tell "FAILED $name"
+        { tail -n 40 <<< "$output"; journalctl --no-pager -q -n 40 -u 'rekindle*'; } > $console
+    fi
+}
+# within SECONDS COMMAND...: waits until it succeeds.
+within() {
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $until ] || return 1
+        sleep 0.2
+    done
+}
+export HOME=/root
+key() { cat /var/lib/rekindle/admin.key; }
+deploy() { fn deploy /tmp/hello; }
+# call START: an invocation that is started so.
+call() { curl -fsS --max-time 60 -H "Authorization: Bearer $(key)" -H "x-fn-force-start: $1" -o /dev/null -w '%{http_code} %header{x-fn-start} in %{time_total} s\n' http://127.0.0.1:8080/function/hello/; }
+workers() { within 60 sh -c 'fn workers | grep -q " ready "'; }
+
+cp -r hello-python /tmp/hello
+step kernel uname -sr
+step cgroups stat -fc %T /sys/fs/cgroup
+step runtimes dpkg -i rekindle-runtimes.deb
+mkdir -p /var/cache/rekindle
+ln -s /usr/share/rekindle/runtimes /var/cache/rekindle/
+step criu /usr/lib/rekindle/prove-criu
+# It waits for some answers, which takes longer where all instructions are emulated.
+step doctor within 120 fn doctor
+
+# The whole platform.
+step start systemctl start rekindle
+step ready within 60 fn status
+step deploy deploy
+step booted call booted
+step restored call restored
+main() { systemctl show --property MainPID --value rekindle; }
+before=$(main)
+step kill systemctl kill --signal KILL --kill-whom main rekindle
+again() { [ "$(main)" != 0 ] && [ "$(main)" != "$before" ] && fn status; }
+step restarted within 60 again
+step "restored again" within 30 call restored
+step stop systemctl stop rekindle
+left() { ! pgrep rekindle-init && ! systemctl is-failed rekindle; }
+step "nothing left" within 20 left
+
+# Each role by itself.
+mkdir /srv/s3
+systemd-run --quiet --unit s3 "$PWD/versitygw" --access test --secret testsecret --port 127.0.0.1:9000 posix /srv/s3
+for role in scheduler worker; do
+    printf '%s\n' FN_S3_ENDPOINT=http://127.0.0.1:9000 FN_S3_BUCKET=rekindle AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1 FN_SCHEDULER=127.0.0.1:8081 \
+        >> /etc/rekindle/$role.env
+done
+echo FN_SCHEDULER=127.0.0.1:8081 >> /etc/rekindle/gateway.env
+rm -rf /var/lib/rekindle
+export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1
+step store within 20 curl -fsS -o /dev/null -w '%{http_code}' --user test:testsecret --aws-sigv4 aws:amz:us-east-1:s3 http://127.0.0.1:9000/
+step import fn runtimes import --cache /usr/share/rekindle --s3-endpoint http://127.0.0.1:9000 --s3-bucket rekindle
+for role in scheduler gateway worker; do
+    step "start $role" systemctl start rekindle-$role
+done
+step "worker serves" workers
+step "deploy to roles" deploy
+step "restored by roles" call restored
+for role in gateway scheduler; do
+    step "$role is nobody" [ "$(stat -c %U "/proc/$(systemctl show --property MainPID --value rekindle-$role)")" = rekindle ]
+done
+step "security of the gateway" systemd-analyze security --threshold=30 rekindle-gateway
+step "stop roles" systemctl stop rekindle-worker rekindle-gateway rekindle-scheduler
+step "nothing left" within 20 left
+tell "done $failed"
+sync
+systemctl poweroff
