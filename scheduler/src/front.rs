@@ -11,13 +11,24 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tower::ServiceExt as _;
 
 /// The choice between the two.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Front {
+    /// What is answered in either case.
+    joining: Router,
     api: RwLock<Option<Router>>,
     leader: RwLock<Option<String>>,
 }
 
 impl Front {
+    /// That of a scheduler that does not lead yet.
+    pub(crate) fn new(joining: Router) -> Self {
+        Self {
+            joining,
+            api: RwLock::default(),
+            leader: RwLock::default(),
+        }
+    }
+
     /// From here on requests are served.
     pub(crate) fn lead(&self, api: Router) {
         *self.api.write() = Some(api);
@@ -52,6 +63,7 @@ async fn answer(State(front): State<Arc<Front>>, request: Request) -> Response {
     let api = front.api.read().clone();
     match api {
         Some(api) => api.oneshot(request).await.into_response(),
+        None if request.uri().path() == "/join" => front.joining.clone().oneshot(request).await.into_response(),
         None => front.refuse(request.uri().path()),
     }
 }

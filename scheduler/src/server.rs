@@ -91,7 +91,7 @@ pub async fn serve(
     }
     let store = Store::open(&config.database).await.map_err(unusable)?;
     let leadership = Leadership::new(store.clone(), &config.address);
-    let front = Arc::new(Front::default());
+    let front = Arc::new(Front::new(api::members::joining(&config)));
     let mut led = None;
     if !store.is_shared() {
         led = Some(begin(config.clone(), store.clone(), &front).await?);

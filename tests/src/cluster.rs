@@ -210,8 +210,19 @@ impl Cluster {
         }
         cluster.launch(Role::Scheduler);
         let token = cluster.directory(Role::Scheduler, "data").join("cluster.token");
-        for place in places[1..].iter().filter(|_| !cluster.size.guarded) {
-            fs::copy(&token, cluster.directory(*place, "data").join("cluster.token")).unwrap();
+        for place in &places[1..] {
+            let data = cluster.directory(*place, "data");
+            // Who joins is told.
+            if !cluster.size.guarded || place.role == Role::Scheduler {
+                fs::copy(&token, data.join("cluster.token")).unwrap();
+            }
+            if cluster.size.guarded && place.role == Role::Scheduler {
+                fs::create_dir(data.join("cluster")).unwrap();
+                for file in ["authority.key", "authority.crt"] {
+                    let made = cluster.directory(Role::Scheduler, "data").join("cluster").join(file);
+                    fs::copy(made, data.join("cluster").join(file)).unwrap();
+                }
+            }
         }
         cluster.import_runtimes();
         for place in &places[1..] {

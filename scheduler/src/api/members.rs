@@ -1,13 +1,20 @@
 //! Which role may call what, and how hosts become members: `POST /join` with a token, `POST /internal/renew` with the certificate itself.
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{ConnectInfo, Request, State};
-use rekindle_identity::{Caller, JoinAnswer, JoinRequest, RenewRequest, Role};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::routing::post;
+use axum::{Json, Router};
+use rekindle_identity::{Caller, Issuing, JoinAnswer, JoinRequest, RenewRequest, Role};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::{Refused, bad_json};
+use crate::server::Config;
 use crate::state::Scheduler;
+
+/// A token and a request for a certificate.
+const JOIN_MAX: usize = 16 << 10;
 
 /// Who may call a path, apart from the token that each call carries.
 fn may_call(path: &str) -> &'static [Role] {
@@ -57,13 +64,24 @@ pub(super) fn check_worker(caller: &Caller, id: &str) -> Result<(), Refused> {
     Err(ApiError::new(ErrorCode::Unauthorized, message))
 }
 
-pub(super) async fn join(
-    State(scheduler): State<Scheduler>,
+/// Where hosts join. It needs nothing but the authority, so a scheduler that stands by lets them in too: the token may have been made on its machine.
+pub(crate) fn joining(config: &Config) -> Router {
+    let doorkeeper = Arc::new((config.issuing.clone(), config.cluster_token.clone()));
+    Router::new()
+        .route("/join", post(join).layer(DefaultBodyLimit::max(JOIN_MAX)))
+        .with_state(doorkeeper)
+}
+
+type Doorkeeper = Arc<(Option<Arc<Issuing>>, String)>;
+
+async fn join(
+    State(doorkeeper): State<Doorkeeper>,
     asked: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Result<Json<JoinAnswer>, Refused> {
     let Json(asked) = asked.map_err(bad_json)?;
-    let issuing = scheduler.config.issuing.as_ref().ok_or_else(no_authority)?;
-    issuing.join(&asked, &scheduler.config.cluster_token).map(Json)
+    let (issuing, cluster_token) = &*doorkeeper;
+    let issuing = issuing.as_ref().ok_or_else(no_authority)?;
+    issuing.join(&asked, cluster_token).map(Json)
 }
 
 pub(super) async fn renew(

@@ -8,7 +8,7 @@ mod functions;
 mod instances;
 mod internal;
 mod logs;
-mod members;
+pub(crate) mod members;
 mod metrics;
 mod stats;
 mod workers;
@@ -29,8 +29,6 @@ use crate::store::StoreError;
 
 /// Heartbeats list every instance of a worker.
 const BODY_MAX: usize = 8 << 20;
-/// A token and a request for a certificate.
-const JOIN_MAX: usize = 16 << 10;
 
 /// All routes.
 pub(crate) fn router(scheduler: Scheduler) -> Router {
@@ -86,8 +84,8 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         )
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(async || "leads"))
-        .route("/join", post(members::join).layer(DefaultBodyLimit::max(JOIN_MAX)))
-        .with_state(scheduler)
+        .with_state(scheduler.clone())
+        .merge(members::joining(&scheduler.config))
 }
 
 /// Checks the cluster's token, which a scraper sends as its bearer token.
