@@ -51,7 +51,8 @@ put "$work/user-data" user-data
 put "$here/inside.sh" inside.sh
 put "$runtimes" rekindle-runtimes.deb
 put "$versitygw" versitygw
-put "$here/../../functions/samples/hello-python" hello-python
+for sample in hello-python hostile-python; do put "$here/../../functions/samples/$sample" $sample; done
+put "$here/greedy" greedy
 
 cp "${firmware/CODE/VARS}" "$work/vars"
 echo "boot: booting $image"
