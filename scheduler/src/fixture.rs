@@ -58,6 +58,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         levels: rekindle_wire::stats::WorkerLevels::default(),
         worker: worker(n),
         incarnation,
+        number: 0,
         address: format!("127.0.0.1:{}", 7_000 + n),
         memory_capacity_bytes: capacity,
         offer: rekindle_wire::internal::Offer::default(),

@@ -87,11 +87,13 @@ async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
 }
 
 async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<HeartbeatAnswer, CallError> {
+    let number = worker.reports.fetch_add(1, Ordering::Relaxed) + 1;
     let instances = worker.all_instances();
     let damaged = worker.damage.untold();
     let report = Heartbeat {
         worker: worker.config.id.clone(),
         incarnation: worker.incarnation,
+        number,
         address: worker.config.advertise.clone(),
         memory_capacity_bytes: worker.config.memory_capacity_bytes,
         offer: worker.config.offer.clone(),

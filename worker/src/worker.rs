@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -94,6 +94,8 @@ pub struct Worker {
     pub index: RegionIndex,
     /// Set anew at each start.
     pub incarnation: u64,
+    /// Reports to the scheduler so far.
+    pub reports: AtomicU64,
     /// Snapshots that are damaged, or may be.
     pub damage: Damage,
     /// Rung when the scheduler should hear of a change at once.
@@ -212,6 +214,7 @@ impl Worker {
             logs,
             index,
             incarnation,
+            reports: AtomicU64::new(0),
             changed: Notify::new(),
             departures: Departures::default(),
             arrivals: Arrivals::default(),

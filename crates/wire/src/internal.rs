@@ -211,6 +211,9 @@ pub struct Heartbeat {
     pub worker: WorkerId,
     /// A number made anew at each start of the worker; another one means that all older instances are gone.
     pub incarnation: u64,
+    /// Counts the reports since that start, from 1 on: one that was held up on its way is not taken for news. 0 where they are not counted.
+    #[serde(default)]
+    pub number: u64,
     /// Where its interface listens, `host:port`.
     pub address: String,
     /// Memory it may give to instances, bytes.

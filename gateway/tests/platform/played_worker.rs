@@ -185,6 +185,7 @@ async fn beat(worker: Arc<Inner>) {
                 levels: rekindle_wire::stats::WorkerLevels::default(),
                 worker: worker.id.clone(),
                 incarnation: 1,
+                number: 0,
                 address: worker.address.clone(),
                 memory_capacity_bytes: worker.capacity,
                 offer: rekindle_wire::internal::Offer::default(),

@@ -10,7 +10,7 @@ use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
-use super::{Fleet, Instance, LiveVersion, Millis, Stage, UNSEEN};
+use super::{Fleet, Instance, LiveVersion, Millis, Stage, UNSEEN, Worker};
 
 /// What the scheduler's store says of a version an unknown instance claims to run.
 pub(crate) enum Known {
@@ -30,6 +30,11 @@ impl Fleet {
         now: Millis,
         known: impl Fn(&FunctionName, VersionNumber) -> Known,
     ) -> Vec<InstanceId> {
+        let is_late = |w: &Worker| w.incarnation == beat.incarnation && beat.number != 0 && beat.number <= w.number;
+        if self.workers.get(&beat.worker).is_some_and(is_late) {
+            // The network held it up, and a later one came first: what has come to the worker since would be taken for gone.
+            return Vec::new();
+        }
         let restarted = self
             .workers
             .get(&beat.worker)

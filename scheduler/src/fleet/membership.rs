@@ -37,6 +37,8 @@ const REMEMBER_WORKER: Millis = Millis(3_600_000);
 pub(crate) struct Worker {
     pub(crate) address: String,
     pub(crate) incarnation: u64,
+    /// Of the last report that was taken in.
+    pub(crate) number: u64,
     pub(crate) capacity: u64,
     pub(crate) offer: Offer,
     pub(crate) presence: Presence,
@@ -96,6 +98,7 @@ impl Fleet {
         let worker = Worker {
             address: beat.address.clone(),
             incarnation: beat.incarnation,
+            number: beat.number,
             capacity: beat.memory_capacity_bytes,
             offer: beat.offer.clone(),
             presence: beat.presence,

@@ -286,6 +286,17 @@ mod tests {
         // And one of the target, written before it was there.
         fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| Known::Unknown);
         assert!(fleet.instances.contains_key(&id));
+        // Nor does one that was held up until the next had told of it; a later one without it does count.
+        let numbered = |number: u64, listed: Vec<rekindle_wire::api::InstanceInfo>| {
+            let mut beat = beat(1, 1, 100, listed);
+            beat.number = number;
+            beat
+        };
+        let there = vec![info(&id, &hello.spec, 1, 1, 9)];
+        for (number, listed, is_kept) in [(8, there, true), (7, Vec::new(), true), (9, Vec::new(), false)] {
+            fleet.heartbeat(&numbered(number, listed), Millis(10), |_, _| Known::Unknown);
+            assert_eq!(fleet.instances.contains_key(&id), is_kept, "{number}");
+        }
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl Host {
         Heartbeat {
             worker: self.id.clone(),
             incarnation: self.incarnation,
+            number: 0,
             address: self.address.clone(),
             memory_capacity_bytes: setup.memory,
             offer: Offer {
