@@ -36,6 +36,8 @@ pub(crate) struct Stream {
     left: Mutex<u64>,
     touched: AtomicBool,
     too_large: AtomicBool,
+    /// It ended before its end: the client went, or sent too much.
+    broke_off: AtomicBool,
     hint: SizeHint,
 }
 
@@ -65,6 +67,7 @@ impl Upload {
                 left: Mutex::new(max),
                 touched: AtomicBool::new(false),
                 too_large: AtomicBool::new(false),
+                broke_off: AtomicBool::new(false),
                 hint,
             }))),
         }
@@ -89,6 +92,11 @@ impl Upload {
             Self::Kept(_) => true,
             Self::Streamed(stream) => !stream.touched.load(Ordering::Acquire),
         }
+    }
+
+    /// Whether it broke off on its way through: then it is the client's fault that there is no answer, and nobody else's.
+    pub(crate) fn broke_off(&self) -> bool {
+        matches!(self, Self::Streamed(stream) if stream.broke_off.load(Ordering::Acquire))
     }
 
     /// The error if it proved to be over `max` while it was passed through.
@@ -128,9 +136,13 @@ impl http_body::Body for Attempt {
                 Some(rest) => *left = rest,
                 None => {
                     stream.too_large.store(true, Ordering::Release);
+                    stream.broke_off.store(true, Ordering::Release);
                     return Poll::Ready(Some(Err("the body is over the gateway's limit".into())));
                 }
             }
+        }
+        if matches!(polled, Poll::Ready(Some(Err(_)))) {
+            stream.broke_off.store(true, Ordering::Release);
         }
         polled.map_err(Into::into)
     }

@@ -112,6 +112,10 @@ impl Exchange {
                 self.slot.is_unreachable();
                 Came::Nothing(unreachable(function), "unreachable")
             }
+            Attempted::BrokeOff(error) => {
+                self.slot.is_lost();
+                Came::Failed(error)
+            }
             Attempted::Broken(error) => {
                 self.slot.is_lost();
                 self.slot.avoid_worker();

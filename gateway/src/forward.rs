@@ -40,6 +40,8 @@ pub(crate) enum Attempted {
     Busy,
     /// Its worker cannot be reached.
     Unreachable,
+    /// The client's body broke off, and with it the exchange: the instance and its worker are as well as before.
+    BrokeOff(ApiError),
     /// The connection broke before the answer's headers; the function may have the request.
     Broken(ApiError),
     /// The deadline passed before the answer's headers.
@@ -88,6 +90,10 @@ pub(crate) async fn attempt(
             tracing::warn!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
             return Attempted::Unreachable;
         }
+        Ok(Err(_)) if outgoing.body.broke_off() => {
+            failed_as("body");
+            return Attempted::BrokeOff(broke_off());
+        }
         Ok(Err(error)) => {
             failed_as("broken");
             tracing::debug!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
@@ -98,7 +104,12 @@ pub(crate) async fn attempt(
     if let Some(code) = answer.headers().get(PLATFORM_ERROR).cloned() {
         span.record("error.type", code.to_str().unwrap_or_default());
         span.record("otel.status_code", "ERROR");
-        return platform_error(&code, answer, deadline).await;
+        let attempted = platform_error(&code, answer, deadline).await;
+        // To its worker it looked as if the function had closed the connection.
+        return match attempted {
+            Attempted::Failed { .. } if outgoing.body.broke_off() => Attempted::BrokeOff(broke_off()),
+            other => other,
+        };
     }
     if answer.headers().contains_key(FUNCTION_ERROR) {
         return function_error(outgoing, answer, deadline).await;
@@ -133,6 +144,13 @@ fn build(
 
 fn failed(error: ApiError, instance_ended: bool) -> Attempted {
     Attempted::Failed { error, instance_ended }
+}
+
+fn broke_off() -> ApiError {
+    ApiError::new(
+        ErrorCode::BadRequest,
+        "the request's body broke off on its way: send it again, whole",
+    )
 }
 
 fn broken(outgoing: &Outgoing) -> ApiError {

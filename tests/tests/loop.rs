@@ -258,6 +258,33 @@ fn bodies_of_eight_megabytes_pass_both_ways_unchanged() {
     }
 }
 
+#[test]
+fn a_body_that_breaks_off_or_is_too_much_is_the_client_s_fault_and_its_instance_goes_on() {
+    let settings = "concurrency = 8\nmax_instances = 1\nidle = \"60s\"";
+    shared().deploy(&Folder::server("broken-off", settings, SERVER));
+    let first = shared().get("broken-off", "/").ok();
+    let head = b"POST /function/broken-off/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    for round in 0..3 {
+        let mut line = TcpStream::connect(("127.0.0.1", shared().port())).unwrap();
+        line.write_all(head).unwrap();
+        line.write_all(b"5\r\nbegun\r\n").unwrap();
+        if round == 2 {
+            // More than the gateway's limit, of which it is not told before.
+            let piece = vec![b'x'; 1 << 20];
+            // It may be closed before all is written.
+            let _ = (0..40).try_for_each(|_| {
+                line.write_all(b"100000\r\n")?;
+                line.write_all(&piece)?;
+                line.write_all(b"\r\n")
+            });
+        }
+        drop(line);
+        std::thread::sleep(Duration::from_millis(700));
+        let after = shared().get("broken-off", "/").ok();
+        assert_eq!(after.instance(), first.instance(), "round {round}");
+    }
+}
+
 /// Reads until the last byte of `end`, for at most some seconds.
 #[track_caller]
 fn read_past(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
