@@ -9,6 +9,7 @@ use rekindle_wire::stats::TrafficReport;
 
 use crate::metrics::Metrics;
 use crate::slots::Slots;
+use crate::workers::Workers;
 
 /// The shortest lease is half a second; this leaves it several chances to be renewed.
 const TICK: Duration = Duration::from_millis(100);
@@ -19,6 +20,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How long the scheduler may hear nothing of a gateway that counts nothing.
 const TELL_ANYWAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
+const SWEEP_EVERY: Duration = Duration::from_secs(20);
 
 /// Reports to the scheduler when there is something to tell. Runs until it is dropped.
 pub(crate) async fn report(slots: Arc<Slots>) {
@@ -59,6 +61,14 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
             }
             Err(error) => tracing::debug!(%error, "counts could not be told"),
         }
+    }
+}
+
+/// Closes connections to workers that were not used for long. Runs until it is dropped.
+pub(crate) async fn sweep(workers: Workers) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        workers.sweep();
     }
 }
 

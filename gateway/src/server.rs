@@ -140,15 +140,17 @@ pub async fn serve(
     let metrics = Arc::new(Metrics::new());
     metrics.observe(&config, &slots, &in_flight, &room);
     let renewing = renewing(&config)?;
+    let workers = Workers::new(config.member.as_deref(), config.doors)?;
     let keepers = [
         tokio::spawn(renewing),
         tokio::spawn(keeper::report(slots.clone())),
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
+        tokio::spawn(keeper::sweep(workers.clone())),
     ];
     let dispatch = Arc::new(Dispatch {
         slots,
-        workers: Workers::new(config.member.as_deref(), config.doors)?,
+        workers,
         token,
         in_flight,
         max_body: config.max_body_bytes,

@@ -38,6 +38,12 @@ impl Workers {
         self.scheme
     }
 
+    /// Closes connections that were not used for long: those to workers that are gone, first of all.
+    pub(crate) fn sweep(&self) {
+        // One that is taken at this moment comes back to its place, which its taker holds, and is closed with it.
+        self.lines.lock().retain(|_, lines| lines.sweep());
+    }
+
     /// Sends a request to the worker at this address and waits for the answer's head.
     ///
     /// # Errors

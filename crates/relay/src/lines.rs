@@ -30,6 +30,9 @@ use crate::waking::Waking;
 /// How long an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// How many unused connections to one place are kept: as many as it had at once lately, within reason.
+const IDLE_MOST: usize = 256;
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
@@ -111,6 +114,14 @@ where
         }
     }
 
+    /// Closes those that were not used for long, and answers whether any is left.
+    pub fn sweep(&self) -> bool {
+        let old = Instant::now().checked_sub(IDLE);
+        let mut idle = self.0.lock();
+        idle.retain(|line| Some(line.since) >= old);
+        !idle.is_empty()
+    }
+
     /// Closes the connections that are not in use.
     pub fn close_idle(&self) {
         self.0.lock().clear();
@@ -145,7 +156,9 @@ where
         if idle.first().is_some_and(|first| Some(first.since) < old) {
             idle.retain(|line| Some(line.since) >= old);
         }
-        idle.push(line);
+        if idle.len() < IDLE_MOST {
+            idle.push(line);
+        }
     }
 }
 
