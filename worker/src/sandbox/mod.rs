@@ -69,13 +69,14 @@ impl Sandbox {
     /// When there is no init or the kernel refuses a part; nothing is left behind.
     pub async fn create(zygote: &Zygote, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
         let (control, first) = zygote.fork().await?;
+        let first = Passing(first);
         let made = tokio::time::timeout(SETUP_LIMIT, async {
             control.request(Request::Enter(cgroup_procs), &[], SETUP_LIMIT).await?;
             control.told_init_pid().await.ok_or(ControlError::Closed)
         })
         .await;
         // It only forks pid 1, which is our child too, and says its id: it is done, or is not needed any more.
-        end(first);
+        drop(first);
         let init = match made.unwrap_or(Err(ControlError::Timeout)) {
             Ok(init) => init,
             Err(e) => {
@@ -242,6 +243,15 @@ impl Drop for Sandbox {
         if !*self.reaped.lock() {
             end(self.init);
         }
+    }
+}
+
+/// A process that forks pid 1 and is not needed any more after; ended and reaped with this value, whoever gives up waiting.
+struct Passing(Pid);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        end(self.0);
     }
 }
 

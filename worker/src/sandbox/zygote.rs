@@ -41,11 +41,12 @@ impl Zygote {
     /// Forks an init: how to talk to it, and its process, which is a child of the caller's.
     pub(super) async fn fork(&self) -> Result<(Control, Pid), SandboxError> {
         let named = |e| SandboxError::Start(self.binary.display().to_string(), e);
-        let (ours, theirs) = socket_pair().map_err(named)?;
-        let control = Control::new(ours).map_err(named)?;
         let mut running = self.running.lock().await;
         let mut is_new = false;
         loop {
+            // Another one each time: should a zygote have died between its fork and its answer, that fork is told by nobody, and ends.
+            let (ours, theirs) = socket_pair().map_err(named)?;
+            let control = Control::new(ours).map_err(named)?;
             let zygote = match running.take() {
                 Some(zygote) => zygote,
                 None => {
