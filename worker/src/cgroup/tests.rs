@@ -610,7 +610,11 @@ fn on_v2_swap_holds_what_was_lent_and_both_together_no_more_than_the_limit() {
     let holds = |swapped: u64, memory: u64| {
         let directory = root.path().join("rekindle/i-1");
         fs::write(directory.join("memory.swap.current"), swapped.to_string()).unwrap();
-        fs::write(directory.join("memory.current"), memory.to_string()).unwrap();
+        fs::write(
+            directory.join("memory.stat"),
+            format!("anon {memory}\nfile 1\nshmem 0\n"),
+        )
+        .unwrap();
     };
     holds(1 << 20, 20 << 20);
     group.lend_swap(1 << 20).unwrap();
@@ -624,4 +628,9 @@ fn on_v2_swap_holds_what_was_lent_and_both_together_no_more_than_the_limit() {
     holds(40 << 20, 24 << 20);
     group.hold_swap(LIMITS.memory_bytes).unwrap();
     limits("41943040", "67108864");
+    // It has more for the moment: for its checkpoint.
+    group.raise_memory(2 * LIMITS.memory_bytes).unwrap();
+    holds(40 << 20, 30 << 20);
+    group.hold_swap(LIMITS.memory_bytes).unwrap();
+    limits("41943040", "134217728");
 }

@@ -153,8 +153,16 @@ impl Directory {
     pub(super) fn hold_swap(&self, limit: u64) -> Result<(), FileError> {
         let swapped = self.swap_current()?;
         files::write(&self.file(SWAP_MAX), &swapped.to_string())?;
-        // Only an instance that is beyond it: a lower limit would refuse others what comes back from swap.
-        let is_beyond = self.memory_current()?.saturating_add(swapped) > limit;
+        let now = files::read(&self.file("memory.max"))?;
+        if now.trim().parse().map_or(true, |now: u64| now > limit) {
+            // It has more than that for the moment, for its checkpoint.
+            return Ok(());
+        }
+        // Only an instance that is beyond it: a lower limit would refuse others what comes back from swap. Page cache does not count, which goes when
+        // there is no room.
+        let stat = self.file("memory.stat");
+        let own = files::read_key(&stat, "anon")? + files::read_key(&stat, "shmem")?;
+        let is_beyond = own.saturating_add(swapped) > limit;
         self.limit_memory(if is_beyond {
             limit.saturating_sub(swapped)
         } else {

@@ -1,6 +1,7 @@
 //! The thread that evicts: once a period it looks at every instance, parked ones first. It keeps to a share of a processor, stops between two
 //! slices when an instance is wanted, and does nothing where that would make a shortage of memory worse.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -94,6 +95,8 @@ fn pass(worker: &Worker, known: &mut HashMap<InstanceId, Known>, throttle: &mut 
     let figures = pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root);
     let is_pressed = figures.some.is_some_and(|some| some > PRESSED);
     Counts::add(&idle.counts.pressed, u64::from(is_pressed));
+    // Before all that may end this pass: a limit that was lowered must not stay so.
+    instances.iter().for_each(hold_swap);
     instances.sort_by_key(|instance| instance.state() != InstanceState::Parked);
     for instance in instances {
         if idle.is_stopped() {
@@ -123,18 +126,29 @@ fn pass(worker: &Worker, known: &mut HashMap<InstanceId, Known>, throttle: &mut 
             }
             _ => continue,
         };
-        let evicted = of_instance(idle, &instance, &parts, known, usage, now, throttle);
+        let (evicted, is_whole) = of_instance(idle, &instance, &parts, known, usage, now, throttle);
         let counter = match usage {
             Use::Parked => &idle.counts.parked_pages,
             Use::Warm => &idle.counts.warm_pages,
         };
         Counts::add(counter, evicted);
-        known.settled = usage == Use::Parked && evicted == 0;
+        known.settled = usage == Use::Parked && is_whole && evicted == 0;
         account(idle, throttle);
     }
 }
 
-/// Evicts what may go of one instance; answers how many pages went.
+/// Where swap has a limit of its own: an instance has as much as was evicted of it, and no more memory for that.
+fn hold_swap(instance: &Arc<Instance>) {
+    let Some(parts) = instance.parts() else { return };
+    if !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked) {
+        return;
+    }
+    if let Err(e) = parts.cgroup.hold_swap(memory_limit(&instance.spec)) {
+        tracing::debug!(instance = %instance.id, error = %e, "its swap cannot be limited");
+    }
+}
+
+/// Evicts what may go of one instance; answers how many pages went, and whether all was looked at.
 fn of_instance(
     idle: &IdleMemory,
     instance: &Arc<Instance>,
@@ -143,14 +157,17 @@ fn of_instance(
     usage: Use,
     now: Duration,
     throttle: &mut Throttle,
-) -> u64 {
-    let Ok(pids) = parts.cgroup.pids() else { return 0 };
+) -> (u64, bool) {
+    let Ok(pids) = parts.cgroup.pids() else {
+        return (0, false);
+    };
     known.ledgers.retain(|pid, _| pids.contains(pid));
     let is_wanted = || match usage {
         Use::Parked => instance.state() != InstanceState::Parked,
         Use::Warm => !matches!(instance.state(), InstanceState::Ready | InstanceState::Parked),
     };
     let mut evicted = 0;
+    let broken_off = Cell::new(false);
     for pid in pids {
         let ledger = known
             .ledgers
@@ -159,7 +176,9 @@ fn of_instance(
         let slice = |pages: u64| {
             let goes_on = !idle.is_stopped() && !is_wanted() && idle.swap.read().has_room();
             // Where swap has a limit of its own, the instance has none but for these pages.
-            goes_on && parts.cgroup.lend_swap(pages * rekindle_pager::PAGE).is_ok()
+            let goes_on = goes_on && parts.cgroup.lend_swap(pages * rekindle_pager::PAGE).is_ok();
+            broken_off.set(broken_off.get() || !goes_on);
+            goes_on
         };
         let rest = || account(idle, throttle);
         match visit(&Host, pid, ledger, usage, now, slice, rest) {
@@ -172,8 +191,6 @@ fn of_instance(
             Err(error) => tracing::debug!(instance = %instance.id, pid, %error, "its memory stays"),
         }
     }
-    if let Err(e) = parts.cgroup.hold_swap(memory_limit(&instance.spec)) {
-        tracing::debug!(instance = %instance.id, error = %e, "its swap cannot be limited");
-    }
-    evicted
+    hold_swap(instance);
+    (evicted, !broken_off.get())
 }

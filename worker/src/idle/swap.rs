@@ -131,11 +131,13 @@ impl Swap {
     /// Whether there is room for more.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        let Ok(system) = nix::sys::sysinfo::sysinfo() else {
-            return false;
+        let path = match self {
+            Self::Own(device) => device.node(),
+            Self::HostZram(path) | Self::Zswap(path) => path.clone(),
+            Self::Nothing(_) => return false,
         };
-        let (free, total) = (system.swap_free() as f64, system.swap_total() as f64);
-        self.is_there() && free > total * KEPT_FREE
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        room_of(&swaps, &path).is_some_and(|share| share > KEPT_FREE)
     }
 
     /// How full the zram device is.
@@ -149,6 +151,17 @@ impl Swap {
             Self::Zswap(_) | Self::Nothing(_) => None,
         }
     }
+}
+
+/// The free share of one area of `/proc/swaps`, of which only the name is sure; not of all areas, as the next one may be a disk.
+fn room_of(swaps: &str, path: &Path) -> Option<f64> {
+    let line = swaps.lines().skip(1).find(|line| {
+        let listed = line.split_whitespace().next().map(Path::new);
+        listed.is_some_and(|listed| listed.file_name() == path.file_name())
+    })?;
+    let mut figures = line.split_whitespace().skip(2).map(str::parse::<f64>);
+    let (size, used) = (figures.next()?.ok()?, figures.next()?.ok()?);
+    Some((size - used) / size.max(1.0))
 }
 
 impl fmt::Display for Swap {
@@ -174,6 +187,15 @@ mod tests {
         for wrong in ["", "zram", "zram:", "zram:1KiB", "zram:x", "disk:1GiB"] {
             assert!(wrong.parse::<IdleSwap>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn room_is_that_of_the_area_and_not_of_a_disk_behind_it() {
+        let swaps =
+            "Filename\tType\tSize\tUsed\tPriority\n/dev/vdb partition 8000 0 -2\n/zram0 partition 1000 999 100\n";
+        let room = |path: &str| room_of(swaps, Path::new(path));
+        assert!(room("/dev/zram0").is_some_and(|room| room < KEPT_FREE));
+        assert_eq!((room("/dev/vdb"), room("/dev/zram1")), (Some(1.0), None));
     }
 
     #[test]
