@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+/// One that grew beyond this is not kept.
+const KEPT_BYTES: usize = 8 << 20;
+
 /// Where they wait. Clones are the same place.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffers {
@@ -53,6 +56,9 @@ impl Buffers {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() > KEPT_BYTES {
+            return;
+        }
         let mut free = self.home.free.lock();
         if free.len() < self.home.most && bytes.capacity() > 0 {
             free.push(bytes);

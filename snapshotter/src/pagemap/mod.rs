@@ -39,6 +39,9 @@ impl fmt::Display for PageIndex {
     }
 }
 
+/// The largest chunk, bytes: readers take in what they need of one at once. One is closed when it has half of that, and no region is larger than that half.
+pub const CHUNK_BYTES_MAX: u32 = 8 << 20;
+
 /// A chunk: its name in the store and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChunkRef {
@@ -109,8 +112,8 @@ pub enum PageMapError {
     /// Starts before the end of the one before it.
     #[error("{0} is out of order or overlaps the region before it")]
     Order(Region),
-    /// The payload lies outside its chunk or has an impossible length.
-    #[error("payload of {0} has an impossible length or lies outside its chunk")]
+    /// The payload lies outside its chunk or has an impossible length, or its chunk has.
+    #[error("payload of {0} has an impossible length or lies outside its chunk, of {CHUNK_BYTES_MAX} bytes at most")]
     Payload(Region),
 }
 
@@ -184,7 +187,8 @@ fn check(size: RegionSize, region: &Region) -> Result<(), PageMapError> {
         Encoding::Raw => len == plain,
         Encoding::Lz4 => len > 0 && len * 8 < plain * 7,
     };
-    if fits && u64::from(payload.offset) + len <= u64::from(payload.chunk.len) {
+    let within = u64::from(payload.offset) + len <= u64::from(payload.chunk.len);
+    if fits && within && payload.chunk.len <= CHUNK_BYTES_MAX {
         Ok(())
     } else {
         Err(PageMapError::Payload(*region))

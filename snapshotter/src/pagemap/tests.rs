@@ -99,7 +99,7 @@ fn zero(first: u64, pages: u16) -> Region {
 fn raw(first: u64, pages: u16) -> Region {
     let chunk = ChunkRef {
         id: Digest([1; 32]),
-        len: u32::MAX,
+        len: CHUNK_BYTES_MAX,
     };
     Region {
         payload: Some(Payload {
@@ -148,6 +148,9 @@ fn a_payload_outside_its_chunk_is_refused() {
         }),
     };
     assert!(PageMap::new(SIZE, vec![stored(904, 4096, Encoding::Raw)]).is_ok());
+    let mut huge = stored(904, 4096, Encoding::Raw);
+    huge.payload.as_mut().unwrap().chunk.len = CHUNK_BYTES_MAX + 1;
+    assert!(matches!(PageMap::new(SIZE, vec![huge]), Err(PageMapError::Payload(_))));
     for bad in [
         stored(905, 4096, Encoding::Raw),
         stored(u32::MAX, 4096, Encoding::Raw),
