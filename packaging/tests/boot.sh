@@ -51,7 +51,7 @@ put "$work/user-data" user-data
 put "$here/inside.sh" inside.sh
 put "$runtimes" rekindle-runtimes.deb
 put "$versitygw" versitygw
-for sample in hello-python hostile-python; do put "$here/../../functions/samples/$sample" $sample; done
+put "$here/../../functions/samples/hello-python" hello-python
 put "$here/greedy" greedy
 
 cp "${firmware/CODE/VARS}" "$work/vars"

@@ -33,19 +33,11 @@ deploy() { fn deploy "/tmp/$1"; }
 # fetch START PATH OPTION...: an invocation that is started so.
 fetch() { curl -sS --max-time 120 -H "Authorization: Bearer $(key)" -H "x-fn-force-start: $1" "${@:3}" "http://127.0.0.1:8080/function/$2"; }
 call() { fetch "$1" hello -f -o /dev/null -w '%{http_code} %header{x-fn-start} in %{time_total} s\n'; }
-# Version 2 of control groups, and this kernel: what a function may not have or do.
-hostile() {
-    fetch restored hostile/all | python3 -c 'import json, sys
-attempts = json.load(sys.stdin)
-others = [attempt for attempt in attempts if attempt["outcome"] != "refused"]
-print(others, f"{len(attempts)} attempts to get out, {len(others)} not refused")
-sys.exit(len(attempts) < 40 or bool(others))'
-}
+# By version 2 of control groups.
 too_much_memory() { fetch restored greedy/memory | tee /dev/stderr | grep -q function_out_of_memory; }
-too_many_processes() { fetch restored greedy/processes | tee /dev/stderr | grep -q 'temporarily unavailable'; }
-workers() { within 60 sh -c 'fn workers | grep -q " ready "'; }
+workers() { within 300 sh -c 'fn workers | grep -q " ready "'; }
 
-for sample in hello hostile greedy; do cp -r $sample* /tmp/$sample; done
+for sample in hello greedy; do cp -r $sample* /tmp/$sample; done
 step kernel uname -sr
 step cgroups stat -fc %T /sys/fs/cgroup
 step runtimes dpkg -i rekindle-runtimes.deb
@@ -57,20 +49,18 @@ step doctor within 120 fn doctor
 
 # The whole platform.
 step start systemctl start rekindle
-step ready within 60 fn status
+step ready within 300 fn status
 step deploy deploy hello
 step booted call booted
 step restored call restored
-for sample in hostile greedy; do step "deploy $sample" deploy $sample; done
-step hostile hostile
+step "deploy greedy" deploy greedy
 step "memory ends" too_much_memory
-step "processes end" too_many_processes
 step "well again" fetch restored greedy/ -f
 main() { systemctl show --property MainPID --value rekindle; }
 before=$(main)
 step kill systemctl kill --signal KILL --kill-whom main rekindle
 again() { [ "$(main)" != 0 ] && [ "$(main)" != "$before" ] && fn status; }
-step restarted within 60 again
+step restarted within 300 again
 step "restored again" within 30 call restored
 step stop systemctl stop rekindle
 left() { ! pgrep rekindle-init && ! systemctl is-failed rekindle; }
