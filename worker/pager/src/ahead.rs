@@ -9,36 +9,47 @@ use crate::memory::Filled;
 use crate::pager::{FilledBehind, PageRange};
 use crate::pin::pin;
 use crate::source::{Held, PageRef};
+use crate::streams;
 use crate::thread::Thread;
 
 /// Pages of the aligned block of which all that can be had without a copy is let in with a touched page. Measured with 1 to 64
 /// (docs/decisions/0008-fault-path.md): beyond 4 the touched page itself comes too late where function and pager share a core.
-const BLOCK: u64 = 4;
+const BLOCK: u64 = streams::LEAST;
 
 impl Thread {
-    /// Lets in what lies around a page that was just filled, within an aligned block: of the mapped file what the source holds, and
-    /// zeros. Takes no memory but for page tables. Best effort: what is not filled is filled when it is touched.
-    pub(crate) fn fill_around(&self, index: usize, page: u64) {
+    /// Lets in what lies around a page that was just filled, within an aligned block, and ahead of it where it is read from front to back: of the mapped
+    /// file what the source holds, and zeros. Takes no memory but for page tables. Best effort: what is not filled is filled when it is touched.
+    pub(crate) fn fill_around(&mut self, index: usize, page: u64) {
         if self.is_recording() {
             return;
         }
         let start = page - page % BLOCK;
+        let streams = &mut self.memories[index].streams;
+        let (next, filled) = match streams.window(page) {
+            Some(window) => self.fill_between(index, page + 1, page + window),
+            None => {
+                let (next, ahead) = self.fill_between(index, page + 1, start + BLOCK);
+                (next, ahead + self.fill_between(index, start, page).1)
+            }
+        };
+        self.memories[index].streams.filled(page, next);
+        self.reach.stats.around.fetch_add(filled, Ordering::Relaxed);
+    }
+
+    /// Fills pages from `at` on and before `end`, up to the first that cannot be had now: answers which that is, and how many were filled.
+    fn fill_between(&self, index: usize, mut at: u64, mut end: u64) -> (u64, u64) {
         let mut filled = 0;
-        for (mut at, end) in [(page + 1, start + BLOCK), (start, page)] {
-            while at < end {
-                let (count, outcome) = self.fill_quietly(index, at, end - at);
-                at += match outcome {
-                    Some(Filled::Pages(n)) => {
-                        filled += n;
-                        n
-                    }
-                    Some(Filled::AlreadyPresent) => 1,
-                    None => count,
-                    Some(_) => break,
-                };
+        while at < end {
+            let (count, outcome) = self.fill_quietly(index, at, end - at);
+            match outcome {
+                Some(Filled::Pages(n)) => (at, filled) = (at + n, filled + n),
+                Some(Filled::AlreadyPresent) => at += 1,
+                // They are not all of one mapping: those before its end are.
+                Some(Filled::Unmapped) if count > 1 => end = at + count / 2,
+                _ => break,
             }
         }
-        self.reach.stats.around.fetch_add(filled, Ordering::Relaxed);
+        (at, filled)
     }
 
     /// Fills as much from `page` on, at most `limit`, as is of one kind and can be had without a copy: of how many pages it tried,

@@ -14,7 +14,7 @@
 //! - [`handshake`]: the protocol on `lazy-pages.socket`.
 //! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
 //! - [`pager`]: the handle; `thread` reads what happens (`waiting` for it), `fill` answers it, `ahead` fills what is likely
-//!   touched next, `fetching` has what is absent brought.
+//!   touched next (`streams` tells what is read from front to back), `fetching` has what is absent brought.
 //! - [`latency`]: how long faults took.
 
 pub mod address_map;
@@ -29,6 +29,7 @@ pub mod memory;
 pub mod pager;
 mod pin;
 pub mod source;
+mod streams;
 mod thread;
 mod waiting;
 

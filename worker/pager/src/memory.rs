@@ -14,6 +14,7 @@ use userfaultfd::{Error as UffdError, Event, EventBuffer, ReadWrite, RegisterMod
 
 use crate::PAGE;
 use crate::address_map::AddressMap;
+use crate::streams::Streams;
 
 /// An address that is never registered: the lowest that may be mapped at all.
 const PROBE: u64 = 0x10000;
@@ -87,6 +88,8 @@ pub struct Memory {
     pub pid: i32,
     /// What belongs to the snapshot. A forked child shares it until one of the two changes its memory.
     pub map: Arc<AddressMap>,
+    /// Where it is read from front to back.
+    pub(crate) streams: Streams,
     uffd: Uffd,
 }
 
@@ -95,7 +98,13 @@ impl Memory {
     pub fn new(key: u64, pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> Self {
         // SAFETY: `fd` is a userfaultfd, owned, and given up here.
         let uffd = unsafe { Uffd::from_raw_fd(fd.into_raw_fd()) };
-        Self { key, pid, map, uffd }
+        Self {
+            key,
+            pid,
+            map,
+            streams: Streams::default(),
+            uffd,
+        }
     }
 
     /// The descriptor, to wait on.

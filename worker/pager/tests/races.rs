@@ -428,6 +428,19 @@ fn a_page_that_vanishes_from_the_template_is_lost_not_zero() {
 }
 
 #[test]
+fn memory_that_is_read_from_front_to_back_takes_few_faults() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    for index in 0..HALF {
+        assert_eq!(restored.read(index), byte(index));
+    }
+    let faults = restored.pager.stats().faults.load(Ordering::Relaxed);
+    assert!(faults <= HALF / 8, "{faults} faults for {HALF} pages");
+}
+
+#[test]
 fn neighbours_of_a_touched_page_are_let_in_with_it() {
     if !criu::is_possible() {
         return;
