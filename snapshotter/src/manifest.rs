@@ -179,6 +179,14 @@ pub struct Manifest {
     pub working_set_key: String,
 }
 
+fn other_format(found: u32) -> &'static str {
+    if found < FORMAT {
+        "it is of an older version; deploy the function again"
+    } else {
+        "use the newer version that wrote it, or deploy the function again"
+    }
+}
+
 /// Why bytes are not a usable manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
@@ -186,7 +194,7 @@ pub enum ManifestError {
     #[error("manifest does not parse")]
     Json(#[from] serde_json::Error),
     /// Another version of the format.
-    #[error("manifest has format {0}, this build reads {FORMAT}: use a newer build, or deploy the function again")]
+    #[error("manifest has format {0}, this build reads {FORMAT}: {advice}", advice = other_format(*.0))]
     Format(u32),
     /// The bytes changed since they were written.
     #[error("manifest is corrupt: its digest is {found}, not {expected}")]

@@ -54,7 +54,9 @@ pub enum OpenError {
         cause: StoreError,
     },
     /// The manifest is not usable.
-    #[error("manifest of snapshot {id} ({key}) is not usable: delete the snapshot and deploy again")]
+    #[error(
+        "manifest of snapshot {id} ({key}) is not usable: deploy its function again; `fn snapshot delete --force` removes it"
+    )]
     Manifest {
         /// The snapshot.
         id: SnapshotId,
@@ -87,7 +89,9 @@ pub enum OpenError {
         expected: u64,
     },
     /// A part of the bundle is corrupt.
-    #[error("{part} in the bundle of snapshot {id} ({key}) cannot be read: delete the snapshot and deploy again")]
+    #[error(
+        "{part} in the bundle of snapshot {id} ({key}) cannot be read: deploy its function again; `fn snapshot delete --force` removes it"
+    )]
     Section {
         /// The snapshot.
         id: SnapshotId,

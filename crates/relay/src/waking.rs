@@ -52,9 +52,7 @@ impl Waking {
         cx.waker().wake_by_ref();
         Poll::Pending
     }
-}
 
-impl Waking {
     /// Forgets the task: nobody waits for what wakes it.
     pub(crate) fn rest(&self) {
         self.shared.0.lock().task = Waker::noop().clone();

@@ -241,20 +241,8 @@ impl RegionReader {
         let bytes = self.fetch(chunk).await?;
         let this = self.clone();
         let each = move || {
-            let mut plain = this.inner.scratch.empty(0);
-            regions.iter().enumerate().try_for_each(|(at, region)| {
-                let Some(payload) = &region.payload else {
-                    take(at, &zeros(region));
-                    return Ok(());
-                };
-                plain.resize(region.plain_len(), 0);
-                let held = stored(payload, chunk, &bytes, 0);
-                codec::decode(payload.encoding, held, payload.hash, &mut plain)
-                    .map_err(|cause| not_held(region, chunk, cause))?;
-                this.inner.counts.fetched.add(plain.len() as u64);
-                take(at, &plain);
-                Ok(())
-            })
+            let done = this.each_of(chunk, &bytes, 0, &regions, &this.inner.counts.fetched, &mut take);
+            done.map_err(|(first, cause)| not_held(first, chunk, cause))
         };
         blocking(chunk, each).await?
     }
@@ -265,25 +253,42 @@ impl RegionReader {
         let from = payloads().map(|p| p.offset).min().unwrap_or(0);
         let to = payloads().map(|p| p.offset.saturating_add(p.len).min(chunk.len)).max();
         let len = to.unwrap_or(from).saturating_sub(from) as usize;
-        let (mut bytes, mut plain) = (self.inner.scratch.filled(len), self.inner.scratch.empty(0));
+        let mut bytes = self.inner.scratch.filled(len);
         if !self.inner.cache.read(&chunk.id, u64::from(from), &mut bytes) {
             return false;
         }
+        match self.each_of(chunk, &bytes, from, regions, &self.inner.counts.cached, take) {
+            Ok(()) => true,
+            Err((_, error)) => {
+                self.drop_corrupt(&chunk.id, &error);
+                false
+            }
+        }
+    }
+
+    /// The same from these bytes of the chunk, which are those from `from` on. Stops at the first region that they do not hold.
+    fn each_of(
+        &self,
+        chunk: ChunkRef,
+        bytes: &[u8],
+        from: u32,
+        regions: &[Region],
+        counted: &Tier,
+        take: &mut impl FnMut(usize, &[u8]),
+    ) -> Result<(), (PageIndex, DecodeError)> {
+        let mut plain = self.inner.scratch.empty(0);
         for (at, region) in regions.iter().enumerate() {
             let Some(payload) = &region.payload else {
                 take(at, &zeros(region));
                 continue;
             };
             plain.resize(region.plain_len(), 0);
-            let held = stored(payload, chunk, &bytes, from);
-            if let Err(error) = codec::decode(payload.encoding, held, payload.hash, &mut plain) {
-                self.drop_corrupt(&chunk.id, &error);
-                return false;
-            }
-            self.inner.counts.cached.add(plain.len() as u64);
+            let held = stored(payload, chunk, bytes, from);
+            codec::decode(payload.encoding, held, payload.hash, &mut plain).map_err(|cause| (region.first, cause))?;
+            counted.add(plain.len() as u64);
             take(at, &plain);
         }
-        true
+        Ok(())
     }
 
     fn drop_corrupt(&self, chunk: &Digest, error: &DecodeError) {
@@ -374,7 +379,7 @@ fn zeros(region: &Region) -> Bytes {
 
 fn cut_out(region: &Region, payload: &Payload, chunk: &[u8]) -> Result<Bytes, ReadError> {
     let stored = stored(payload, payload.chunk, chunk, 0);
-    decode(region, payload, stored).map_err(|cause| not_held(region, payload.chunk, cause))
+    decode(region, payload, stored).map_err(|cause| not_held(region.first, payload.chunk, cause))
 }
 
 /// A payload's bytes in those of `chunk` from `from` on; none where it is not there, as a chunk may be shorter than the page map says.
@@ -385,10 +390,10 @@ fn stored<'a>(payload: &Payload, chunk: ChunkRef, bytes: &'a [u8], from: u32) ->
         .unwrap_or(&[])
 }
 
-fn not_held(region: &Region, chunk: ChunkRef, cause: DecodeError) -> ReadError {
+fn not_held(first: PageIndex, chunk: ChunkRef, cause: DecodeError) -> ReadError {
     ReadError::Region {
         chunk: chunk.id,
-        first: region.first,
+        first,
         cause: Arc::new(cause),
     }
 }

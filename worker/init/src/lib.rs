@@ -9,6 +9,7 @@
 
 pub mod causes;
 pub mod criu;
+pub mod descriptors;
 pub mod files;
 pub mod namespaces;
 pub mod protocol;

@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::protocol::{
     Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID, ReceiveError,
     Request, receive, send,
 };
-use crate::{criu, files, namespaces, rootfs, spawn, strays};
+use crate::{criu, descriptors, files, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
@@ -124,13 +124,10 @@ struct Sandbox {
 
 impl Sandbox {
     /// Keeps `fds` at [`HELD_FD`] and following.
-    #[expect(unsafe_code, reason = "takes ownership of descriptors with chosen numbers")]
     fn hold(&mut self, fds: impl Iterator<Item = OwnedFd>) -> io::Result<()> {
         self.held.clear();
         for (number, fd) in (HELD_FD..).zip(fds) {
-            let placed = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(number))?;
-            // SAFETY: the call above made this descriptor for this function alone.
-            let placed = unsafe { OwnedFd::from_raw_fd(placed) };
+            let placed = descriptors::duplicate(&fd, number)?;
             if placed.as_raw_fd() != number {
                 return Err(io::Error::other(format!("descriptor {number} is in use")));
             }

@@ -6,10 +6,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use nix::fcntl::{FcntlArg, fcntl};
-
 use crate::protocol::{Answer, CONTROL_FD, CONTROL_FLOOR, Call, Message, ReceiveError, Request, receive, room, send};
-use crate::{namespaces, reactor};
+use crate::{descriptors, namespaces, reactor};
 
 /// Forks inits until the worker closes the control socket; in each of them, runs it to its end.
 ///
@@ -46,22 +44,18 @@ pub fn run() -> io::Result<()> {
 fn control() -> io::Result<OwnedFd> {
     // SAFETY: the worker starts this program with the control socket there; nothing else in this process owns it.
     let given = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
-    let high = fcntl(&given, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FLOOR))?;
+    let high = descriptors::duplicate(&given, CONTROL_FLOOR)?;
     // CRIU must find a standard input, or it would take the first file it opens for one.
     nix::unistd::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     // Its number now belongs to /dev/null and stays open.
     std::mem::forget(given);
-    // SAFETY: the call above made this descriptor for this function alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+    Ok(high)
 }
 
 /// The same descriptor by a high number.
-#[expect(unsafe_code, reason = "takes ownership of a descriptor with a chosen number")]
 fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() >= CONTROL_FLOOR {
         return Ok(fd);
     }
-    let high = fcntl(&fd, FcntlArg::F_DUPFD_CLOEXEC(CONTROL_FLOOR))?;
-    // SAFETY: the call above made this descriptor for this function alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+    descriptors::duplicate(&fd, CONTROL_FLOOR)
 }

@@ -161,7 +161,11 @@ impl Directories {
     }
 
     pub(super) fn swap_current(&self) -> Result<u64, FileError> {
-        files::read_key(&self.memory.join("memory.stat"), "swap")
+        // That of `memory.stat` is up to two seconds old, and takes long to read.
+        let before = self.memory_current()?;
+        let both = files::read_number(&self.memory.join("memory.memsw.usage_in_bytes"))?;
+        // What is freed between two reads was not swapped.
+        Ok(both.saturating_sub(before.max(self.memory_current()?)))
     }
 
     pub(super) fn memory_peak(&self) -> Result<u64, FileError> {
