@@ -118,6 +118,21 @@ fn too_large(max: u64) -> ApiError {
     )
 }
 
+impl Stream {
+    /// The frame, if all that came so far is within the limit.
+    fn count(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BoxError> {
+        let mut left = self.left.lock();
+        match left.checked_sub(frame.data_ref().map_or(0, |data| data.len() as u64)) {
+            Some(rest) => *left = rest,
+            None => {
+                self.too_large.store(true, Ordering::Release);
+                return Err("the body is over the gateway's limit".into());
+            }
+        }
+        Ok(frame)
+    }
+}
+
 struct Attempt(Arc<Stream>);
 
 impl http_body::Body for Attempt {
@@ -128,23 +143,11 @@ impl http_body::Body for Attempt {
         let stream = &self.0;
         stream.touched.store(true, Ordering::Release);
         let polled = Pin::new(&mut *stream.body.lock()).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(data) = frame.data_ref()
-        {
-            let mut left = stream.left.lock();
-            match left.checked_sub(data.len() as u64) {
-                Some(rest) => *left = rest,
-                None => {
-                    stream.too_large.store(true, Ordering::Release);
-                    stream.broke_off.store(true, Ordering::Release);
-                    return Poll::Ready(Some(Err("the body is over the gateway's limit".into())));
-                }
-            }
-        }
+        let polled = polled.map(|frame| frame.map(|frame| stream.count(frame?)));
         if matches!(polled, Poll::Ready(Some(Err(_)))) {
             stream.broke_off.store(true, Ordering::Release);
         }
-        polled.map_err(Into::into)
+        polled
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -19,6 +19,8 @@ const REPORT_AGAIN: Duration = Duration::from_millis(100);
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How long the scheduler may hear nothing of a gateway that counts nothing.
 const TELL_ANYWAY: Duration = Duration::from_secs(5);
+/// How long an ending gateway may take to tell its last.
+const TELL_LIMIT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
 
@@ -61,6 +63,19 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
             }
             Err(error) => tracing::debug!(%error, "counts could not be told"),
         }
+    }
+}
+
+/// Tells everything that was counted once more, as the gateway ends.
+pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics) {
+    let report = TrafficReport {
+        gateway: slots.gateway.clone(),
+        functions: metrics.traffic(),
+    };
+    match tokio::time::timeout(TELL_LIMIT, slots.scheduler.tell(&report)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "the last counts could not be told"),
+        Err(_) => tracing::debug!("the scheduler does not hear the last counts"),
     }
 }
 

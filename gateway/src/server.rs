@@ -200,6 +200,7 @@ pub async fn serve(
     for keeper in keepers.into_iter().chain(running) {
         keeper.abort();
     }
+    keeper::tell_last(&gateway.dispatch.slots, &gateway.dispatch.metrics).await;
     drop(tokio::time::timeout(Duration::from_secs(1), gateway.dispatch.slots.return_all()).await);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Live versions in memory, so that placement never waits for the database. Filled at start, changed when a version goes live or a
 //! function is deleted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
@@ -14,14 +14,25 @@ use crate::fleet::heartbeat::Known;
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     functions: HashMap<FunctionName, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
+    /// Those whose live version says that instances of it stand by: few, and asked for ten times a second.
+    standing: BTreeSet<FunctionName>,
 }
 
 impl Catalog {
     pub(crate) fn add(&mut self, spec: VersionSpec) {
-        self.functions
-            .entry(spec.function.clone())
-            .or_default()
-            .insert(spec.version, Arc::new(spec));
+        let function = spec.function.clone();
+        let versions = self.functions.entry(function.clone()).or_default();
+        versions.insert(spec.version, Arc::new(spec));
+        self.note_standing(&function);
+    }
+
+    fn note_standing(&mut self, function: &FunctionName) {
+        let says = |live: LiveVersion| live.spec.manifest.min_warm > 0 || live.spec.manifest.min_parked > 0;
+        if self.live(function).is_some_and(says) {
+            self.standing.insert(function.clone());
+        } else {
+            self.standing.remove(function);
+        }
     }
 
     /// Drops a version's snapshot if it is that one: it is booted from now on. Answers its specification then.
@@ -39,10 +50,12 @@ impl Catalog {
         if let Some(versions) = self.functions.get_mut(function) {
             versions.remove(&version);
         }
+        self.note_standing(function);
     }
 
     pub(crate) fn remove(&mut self, function: &FunctionName) {
         self.functions.remove(function);
+        self.standing.remove(function);
     }
 
     /// How many functions there are.
@@ -73,10 +86,9 @@ impl Catalog {
         self.live(function).filter(|live| live.spec.version == version)
     }
 
-    /// The live version of each function.
-    pub(crate) fn all_live(&self) -> impl Iterator<Item = LiveVersion> {
-        let live = self.functions.values().filter_map(|versions| versions.last_key_value());
-        live.map(|(_, spec)| LiveVersion { spec: spec.clone() })
+    /// Functions whose live version says that so many instances are to stand by.
+    pub(crate) fn standing(&self) -> impl Iterator<Item = &FunctionName> {
+        self.standing.iter()
     }
 
     /// What a version claimed by an instance is.
@@ -95,5 +107,32 @@ impl Catalog {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::spec;
+
+    #[test]
+    fn a_function_stands_by_as_its_newest_version_says() {
+        let name: FunctionName = "hello".parse().unwrap();
+        let mut catalog = Catalog::default();
+        let mut standing = |change: &mut dyn FnMut(&mut Catalog)| {
+            change(&mut catalog);
+            catalog.standing().count()
+        };
+        let mut told = spec("hello", 2, 10, 1, 2);
+        told.manifest.min_parked = 1;
+        assert_eq!(standing(&mut |c| c.add(spec("hello", 1, 10, 1, 2))), 0);
+        assert_eq!(standing(&mut |c| c.add(told.clone())), 1);
+        assert_eq!(standing(&mut |c| c.remove_version(&name, VersionNumber(2))), 0);
+        assert_eq!(standing(&mut |c| c.add(told.clone())), 1);
+        assert_eq!(standing(&mut |c| c.add(spec("hello", 3, 10, 1, 2))), 0);
+        assert_eq!(standing(&mut |c| c.add(spec("hello", 3, 10, 1, 2))), 0);
+        told.version = VersionNumber(4);
+        assert_eq!(standing(&mut |c| c.add(told.clone())), 1);
+        assert_eq!(standing(&mut |c| c.remove(&name)), 0);
     }
 }

@@ -82,6 +82,7 @@ pub(crate) fn info(id: &InstanceId, spec: &VersionSpec, n: usize, in_flight: u32
         in_flight,
         idle_ms,
         memory_bytes: 1,
+        evicted_bytes: 0,
     }
 }
 

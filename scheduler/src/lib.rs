@@ -36,6 +36,7 @@ mod state;
 mod store;
 mod traffic;
 mod upload;
+mod usage;
 mod waiting;
 mod worker;
 

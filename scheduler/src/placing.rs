@@ -362,7 +362,7 @@ fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
         ),
         Shortage::Workers => ApiError::new(
             ErrorCode::NoCapacity,
-            "no worker is connected: start one with `fn worker`, or see its log",
+            "no worker takes anything new: none is connected, or all are drained; see `fn workers`, then `fn undrain` one or start one with `fn worker`",
         ),
     }
 }

@@ -1,6 +1,8 @@
 //! Starts instances ahead of any request: as many of each live version as its `min_warm` says, ready; as many as its `min_parked` says, restored
 //! and frozen; and one, frozen, of a function whose next call is expected ([`crate::retention`]).
 
+use std::collections::BTreeSet;
+
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::StartInstance;
@@ -24,7 +26,9 @@ pub(crate) fn refill(scheduler: &Scheduler) {
     {
         let mut memory = scheduler.memory();
         let now = scheduler.now();
-        let may_lack: Vec<LiveVersion> = memory.catalog.all_live().filter(may_stand_by).collect();
+        // Most functions are neither told to stand by nor expected, and there may be very many.
+        let names: BTreeSet<_> = memory.catalog.standing().chain(memory.retention.expected()).collect();
+        let may_lack: Vec<LiveVersion> = names.into_iter().filter_map(|name| memory.catalog.live(name)).collect();
         let Memory {
             fleet, catalog, pools, ..
         } = &mut *memory;
@@ -35,7 +39,7 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         };
         fleet.keep_filled(kept);
         pools.keep(kept);
-        for live in may_lack {
+        for live in may_lack.into_iter().filter(may_stand_by) {
             let Some(next) = lacks(&memory, &live, now) else {
                 continue;
             };

@@ -1,12 +1,12 @@
 //! What is known of each function's calls, and what its instances are kept by: the shell around [`rekindle_retention`], which decides. Looked at by
 //! [`crate::reaper`], once a second at least.
 //!
-//! A function that says `idle` or `park` in its fn.toml is kept as it says; what follows is for the others. In memory only: after a restart of the
-//! scheduler every function is new again, and is kept as a new one until four idle times are known.
+//! A function that says `idle` or `park` in its fn.toml is kept as it says; what follows is for the others. What is learned
+//! is written down ([`crate::usage`]); until four idle times are known a function is kept as a new one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use rekindle_retention::{Figures, History, Settings};
+use rekindle_retention::{Figures, History, Noted, Settings};
 use rekindle_wire::stats::{StartStats, Traffic};
 use rekindle_wire::{FunctionName, VersionNumber};
 
@@ -27,6 +27,10 @@ const INVOCATIONS_LEAST: u64 = 5;
 pub(crate) struct Retention {
     settings: Settings,
     functions: HashMap<FunctionName, Kept>,
+    /// Of which something was learned that is not written down yet.
+    learned: BTreeSet<FunctionName>,
+    /// Of which a call was expected at the last look.
+    expected: Vec<FunctionName>,
     looked_at: Option<Millis>,
     figures_at: Option<Millis>,
 }
@@ -52,6 +56,34 @@ impl Retention {
             settings,
             ..Self::default()
         }
+    }
+
+    /// Takes in what was written down before; what was counted in other bins is left out.
+    pub(crate) fn read(&mut self, histories: Vec<(FunctionName, Noted)>) {
+        for (name, noted) in histories {
+            if let Some(history) = History::learned(&noted, self.settings) {
+                let figures = Figures::default();
+                self.functions.insert(name, Kept { history, figures });
+            }
+        }
+    }
+
+    /// What was learned since it was last asked, of at most so many functions.
+    pub(crate) fn take_learned(&mut self, most: usize) -> Vec<(FunctionName, Noted)> {
+        let mut learned = Vec::new();
+        while learned.len() < most
+            && let Some(name) = self.learned.pop_first()
+        {
+            if let Some(kept) = self.functions.get(&name) {
+                learned.push((name, kept.history.noted()));
+            }
+        }
+        learned
+    }
+
+    /// These could not be written down: they are to be taken again.
+    pub(crate) fn not_noted(&mut self, learned: Vec<(FunctionName, Noted)>) {
+        self.learned.extend(learned.into_iter().map(|(name, _)| name));
     }
 
     /// Between two looks: a tenth of a bin is near enough.
@@ -89,7 +121,9 @@ impl Retention {
             }
             if let (Some(kept), Some(last)) = (self.functions.get_mut(name), last) {
                 let at = if in_use { now } else { last };
-                kept.history.seen(at.into(), in_use);
+                if kept.history.seen(at.into(), in_use) {
+                    self.learned.insert(name.clone());
+                }
             }
         }
         if self.figures_at.is_none_or(|at| now.since(at) >= FIGURES_EVERY) {
@@ -98,7 +132,17 @@ impl Retention {
                 kept.figures = measured(&traffic.of(name));
             }
         }
+        let expected = self
+            .functions
+            .iter()
+            .filter(|(_, kept)| kept.history.stands_by(now.into()));
+        self.expected = expected.map(|(name, _)| name.clone()).collect();
         self.apply(fleet, catalog);
+    }
+
+    /// Functions of which a call may be expected: [`Retention::expects`] says whether one is.
+    pub(crate) fn expected(&self) -> impl Iterator<Item = &FunctionName> {
+        self.expected.iter()
     }
 
     fn apply(&self, fleet: &mut Fleet, catalog: &Catalog) {
@@ -257,6 +301,9 @@ mod tests {
         let last = 5 * HOUR;
         assert!(!world.expects(last + HOUR / 2));
         assert!(world.expects(last + HOUR - 60_000));
+        assert_eq!(world.retention.expected().count(), 0);
+        world.look(last + HOUR - 60_000);
+        assert_eq!(world.retention.expected().count(), 1);
         assert!(!world.expects(last + HOUR * 5 / 4));
         let floor = |at| {
             let function = "hello".parse().unwrap();
@@ -265,6 +312,23 @@ mod tests {
                 .floor(&world.catalog, &function, VersionNumber(1), Millis(at))
         };
         assert_eq!((floor(last).parked, floor(last + HOUR - 1).parked), (0, 1));
+    }
+
+    #[test]
+    fn what_was_learned_is_known_after_a_restart_from_the_first_call_on() {
+        let mut before = world(true);
+        before.hourly(6);
+        assert!(before.retention.take_learned(0).is_empty());
+        let learned = before.retention.take_learned(10);
+        assert_eq!((learned.len(), before.retention.take_learned(10).len()), (1, 0));
+        before.retention.not_noted(learned.clone());
+        assert_eq!(before.retention.take_learned(10).len(), 1);
+
+        let mut after = world(true);
+        after.retention.read(learned);
+        assert!(!after.expects(HOUR), "when the last call was is not known");
+        after.hourly(1);
+        assert!(after.expects(HOUR - 60_000) && !after.expects(HOUR / 2));
     }
 
     #[test]

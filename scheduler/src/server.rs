@@ -17,7 +17,7 @@ use crate::leadership::Leadership;
 use crate::objects::ObjectStore;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Database, Store, StoreError};
-use crate::{api, async_calls, reaper, rebalancing};
+use crate::{api, async_calls, reaper, rebalancing, usage};
 
 /// How long requests and tasks may take to finish when the scheduler is told to end. A version being prepared is not waited for: it
 /// is marked failed at the next start.
@@ -113,7 +113,11 @@ pub async fn serve(
     let leading = async {
         if led.is_none() {
             leadership.win(&front).await;
-            led = Some(begin(config, store.clone(), &front).await?);
+            // The lead is kept meanwhile: there may be much to read.
+            tokio::select! {
+                begun = begin(config, store.clone(), &front) => led = Some(begun?),
+                () = leadership.keep() => return Err(ServeError::Deposed),
+            }
         }
         leadership.keep().await;
         Err(ServeError::Deposed)
@@ -133,9 +137,10 @@ pub async fn serve(
     }
     let result = match served {
         Some(result) => result,
-        None => match tokio::time::timeout(SHUTDOWN_LIMIT, serving).await {
-            Ok(result) => result.map_err(ServeError::Listen),
-            Err(_) => Ok(()),
+        // What it does until the end is done as the leader.
+        None => tokio::select! {
+            () = leadership.keep(), if led.is_some() => Err(ServeError::Deposed),
+            served = finish(serving, led.as_ref()) => served,
         },
     };
     renewing.abort();
@@ -147,6 +152,21 @@ pub async fn serve(
     }
     store.close().await;
     result
+}
+
+/// Waits for requests that are being answered, and writes down what was counted last.
+async fn finish(
+    serving: impl Future<Output = Result<(), std::io::Error>>,
+    led: Option<&Led>,
+) -> Result<(), ServeError> {
+    let served = match tokio::time::timeout(SHUTDOWN_LIMIT, serving).await {
+        Ok(result) => result.map_err(ServeError::Listen),
+        Err(_) => Ok(()),
+    };
+    if let Some(led) = led {
+        usage::note_last(&led.scheduler).await;
+    }
+    served
 }
 
 fn unusable(error: StoreError) -> ServeError {
@@ -175,11 +195,13 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     let drained = store.drained().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
     scheduler.memory().fleet.set_drained(drained);
+    usage::read(&scheduler).await.map_err(unusable)?;
     let tasks = vec![
         tokio::spawn(reaper::run(scheduler.clone())),
         tokio::spawn(rebalancing::run(scheduler.clone())),
         tokio::spawn(collection::run(scheduler.clone())),
         tokio::spawn(async_calls::run(scheduler.clone())),
+        tokio::spawn(usage::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
     Ok(Led { scheduler, tasks })

@@ -20,6 +20,7 @@ use crate::retention::Retention;
 use crate::server::Config;
 use crate::store::Store;
 use crate::traffic::Traffics;
+use crate::usage::Noting;
 use crate::waiting::Queue;
 use crate::worker::WorkerClient;
 
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) collector: Collector,
     pub(crate) metrics: Metrics,
     pub(crate) calls: Calls,
+    pub(crate) noting: Noting,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
     /// Held for reading while an uploaded folder has no version yet, for writing while one is removed.
@@ -76,6 +78,7 @@ impl Shared {
             collector: Collector::default(),
             metrics,
             calls: Calls::default(),
+            noting: Noting::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),

@@ -1,8 +1,8 @@
 //! What all gateways have counted together. Each tells all its counts of a function whenever they change, so a report that is lost or told twice
-//! does no harm. A gateway has another id after each start: what an older one told stays. In memory only: after a restart of the scheduler the
-//! gateways tell everything again, and what ended ones had told is gone.
+//! does no harm. A gateway has another id after each start: what an older one told stays. After a restart of the scheduler gateways that are there tell
+//! everything again within seconds, in place of what was written down of them ([`crate::usage`]); the others are added up then.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rekindle_wire::FunctionName;
 use rekindle_wire::ids::GatewayId;
@@ -12,6 +12,8 @@ use crate::fleet::Millis;
 
 /// Gateways told apart; of more than these the longest silent are added up.
 const GATEWAYS_MAX: usize = 64;
+/// By when after the scheduler's start every gateway that is there has told something.
+const GRACE: Millis = Millis(60_000);
 /// One that was silent for this long is not counted as one that is there.
 const SILENCE: Millis = Millis(15_000);
 
@@ -20,12 +22,22 @@ const SILENCE: Millis = Millis(15_000);
 pub(crate) struct Traffics {
     gateways: HashMap<GatewayId, Told>,
     earlier: BTreeMap<FunctionName, Traffic>,
+    /// What is not written down yet. Those that were added up first: they stand for gateways whose own counts go.
+    changed: BTreeSet<(Option<GatewayId>, FunctionName)>,
+    /// Gateways that were added up since.
+    folded: Vec<GatewayId>,
 }
+
+/// Counts of one function, by one gateway or by earlier ones.
+pub(crate) type Counts = (Option<GatewayId>, FunctionName, Traffic);
 
 #[derive(Debug, Default)]
 struct Told {
-    at: Millis,
+    /// When it last told something; never, if it was read from the database.
+    at: Option<Millis>,
     functions: BTreeMap<FunctionName, Traffic>,
+    /// Functions that were deleted, which it has not heard yet: what it tells of them is of the past, whatever has their names now.
+    gone: BTreeSet<FunctionName>,
 }
 
 impl Traffics {
@@ -36,28 +48,85 @@ impl Traffics {
         now: Millis,
         exists: impl Fn(&FunctionName) -> bool,
     ) -> TrafficAnswer {
-        let known = self.gateways.contains_key(&report.gateway);
-        let told = self.gateways.entry(report.gateway).or_default();
-        told.at = now;
-        told.functions.extend(report.functions);
-        let gone: Vec<FunctionName> = told.functions.keys().filter(|name| !exists(name)).cloned().collect();
-        for name in &gone {
-            told.functions.remove(name);
+        let TrafficReport { gateway, functions } = report;
+        let told = self.gateways.entry(gateway.clone()).or_default();
+        let known = told.at.replace(now).is_some();
+        let mut gone = std::mem::take(&mut told.gone);
+        for (name, traffic) in functions {
+            if gone.contains(&name) {
+                continue;
+            }
+            if !exists(&name) {
+                gone.insert(name);
+            } else if told.functions.get(&name) != Some(&traffic) {
+                self.changed.insert((Some(gateway.clone()), name.clone()));
+                told.functions.insert(name, traffic);
+            }
         }
-        self.fold();
+        self.fold(now);
+        let gone = gone.into_iter().collect();
         TrafficAnswer { known, gone }
     }
 
-    fn fold(&mut self) {
-        while self.gateways.len() > GATEWAYS_MAX {
-            let silent = self.gateways.iter().min_by_key(|(_, told)| told.at);
-            let Some(id) = silent.map(|(id, _)| id.clone()) else {
-                return;
-            };
-            for (name, traffic) in self.gateways.remove(&id).unwrap_or_default().functions {
-                add(self.earlier.entry(name).or_default(), &traffic);
+    fn fold(&mut self, now: Millis) {
+        if now >= GRACE {
+            let ended = self.gateways.iter().filter(|(_, told)| told.at.is_none());
+            for id in ended.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+                self.add_up(id);
             }
         }
+        while self.gateways.values().filter(|told| told.at.is_some()).count() > GATEWAYS_MAX {
+            let known = self.gateways.iter().filter(|(_, told)| told.at.is_some());
+            let Some(silent) = known.min_by_key(|(_, told)| told.at).map(|(id, _)| id.clone()) else {
+                return;
+            };
+            self.add_up(silent);
+        }
+    }
+
+    fn add_up(&mut self, id: GatewayId) {
+        for (name, traffic) in self.gateways.remove(&id).unwrap_or_default().functions {
+            self.changed.remove(&(Some(id.clone()), name.clone()));
+            self.changed.insert((None, name.clone()));
+            add(self.earlier.entry(name).or_default(), &traffic);
+        }
+        self.folded.push(id);
+    }
+
+    /// Takes in what was written down before.
+    pub(crate) fn read(&mut self, counts: Vec<Counts>) {
+        for (gateway, name, traffic) in counts {
+            let of = match gateway {
+                Some(gateway) => &mut self.gateways.entry(gateway).or_default().functions,
+                None => &mut self.earlier,
+            };
+            of.insert(name, traffic);
+        }
+    }
+
+    /// What has changed since it was last asked: at most so many counts, and all of those that were added up, with the gateways they are of.
+    pub(crate) fn take_changed(&mut self, most: usize) -> (Vec<Counts>, Vec<GatewayId>) {
+        let added_up = self.changed.iter().take_while(|(gateway, _)| gateway.is_none()).count();
+        let mut changed = Vec::new();
+        while changed.len() < most.max(added_up)
+            && let Some((gateway, name)) = self.changed.pop_first()
+        {
+            let of = match &gateway {
+                Some(gateway) => self.gateways.get(gateway).map(|told| &told.functions),
+                None => Some(&self.earlier),
+            };
+            if let Some(traffic) = of.and_then(|of| of.get(&name)).cloned() {
+                changed.push((gateway, name, traffic));
+            }
+        }
+        (changed, std::mem::take(&mut self.folded))
+    }
+
+    /// These could not be written down: they are to be taken again.
+    pub(crate) fn not_noted(&mut self, counts: Vec<Counts>, folded: Vec<GatewayId>) {
+        let keys = counts.into_iter().map(|(gateway, name, _)| (gateway, name));
+        self.changed.extend(keys);
+        self.folded.extend(folded);
     }
 
     /// What a function's invocations came to, with quantiles.
@@ -72,9 +141,12 @@ impl Traffics {
 
     /// Drops what was told of a function that is gone.
     pub(crate) fn forget(&mut self, function: &FunctionName) {
+        self.changed.retain(|(_, name)| name != function);
         self.earlier.remove(function);
         for told in self.gateways.values_mut() {
-            told.functions.remove(function);
+            if told.functions.remove(function).is_some() {
+                told.gone.insert(function.clone());
+            }
         }
     }
 
@@ -82,7 +154,7 @@ impl Traffics {
     pub(crate) fn gateways(&self, now: Millis) -> usize {
         self.gateways
             .values()
-            .filter(|told| now.since(told.at) < SILENCE)
+            .filter(|told| told.at.is_some_and(|at| now.since(at) < SILENCE))
             .count()
     }
 }
@@ -127,6 +199,64 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_down_is_told_once_by_gateways_that_are_still_there() {
+        let (mut all, hello): (_, FunctionName) = (Traffics::default(), "hello".parse().unwrap());
+        let gateways: Vec<_> = (0..GATEWAYS_MAX + 2).map(|_| GatewayId::generate()).collect();
+        let mut written = BTreeMap::new();
+        let mut write = |all: &mut Traffics, most| {
+            let (counts, folded) = all.take_changed(most);
+            let len = counts.len();
+            for gateway in folded {
+                written.remove(&(Some(gateway), hello.clone()));
+            }
+            written.extend(
+                counts
+                    .into_iter()
+                    .map(|(gateway, name, traffic)| ((gateway, name), traffic)),
+            );
+            (len, written.clone())
+        };
+        for (at, gateway) in (0..).zip(&gateways) {
+            all.take(report(gateway, "hello", 1), Millis(at), |_| true);
+            write(&mut all, 10);
+        }
+        let last = gateways.last().unwrap();
+        all.take(report(last, "hello", 5), Millis(100), |_| true);
+        let (counts, folded) = all.take_changed(10);
+        assert_eq!((counts.len(), folded.len()), (1, 0));
+        all.not_noted(counts, folded);
+        assert_eq!(write(&mut all, 0).0, 0, "no room for it");
+        let (len, written) = write(&mut all, 10);
+        assert_eq!((len, written.len()), (1, GATEWAYS_MAX + 1));
+
+        let mut again = Traffics::default();
+        again.read(
+            written
+                .into_iter()
+                .map(|((gateway, name), traffic)| (gateway, name, traffic))
+                .collect(),
+        );
+        let invocations = |all: &Traffics| all.of(&hello)["warm"].answered;
+        assert_eq!(invocations(&again), GATEWAYS_MAX as u64 + 1 + 5);
+        assert_eq!(again.gateways(Millis(0)), 0);
+        assert!(
+            !again.take(report(last, "hello", 6), Millis(1), |_| true).known,
+            "it is to tell everything"
+        );
+        assert_eq!(
+            (invocations(&again), again.gateways(Millis(2))),
+            (GATEWAYS_MAX as u64 + 1 + 6, 1)
+        );
+        // A gateway that is there has told by then; no other is taken to have ended before, though there are many.
+        assert_eq!(again.gateways.len(), GATEWAYS_MAX);
+        again.take(report(last, "hello", 6), GRACE, |_| true);
+        assert_eq!(
+            (invocations(&again), again.gateways.len()),
+            (GATEWAYS_MAX as u64 + 1 + 6, 1)
+        );
+    }
+
+    #[test]
     fn what_ended_gateways_told_stays_and_what_is_told_of_deleted_functions_does_not() {
         let (mut all, hello) = (Traffics::default(), "hello".parse().unwrap());
         for at in 0..GATEWAYS_MAX as u64 + 10 {
@@ -135,8 +265,23 @@ mod tests {
         assert_eq!(all.gateways.len(), GATEWAYS_MAX);
         assert_eq!(all.of(&hello)["warm"].answered, GATEWAYS_MAX as u64 + 10);
         all.forget(&hello);
-        let late = all.take(report(&GatewayId::generate(), "hello", 1), Millis(100), |_| false);
-        assert_eq!(late.gone, std::slice::from_ref(&hello));
+        let late = GatewayId::generate();
+        let told = all.take(report(&late, "hello", 1), Millis(100), |_| false);
+        assert_eq!(told.gone, std::slice::from_ref(&hello));
         assert!(all.of(&hello).is_empty());
+        // Deleted and deployed again before the gateway tells anything: its counts are those of the former.
+        all.take(report(&late, "hello", 2), Millis(101), |_| true);
+        all.forget(&hello);
+        assert_eq!(
+            all.take(report(&late, "hello", 3), Millis(102), |_| true).gone,
+            std::slice::from_ref(&hello)
+        );
+        assert!(all.of(&hello).is_empty());
+        assert!(
+            all.take(report(&late, "hello", 1), Millis(103), |_| true)
+                .gone
+                .is_empty()
+        );
+        assert_eq!(all.of(&hello)["warm"].answered, 1);
     }
 }

@@ -19,8 +19,12 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     }
     let memory = stats.instances.iter().map(|i| i.memory_bytes).sum();
     let in_flight: u32 = stats.instances.iter().map(|i| i.in_flight).sum();
+    let evicted = match stats.instances.iter().map(|i| i.evicted_bytes).sum() {
+        0 => String::new(),
+        bytes => format!(" (and {} evicted)", show::bytes(bytes)),
+    };
     say!(
-        "{}: {} with {}, {in_flight} in flight, {} waiting",
+        "{}: {} with {}{evicted}, {in_flight} in flight, {} waiting",
         stats.name,
         show::count(stats.instances.len(), "instance"),
         show::bytes(memory),
@@ -33,7 +37,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     say!();
     let total = stats.total();
     if total.invocations() == 0 && total.failed() == 0 {
-        say!("no invocations yet (counts are since the platform's start)");
+        say!("no invocations yet");
         return Ok(ExitCode::SUCCESS);
     }
     table(&stats, &total);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::idle_times::IdleTimes;
+use crate::idle_times::{IdleTimes, Noted};
 use crate::plan::{Plan, Settings};
 
 /// Uses closer together than this are one use: it is what a worker's reports, a second apart, can tell, and a burst shall count once.
@@ -21,7 +21,20 @@ pub struct History {
 impl History {
     /// Nothing is known yet.
     pub fn new(settings: Settings) -> Self {
-        let times = IdleTimes::default();
+        Self::of(IdleTimes::default(), settings)
+    }
+
+    /// What was learned before, by whoever watched it then. When it was used last is not part of it.
+    pub fn learned(noted: &Noted, settings: Settings) -> Option<Self> {
+        Some(Self::of(IdleTimes::of(noted, settings.bin)?, settings))
+    }
+
+    /// What was learned, to be written down.
+    pub fn noted(&self) -> Noted {
+        self.times.noted(self.settings.bin)
+    }
+
+    fn of(times: IdleTimes, settings: Settings) -> Self {
         Self {
             plan: Plan::of(&times, settings),
             times,
@@ -32,15 +45,17 @@ impl History {
     }
 
     /// The function was last used at `at`, and is still in use if `in_use`. To be told as often as it may have changed; what is told late or
-    /// twice does no harm.
-    pub fn seen(&mut self, at: Duration, in_use: bool) {
+    /// twice does no harm. Whether an idle time was learned from it.
+    pub fn seen(&mut self, at: Duration, in_use: bool) -> bool {
         let idle = at.saturating_sub(self.last_use.unwrap_or(at));
-        if !self.in_use && idle >= MIN_IDLE {
+        let learns = !self.in_use && idle >= MIN_IDLE;
+        if learns {
             self.times.add(idle, self.settings.bin);
             self.plan = Plan::of(&self.times, self.settings);
         }
         self.in_use = in_use;
         self.last_use = Some(self.last_use.map_or(at, |last| last.max(at)));
+        learns
     }
 
     /// Nothing of it runs any more, whatever it was last seen to do.

@@ -1,7 +1,10 @@
 //! How long a function was idle between uses: a histogram of 240 bins (four hours of one minute each, as in M. Shahrad et al., "Serverless in the
 //! Wild", USENIX ATC 2020, section 4.2), a count of what lies beyond, and the last few of those. 560 bytes for each function, whatever its age.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// Bins of a histogram.
 pub const BINS: usize = 240;
@@ -9,6 +12,19 @@ pub const BINS: usize = 240;
 const FAR: usize = 8;
 /// All counts are halved when there are as many: what was long ago counts less and less.
 const MOST: u32 = 10_000;
+
+/// A histogram as it is written down.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    /// How wide its bins are, milliseconds.
+    pub bin_ms: u64,
+    /// Counts by bin; those without one are left out.
+    pub counts: BTreeMap<u16, u16>,
+    /// How many lie beyond.
+    pub beyond: u32,
+    /// The last of those, in bins, the oldest first.
+    pub far: Vec<u32>,
+}
 
 /// The histogram of one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +67,37 @@ impl IdleTimes {
         if self.seen() >= MOST {
             self.halve();
         }
+    }
+
+    /// As it is written down, with bins of this width.
+    pub fn noted(&self, bin: Duration) -> Noted {
+        let counts = (0_u16..).zip(self.counts.iter().copied());
+        let (seen, kept) = (self.far_seen as usize, (self.far_seen as usize).min(FAR));
+        Noted {
+            bin_ms: bin_ms(bin),
+            counts: counts.filter(|(_, count)| *count > 0).collect(),
+            beyond: self.beyond,
+            far: (seen - kept..seen).map(|at| self.far[at % FAR]).collect(),
+        }
+    }
+
+    /// What was written down; `None` if it was counted in bins of another width, or by other rules.
+    pub fn of(noted: &Noted, bin: Duration) -> Option<Self> {
+        let mut times = Self {
+            beyond: noted.beyond,
+            ..Self::default()
+        };
+        for (bin, count) in &noted.counts {
+            *times.counts.get_mut(usize::from(*bin))? = *count;
+            times.within += u32::from(*count);
+        }
+        for far in &noted.far {
+            times.far[times.far_seen as usize % FAR] = *far;
+            times.far_seen += 1;
+        }
+        let sound =
+            noted.bin_ms == bin_ms(bin) && noted.far.len() <= FAR && times.within.checked_add(times.beyond)? < MOST;
+        sound.then_some(times)
     }
 
     fn halve(&mut self) {
@@ -100,6 +147,10 @@ impl IdleTimes {
     }
 }
 
+fn bin_ms(bin: Duration) -> u64 {
+    u64::try_from(bin.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -142,7 +193,34 @@ mod tests {
         assert!(of_one <= 560, "{of_one} bytes");
     }
 
+    #[test]
+    fn what_is_not_a_histogram_of_this_kind_is_not_taken_for_one() {
+        let sound = of([3, 3, 300]).noted(MINUTE);
+        assert!(IdleTimes::of(&sound, MINUTE).is_some());
+        assert_eq!(IdleTimes::of(&sound, MINUTE / 2), None, "other bins");
+        let with = |change: fn(&mut Noted)| {
+            let mut noted = sound.clone();
+            change(&mut noted);
+            IdleTimes::of(&noted, MINUTE)
+        };
+        assert_eq!(with(|n| n.counts = [(240, 1)].into()), None);
+        assert_eq!(with(|n| n.beyond = u32::MAX), None);
+        assert_eq!(with(|n| n.far = vec![300; 9]), None);
+    }
+
     proptest! {
+        #[test]
+        fn what_is_noted_is_read_as_it_was_and_counts_on(minutes in proptest::collection::vec(0_u64..600, 0..80), more in 0_u64..600) {
+            let mut times = of(minutes);
+            let noted = times.noted(MINUTE);
+            let mut read = IdleTimes::of(&noted, MINUTE).unwrap();
+            prop_assert_eq!(&read.noted(MINUTE), &noted);
+            for times in [&mut times, &mut read] {
+                times.add(MINUTE * more as u32, MINUTE);
+            }
+            prop_assert_eq!(read.noted(MINUTE), times.noted(MINUTE));
+        }
+
         #[test]
         fn counts_stay_bounded_and_follow_what_is_recent(first in 0_u64..240, then in 0_u64..240, times in 1_usize..3) {
             let mut kept = of([first; 5_000]);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator as _};
 use opentelemetry::trace::{SpanContext, TraceContextExt as _, TraceFlags};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -30,10 +31,16 @@ fn in_headers() -> bool {
 
 /// What a client sent, if it is of use.
 fn sent(headers: &HeaderMap) -> Option<SpanContext> {
+    let context = received(headers)?;
+    Some(context.span().span_context().clone())
+}
+
+/// The same, as the parent of what follows.
+fn received(headers: &HeaderMap) -> Option<Context> {
     headers.get("traceparent")?;
     let context = TraceContextPropagator::new().extract(&Headers(headers));
-    let sent = context.span().span_context().clone();
-    sent.is_valid().then_some(sent)
+    let valid = context.span().span_context().is_valid();
+    valid.then_some(context)
 }
 
 /// Gives the context in `headers` a new parent, or begins a trace.
@@ -54,8 +61,7 @@ pub fn set_parent(span: &Span, headers: &HeaderMap) {
     if in_headers() {
         return;
     }
-    let context = TraceContextPropagator::new().extract(&Headers(headers));
-    if context.span().span_context().is_valid() {
+    if let Some(context) = received(headers) {
         // It fails when there is no tracing set up or the span was entered before: then the span begins a trace of its own.
         drop(span.set_parent(context));
     }
@@ -130,19 +136,13 @@ impl TraceRef {
         let span = context.span();
         let span = span.span_context();
         let is_kept = || span.is_sampled() || tail::is_kept(span.trace_id());
-        (span.is_valid() && is_kept()).then(|| Self {
-            trace_id: span.trace_id().to_bytes(),
-            span_id: span.span_id().to_bytes(),
-        })
+        (span.is_valid() && is_kept()).then(|| span.into())
     }
 
     /// That of a request's sender, if it samples its trace: what is measured of the request belongs to it, whether spans are recorded here or not.
     pub fn sent(headers: &HeaderMap) -> Option<Self> {
         let sent = sent(headers).filter(SpanContext::is_sampled)?;
-        Some(Self {
-            trace_id: sent.trace_id().to_bytes(),
-            span_id: sent.span_id().to_bytes(),
-        })
+        Some((&sent).into())
     }
 
     /// The trace's id as 32 hexadecimal digits.
@@ -153,6 +153,15 @@ impl TraceRef {
     /// The span's id as 16 hexadecimal digits.
     pub fn span_id(&self) -> String {
         opentelemetry::SpanId::from_bytes(self.span_id).to_string()
+    }
+}
+
+impl From<&SpanContext> for TraceRef {
+    fn from(span: &SpanContext) -> Self {
+        Self {
+            trace_id: span.trace_id().to_bytes(),
+            span_id: span.span_id().to_bytes(),
+        }
     }
 }
 

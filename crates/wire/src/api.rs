@@ -251,6 +251,9 @@ pub struct InstanceInfo {
     pub idle_ms: u64,
     /// Memory charged to it now, bytes.
     pub memory_bytes: u64,
+    /// More that it has and has not touched for a while: evicted to compressed swap, bytes.
+    #[serde(default)]
+    pub evicted_bytes: u64,
 }
 
 /// Move an instance to another worker.

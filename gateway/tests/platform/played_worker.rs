@@ -171,6 +171,7 @@ impl Inner {
                 i.last.elapsed().as_millis() as u64
             },
             memory_bytes: 1,
+            evicted_bytes: 0,
         };
         instances.iter().map(one).collect()
     }

@@ -136,6 +136,7 @@ impl Instance {
     fn update(&mut self, info: &InstanceInfo, now: Millis) {
         self.seen = true;
         self.memory_now = info.memory_bytes;
+        self.evicted_now = info.evicted_bytes;
         self.in_flight = info.in_flight;
         self.started = info.started;
         if info.in_flight > 0 {

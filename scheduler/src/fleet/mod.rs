@@ -163,6 +163,8 @@ pub(crate) struct Instance {
     /// Not tried again before this, after the worker said it was busy.
     pub(crate) retire_after: Millis,
     pub(crate) memory_now: u64,
+    /// More of it, evicted.
+    pub(crate) evicted_now: u64,
     /// What the policy notes of it.
     pub(crate) keeping: Keeping,
 }
@@ -293,6 +295,7 @@ impl Fleet {
                 last_active: now,
                 retire_after: Millis(0),
                 memory_now: 0,
+                evicted_now: 0,
                 keeping: Keeping::new(
                     spec.snapshot.is_some(),
                     self.clock,
@@ -348,6 +351,7 @@ impl Fleet {
                 in_flight: i.in_flight,
                 idle_ms: if i.in_flight > 0 { 0 } else { now.since(i.last_active).0 },
                 memory_bytes: i.memory_now,
+                evicted_bytes: i.evicted_now,
             })
             .collect();
         infos.sort_by(|a, b| a.id.cmp(&b.id));

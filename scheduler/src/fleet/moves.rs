@@ -99,7 +99,9 @@ impl Fleet {
             let mut with_room = sites.by_room().take_while(|(room, _)| *room >= need);
             let roomiest = with_room.find(|(_, worker)| *worker != from);
             let none = || {
-                let message = format!("no other worker has room for {id}: add one, or stop instances");
+                let message = format!(
+                    "no other worker takes {id}: none has the room, is connected and is not drained; see `fn workers`, and add one"
+                );
                 ApiError::new(ErrorCode::NoCapacity, message)
             };
             return roomiest.map(|(_, worker)| worker.clone()).ok_or_else(none);
@@ -157,6 +159,7 @@ impl Fleet {
                     instance.moving = None;
                     instance.lease = None;
                     instance.in_flight = 0;
+                    instance.evicted_now = 0;
                     // A report of its new worker that was on its way does not list it yet.
                     (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
                     if instance.stage == Stage::Moving {

@@ -133,6 +133,7 @@ impl Host {
                     InstanceState::Parked => PARKED_LEAST,
                     _ => spec.manifest.memory.0 / 2,
                 },
+                evicted_bytes: 0,
             }
         });
         let names = |list: &VecDeque<usize>| -> Vec<SnapshotId> {

@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; what was released is never changed. Written in SQLite's words.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 5] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 6] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -16,6 +16,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 5] = [
         include_str!("../../migrations/0004_drained_workers.sql"),
     ),
     (5, "leader", include_str!("../../migrations/0005_leader.sql")),
+    (6, "usage", include_str!("../../migrations/0006_usage.sql")),
 ];
 
 /// Holds others up until the transaction's end. The number is ours among the advisory locks of the database.

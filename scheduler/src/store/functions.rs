@@ -69,6 +69,8 @@ impl Store {
         );
         Self::abandon_calls(&mut tx, name, &gone, now_unix_ms).await?;
         for statement in [
+            "DELETE FROM invocation_counts WHERE function_id = $1",
+            "DELETE FROM idle_times WHERE function_id = $1",
             "DELETE FROM versions WHERE function_id = $1",
             "DELETE FROM functions WHERE id = $1",
         ] {

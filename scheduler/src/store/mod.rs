@@ -13,6 +13,7 @@ mod functions;
 mod leader;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod versions;
 mod workers;
 

@@ -198,6 +198,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_scan_has_the_size_that_its_ioctl_number_carries() {
+        assert_eq!(size_of::<ScanArg>() as u64, (PAGEMAP_SCAN >> 16) & 0x3fff);
+    }
+
+    #[test]
     fn this_kernel_tells_and_takes_advice() {
         assert_eq!(probe(), Ok(()));
     }

@@ -408,6 +408,7 @@ impl Instance {
             in_flight: self.usage.in_flight(),
             idle_ms: self.usage.idle_ms(),
             memory_bytes: self.parts().and_then(|p| p.cgroup.memory_current().ok()).unwrap_or(0),
+            evicted_bytes: self.parts().and_then(|p| p.cgroup.swap_current().ok()).unwrap_or(0),
         }
     }
 }

@@ -15,7 +15,7 @@ const WORKERS: [&str; 8] = [
     "CHUNKS",
     "FAULT P99",
 ];
-const FUNCTIONS: [&str; 10] = [
+const FUNCTIONS: [&str; 11] = [
     "FUNCTION",
     "RATE",
     "COLD",
@@ -26,6 +26,7 @@ const FUNCTIONS: [&str; 10] = [
     "IN FLIGHT",
     "WAITING",
     "MEMORY",
+    "EVICTED",
 ];
 
 /// The lines of a frame.
@@ -89,7 +90,7 @@ fn worker(worker: &WorkerStats) -> [String; 8] {
     ]
 }
 
-fn function(row: &Row) -> [String; 10] {
+fn function(row: &Row) -> [String; 11] {
     [
         row.name.clone(),
         rate(row.per_second),
@@ -101,6 +102,7 @@ fn function(row: &Row) -> [String; 10] {
         row.in_flight.to_string(),
         row.waiting.to_string(),
         show::bytes(row.memory_bytes),
+        show::bytes(row.evicted_bytes),
     ]
 }
 

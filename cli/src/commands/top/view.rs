@@ -29,12 +29,14 @@ pub(crate) struct Row {
     /// From arrival to the answer's headers; nothing without invocations.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// Since the platform's start.
+    /// Since it was first deployed.
     pub(crate) invocations: u64,
     pub(crate) instances: u64,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,
     pub(crate) memory_bytes: u64,
+    /// More, which was not touched for a while.
+    pub(crate) evicted_bytes: u64,
 }
 
 impl View {
@@ -58,6 +60,7 @@ impl View {
             in_flight: sum(|r| r.in_flight),
             waiting: sum(|r| r.waiting),
             memory_bytes: sum(|r| r.memory_bytes),
+            evicted_bytes: sum(|r| r.evicted_bytes),
             ..total.rates(seconds)
         };
         Self {
@@ -129,6 +132,7 @@ impl Counted {
             in_flight: instances.iter().map(|i| u64::from(i.in_flight)).sum(),
             waiting: function.waiting,
             memory_bytes: instances.iter().map(|i| i.memory_bytes).sum(),
+            evicted_bytes: instances.iter().map(|i| i.evicted_bytes).sum(),
             ..self.rates(seconds)
         }
     }

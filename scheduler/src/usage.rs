@@ -1,0 +1,85 @@
+//! Writes down what was seen of functions' calls, now and then: how many there were and how long they took, and how long functions were idle
+//! between them. A scheduler that begins knows what the one before had learned, but for the last seconds of one that was killed.
+
+use std::time::Duration;
+
+use crate::state::{Memory, Scheduler};
+use crate::store::StoreError;
+
+/// Between two notes.
+const EVERY: Duration = Duration::from_secs(10);
+/// Of so many functions in one transaction at most, which holds others up for some tens of milliseconds; and of all counts of gateways that were added up.
+const MOST: usize = 1_000;
+/// Transactions one after the other.
+const ROUNDS: u32 = 50;
+/// How long the last note may take.
+const LAST_LIMIT: Duration = Duration::from_secs(2);
+
+/// Held while something is taken and written: in the order in which it was taken, and whoever ends waits for who is at it.
+#[derive(Debug, Default)]
+pub(crate) struct Noting(tokio::sync::Mutex<()>);
+
+/// Takes in what was written down.
+pub(crate) async fn read(scheduler: &Scheduler) -> Result<(), StoreError> {
+    let (counts, histories) = (
+        scheduler.store.invocation_counts().await?,
+        scheduler.store.idle_times().await?,
+    );
+    let mut memory = scheduler.memory();
+    memory.traffic.read(counts);
+    memory.retention.read(histories);
+    Ok(())
+}
+
+/// Writes until it is dropped.
+pub(crate) async fn run(scheduler: Scheduler) {
+    let mut failing = false;
+    loop {
+        tokio::time::sleep(EVERY).await;
+        match note(&scheduler).await {
+            Ok(()) => failing = false,
+            Err(error) if !failing => {
+                failing = true;
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "what was counted cannot be written down; trying again");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Writes the rest, as the scheduler ends.
+pub(crate) async fn note_last(scheduler: &Scheduler) {
+    match tokio::time::timeout(LAST_LIMIT, note(scheduler)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "what was counted last is not written down");
+        }
+        Err(_) => tracing::warn!("what was counted last is not written down: the database takes too long"),
+    }
+}
+
+/// Writes down what has changed.
+async fn note(scheduler: &Scheduler) -> Result<(), StoreError> {
+    let _alone = scheduler.noting.0.lock().await;
+    for _ in 0..ROUNDS {
+        let (counts, folded, learned) = {
+            let mut memory = scheduler.memory();
+            let Memory { traffic, retention, .. } = &mut *memory;
+            let (counts, folded) = traffic.take_changed(MOST);
+            (counts, folded, retention.take_learned(MOST))
+        };
+        if counts.is_empty() && folded.is_empty() && learned.is_empty() {
+            break;
+        }
+        let noted = scheduler.store.note_usage(&counts, &folded, &learned).await;
+        if noted.is_err() {
+            let mut memory = scheduler.memory();
+            memory.traffic.not_noted(counts, folded);
+            memory.retention.not_noted(learned);
+            return noted;
+        }
+    }
+    Ok(())
+}
