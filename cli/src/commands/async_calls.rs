@@ -111,7 +111,7 @@ fn describe(call: &AsyncCall) {
         say!("  idempotency key {key}");
     }
     say!(
-        "  {}, of which {} count",
+        "  {}, of which {} failed",
         show::count(call.attempts as usize, "attempt"),
         call.failures
     );

@@ -46,6 +46,26 @@ struct Life {
     restored: Row,
 }
 
+impl Life {
+    /// Whether each row is what it claims to show.
+    fn check(&self) -> Result<()> {
+        let name = &self.version.function;
+        for (row, wanted) in [
+            (&self.booted, StartKind::Booted),
+            (&self.warm, StartKind::Warm),
+            (&self.restored, StartKind::Restored),
+        ] {
+            if row.start != wanted {
+                bail!(
+                    "{name}: the platform started it {}, not {wanted} as it should have: see `fn logs {name}`",
+                    row.start
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Deploys the function, invokes it in each way, and prints the table.
 pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let quiet = args.listing.json;
@@ -59,7 +79,15 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     if !new && !quiet {
         eprintln!("{} is unchanged: version {} stays", version.function, version.version);
     }
-    let life = live(client, version, quiet).await?;
+    let mut life = live(client, version, quiet).await?;
+    if !new && life.restored.start == StartKind::Booted {
+        // The platform knows by now that its snapshot is of no use: damaged, or of an older version's form.
+        let name = &life.version.function;
+        eprintln!("{name}: its snapshot could not be used, see `fn logs {name}`; deploying it again");
+        let (version, _) = deploy::deploy(client, copy.path(), DEPLOY_LIMIT, false, quiet).await?;
+        life = live(client, version, quiet).await?;
+    }
+    life.check()?;
     if quiet {
         show::print_json(&life)?;
     } else {
@@ -86,18 +114,6 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
     steps.step(format!("{name}: calling it, which restores it"));
     let restored = invoke(client, &name, None).await?;
     steps.finish();
-    for (row, wanted) in [
-        (&booted, StartKind::Booted),
-        (&warm, StartKind::Warm),
-        (&restored, StartKind::Restored),
-    ] {
-        if row.start != wanted {
-            bail!(
-                "{name}: the platform started it {}, not {wanted} as it should have: see `fn logs {name}`",
-                row.start
-            );
-        }
-    }
     Ok(Life {
         version,
         booted,

@@ -46,6 +46,7 @@ fn print_instances(instances: &[InstanceInfo]) {
         "IN FLIGHT",
         "IDLE",
         "MEMORY",
+        "EVICTED",
     ]);
     for i in instances {
         let state = i.state.as_str();
@@ -58,6 +59,7 @@ fn print_instances(instances: &[InstanceInfo]) {
             i.in_flight.to_string(),
             show::millis(i.idle_ms as f64),
             show::bytes(i.memory_bytes),
+            show::bytes(i.evicted_bytes),
         ]);
     }
     show::print_table(&table);

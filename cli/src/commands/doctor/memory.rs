@@ -1,10 +1,11 @@
-//! Checks of what the pager asks of the kernel: userfaultfd with its features, and PAGEMAP_SCAN. Each opens a
-//! descriptor, asks one ioctl, and closes it. Numbers are those of linux/userfaultfd.h and linux/fs.h.
-#![allow(unsafe_code, reason = "these two ioctls have no safe wrapper; they only ask")]
+//! Checks of what is asked of the kernel's memory: userfaultfd with its features, and PAGEMAP_SCAN. Each opens a
+//! descriptor, asks, and closes it. Numbers are those of linux/userfaultfd.h.
+#![allow(unsafe_code, reason = "the ioctl has no safe wrapper; it only asks")]
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+
+use rekindle_worker::idle::kernel::{Host, Memory as _};
 
 use super::Check;
 
@@ -20,9 +21,6 @@ const NEEDED: [(&str, u64); 4] = [
 ];
 /// Features template mapping uses: clones of a snapshot then share its clean pages.
 const TEMPLATE: [(&str, u64); 2] = [("MISSING_SHMEM", 1 << 5), ("MINOR_SHMEM", 1 << 10)];
-
-const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
 
 /// All of them.
 pub(super) fn checks() -> Vec<Check> {
@@ -98,27 +96,9 @@ fn template() -> Check {
     }
 }
 
-/// `struct pm_scan_arg`.
-#[repr(C)]
-#[derive(Default)]
-struct PmScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
 fn pagemap_scan() -> Check {
-    match scan_own_page() {
-        Ok(()) => Check::ok("PAGEMAP_SCAN", "dirty pages are found by one call"),
+    match Host.look(std::process::id().cast_signed()) {
+        Ok(_) => Check::ok("PAGEMAP_SCAN", "dirty pages are found by one call"),
         Err(e) => Check::weaker(
             "PAGEMAP_SCAN",
             e.to_string(),
@@ -127,39 +107,13 @@ fn pagemap_scan() -> Check {
     }
 }
 
-fn scan_own_page() -> io::Result<()> {
-    let pagemap = File::open("/proc/self/pagemap")?;
-    let page = vec![1_u8; 8192];
-    let start = (page.as_ptr().addr() as u64).next_multiple_of(4096);
-    let mut found = [0_u64; 3];
-    let mut arg = PmScanArg {
-        size: size_of::<PmScanArg>() as u64,
-        start,
-        end: start + 4096,
-        vec: found.as_mut_ptr().addr() as u64,
-        vec_len: 1,
-        category_mask: PAGE_IS_PRESENT,
-        return_mask: PAGE_IS_PRESENT,
-        ..PmScanArg::default()
-    };
-    // SAFETY: PAGEMAP_SCAN reads and writes one struct pm_scan_arg and writes at most one page_region (three u64) to
-    // `vec`; both outlive the call.
-    let answer = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-    if answer >= 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_structs_have_the_sizes_that_their_ioctl_numbers_carry() {
+    fn the_struct_has_the_size_that_its_ioctl_number_carries() {
         assert_eq!(size_of::<UffdioApi>() as u64, (UFFDIO_API >> 16) & 0x3fff);
-        assert_eq!(size_of::<PmScanArg>() as u64, (PAGEMAP_SCAN >> 16) & 0x3fff);
     }
 
     #[test]

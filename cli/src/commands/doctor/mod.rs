@@ -4,6 +4,7 @@
 mod bounded;
 mod criu;
 mod dumped;
+mod halting;
 mod host;
 mod memory;
 mod paging;
@@ -82,6 +83,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     if !args.criu_only {
         steps.step("looking at the kernel");
         checks.extend(cheap());
+        checks.push(halting::check());
         checks.extend(platform::checks(&args.places, args.listen));
     }
     match criu::find(args.criu.as_deref()) {

@@ -17,7 +17,10 @@ pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<E
         Ok(Origin::Function { function, version, .. }) => bail!(
             "{id} is the snapshot of {function} {version}: `fn delete {function}` removes it with the function; --force removes it alone"
         ),
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            bail!("{id} cannot be read: --force removes it all the same ({error:#})")
+        }
     }
     Box::pin(delete(store, id)).await?;
     say!("{id} is removed");

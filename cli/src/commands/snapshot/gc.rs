@@ -8,6 +8,9 @@ use rekindle_wire::api::{CollectRequest, Collected, Swept};
 use crate::client::Client;
 use crate::show::{self, Tone};
 
+/// Snapshots that cannot be read are named up to so many.
+const HELD_SHOWN: usize = 8;
+
 /// Has the platform remove what nobody needs, and says what that was.
 pub(super) async fn run(client: &Client, request: &CollectRequest, json: bool) -> Result<ExitCode> {
     let collected = client.collect(request).await?;
@@ -61,9 +64,18 @@ fn print(collected: &Collected) {
     if collected.more {
         say!("there is more: run it again");
     }
-    if let [first, ..] = &collected.held_by[..] {
+    if !collected.held_by.is_empty() {
         let count = show::count(collected.held_by.len(), "snapshot");
-        let said = format!("{count} cannot be read ({first}): while they are there no chunk and no layer is removed");
+        let said = format!(
+            "{count} cannot be read: while they are there no chunk and no layer is removed. Deploy what uses them again, and remove them:"
+        );
         say!("{}", show::tinted(&said, Tone::Warning));
+        for id in collected.held_by.iter().take(HELD_SHOWN) {
+            say!("  fn snapshot delete --force {id}");
+        }
+        let more = collected.held_by.len().saturating_sub(HELD_SHOWN);
+        if more > 0 {
+            say!("  and {more} more");
+        }
     }
 }
