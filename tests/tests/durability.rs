@@ -22,9 +22,18 @@ fn a_platform_that_stops_leaves_nothing_and_loses_nothing() {
     platform.deploy(&Folder::python("stays", "", CODE));
     platform.fresh("restored", "stays", "/").ok();
     platform.fresh("booted", "stays", "/").ok();
+    let invocations = |platform: &Platform| {
+        let told = platform.cli(&["stats", "stays", "--json"]);
+        let stats: rekindle_wire::stats::FunctionStats = serde_json::from_slice(&told.stdout).unwrap();
+        stats.total().invocations()
+    };
+    until("both are counted", SOON, || (invocations(&platform) == 2).then_some(()));
+    // What was counted in the last second is told as the gateway ends.
+    platform.get("stays", "/").ok();
     platform.stop();
     assert_eq!(platform.leftovers(), Vec::<String>::new());
     platform.restart();
+    assert_eq!(invocations(&platform), 3);
     let answer = platform.get("stays", "/").ok();
     assert_eq!((answer.start(), answer.text().as_str()), ("restored", "1"));
     platform.stop();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Cluster, Folder, hub, until};
+use rekindle_e2e::{Answer, Cluster, Folder, hub, skip, until};
+use rekindle_worker::idle::zram::{self, Places};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -124,6 +125,52 @@ fn an_instance_moves_there_and_back_with_all_its_memory() {
             .admin("DELETE", &format!("/v1/instances/{}", first.instance()))
             .send();
         assert_eq!(stopped.status, 204);
+    }
+}
+
+#[test]
+fn an_instance_whose_memory_is_evicted_moves_with_it() {
+    hub::enter();
+    if !zram::is_there(&Places::default()) {
+        skip("this kernel has no zram, so nothing that was written can go");
+        return;
+    }
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let args = ["--memory", "1GiB", "--idle-swap", "zram:128MiB", "--idle-after", "2s"];
+    let size = Size {
+        workers: 2,
+        args: args.map(|a| (Role::Worker, a.into())).to_vec(),
+        guarded: true,
+        ..Size::default()
+    };
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    if cluster.gateway(0).worker_metric("rekindle_idle_swap{kind=\"none\"}") > 0.0 {
+        skip("this host has a swap that is not compressed");
+        return;
+    }
+    let ids = [cluster.worker(0).id, cluster.worker(1).id];
+    let settings = "memory = \"192MiB\"\nidle = \"600s\"\nmax_instances = 1\nconcurrency = 4";
+    cluster.deploy(&Folder::python("sleeper", settings, CODE));
+    let first = cluster.fresh("restored", "sleeper", "/write").ok();
+    let before = first.json();
+    for count in [2, 3] {
+        let from = until("what it wrote is evicted", LATE, || {
+            let all = cluster.instances_of("sleeper");
+            let here = all.into_iter().find(|i| i.id.as_str() == first.instance())?;
+            (here.evicted_bytes >= 16 << 20).then_some(here.worker)
+        });
+        let to = ids.iter().find(|id| **id != from).unwrap();
+        println!(
+            "{}",
+            settled(&cluster, first.instance(), &json!({ "to": to })).ok().json()
+        );
+        let after = cluster.get("sleeper", "/").ok();
+        assert_eq!((after.instance(), after.start()), (first.instance(), "warm"));
+        let now = after.json();
+        assert_eq!(
+            (&now["born"], &now["digest"], &now["kept"], &now["count"]),
+            (&before["born"], &before["digest"], &before["kept"], &json!(count))
+        );
     }
 }
 
