@@ -7,9 +7,13 @@ SHELL := /bin/bash -o pipefail
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 FN_CACHE ?= /var/cache/rekindle
 export CARGO_TARGET_DIR FN_CACHE
-# A second S3 server for the conformance tests, where scripts/install-versitygw.sh has put one.
-ifneq ($(wildcard $(FN_CACHE)/versitygw/versitygw),)
-export REKINDLE_VERSITYGW ?= $(FN_CACHE)/versitygw/versitygw
+# Other S3 servers for the store's tests, where scripts/install-s3-server.sh has put them.
+S3_SERVERS := $(FN_CACHE)/s3-servers
+ifneq ($(wildcard $(S3_SERVERS)/versitygw),)
+export REKINDLE_VERSITYGW ?= $(S3_SERVERS)/versitygw
+endif
+ifneq ($(wildcard $(S3_SERVERS)/minio),)
+export REKINDLE_MINIO ?= $(S3_SERVERS)/minio
 endif
 
 FN := $(CARGO_TARGET_DIR)/release/fn
@@ -90,8 +94,8 @@ image: package ## make a disk image for clouds, target/package/rekindle.raw (SIZ
 	@packaging/image/build.sh $(CARGO_TARGET_DIR)/package/rekindle_*.deb $(IMAGE) $(SIZE_MIB)
 
 image-test: $(IMAGE) ## boot that image in a virtual machine and have it run the platform (ACCEL=tcg where there is no KVM)
-	@scripts/install-versitygw.sh $(FN_CACHE)/versitygw
-	@packaging/tests/boot.sh $(IMAGE) $(CARGO_TARGET_DIR)/package/rekindle-runtimes_*.deb $(FN_CACHE)/versitygw/versitygw
+	@scripts/install-s3-server.sh versitygw $(S3_SERVERS)
+	@packaging/tests/boot.sh $(IMAGE) $(CARGO_TARGET_DIR)/package/rekindle-runtimes_*.deb $(S3_SERVERS)/versitygw
 
 $(IMAGE):
 	@$(MAKE) image

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use rekindle_s3_servers::{Kind, Server};
 use rekindle_wire::internal::LayerRef;
 use rekindle_wire::{SnapshotId, VersionNumber};
 use tempfile::TempDir;
@@ -111,52 +112,9 @@ fn skipped(reason: &str) {
     println!("skipped: {reason}");
 }
 
-/// versitygw as a second server, ended when dropped.
-pub(crate) struct Versitygw {
-    process: Child,
-    pub(crate) address: SocketAddr,
-    pub(crate) dir: TempDir,
-}
-
-impl Drop for Versitygw {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
-
-impl Versitygw {
-    /// `None` where `REKINDLE_VERSITYGW` names no binary.
-    pub(crate) async fn start() -> Option<Self> {
-        let Some(binary) = std::env::var_os("REKINDLE_VERSITYGW") else {
-            skipped("REKINDLE_VERSITYGW names no binary; scripts/install-versitygw.sh builds one");
-            return None;
-        };
-        let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        let address = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        let process = Command::new(binary)
-            .args(["--access", "test-key", "--secret", "test-secret", "--quiet", "--port"])
-            .arg(address.to_string())
-            .arg("posix")
-            .arg(&data)
-            .current_dir(dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let server = Self { process, address, dir };
-        let until = Instant::now() + Duration::from_secs(20);
-        while tokio::net::TcpStream::connect(address).await.is_err() {
-            assert!(Instant::now() < until, "versitygw does not listen");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Some(server)
-    }
+/// A server that is not ours, with the user that [`config`] names. `None`: skipped, and said so.
+pub(crate) fn other_server(kind: Kind) -> Option<Server> {
+    Server::start(kind, Ipv4Addr::LOCALHOST, ("test-key", "test-secret"))
 }
 
 pub(crate) fn meta() -> CaptureMeta {

@@ -6,7 +6,7 @@
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers; [`load`]: many of them.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
 //!   [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
-//! - [`s3`]: an object store that can be made to hang, die or lie; [`versitygw`]: one that is not ours; [`collector`]: where traces go;
+//! - [`s3`]: an object store that can be made to hang, die or lie; [`rekindle_s3_servers`]: ones that are not ours; [`collector`]: where traces go;
 //!   [`world`]: a network of the tests' own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -27,7 +27,6 @@ pub mod platform;
 pub mod postgres;
 pub mod s3;
 pub mod shared;
-pub mod versitygw;
 pub mod wait;
 pub mod world;
 

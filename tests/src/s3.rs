@@ -177,7 +177,8 @@ impl ObjectStore {
 }
 
 /// The usual AWS variables.
-pub(crate) fn environment(key: &str, secret: &str) -> Vec<(String, String)> {
+/// The variables with which a role is somebody to an S3 server.
+pub fn environment(key: &str, secret: &str) -> Vec<(String, String)> {
     let variables = [
         ("AWS_ACCESS_KEY_ID", key),
         ("AWS_SECRET_ACCESS_KEY", secret),

@@ -6,19 +6,47 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rekindle_e2e::cluster::Role;
-use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::versitygw::Versitygw;
+use rekindle_e2e::s3::{self, ObjectStore};
 use rekindle_e2e::{Cluster, Folder, host, hub, until};
+use rekindle_s3_servers::{Kind, Server};
 
 const SOON: Duration = Duration::from_secs(20);
 const CODE: &str = "count = 0\ndef handler(event, context):\n    global count\n    count += 1\n    return count\n";
 
+const USER: (&str, &str) = ("tests", "secret-of-the-tests");
+
 #[test]
 fn each_role_lives_dies_and_returns_alone_on_an_s3_server_that_is_not_ours() {
     hub::enter();
-    if let Some(store) = Versitygw::start_at(hub::ADDRESS) {
-        the_life_of_a_cluster(Cluster::start(store.endpoint(), store.environment()));
+    if let Some(store) = Server::start(Kind::Versitygw, hub::ADDRESS, USER) {
+        the_life_of_a_cluster(Cluster::start(store.endpoint(), s3::environment(USER.0, USER.1)));
+        assert!(keeps_readable_manifests(&store));
     }
+}
+
+#[test]
+fn a_cluster_lives_on_an_s3_server_that_encrypts_and_leaves_nothing_readable_there() {
+    hub::enter();
+    if let Some(store) = Server::start(Kind::Minio, hub::ADDRESS, USER) {
+        let mut variables = s3::environment(USER.0, USER.1);
+        for (name, value) in [
+            ("FN_S3_SSE", "aws:kms"),
+            ("FN_S3_SSE_KEY", Kind::ENCRYPTION_KEY),
+            ("FN_S3_PREFIX", "one/of/many"),
+        ] {
+            variables.push((name.to_owned(), value.to_owned()));
+        }
+        the_life_of_a_cluster(Cluster::start(store.endpoint(), variables));
+        assert!(!keeps_readable_manifests(&store));
+    }
+}
+
+/// Whether something on the server's disk names what all manifests of snapshots name.
+fn keeps_readable_manifests(store: &Server) -> bool {
+    let kept = store.kept();
+    assert!(kept.len() > 1 << 20, "{} bytes: nothing was kept", kept.len());
+    let name = br#""frozen_ms":"#;
+    kept.windows(name.len()).any(|w| w == name)
 }
 
 #[test]

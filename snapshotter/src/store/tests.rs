@@ -1,11 +1,14 @@
-//! The store against the embedded server and, where there is one, versitygw; and against servers that do not answer.
+//! The store against the embedded server and independent ones, with and without encryption; and against servers that do not
+//! answer.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use rekindle_s3_servers::{Kind, Server};
+
 use super::*;
-use crate::testing::{TestStore, Versitygw, Wire, config, impatient, noise};
+use crate::testing::{TestStore, Wire, config, impatient, noise, other_server};
 
 /// What every S3 server must do for us.
 async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
@@ -93,18 +96,61 @@ async fn the_embedded_server_keeps_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versitygw_keeps_the_contract() {
-    let Some(server) = Versitygw::start().await else { return };
-    let store = Store::connect(config(server.address)).await.unwrap();
-    keeps_the_contract(&store, server.dir.path()).await;
+async fn independent_servers_keep_the_contract() {
+    for server in [Kind::Versitygw, Kind::Minio].into_iter().filter_map(other_server) {
+        let store = Store::connect(config(server.address())).await.unwrap();
+        keeps_the_contract(&store, server.scratch()).await;
+    }
+}
+
+/// A server that encrypts keeps the contract with it, says that it does, and has nothing on its disk that can be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
+    let with_key = || Encryption::Kms(Some(Kind::ENCRYPTION_KEY.to_owned()));
+    for encryption in [Encryption::AsBucket, Encryption::Aes256, with_key(), Encryption::Kms(None)] {
+        let Some(server) = other_server(Kind::Minio) else { return };
+        let mut config = config(server.address());
+        config.encryption = encryption.clone();
+        let store = Store::connect(config).await.unwrap();
+        keeps_the_contract(&store, server.scratch()).await;
+
+        let plain = vec![b"what nobody else shall read".repeat(50), noise(20 << 20, 3)];
+        store.put("secret", plain[0].clone().into()).await.unwrap();
+        let file = server.scratch().join("secret");
+        std::fs::write(&file, &plain[1]).unwrap();
+        store.put_file("large", &file).await.unwrap();
+        let kept = server.kept();
+        for plain in &plain {
+            let part = holds(&kept, &plain[..32]);
+            assert_eq!(part, encryption == Encryption::AsBucket, "{encryption:?}");
+        }
+    }
+}
+
+/// A key that the server does not have is an error, before anything is kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_the_server_does_not_have_is_an_error() {
+    let Some(server) = other_server(Kind::Minio) else { return };
+    let plain = Store::connect(config(server.address())).await.unwrap();
+    plain.ensure_bucket().await.unwrap();
+    let mut config = config(server.address());
+    config.encryption = Encryption::Kms(Some("no-such-key".to_owned()));
+    let store = Store::connect(config).await.unwrap();
+    let error = store.put("x", Bytes::from_static(b"1")).await.unwrap_err();
+    assert!(error.to_string().contains('x'), "{error}");
+    assert!(plain.get("x").await.unwrap_err().is_not_found());
+}
+
+fn holds(all: &[u8], part: &[u8]) -> bool {
+    all.windows(part.len()).any(|w| w == part)
 }
 
 /// A server that does not encrypt is not believed to: it refuses, or does not say that it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn encryption_that_a_server_does_not_do_is_an_error() {
     let embedded = TestStore::start().await;
-    let independent = Versitygw::start().await;
-    let addresses = [Some(embedded.address), independent.as_ref().map(|s| s.address)];
+    let independent = other_server(Kind::Versitygw);
+    let addresses = [Some(embedded.address), independent.as_ref().map(Server::address)];
     for address in addresses.into_iter().flatten() {
         let plain = Store::connect(config(address)).await.unwrap();
         plain.ensure_bucket().await.unwrap();

@@ -1,9 +1,9 @@
-//! What Rekindle asks of an S3 store, held by every store it is tested with: the embedded server, and versitygw as an
-//! independent second. Each case of `objects`, `races`, `multipart` and `listing` runs against each; `embedded` and
+//! What Rekindle asks of an S3 store, held by every store it is tested with: the embedded server, and versitygw and MinIO as
+//! independent ones. Each case of `objects`, `races`, `multipart` and `listing` runs against each; `embedded` and
 //! `kills` hold what can only be done to our own: restarts, damage on disk, kills.
 //!
-//! versitygw runs when `REKINDLE_VERSITYGW` names its binary (`scripts/install-versitygw.sh`); else its tests print
-//! `skipped: reason`, which is a failure when `REKINDLE_REQUIRE_ALL=1`.
+//! The others run where [`rekindle_s3_servers`] finds them; else their tests print `skipped: reason`, which is a failure when
+//! `REKINDLE_REQUIRE_ALL=1`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -30,7 +30,17 @@ macro_rules! cases {
             $(mod $module {
                 $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    if let Some(target) = crate::target::Target::versitygw().await {
+                    if let Some(target) = crate::target::Target::other(rekindle_s3_servers::Kind::Versitygw).await {
+                        crate::$module::$case(&target).await;
+                    }
+                })*
+            })*
+        }
+        mod on_minio {
+            $(mod $module {
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    if let Some(target) = crate::target::Target::other(rekindle_s3_servers::Kind::Minio).await {
                         crate::$module::$case(&target).await;
                     }
                 })*

@@ -1,9 +1,9 @@
 //! The stores under test, and clients for them.
 
 use std::future::pending;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use aws_sdk_s3::Client;
@@ -11,6 +11,7 @@ use aws_sdk_s3::config::{BehaviorVersion, Builder, Credentials, Region};
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::primitives::ByteStream;
 use rekindle_s3_local::{Config, serve};
+use rekindle_s3_servers::{Kind, Server};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -31,10 +32,7 @@ enum Running {
         JoinHandle<()>,
         #[allow(dead_code, reason = "held until the server has gone")] TempDir,
     ),
-    Process(
-        #[allow(dead_code, reason = "held for its drop, which ends it")] Process,
-        #[allow(dead_code, reason = "held until the server has gone")] TempDir,
-    ),
+    Process(#[allow(dead_code, reason = "held for its drop, which ends it")] Server),
 }
 
 /// A child that does not outlive the test.
@@ -66,45 +64,16 @@ impl Target {
         }
     }
 
-    /// `None`: skipped, and said so.
-    pub(crate) async fn versitygw() -> Option<Target> {
-        let Some(binary) = std::env::var_os("REKINDLE_VERSITYGW").map(PathBuf::from) else {
-            let reason = "REKINDLE_VERSITYGW names no binary; scripts/install-versitygw.sh builds one";
-            assert!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"), "{reason}");
-            println!("skipped: {reason}");
-            return None;
-        };
-        let root = tempfile::tempdir().unwrap();
-        let data = root.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        // It cannot be handed a socket: another process might take the port meanwhile, so look who answers.
-        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let child = Command::new(&binary)
-            .args([
-                "--access",
-                ACCESS_KEY,
-                "--secret",
-                SECRET_KEY,
-                "--port",
-                &address.to_string(),
-                "--quiet",
-                "posix",
-            ])
-            .arg(&data)
-            .current_dir(root.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
-        let process = Process(child);
-        until_listening(address).await;
+    /// One that is not ours. `None`: skipped, and said so.
+    pub(crate) async fn other(kind: Kind) -> Option<Target> {
+        let server = Server::start(kind, Ipv4Addr::LOCALHOST, (ACCESS_KEY, SECRET_KEY))?;
+        let address = server.address();
         let client = client(address, SECRET_KEY);
         client.create_bucket().bucket(BUCKET).send().await.unwrap();
         Some(Target {
             client,
             address,
-            _running: Running::Process(process, root),
+            _running: Running::Process(server),
         })
     }
 
