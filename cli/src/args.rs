@@ -131,8 +131,7 @@ pub(crate) enum Command {
     Scheduler(SchedulerArgs),
     /// Run only a worker.
     Worker(WorkerArgs),
-    /// Root filesystems of the runtimes.
-    #[command(hide = true)]
+    /// Put root filesystems of the runtimes into a cluster's store.
     Runtimes(RuntimesArgs),
     /// Show the life of a function in one table: booted, warm, gone, restored.
     #[command(hide = true)]

@@ -343,6 +343,9 @@ fn queue_full(live: &LiveVersion) -> ApiError {
     )
 }
 
+/// Said where no worker is there to take anything.
+pub(crate) const NO_WORKER: &str = "no worker takes anything new: none is connected, or all are drained; see `fn workers`, then `fn undrain` one or start one with `fn worker`";
+
 fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
     let spec = &live.spec;
     match shortage {
@@ -360,9 +363,6 @@ fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {
                 spec.manifest.memory, spec.function
             ),
         ),
-        Shortage::Workers => ApiError::new(
-            ErrorCode::NoCapacity,
-            "no worker takes anything new: none is connected, or all are drained; see `fn workers`, then `fn undrain` one or start one with `fn worker`",
-        ),
+        Shortage::Workers => ApiError::new(ErrorCode::NoCapacity, NO_WORKER),
     }
 }

@@ -18,8 +18,8 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use crate::fleet::{LiveVersion, Millis, Stage};
-use crate::placement::{Ask, Decision, place};
-use crate::placing::pump;
+use crate::placement::{Ask, Decision, Shortage, place};
+use crate::placing::{NO_WORKER, pump};
 use crate::reaper;
 use crate::state::Scheduler;
 use crate::store::NewVersion;
@@ -214,13 +214,21 @@ async fn room(scheduler: &Scheduler, version: &NewVersion, instance: &InstanceId
         }
         let too_big = matches!(decision, Decision::TooBig { .. });
         if too_big || Instant::now() >= until {
-            return Err(ApiError::new(
-                ErrorCode::NoCapacity,
-                format!(
+            let no_worker = matches!(
+                decision,
+                Decision::Wait {
+                    shortage: Shortage::Workers,
+                    ..
+                }
+            );
+            let why = match no_worker {
+                true => format!("{NO_WORKER}, and deploy again"),
+                false => format!(
                     "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
                     version.info.manifest.memory
                 ),
-            ));
+            };
+            return Err(ApiError::new(ErrorCode::NoCapacity, why));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

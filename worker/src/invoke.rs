@@ -178,12 +178,14 @@ impl Exchange {
             Err(_) => {
                 failed_as("timeout");
                 let limit = self.instance.spec.manifest.timeout();
+                let seconds = limit.as_secs_f64();
+                let said = format!("an invocation did not answer within its timeout of {seconds} s");
+                self.instance.sink.platform(said);
                 tokio::spawn(overdue::wait(self.worker, self.instance, self.in_flight, sending));
                 return Err(ApiError::new(
                     ErrorCode::FunctionTimeout,
                     format!(
-                        "the function did not answer within its timeout of {} s; raise timeout in fn.toml",
-                        limit.as_secs_f64()
+                        "the function did not answer within its timeout of {seconds} s; raise timeout in fn.toml"
                     ),
                 ));
             }

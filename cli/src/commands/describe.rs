@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
-use rekindle_wire::api::{SnapshotSummary, VersionInfo};
+use rekindle_wire::VersionNumber;
+use rekindle_wire::api::{SnapshotSummary, VersionInfo, VersionState};
 
 use crate::args::DescribeArgs;
 use crate::client::Client;
@@ -69,7 +70,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     for v in &detail.versions {
         table.add_row([
             v.version.to_string(),
-            v.state.to_string(),
+            state_word(v, s.live),
             when(v.created_unix_s),
             phases_line(v),
             v.snapshot
@@ -78,11 +79,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         ]);
     }
     show::print_table(&table);
-    if let Some((version, error)) = detail
-        .versions
-        .iter()
-        .find_map(|v| Some((v.version, v.error.as_ref()?)))
-    {
+    // What failed before something newer went live is over.
+    let newer = |v: &&VersionInfo| s.live.is_none_or(|live| v.version > live);
+    let failed = |v: &VersionInfo| Some((v.version, v.error.clone()?));
+    if let Some((version, error)) = detail.versions.iter().filter(newer).find_map(failed) {
         say!("\nversion {version} failed: {error}");
     }
     if !detail.instances.is_empty() {
@@ -90,6 +90,14 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         super::print_instances(&detail.instances);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A version's state as people say it: of those that went live, one serves.
+fn state_word(version: &VersionInfo, live: Option<VersionNumber>) -> String {
+    match version.state {
+        VersionState::Live if live != Some(version.version) => "superseded".to_owned(),
+        state => state.to_string(),
+    }
 }
 
 /// A point in time, to the second, in UTC.

@@ -28,6 +28,14 @@ pub(crate) async fn list(client: &Client, args: Listing) -> Result<ExitCode> {
 /// Has a worker finish what it serves, and waits until nothing runs on it any more if asked to.
 pub(crate) async fn drain(client: &Client, args: &DrainArgs) -> Result<ExitCode> {
     let mut worker = client.drain(&args.worker, true).await?;
+    let ready = |w: &WorkerInfo| w.state == WorkerState::Ready;
+    if !client.workers().await?.iter().any(ready) {
+        eprintln!(
+            "{} no worker takes anything new any more: what needs a start fails until one is there (`fn undrain {}`)",
+            show::tinted_err("careful", Tone::Warning),
+            worker.id
+        );
+    }
     let deadline = Instant::now() + Duration::from_secs(args.limit);
     while args.wait && worker.alive && worker.state != WorkerState::Drained {
         if Instant::now() > deadline {

@@ -1,7 +1,6 @@
 //! Error codes a user can meet and the one answer format: `{"code", "message", "request_id"}`. Each code has a page under
 //! `docs/errors/`; a test holds the two together.
 
-use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -133,7 +132,10 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.code.status(), Json(&self)).into_response();
+        // Strings and a number: always JSON. With a newline, for who reads it in a terminal.
+        let text = serde_json::to_string(&self).unwrap_or_default() + "\n";
+        let json = [(http::header::CONTENT_TYPE, "application/json")];
+        let mut response = (self.code.status(), json, text).into_response();
         let out = response.headers_mut();
         out.insert(
             HeaderName::from_static(headers::PLATFORM_ERROR),

@@ -199,9 +199,21 @@ impl Session {
     /// # Errors
     /// See [`CriuError`].
     pub fn version(&self, limit: Duration) -> Result<(i32, i32, i32), CriuError> {
+        self.ask_version(true, limit)
+    }
+
+    /// Lets go of a CRIU that nothing was asked of. One whose socket just closes calls it an error on its standard error.
+    ///
+    /// # Errors
+    /// See [`CriuError`]. It ends all the same.
+    pub fn dismiss(self, limit: Duration) -> Result<(), CriuError> {
+        self.ask_version(false, limit).map(drop)
+    }
+
+    fn ask_version(&self, keep_open: bool, limit: Duration) -> Result<(i32, i32, i32), CriuError> {
         let request = Request {
             kind: Kind::Version.into(),
-            keep_open: Some(true),
+            keep_open: Some(keep_open),
             ..Request::default()
         };
         self.send(&request)?;

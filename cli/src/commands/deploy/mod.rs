@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rekindle_wire::api::{VersionInfo, VersionState};
+use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::manifest::{self, Manifest};
 use rekindle_wire::{ApiError, ErrorCode};
 
@@ -19,6 +19,8 @@ use crate::client::Client;
 use crate::show::{self, Steps, Tone};
 
 const POLL: Duration = Duration::from_millis(150);
+/// How long a version may be queued without a word on why.
+const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
 /// Deploys the folder and prints where the function is.
 pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
@@ -112,6 +114,8 @@ fn build(folder: &Path, command: &str) -> Result<()> {
 async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, quiet: bool) -> Result<VersionInfo> {
     let steps = Steps::new(quiet);
     let mut shown: Option<VersionState> = None;
+    let long = Instant::now() + QUEUED_FOR_LONG;
+    let mut explained = false;
     while !version.state.is_final() {
         if shown != Some(version.state) {
             steps.step(format!(
@@ -119,6 +123,21 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
                 version.function, version.version, version.state
             ));
             shown = Some(version.state);
+        }
+        if version.state == VersionState::Queued && !explained && Instant::now() > long {
+            explained = true;
+            // Only a help: who may deploy need not see the workers.
+            let workers = client.workers().await.unwrap_or_default();
+            let what = match workers.iter().any(|w| w.state == WorkerState::Ready) {
+                true => "its turn, or for room on a worker",
+                false => {
+                    "a worker: none takes anything new, see `fn workers`; `fn undrain` one or start one with `fn worker`"
+                }
+            };
+            steps.step(format!(
+                "{} version {}: queued, waits for {what}",
+                version.function, version.version
+            ));
         }
         if Instant::now() > deadline {
             bail!(

@@ -309,12 +309,48 @@ struct RawBuild {
 /// # Errors
 /// The first thing that is wrong, with its line and what to write instead.
 pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
-    let raw: Raw = toml::from_str(text).map_err(|e| ManifestError {
-        line: e.span().map(|s| line_of(text, s.start)),
-        message: e.message().trim().replace('\n', " "),
+    let raw: Raw = toml::from_str(text).map_err(|e| {
+        let line = e.span().map(|s| line_of(text, s.start));
+        let mut message = e.message().trim().replace('\n', " ");
+        // A value of another type; what toml says of the rest names what it expects.
+        if message.starts_with("invalid type")
+            && let Some(example) = line.and_then(|n| example(text.lines().nth(n - 1)?))
+        {
+            message = format!("{message}: write it as in `{example}`");
+        }
+        ManifestError { line, message }
     })?;
     Checker { text }.check(raw)
 }
+
+/// The key that this line sets, as it may be written.
+fn example(line: &str) -> Option<&'static str> {
+    let key = line.split_once('=')?.0.trim();
+    let word = |example: &&&'static str| example.split(" =").next() == Some(key);
+    EXAMPLES.iter().find(word).copied()
+}
+
+const EXAMPLES: &[&str] = &[
+    r#"name = "hello""#,
+    r#"runtime = "python""#,
+    r#"entry = "main.handler""#,
+    r#"command = ["./server", "--quiet"]"#,
+    r#"memory = "256MiB""#,
+    "cpu = 0.5",
+    r#"timeout = "30s""#,
+    "concurrency = 1",
+    "max_instances = 10",
+    r#"idle = "10m""#,
+    r#"park = "1h""#,
+    "min_warm = 1",
+    "min_parked = 1",
+    r#"tmp = "64MiB""#,
+    "snapshot = true",
+    "idempotent = true",
+    r#"network = "egress""#,
+    "max_attempts = 3",
+    r#"max_age = "1h""#,
+];
 
 fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())]

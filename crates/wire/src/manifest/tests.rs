@@ -69,6 +69,35 @@ fn an_unknown_key_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_value_of_another_type_is_refused_with_one_that_would_do() {
+    for (line, example) in [
+        ("timeout = 2", "timeout = \"30s\""),
+        ("max_instances = \"many\"", "max_instances = 10"),
+        ("snapshot = \"yes\"", "snapshot = true"),
+        ("[async]\nmax_age = 5", "max_age = \"1h\""),
+    ] {
+        let error = refused(&format!("{HELLO}{line}\n"));
+        assert!(error.contains("line ") && error.contains(&format!("write it as in `{example}`")), "{error}");
+    }
+    // Each example is one that is taken.
+    for example in EXAMPLES {
+        let (top, more) = match example.starts_with("max_a") {
+            true => ("", format!("[async]\n{example}\n")),
+            false => (*example, String::new()),
+        };
+        let key = top.split('=').next().unwrap().trim();
+        let http = key == "command";
+        let base = match http {
+            true => "name = \"hello\"\nruntime = \"http\"\nbase = \"python\"\n",
+            false => HELLO,
+        };
+        let rest: Vec<&str> = base.lines().filter(|l| l.split(" =").next() != Some(key)).collect();
+        let text = format!("{top}\n{}\n{more}", rest.join("\n"));
+        parse(&text).unwrap_or_else(|e| panic!("{example}: {e}"));
+    }
+}
+
+#[test]
 fn impossible_limits_are_refused_with_line_and_range() {
     for (line, fix) in [
         ("memory = \"1MiB\"", "\"16MiB\" to \"64GiB\""),
