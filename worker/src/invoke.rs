@@ -184,9 +184,7 @@ impl Exchange {
                 tokio::spawn(overdue::wait(self.worker, self.instance, self.in_flight, sending));
                 return Err(ApiError::new(
                     ErrorCode::FunctionTimeout,
-                    format!(
-                        "the function did not answer within its timeout of {seconds} s; raise timeout in fn.toml"
-                    ),
+                    format!("the function did not answer within its timeout of {seconds} s; raise timeout in fn.toml"),
                 ));
             }
         };

@@ -84,7 +84,10 @@ impl Server {
     /// When it does not start, or there is none although all must run.
     pub fn start(kind: Kind, at: impl Into<IpAddr>, user: (&str, &str)) -> Option<Self> {
         let Some(binary) = std::env::var_os(kind.variable()).map(PathBuf::from) else {
-            let reason = format!("{} names no binary; scripts/install-s3-server.sh builds one", kind.variable());
+            let reason = format!(
+                "{} names no binary; scripts/install-s3-server.sh builds one",
+                kind.variable()
+            );
             assert!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"), "{reason}");
             println!("skipped: {reason}");
             return None;
@@ -129,7 +132,10 @@ impl Server {
             let ended = self.child.try_wait().unwrap();
             if ended.is_some() || Instant::now() > end {
                 let log = fs::read_to_string(self.root.path().join("log")).unwrap_or_default();
-                panic!("{:?} does not answer at {} ({ended:?}):\n{log}", self.kind, self.address);
+                panic!(
+                    "{:?} does not answer at {} ({ended:?}):\n{log}",
+                    self.kind, self.address
+                );
             }
             thread::sleep(Duration::from_millis(20));
         }

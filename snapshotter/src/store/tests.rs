@@ -107,8 +107,15 @@ async fn independent_servers_keep_the_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
     let with_key = || Encryption::Kms(Some(Kind::ENCRYPTION_KEY.to_owned()));
-    for encryption in [Encryption::AsBucket, Encryption::Aes256, with_key(), Encryption::Kms(None)] {
-        let Some(server) = other_server(Kind::Minio) else { return };
+    for encryption in [
+        Encryption::AsBucket,
+        Encryption::Aes256,
+        with_key(),
+        Encryption::Kms(None),
+    ] {
+        let Some(server) = other_server(Kind::Minio) else {
+            return;
+        };
         let mut config = config(server.address());
         config.encryption = encryption.clone();
         let store = Store::connect(config).await.unwrap();
@@ -130,7 +137,9 @@ async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
 /// A key that the server does not have is an error, before anything is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_the_server_does_not_have_is_an_error() {
-    let Some(server) = other_server(Kind::Minio) else { return };
+    let Some(server) = other_server(Kind::Minio) else {
+        return;
+    };
     let plain = Store::connect(config(server.address())).await.unwrap();
     plain.ensure_bucket().await.unwrap();
     let mut config = config(server.address());

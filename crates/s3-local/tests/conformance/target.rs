@@ -4,7 +4,6 @@ use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Child;
-use std::time::{Duration, Instant};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::{BehaviorVersion, Builder, Credentials, Region};
@@ -13,7 +12,7 @@ use aws_sdk_s3::primitives::ByteStream;
 use rekindle_s3_local::{Config, serve};
 use rekindle_s3_servers::{Kind, Server};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub(crate) const ACCESS_KEY: &str = "AKTEST";
@@ -107,14 +106,6 @@ pub(crate) fn config(root: &Path) -> Config {
         access_key: ACCESS_KEY.into(),
         secret_key: SECRET_KEY.into(),
         buckets: vec![BUCKET.into()],
-    }
-}
-
-pub(crate) async fn until_listening(address: SocketAddr) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(address).await.is_err() {
-        assert!(Instant::now() < end, "nothing answers at {address}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -77,7 +77,10 @@ fn a_value_of_another_type_is_refused_with_one_that_would_do() {
         ("[async]\nmax_age = 5", "max_age = \"1h\""),
     ] {
         let error = refused(&format!("{HELLO}{line}\n"));
-        assert!(error.contains("line ") && error.contains(&format!("write it as in `{example}`")), "{error}");
+        assert!(
+            error.contains("line ") && error.contains(&format!("write it as in `{example}`")),
+            "{error}"
+        );
     }
     // Each example is one that is taken.
     for example in EXAMPLES {
