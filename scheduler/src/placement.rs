@@ -51,13 +51,13 @@ impl Ask {
             let worker = fleet.workers.get(worker);
             worker.is_some_and(|w| self.avoid.contains(&w.address))
         };
-        !self.avoid.is_empty()
-            && now < self.avoid_until
-            && is_named(worker)
-            && fleet
-                .workers
-                .values()
-                .any(|w| w.takes_new() && !self.avoid.contains(&w.address))
+        !self.avoid.is_empty() && now < self.avoid_until && is_named(worker) && self.may_go_elsewhere(fleet)
+    }
+
+    /// Whether there is a worker that is not passed over.
+    pub(crate) fn may_go_elsewhere(&self, fleet: &Fleet) -> bool {
+        let all = fleet.workers.values();
+        all.filter(|w| w.takes_new()).any(|w| !self.avoid.contains(&w.address))
     }
 }
 

@@ -5,7 +5,7 @@
 //!    └──────────┴──────────┴──────────┴───────────┴─────────> Failed   (also: worker gone, ten minutes over)
 //! ```
 //!
-//! The ten minutes begin when its turn has come.
+//! The ten minutes begin when its turn has come. Where a worker is lost or cannot go on for a reason of its own, another begins anew.
 
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ use crate::store::NewVersion;
 const LIMIT: Duration = Duration::from_secs(600);
 /// The longest to wait for a worker with room.
 const ROOM_LIMIT: Duration = Duration::from_secs(60);
+/// Workers that are tried before a deploy fails for what is a worker's fault and not the function's: its disk, its network, its end.
+const WORKERS: usize = 3;
 /// One event's line; error messages carry a build's last output.
 const LINE_MAX: usize = 1 << 20;
 
@@ -40,10 +42,10 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
         let Ok(_turn) = here.preparing.acquire().await else {
             return;
         };
-        let instance = InstanceId::generate();
-        let mut phases = Phases::default();
-        let prepared = tokio::time::timeout(LIMIT, prepare(&here, &version, &source_key, &instance, &mut phases));
-        let outcome = prepared.await.unwrap_or_else(|_| {
+        let mut preparation = Preparation::of(&here, &version, &source_key);
+        let outcome = tokio::time::timeout(LIMIT, preparation.run()).await;
+        let Preparation { instance, phases, .. } = preparation;
+        let outcome = outcome.unwrap_or_else(|_| {
             Err(ApiError::new(
                 ErrorCode::BuildFailed,
                 format!(
@@ -96,141 +98,184 @@ struct Done {
     snapshot_error: Option<String>,
 }
 
-async fn prepare(
-    scheduler: &Scheduler,
-    version: &NewVersion,
-    source_key: &str,
-    instance: &InstanceId,
-    phases: &mut Phases,
-) -> Result<Done, ApiError> {
-    let VersionInfo {
-        function,
-        version: number,
-        manifest,
-        ..
-    } = &version.info;
-    let address = room(scheduler, version, instance).await?;
-    let request = PrepareRequest {
-        instance: instance.clone(),
-        function: function.clone(),
-        version: *number,
-        uid: version.uid,
-        manifest: manifest.clone(),
-        source_key: source_key.to_owned(),
-    };
-    let lost = |why: String| {
-        ApiError::new(
-            ErrorCode::Unavailable,
-            format!("the worker that prepared it was lost ({why}): deploy again"),
-        )
-    };
-    let answer = scheduler.workers.prepare(&address, &request).await;
-    let answer = answer.map_err(|e| lost(chain(&e)))?;
-    let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
-    let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
-    while let Some(line) = lines.next().await {
-        let line = line.map_err(|e| lost(chain(&e)))?;
-        let event: PrepareEvent = serde_json::from_str(&line).map_err(|e| lost(format!("unreadable event: {e}")))?;
-        match event {
-            PrepareEvent::Phase { phase } => {
-                phases.enter(phase);
-                let noted = scheduler.store.set_state(function, *number, phase, &phases.times).await;
-                if let Err(error) = noted {
-                    tracing::warn!(%function, error = &error as &dyn std::error::Error, "a deploy's phase could not be stored");
-                }
+/// A version on its way, on one worker at a time.
+struct Preparation<'a> {
+    scheduler: &'a Scheduler,
+    version: &'a NewVersion,
+    source_key: &'a str,
+    /// For its first instance; passes over the workers that it failed on.
+    ask: Ask,
+    instance: InstanceId,
+    phases: Phases,
+}
+
+impl<'a> Preparation<'a> {
+    fn of(scheduler: &'a Scheduler, version: &'a NewVersion, source_key: &'a str) -> Self {
+        Self {
+            scheduler,
+            version,
+            source_key,
+            ask: Ask {
+                gateway: rekindle_wire::ids::GatewayId::generate(),
+                held: Vec::new(),
+                force: Some(StartKind::Booted),
+                avoid: Vec::new(),
+                avoid_until: Millis(0),
+            },
+            instance: InstanceId::generate(),
+            phases: Phases::default(),
+        }
+    }
+
+    /// Until a worker has done it, or it is the function that is at fault, or there is no worker left to try.
+    async fn run(&mut self) -> Result<Done, ApiError> {
+        loop {
+            let address = self.room().await?;
+            let error = match self.on(&address).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let is_the_workers = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
+            let tried = self.ask.avoid_for(&address, self.scheduler.now());
+            if !is_the_workers || tried >= WORKERS || !self.ask.may_go_elsewhere(&self.scheduler.memory().fleet) {
+                return Err(error);
             }
-            PrepareEvent::Done {
-                spec,
-                snapshot,
-                snapshot_error,
-            } => {
-                if spec.function != *function || spec.version != *number {
-                    return Err(lost(format!("it answered for {} {}", spec.function, spec.version)));
+            tracing::warn!(function = %self.version.info.function, worker = address, %error, "a worker could not prepare a version: another shall");
+            abandon(
+                self.scheduler,
+                std::mem::replace(&mut self.instance, InstanceId::generate()),
+            );
+            self.phases = Phases::default();
+        }
+    }
+
+    /// Has the worker at `address` do it and writes down how far it is.
+    async fn on(&mut self, address: &str) -> Result<Done, ApiError> {
+        let Self { scheduler, version, .. } = *self;
+        let VersionInfo {
+            function,
+            version: number,
+            manifest,
+            ..
+        } = &version.info;
+        let request = PrepareRequest {
+            instance: self.instance.clone(),
+            function: function.clone(),
+            version: *number,
+            uid: version.uid,
+            manifest: manifest.clone(),
+            source_key: self.source_key.to_owned(),
+        };
+        let lost = |why: String| {
+            ApiError::new(
+                ErrorCode::Unavailable,
+                format!("the worker that prepared it was lost ({why}): deploy again"),
+            )
+        };
+        let answer = scheduler.workers.prepare(address, &request).await;
+        let answer = answer.map_err(|e| lost(chain(&e)))?;
+        let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
+        let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
+        while let Some(line) = lines.next().await {
+            let line = line.map_err(|e| lost(chain(&e)))?;
+            let event: PrepareEvent =
+                serde_json::from_str(&line).map_err(|e| lost(format!("unreadable event: {e}")))?;
+            match event {
+                PrepareEvent::Phase { phase } => {
+                    self.phases.enter(phase);
+                    let times = &self.phases.times;
+                    if let Err(error) = scheduler.store.set_state(function, *number, phase, times).await {
+                        tracing::warn!(%function, error = &error as &dyn std::error::Error, "a deploy's phase could not be stored");
+                    }
                 }
-                return Ok(Done {
+                PrepareEvent::Done {
                     spec,
                     snapshot,
                     snapshot_error,
-                });
+                } => {
+                    if spec.function != *function || spec.version != *number {
+                        return Err(lost(format!("it answered for {} {}", spec.function, spec.version)));
+                    }
+                    return Ok(Done {
+                        spec,
+                        snapshot,
+                        snapshot_error,
+                    });
+                }
+                PrepareEvent::Failed { error } => return Err(error),
             }
-            PrepareEvent::Failed { error } => return Err(error),
+        }
+        Err(lost("it ended without an outcome".to_owned()))
+    }
+
+    /// Sets memory aside on a worker for the version's first instance, waiting a while for room.
+    async fn room(&self) -> Result<String, ApiError> {
+        let Self { scheduler, version, .. } = *self;
+        let nothing = LayerRef {
+            digest: String::new(),
+            tar_bytes: 0,
+        };
+        let spec = VersionSpec {
+            function: version.info.function.clone(),
+            version: version.info.version,
+            manifest: version.info.manifest.clone(),
+            uid: version.uid,
+            rootfs: nothing.clone(),
+            layer: nothing,
+            snapshot: None,
+        };
+        let live = LiveVersion { spec: spec.into() };
+        let until = Instant::now() + ROOM_LIMIT;
+        loop {
+            let (decision, retiree) = {
+                let mut memory = scheduler.memory();
+                let now = scheduler.now();
+                let decision = place(&memory.fleet, &live, &self.ask, now);
+                let retiree = match &decision {
+                    Decision::Start { worker, kind } => {
+                        let fleet = &mut memory.fleet;
+                        let (instance, kind) = (&self.instance, *kind);
+                        fleet.add(
+                            instance.clone(),
+                            worker.clone(),
+                            &live.spec,
+                            kind,
+                            Stage::Preparing,
+                            now,
+                        );
+                        if let Some(address) = fleet.address_of(instance) {
+                            return Ok(address);
+                        }
+                        None
+                    }
+                    Decision::Wait { free_up: Some(id), .. } => memory.fleet.free_up(id),
+                    _ => None,
+                };
+                (decision, retiree)
+            };
+            scheduler.recalls.notify_waiters();
+            if let Some(retiree) = retiree {
+                reaper::retire(scheduler, retiree);
+            }
+            let too_big = matches!(decision, Decision::TooBig { .. });
+            if too_big || Instant::now() >= until {
+                return Err(ApiError::new(ErrorCode::NoCapacity, self.no_room(&decision)));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    Err(lost("it ended without an outcome".to_owned()))
-}
 
-/// Sets memory aside on a worker for the version's first instance, waiting a while for room.
-async fn room(scheduler: &Scheduler, version: &NewVersion, instance: &InstanceId) -> Result<String, ApiError> {
-    let nothing = LayerRef {
-        digest: String::new(),
-        tar_bytes: 0,
-    };
-    let spec = VersionSpec {
-        function: version.info.function.clone(),
-        version: version.info.version,
-        manifest: version.info.manifest.clone(),
-        uid: version.uid,
-        rootfs: nothing.clone(),
-        layer: nothing,
-        snapshot: None,
-    };
-    let live = LiveVersion { spec: spec.into() };
-    let ask = Ask {
-        gateway: rekindle_wire::ids::GatewayId::generate(),
-        held: Vec::new(),
-        force: Some(StartKind::Booted),
-        avoid: Vec::new(),
-        avoid_until: Millis(0),
-    };
-    let until = Instant::now() + ROOM_LIMIT;
-    loop {
-        let (decision, retiree) = {
-            let mut memory = scheduler.memory();
-            let now = scheduler.now();
-            let decision = place(&memory.fleet, &live, &ask, now);
-            let retiree = match &decision {
-                Decision::Start { worker, kind } => {
-                    memory.fleet.add(
-                        instance.clone(),
-                        worker.clone(),
-                        &live.spec,
-                        *kind,
-                        Stage::Preparing,
-                        now,
-                    );
-                    if let Some(address) = memory.fleet.address_of(instance) {
-                        return Ok(address);
-                    }
-                    None
-                }
-                Decision::Wait { free_up: Some(id), .. } => memory.fleet.free_up(id),
-                _ => None,
-            };
-            (decision, retiree)
-        };
-        scheduler.recalls.notify_waiters();
-        if let Some(retiree) = retiree {
-            reaper::retire(scheduler, retiree);
+    fn no_room(&self, decision: &Decision) -> String {
+        match decision {
+            Decision::Wait {
+                shortage: Shortage::Workers,
+                ..
+            } => format!("{NO_WORKER}, and deploy again"),
+            _ => format!(
+                "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
+                self.version.info.manifest.memory
+            ),
         }
-        let too_big = matches!(decision, Decision::TooBig { .. });
-        if too_big || Instant::now() >= until {
-            let no_worker = matches!(
-                decision,
-                Decision::Wait {
-                    shortage: Shortage::Workers,
-                    ..
-                }
-            );
-            let why = match no_worker {
-                true => format!("{NO_WORKER}, and deploy again"),
-                false => format!(
-                    "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
-                    version.info.manifest.memory
-                ),
-            };
-            return Err(ApiError::new(ErrorCode::NoCapacity, why));
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

@@ -4,6 +4,7 @@ use rekindle_wire::ErrorCode;
 use reqwest::Method;
 
 use crate::harness::{Platform, error, until};
+use crate::played_worker::PlayedWorker;
 
 #[tokio::test]
 async fn a_function_that_does_not_exist_is_404() {
@@ -136,6 +137,35 @@ async fn a_version_that_cannot_be_prepared_is_failed_and_the_old_one_serves() {
         platform.status().await.instances.len() == 1
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_is_a_workers_fault_is_prepared_on_another_and_fails_where_there_is_none() {
+    let platform = Platform::start().await;
+    platform
+        .worker
+        .disk_is_full
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+    platform.upload(manifest).await;
+    until("it has failed", async || {
+        let newest = platform.describe("hello").await.versions.swap_remove(0);
+        newest.error.is_some_and(|e| e.message.contains("no space left"))
+    })
+    .await;
+    assert_eq!(platform.worker.prepared.lock().len(), 1, "there is no other");
+
+    // Which one is asked first depends on the function's name.
+    let other = PlayedWorker::start(&platform.relay.address, 16 << 30).await;
+    until("it is there", async || platform.status().await.workers.len() == 2).await;
+    let mut deployed = 0;
+    while platform.worker.prepared.lock().len() == 1 {
+        assert!(deployed < 40, "the full one is never asked");
+        platform.deploy(&format!("hello-{deployed}"), "").await;
+        deployed += 1;
+    }
+    assert_eq!(other.prepared.lock().len(), deployed);
+    assert_eq!((platform.worker.running(), other.running()), (0, deployed));
 }
 
 #[tokio::test]

@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) start_delay_ms: AtomicU64,
     pub(crate) prepare_hangs: AtomicBool,
     pub(crate) prepare_fails: AtomicBool,
+    /// It has no room on its disk to prepare anything.
+    pub(crate) disk_is_full: AtomicBool,
     /// Restores end as boots.
     pub(crate) falls_back: AtomicBool,
     pub(crate) silent: AtomicBool,
@@ -98,6 +100,7 @@ impl PlayedWorker {
             start_delay_ms: AtomicU64::new(0),
             prepare_hangs: AtomicBool::new(false),
             prepare_fails: AtomicBool::new(false),
+            disk_is_full: AtomicBool::new(false),
             falls_back: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             invocations: AtomicUsize::new(0),
@@ -268,6 +271,12 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
     let hangs = worker.prepare_hangs.load(Ordering::SeqCst);
     if worker.prepare_fails.load(Ordering::SeqCst) {
         let error = ApiError::new(ErrorCode::BootFailed, "main.py: no such file");
+        events.push(PrepareEvent::Failed { error });
+    } else if worker.disk_is_full.load(Ordering::SeqCst) {
+        let error = ApiError::new(
+            ErrorCode::Unavailable,
+            "keep the uploaded folder: no space left on device",
+        );
         events.push(PrepareEvent::Failed { error });
     } else if !hangs {
         worker.add(request.instance, spec.function.clone(), spec.version, StartKind::Booted);
