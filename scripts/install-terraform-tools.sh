@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds what checks the Terraform configuration, from the Go module proxy and PyPI, into $FN_CACHE/terraform. Idempotent.
 # usage: install-terraform-tools.sh parser      python-hcl2: what `make terraform-check` needs (seconds)
-#        install-terraform-tools.sh linters     tflint and checkov (some minutes)
+#        install-terraform-tools.sh linters     tflint, checkov and hclfmt (some minutes)
 #        install-terraform-tools.sh provider    OpenTofu, the AWS provider and moto, for `make terraform-validate` (ten to thirty minutes)
 # The AWS provider is the real one (6.13), cut down to the services that this configuration uses (trim-aws-provider.py): whole, it
 # takes three times as long. A tofu or terraform on PATH is taken as it is. GO_JOBS (2) is how many compilers run at once.
@@ -15,6 +15,7 @@ dest=$(cd "$dest" && pwd)
 tofu_version=v1.12.6
 tflint_version=v0.64.0
 hcl2_version=8.1.4
+hclfmt_version=v2.25.0
 # HashiCorp tags its provider in a way that Go modules cannot name; this is its release 6.13.0 as a fork re-publishes it. The checksum
 # database of Go does not know every fork: its sum is held here.
 provider_module=github.com/upbound/terraform-provider-aws
@@ -60,12 +61,18 @@ linters() {
         GOBIN=$work "$go" install -buildvcs=false -p "${GO_JOBS:-2}" -trimpath "github.com/terraform-linters/tflint@$tflint_version" >&2
         mv -f "$work/tflint" "$dest/bin/tflint"
     fi
+    if ! [ -x "$dest/bin/hclfmt" ]; then
+        prepare
+        say "building hclfmt $hclfmt_version"
+        GOBIN=$work "$go" install -buildvcs=false -p "${GO_JOBS:-2}" -trimpath "github.com/hashicorp/hcl/v2/cmd/hclfmt@$hclfmt_version" >&2
+        mv -f "$work/hclfmt" "$dest/bin/hclfmt"
+    fi
     if ! [ -x "$dest/checkov/bin/checkov" ]; then
         say "installing checkov"
         python3 -m venv "$dest/checkov" || fail "python3 has no venv module: install Debian's python3-venv"
         "$dest/checkov/bin/pip" install --quiet --disable-pip-version-check 'checkov>=3.3,<4'
     fi
-    say "tflint and checkov are in $dest"
+    say "tflint, hclfmt and checkov are in $dest"
 }
 
 provider() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks terraform/. What a tool is missing for is said and passed over, but for the assertions.
+# Checks terraform/. What a tool is missing for is said and passed over, but for the assertions; with REKINDLE_REQUIRE_ALL=1 it fails.
 # usage: terraform-check.sh              formatting, linters, assertions on the parsed files (seconds)
 #        terraform-check.sh validate     init, validate and plan both examples with the real AWS provider against moto
 set -euo pipefail
@@ -16,16 +16,22 @@ step() {
     if "$@"; then say "$name: ok"; else say "$name: FAILED"; failed=1; fi
 }
 
+skip() {
+    if [ "${REKINDLE_REQUIRE_ALL:-}" = 1 ]; then say "$1: FAILED: not there: $2"; failed=1; else say "$1: skipped: $2"; fi
+}
+# Says which files would change; prints nothing where all are as they should be.
+hclfmt() { ! find "$here/terraform" -name '*.tf' -exec sh -c '"$0" -check "$@" 2>&1' "$tools/bin/hclfmt" {} + | grep .; }
 lint() { (cd "$here/terraform" && "$tools/bin/tflint" --recursive --config "$here/terraform/.tflint.hcl"); }
 
 check() {
     if [ -n "$tf" ]; then step formatting "$tf" fmt -check -diff -recursive "$here/terraform"
-    else say "formatting: skipped: there is neither tofu nor terraform (make terraform-validate builds one)"; fi
+    elif [ -x "$tools/bin/hclfmt" ]; then step formatting hclfmt
+    else skip formatting "there is neither tofu nor terraform nor hclfmt (scripts/install-terraform-tools.sh linters)"; fi
     if [ -x "$tools/bin/tflint" ]; then step tflint lint
-    else say "tflint: skipped: scripts/install-terraform-tools.sh linters"; fi
+    else skip tflint "scripts/install-terraform-tools.sh linters"; fi
     if [ -x "$tools/checkov/bin/checkov" ]; then
         step checkov "$tools/checkov/bin/checkov" -d "$here/terraform" --framework terraform --skip-download --quiet --compact
-    else say "checkov: skipped: scripts/install-terraform-tools.sh linters"; fi
+    else skip checkov "scripts/install-terraform-tools.sh linters"; fi
     step assertions env PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$tools/python" python3 -m unittest discover -q -s "$here/terraform/tests"
 }
 

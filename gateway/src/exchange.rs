@@ -108,6 +108,10 @@ impl Exchange {
                 self.slot.is_lost();
                 Came::Nothing(moved(function), "busy")
             }
+            Attempted::Fenced => {
+                self.slot.is_fenced();
+                Came::Nothing(moved(function), "fenced")
+            }
             Attempted::Unreachable => {
                 self.slot.is_unreachable();
                 Came::Nothing(unreachable(function), "unreachable")

@@ -5,7 +5,7 @@ use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use rekindle_relay::SendError;
-use rekindle_wire::headers::{FUNCTION_ERROR, PLATFORM_ERROR, TIME_LEFT_MS};
+use rekindle_wire::headers::{FUNCTION_ERROR, LEASE, PLATFORM_ERROR, TIME_LEFT_MS};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -38,6 +38,8 @@ pub(crate) enum Attempted {
     Gone,
     /// The instance has seen nothing of the request, as it is busy: its worker says so.
     Busy,
+    /// The instance has seen nothing of the request, as another gateway has a newer lease: its worker says so.
+    Fenced,
     /// Its worker cannot be reached.
     Unreachable,
     /// The client's body broke off, and with it the exchange: the instance and its worker are as well as before.
@@ -139,6 +141,9 @@ fn build(
     }
     let left = deadline.saturating_duration_since(Instant::now());
     headers::set(request.headers_mut(), TIME_LEFT_MS, &left.as_millis().to_string());
+    if let Some(mark) = &seat.mark {
+        request.headers_mut().insert(LEASE, mark.clone());
+    }
     Ok(request)
 }
 
@@ -170,6 +175,7 @@ async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: In
     match code {
         ErrorCode::InstanceGone => return Attempted::Gone,
         ErrorCode::InstanceBusy => return Attempted::Busy,
+        ErrorCode::LeaseEnded => return Attempted::Fenced,
         _ => {}
     }
     let status = answer.status();

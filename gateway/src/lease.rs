@@ -10,8 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use rekindle_wire::api::StartKind;
+use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{OVERDUE_LIMIT, Placement, ReturnedLease};
+use rekindle_wire::lease::LeaseMark;
 use rekindle_wire::{InstanceId, VersionNumber};
 
 /// How long a function is given to notice that nobody wants its answer any more. The worker, which knows, refuses what is one too many.
@@ -26,6 +29,8 @@ pub(crate) struct Seat {
     pub(crate) timeout: Duration,
     /// Whether an invocation that may have reached the function may be sent again.
     pub(crate) idempotent: bool,
+    /// The lease's [`LeaseMark`], for its worker; none from a scheduler that does not number them.
+    pub(crate) mark: Option<HeaderValue>,
     start: StartKind,
     answered: Arc<AtomicBool>,
 }
@@ -55,8 +60,8 @@ pub(crate) enum Outcome {
     Lost,
     /// The same, as it ran into its timeout.
     Stuck,
-    /// The worker could not be reached. Nothing is wrong with the instance, as far as is known.
-    Unreachable,
+    /// The worker could not be reached, or it says that the lease is over. Nothing is wrong with the instance, as far as is known.
+    Unusable,
     /// The instance does not exist any more: its worker says so.
     Gone,
 }
@@ -64,6 +69,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 struct Lease {
     seat: Seat,
+    number: u64,
     slots: u32,
     /// Lost ones included.
     used: u32,
@@ -104,6 +110,13 @@ impl Lease {
     }
 }
 
+fn mark(number: u64, gateway: &GatewayId) -> Option<HeaderValue> {
+    let gateway = gateway.clone();
+    let mark = (number > 0).then(|| LeaseMark { number, gateway }.to_string())?;
+    // A number and an id are always a header's value.
+    HeaderValue::from_str(&mark).ok()
+}
+
 /// All leases on one function.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
@@ -112,12 +125,15 @@ pub(crate) struct Leases {
 
 impl Leases {
     /// Takes in what the scheduler granted. A lease that is held already is renewed.
-    pub(crate) fn add(&mut self, placement: &Placement, now: Instant) {
+    pub(crate) fn add(&mut self, placement: &Placement, gateway: &GatewayId, now: Instant) {
         let length = Duration::from_millis(placement.lease_ms);
         let expires = now + length;
+        let mark = mark(placement.lease_number, gateway);
         if let Some(known) = self.find(&placement.instance) {
             known.expires = expires;
             known.closing = false;
+            known.number = placement.lease_number;
+            known.seat.mark = mark;
             return;
         }
         let answered = placement.start == StartKind::Warm;
@@ -128,9 +144,11 @@ impl Leases {
                 version: placement.version,
                 timeout: Duration::from_millis(placement.timeout_ms),
                 idempotent: placement.idempotent,
+                mark,
                 start: placement.start,
                 answered: Arc::new(AtomicBool::new(answered)),
             },
+            number: placement.lease_number,
             slots: placement.slots.max(1),
             used: 0,
             lost: Vec::new(),
@@ -184,7 +202,7 @@ impl Leases {
                 lease.stuck |= outcome == Outcome::Stuck && lease.slots == 1;
                 lease.closing |= lease.lost() >= lease.slots;
             }
-            Outcome::Unreachable => {
+            Outcome::Unusable => {
                 lease.used = lease.used.saturating_sub(1);
                 lease.closing = true;
             }
@@ -227,12 +245,12 @@ impl Leases {
     }
 
     /// The leases that have run through half their length, which are to be renewed.
-    pub(crate) fn due(&self, now: Instant) -> Vec<InstanceId> {
+    pub(crate) fn due(&self, now: Instant) -> Vec<(InstanceId, u64)> {
         let old = |l: &&Lease| l.expires.saturating_duration_since(now) <= l.length / 2;
         self.leases
             .iter()
             .filter(old)
-            .map(|l| l.seat.instance.clone())
+            .map(|l| (l.seat.instance.clone(), l.number))
             .collect()
     }
 
@@ -275,7 +293,12 @@ mod tests {
             timeout_ms: 1_000,
             idempotent: false,
             lease_ms: 1_000,
+            lease_number: 1,
         }
+    }
+
+    fn gateway() -> GatewayId {
+        "g-own".parse().unwrap()
     }
 
     fn id(text: &str) -> InstanceId {
@@ -287,8 +310,8 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 1, StartKind::Warm), at(0));
-        leases.add(&placement("i-b", 1, StartKind::Warm), at(1));
+        leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), at(0));
+        leases.add(&placement("i-b", 1, StartKind::Warm), &gateway(), at(1));
         for ms in (10..900).step_by(10) {
             let seat = leases.take(at(ms), true).unwrap();
             assert_eq!(seat.instance, id("i-b"));
@@ -304,9 +327,9 @@ mod tests {
     fn no_more_slots_are_taken_than_were_granted() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
         // Granted twice, as after a lost answer: still the same slots.
-        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
         assert!(leases.take(now, true).is_some());
         assert!(leases.take(now, true).is_some());
         assert!(leases.take(now, true).is_none());
@@ -316,7 +339,7 @@ mod tests {
     fn everybody_who_waited_for_a_start_gets_its_kind_and_the_next_is_warm() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 3, StartKind::Restored), now);
+        leases.add(&placement("i-a", 3, StartKind::Restored), &gateway(), now);
         let first = leases.take(now, true).unwrap();
         let second = leases.take(now, true).unwrap();
         assert_eq!(
@@ -331,7 +354,7 @@ mod tests {
     fn a_lease_wanted_back_takes_nothing_new_and_goes_when_its_last_slot_is_free() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
         let seat = leases.take(now, true).unwrap();
         assert!(leases.close(&seat.instance));
         assert!(leases.take(now, true).is_none());
@@ -345,8 +368,8 @@ mod tests {
     fn a_stuck_slot_ends_an_instance_that_has_no_other() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 1, StartKind::Warm), now);
-        leases.add(&placement("i-b", 2, StartKind::Warm), now);
+        leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), now);
+        leases.add(&placement("i-b", 2, StartKind::Warm), &gateway(), now);
         let b = leases.take(now, true).unwrap();
         assert!(!leases.release(&id("i-b"), Outcome::Stuck, now));
         let a = leases.take_alone(&id("i-a"), now).unwrap();
@@ -362,7 +385,7 @@ mod tests {
     fn a_lost_slot_is_not_used_again_while_the_function_may_go_on() {
         let start = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), start);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), start);
         let a = leases.take(start, true).unwrap();
         assert!(!leases.release(&a.instance, Outcome::Stuck, start));
         assert!(leases.take(start, true).is_some(), "the other slot is good");
@@ -377,7 +400,7 @@ mod tests {
     fn a_lease_with_only_lost_slots_is_returned_as_busy() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
         for last in [false, true] {
             let seat = leases.take(now, true).unwrap();
             assert_eq!(leases.release(&seat.instance, Outcome::Lost, now), last);
@@ -390,11 +413,24 @@ mod tests {
     fn an_unreachable_workers_lease_is_returned_and_nothing_sent_meanwhile() {
         let now = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), now);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
         let seat = leases.take(now, true).unwrap();
-        assert!(leases.release(&seat.instance, Outcome::Unreachable, now));
+        assert!(leases.release(&seat.instance, Outcome::Unusable, now));
         assert!(leases.take(now, true).is_none());
         assert_eq!(leases.give_back(now).len(), 1);
+    }
+
+    #[test]
+    fn a_lease_that_is_granted_again_has_its_new_number() {
+        let now = Instant::now();
+        let mut leases = Leases::default();
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
+        assert_eq!(leases.take(now, true).unwrap().mark.unwrap(), "1 g-own");
+        let mut again = placement("i-a", 2, StartKind::Warm);
+        again.lease_number = 3;
+        leases.add(&again, &gateway(), now);
+        assert_eq!(leases.take(now, true).unwrap().mark.unwrap(), "3 g-own");
+        assert_eq!(leases.due(now + Duration::from_secs(1)), [(id("i-a"), 3)]);
     }
 
     #[test]
@@ -402,11 +438,11 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 1, StartKind::Warm), start);
+        leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), start);
         assert!(leases.due(at(400)).is_empty());
-        assert_eq!(leases.due(at(600)), [id("i-a")]);
+        assert_eq!(leases.due(at(600)), [(id("i-a"), 1)]);
         // That report was lost.
-        assert_eq!(leases.due(at(700)), [id("i-a")]);
+        assert_eq!(leases.due(at(700)), [(id("i-a"), 1)]);
         assert!(leases.confirm(&id("i-a"), at(700)));
         assert!(leases.due(at(800)).is_empty());
     }
@@ -415,7 +451,7 @@ mod tests {
     fn a_lease_that_ran_out_unconfirmed_is_used_only_while_the_scheduler_is_away() {
         let start = Instant::now();
         let mut leases = Leases::default();
-        leases.add(&placement("i-a", 2, StartKind::Warm), start);
+        leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), start);
         let later = start + Duration::from_secs(1);
         assert!(leases.take(later, true).is_none());
         assert!(leases.take(later, false).is_some());

@@ -117,8 +117,13 @@ impl Slot {
 
     /// The worker could not be reached.
     pub(crate) fn is_unreachable(&mut self) {
-        self.outcome = Outcome::Unreachable;
+        self.outcome = Outcome::Unusable;
         self.avoid_worker();
+    }
+
+    /// The lease is over, says the worker.
+    pub(crate) fn is_fenced(&mut self) {
+        self.outcome = Outcome::Unusable;
     }
 
     /// Prefers other workers for a while: its other instances are as far away.
@@ -224,7 +229,7 @@ impl Slots {
     /// Takes in a lease. An earlier one on the same instance whose return was not told needs no telling any more.
     fn add(&self, entry: &mut Function, placement: &Placement) {
         self.unsent.lock().retain(|(r, _)| r.instance != placement.instance);
-        entry.leases.add(placement, Instant::now());
+        entry.leases.add(placement, &self.gateway, Instant::now());
     }
 
     fn is_scheduler_there(&self) -> bool {

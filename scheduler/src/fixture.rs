@@ -83,6 +83,7 @@ pub(crate) fn info(id: &InstanceId, spec: &VersionSpec, n: usize, in_flight: u32
         idle_ms,
         memory_bytes: 1,
         evicted_bytes: 0,
+        lease_number: 0,
     }
 }
 

@@ -26,6 +26,11 @@ impl Call {
         Self::new(Method::GET, url.to_owned())
     }
 
+    /// POST to any address.
+    pub fn post(url: &str) -> Self {
+        Self::new(Method::POST, url.to_owned())
+    }
+
     pub(crate) fn new(method: Method, url: String) -> Self {
         Self {
             request: HTTP.request(method, url).timeout(LIMIT),

@@ -78,6 +78,7 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
     for round in 0..2 {
         let (stop, answered) = (AtomicBool::new(false), AtomicU32::new(0));
         let url = platform.url();
+        let mut accepted = Vec::new();
         let processes = thread::scope(|s| {
             for worker in 0..6 {
                 let (stop, answered, url) = (&stop, &answered, &url);
@@ -104,6 +105,14 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
                 .flat_map(|i| host::processes(&platform, i.id.as_str()).into_values())
                 .collect();
             assert!(!processes.is_empty());
+            // Some of these run, some wait.
+            accepted = (0..12)
+                .map(|_| {
+                    let answer = platform.request("POST", "/async-function/first/").send();
+                    assert_eq!(answer.status, 202, "{}", answer.text());
+                    answer.header("location").to_owned()
+                })
+                .collect();
             platform.kill9();
             stop.store(true, Ordering::Relaxed);
             processes
@@ -115,6 +124,17 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
             "round {round}: functions' processes outlived the restart: {left:?}"
         );
         assert_eq!(names(&platform), before, "round {round}");
+        for path in accepted {
+            let answer = until(
+                "the result of a call that was accepted",
+                Duration::from_secs(60),
+                || {
+                    let answer = platform.request("GET", &format!("{path}?wait=5")).try_send().ok()?;
+                    (answer.header("x-fn-async-state") == "done").then_some(answer)
+                },
+            );
+            assert_eq!(answer.status, 200);
+        }
         for name in &before {
             let answer = platform.get(name, "/").ok();
             assert_eq!(answer.start(), "restored", "round {round}: {name}");

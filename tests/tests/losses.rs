@@ -2,21 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::load::Load;
 use rekindle_e2e::s3::{Line, ObjectStore};
-use rekindle_e2e::{Cluster, Folder, hub, until};
+use rekindle_e2e::{Call, Cluster, Folder, hub, until};
 use rekindle_wire::api::WorkerState;
 use rekindle_wire::stats::WorkerStats;
 
 const SOON: Duration = Duration::from_secs(60);
 const CODE: &str = "import time\ndef handler(event, context):\n    time.sleep(0.03)\n    return 1\n";
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// How long the store is away.
+const GONE_FOR: Duration = Duration::from_secs(60);
 /// Between two losses: so many answers of each function without a failure say that it has healed.
 const HEALTHY: usize = 30;
 
@@ -24,6 +28,10 @@ const HEALTHY: usize = 30;
 struct Loads {
     again: Load,
     once: Load,
+    /// Where asynchronous invocations are taken.
+    later: Vec<String>,
+    /// Results of those that were accepted.
+    accepted: RefCell<Vec<String>>,
 }
 
 impl Loads {
@@ -33,15 +41,45 @@ impl Loads {
             let urls = gateways.map(|n| format!("{}/function/{function}/", cluster.gateway(n).url()));
             Load::start(urls.to_vec(), 2)
         };
+        let later = |n| format!("{}/async-function/once/", cluster.gateway(n).url());
         Self {
             again: at("again"),
             once: at("once"),
+            later: [first, 1 - first].map(later).to_vec(),
+            accepted: RefCell::default(),
         }
+    }
+
+    /// Sends an asynchronous invocation or two; while there is no scheduler none is accepted.
+    fn send_later(&self) {
+        for url in &self.later {
+            if let Ok(answer) = Call::post(url).try_send()
+                && answer.status == 202
+            {
+                self.accepted.borrow_mut().push(answer.header("location").to_owned());
+            }
+        }
+    }
+
+    /// Ends the load, and waits until everything that was accepted has its result. Answers what failed since that was asked last.
+    #[track_caller]
+    fn end(self, cluster: &Cluster, least: usize) -> Vec<String> {
+        let accepted = self.accepted.into_inner();
+        assert!(accepted.len() >= least, "{} were accepted", accepted.len());
+        for path in accepted {
+            let answer = until("the result of an asynchronous invocation", SOON, || {
+                let answer = cluster.request("GET", &format!("{path}?wait=5")).try_send().ok()?;
+                (answer.header("x-fn-async-state") == "done").then_some(answer)
+            });
+            assert_eq!((answer.status, answer.text().as_str()), (200, "1"));
+        }
+        [self.again.end(), self.once.end()].concat()
     }
 
     /// Waits until both are answered again; answers what failed of the one that may not run twice. Of the other nothing may.
     #[track_caller]
     fn healed(&self, what: &str) -> Vec<String> {
+        self.send_later();
         for load in [&self.again, &self.once] {
             load.until_answered(HEALTHY);
         }
@@ -114,7 +152,7 @@ fn each_part_may_be_lost_under_load_and_only_what_was_in_it_fails() {
     loads.healed("a gateway killed");
     assert_eq!(loads.healed("after a gateway was killed"), Vec::<String>::new());
     cluster.restart(Role::Gateway.nth(1));
-    drop((loads.again.end(), loads.once.end()));
+    loads.end(&cluster, 2);
 
     let loads = Loads::start(&cluster, 0);
     loads.healed("before");
@@ -155,13 +193,19 @@ fn each_part_may_be_lost_under_load_and_only_what_was_in_it_fails() {
     // The object store: what runs serves on, and what a host has the memory of is restored.
     store.set(Line::Dead);
     assert_eq!(loads.healed("no store"), Vec::<String>::new());
+    let gone = Instant::now();
+    while gone.elapsed() < GONE_FOR {
+        assert_eq!(cluster.fresh("restored", "once", "/").ok().start(), "restored");
+        loads.send_later();
+        thread::sleep(Duration::from_secs(3));
+    }
     let refused = cluster.try_deploy(&Folder::python("late", "", CODE)).unwrap_err();
     assert!(!refused.is_empty());
     assert_eq!(loads.healed("no store, after a deploy"), Vec::<String>::new());
     store.set(Line::Good);
     cluster.deploy(&Folder::python("late", "", CODE));
     assert_eq!(cluster.fresh("restored", "late", "/").ok().text(), "1");
-    assert_eq!((loads.again.end(), loads.once.end()), (Vec::new(), Vec::new()));
+    assert_eq!(loads.end(&cluster, 20), Vec::<String>::new());
 }
 
 #[test]
@@ -231,7 +275,7 @@ fn a_bad_store_a_full_disk_and_wrong_clocks_fail_no_request() {
     assert_eq!(loads.healed("a full disk"), Vec::<String>::new());
     std::fs::remove_file(disk.join("others")).unwrap();
     assert_eq!(loads.healed("after a full disk"), Vec::<String>::new());
-    assert_eq!((loads.again.end(), loads.once.end()), (Vec::new(), Vec::new()));
+    assert_eq!(loads.end(&cluster, 10), Vec::<String>::new());
 }
 
 /// Writes until there is no room.

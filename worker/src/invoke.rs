@@ -55,7 +55,10 @@ pub async fn invoke(
     if let Err(error) = &answer {
         span.record("error.type", error.code.as_str());
         // That an instance is gone or busy is how the gateway learns of it.
-        if !matches!(error.code, ErrorCode::InstanceGone | ErrorCode::InstanceBusy) {
+        if !matches!(
+            error.code,
+            ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::LeaseEnded
+        ) {
             span.record("otel.status_code", "ERROR");
         }
     }
@@ -70,9 +73,14 @@ async fn forward(
 ) -> Result<Response<Body>, ApiError> {
     let last = deadline(request.headers());
     let instance = worker.instance(&id).ok_or_else(gone)?;
-    let (in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency) {
+    let lease = request
+        .headers()
+        .get(headers::LEASE)
+        .map(|v| v.to_str().unwrap_or_default());
+    let (in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
         Entry::Entered(in_flight, first) => (in_flight, first),
         Entry::Full => return Err(busy()),
+        Entry::Fenced => return Err(fenced()),
         Entry::Closed => return Err(gone()),
     };
     let span = Span::current();
@@ -119,6 +127,14 @@ fn busy() -> ApiError {
     ApiError::new(
         ErrorCode::InstanceBusy,
         "the instance has as many requests in it as it takes",
+    )
+}
+
+/// The answer to a request under a lease that is over: the gateway places it again.
+fn fenced() -> ApiError {
+    ApiError::new(
+        ErrorCode::LeaseEnded,
+        "another gateway has a newer lease on the instance",
     )
 }
 

@@ -254,6 +254,9 @@ pub struct InstanceInfo {
     /// More that it has and has not touched for a while: evicted to compressed swap, bytes.
     #[serde(default)]
     pub evicted_bytes: u64,
+    /// How many leases there have been on it: the number of the newest that was used.
+    #[serde(default)]
+    pub lease_number: u64,
 }
 
 /// Move an instance to another worker.

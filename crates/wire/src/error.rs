@@ -87,6 +87,8 @@ error_codes! {
     InstanceGone = ("instance_gone", GONE),
     /// The instance has as many requests in it as it takes; the gateway places the request again. Users do not see it.
     InstanceBusy = ("instance_busy", CONFLICT),
+    /// Another gateway has a newer lease on the instance; the gateway places the request again. Users do not see it.
+    LeaseEnded = ("lease_ended", CONFLICT),
     /// A defect of the platform.
     Internal = ("internal", INTERNAL_SERVER_ERROR),
 }

@@ -40,6 +40,8 @@ pub const PLATFORM_ERROR: &str = "x-rekindle-error";
 /// To a worker with an invocation: milliseconds left for it. From a worker with a function's answer: the same for the rest of it. A deadline by the
 /// clock would not do, as clocks of hosts differ, and the function's time begins when its instance is ready.
 pub const TIME_LEFT_MS: &str = "x-rekindle-time-left-ms";
+/// To a worker with an invocation: the lease it is sent under, a [`crate::lease::LeaseMark`].
+pub const LEASE: &str = "x-rekindle-lease";
 /// From a scheduler that does not lead: nothing was done, another may be asked.
 pub const STANDBY: &str = "x-rekindle-standby";
 /// Between roles: the cluster's secret.

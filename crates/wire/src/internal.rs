@@ -104,6 +104,9 @@ pub struct Placement {
     pub timeout_ms: u64,
     /// How long the gateway may keep using the slots, milliseconds from now; asking again renews it.
     pub lease_ms: u64,
+    /// The lease's number, see [`crate::lease`]; 0 from a scheduler that does not number them.
+    #[serde(default)]
+    pub lease_number: u64,
     /// Whether an invocation that may have reached the function may be sent again elsewhere.
     #[serde(default)]
     pub idempotent: bool,
@@ -117,6 +120,9 @@ pub struct LeaseReport {
     /// Leases it keeps using: renewed for another `lease_ms`.
     #[serde(default)]
     pub held: Vec<InstanceId>,
+    /// The numbers of those leases, in the same order: a scheduler that was restarted goes on from them.
+    #[serde(default)]
+    pub numbers: Vec<u64>,
     /// Leases it gives back.
     #[serde(default)]
     pub returned: Vec<ReturnedLease>,

@@ -8,7 +8,7 @@
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`stats`]: invocations and workers in numbers.
-//! - [`internal`]: scheduler and worker interfaces, used by the platform alone; [`migration`]: those for moving an instance.
+//! - [`internal`]: scheduler and worker interfaces, used by the platform alone; [`lease`]: who may send to an instance; [`migration`]: those for moving an instance.
 
 pub mod api;
 pub mod asynchronous;
@@ -16,6 +16,7 @@ pub mod error;
 pub mod headers;
 pub mod ids;
 pub mod internal;
+pub mod lease;
 pub mod manifest;
 pub mod migration;
 pub mod stats;

@@ -50,11 +50,14 @@ impl Slots {
     fn what_to_report(&self, now: Instant) -> Option<(LeaseReport, Vec<(ReturnedLease, Instant)>)> {
         let mut returned = std::mem::take(&mut *self.unsent.lock());
         returned.retain(|(_, since)| now.saturating_duration_since(*since) < UNSENT_FOR);
-        let mut held = Vec::new();
+        let (mut held, mut numbers) = (Vec::new(), Vec::new());
         let mut functions = self.functions.lock();
         for function in functions.values_mut() {
             returned.extend(function.leases.give_back(now).into_iter().map(|r| (r, now)));
-            held.extend(function.leases.due(now));
+            for (instance, number) in function.leases.due(now) {
+                held.push(instance);
+                numbers.push(number);
+            }
         }
         functions
             .retain(|_, f| !(f.leases.is_empty() && f.waiters.is_empty() && f.asks.is_empty() && f.gone.is_empty()));
@@ -72,6 +75,7 @@ impl Slots {
         let report = LeaseReport {
             gateway: self.gateway.clone(),
             held,
+            numbers,
             returned: returned.iter().map(later).collect(),
         };
         Some((report, returned))

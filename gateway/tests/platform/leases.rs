@@ -1,5 +1,6 @@
 //! The warm path, start kinds, and leases that end.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -223,6 +224,64 @@ async fn two_gateways_take_turns_on_the_only_instance() {
     assert!(!busy.is_finished(), "it only had its turn afterwards");
     busy.await.unwrap();
     assert_eq!(platform.worker.running(), 1);
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_cut_off_serves_on_until_another_has_a_newer_lease() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 1\nidle = \"1s\"\n").await;
+    let there = platform.relay.beside().await;
+    let (other, _gateway) = start_gateway(&there, |_| {}).await;
+    let call = |url: &str| platform.http.get(format!("{url}/function/hello")).send();
+    assert_eq!(call(&platform.url).await.unwrap().status(), 200);
+    let cut = |calls| {
+        for path in ["/internal/leases", PLACEMENTS, "/internal/recalls"] {
+            platform.relay.lose(path, calls);
+        }
+    };
+    cut(usize::MAX);
+    // Its lease is half a second long.
+    let since = std::time::Instant::now();
+    while since.elapsed() < Duration::from_millis(1_500) {
+        assert_eq!(call(&platform.url).await.unwrap().status(), 200);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(platform.worker.fenced.load(Ordering::SeqCst), 0);
+    until("the other has the instance", async || {
+        call(&other).await.unwrap().status() == 200
+    })
+    .await;
+    let refused = error(call(&platform.url).await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::Unavailable);
+    assert!(platform.worker.fenced.load(Ordering::SeqCst) > 0);
+    assert_eq!(call(&other).await.unwrap().status(), 200);
+    // It is turned away once, and has no scheduler to ask; then it has.
+    cut(0);
+    until("it serves again", async || {
+        call(&platform.url).await.unwrap().status() == 200
+    })
+    .await;
+    assert_eq!((platform.worker.running(), platform.worker.starts.lock().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn lease_numbers_go_on_after_a_restart_of_the_scheduler() {
+    let mut platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 1\n").await;
+    let (other, _gateway) = start_gateway(&platform.relay, |_| {}).await;
+    let number = async |platform: &Platform| platform.status().await.instances[0].lease_number;
+    for url in [&platform.url, &other, &platform.url] {
+        let answer = platform.http.get(format!("{url}/function/hello")).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+    let before = number(&platform).await;
+    assert!(before >= 3, "{before}");
+    platform.restart_scheduler().await;
+    for url in [&other, &platform.url] {
+        let answer = platform.http.get(format!("{url}/function/hello")).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+    assert!(number(&platform).await > before);
 }
 
 #[tokio::test]

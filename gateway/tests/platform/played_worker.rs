@@ -19,10 +19,11 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use rekindle_wire::api::{InstanceInfo, InstanceState, LogLine, StartKind, VersionState};
-use rekindle_wire::headers::{CLUSTER_TOKEN, FUNCTION_ERROR};
+use rekindle_wire::headers::{CLUSTER_TOKEN, FUNCTION_ERROR, LEASE};
 use rekindle_wire::internal::{
     Heartbeat, HeartbeatAnswer, LayerRef, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
 };
+use rekindle_wire::lease::Fence;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -36,6 +37,7 @@ pub(crate) struct Running {
     ready_at: Instant,
     in_flight: u32,
     last: Instant,
+    fence: Fence,
 }
 
 pub(crate) struct Inner {
@@ -61,6 +63,8 @@ pub(crate) struct Inner {
     pub(crate) cancelled: AtomicUsize,
     /// The most invocations that were in one instance at once.
     pub(crate) most_at_once: AtomicUsize,
+    /// Invocations that were turned away, as their lease was over.
+    pub(crate) fenced: AtomicUsize,
     /// How many invocations are still to be refused for being one too many.
     pub(crate) busy: AtomicUsize,
 }
@@ -106,6 +110,7 @@ impl PlayedWorker {
             invocations: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
+            fenced: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
         });
         let router = Router::new()
@@ -150,6 +155,7 @@ impl Inner {
             ready_at: Instant::now() + delay,
             in_flight: 0,
             last: Instant::now(),
+            fence: Fence::default(),
         };
         self.instances.lock().insert(id, running);
     }
@@ -175,6 +181,7 @@ impl Inner {
             },
             memory_bytes: 1,
             evicted_bytes: 0,
+            lease_number: i.fence.number(),
         };
         instances.iter().map(one).collect()
     }
@@ -361,6 +368,11 @@ async fn invoke(State(worker): State<Arc<Inner>>, request: Request) -> Response 
     let ready_at = match worker.instances.lock().get_mut(&instance) {
         None => return ApiError::new(ErrorCode::InstanceGone, "gone").into_response(),
         Some(i) => {
+            let lease = request.headers().get(LEASE).unwrap().to_str().unwrap();
+            if !i.fence.admits(lease) {
+                worker.fenced.fetch_add(1, Ordering::SeqCst);
+                return ApiError::new(ErrorCode::LeaseEnded, "over").into_response();
+            }
             i.in_flight += 1;
             worker.most_at_once.fetch_max(i.in_flight as usize, Ordering::SeqCst);
             i.ready_at

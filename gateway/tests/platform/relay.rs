@@ -44,6 +44,13 @@ impl Relay {
         target.clone_into(&mut self.inner.lock().target);
     }
 
+    /// Another to the same scheduler, for a gateway of its own.
+    pub(crate) async fn beside(&self) -> Self {
+        let other = Self::start().await;
+        other.point_to(&self.inner.lock().target);
+        other
+    }
+
     /// Loses the next calls to `path`.
     pub(crate) fn lose(&self, path: &str, calls: usize) {
         self.inner.lock().lose.insert(path.to_owned(), calls);

@@ -137,6 +137,7 @@ impl Instance {
         self.seen = true;
         self.memory_now = info.memory_bytes;
         self.evicted_now = info.evicted_bytes;
+        self.lease_number = self.lease_number.max(info.lease_number);
         self.in_flight = info.in_flight;
         self.started = info.started;
         if info.in_flight > 0 {

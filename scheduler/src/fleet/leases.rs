@@ -4,6 +4,9 @@
 //! that it has not used for a lease's length, so that instances idle out; the scheduler recalls one when the instance shall go or
 //! somebody else needs the room. A gateway that dies simply lets its leases run out. Only instances without a lease are retired for
 //! idleness.
+//!
+//! Leases on an instance are numbered, and its worker turns away who comes under an older one ([`rekindle_wire::lease`]): however late a
+//! gateway learns that its lease is over, no two use an instance by turns.
 
 use std::time::Duration;
 
@@ -51,6 +54,7 @@ impl Fleet {
             instance.stage = Stage::Ready;
         }
         let length = lease_length(instance.idle_limit);
+        instance.lease_number += 1;
         instance.lease = Some(Lease {
             gateway: gateway.clone(),
             granted_at: now,
@@ -71,6 +75,7 @@ impl Fleet {
             slots: instance.slots.saturating_sub(instance.in_flight).max(1),
             timeout_ms: u64::try_from(live.spec.manifest.timeout().as_millis()).unwrap_or(u64::MAX),
             lease_ms: length.0,
+            lease_number: instance.lease_number,
             idempotent: live.spec.manifest.idempotent,
         })
     }
@@ -99,7 +104,11 @@ impl Fleet {
             }
         }
         let mut give_back = Vec::new();
-        for id in &report.held {
+        let numbers = report.numbers.iter().copied().chain(std::iter::repeat(0));
+        for (id, number) in report.held.iter().zip(numbers) {
+            if let Some(mut instance) = self.instances.get_mut(id) {
+                instance.lease_number = instance.lease_number.max(number);
+            }
             let leaving = self.instances.get(id).is_some_and(|i| self.is_leaving(i));
             let keeps = match self.instances.get_mut(id) {
                 Some(mut instance) => !leaving && instance.renew(&report.gateway, now),

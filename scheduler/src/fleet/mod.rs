@@ -157,6 +157,8 @@ pub(crate) struct Instance {
     /// When it was started, or came to its worker.
     pub(crate) created_at: Millis,
     pub(crate) lease: Option<Lease>,
+    /// Of the newest lease on it, as far as is known.
+    pub(crate) lease_number: u64,
     /// Invocations being served, from the last heartbeat or the lease's return.
     pub(crate) in_flight: u32,
     pub(crate) last_active: Millis,
@@ -291,6 +293,7 @@ impl Fleet {
                 seen: false,
                 created_at: now,
                 lease: None,
+                lease_number: 0,
                 in_flight: 0,
                 last_active: now,
                 retire_after: Millis(0),
@@ -352,6 +355,7 @@ impl Fleet {
                 idle_ms: if i.in_flight > 0 { 0 } else { now.since(i.last_active).0 },
                 memory_bytes: i.memory_now,
                 evicted_bytes: i.evicted_now,
+                lease_number: i.lease_number,
             })
             .collect();
         infos.sort_by(|a, b| a.id.cmp(&b.id));

@@ -20,6 +20,7 @@ fn report(gateway_id: &str, held: &[&InstanceId], returned: &[&InstanceId]) -> L
     LeaseReport {
         gateway: gateway(gateway_id),
         held: held.iter().map(|id| (*id).clone()).collect(),
+        numbers: Vec::new(),
         returned: returned
             .iter()
             .map(|id| ReturnedLease {

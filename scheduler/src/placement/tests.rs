@@ -339,6 +339,7 @@ impl World {
                     let report = LeaseReport {
                         gateway: lease.gateway,
                         held: Vec::new(),
+                        numbers: Vec::new(),
                         returned: vec![returned],
                     };
                     self.fleet.report(&report, self.now);

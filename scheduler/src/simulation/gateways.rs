@@ -131,6 +131,7 @@ impl Gateway {
         LeaseReport {
             gateway: self.id.clone(),
             held,
+            numbers: Vec::new(),
             returned,
         }
     }

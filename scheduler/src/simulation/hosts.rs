@@ -134,6 +134,7 @@ impl Host {
                     _ => spec.manifest.memory.0 / 2,
                 },
                 evicted_bytes: 0,
+                lease_number: 0,
             }
         });
         let names = |list: &VecDeque<usize>| -> Vec<SnapshotId> {

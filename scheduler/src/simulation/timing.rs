@@ -213,6 +213,7 @@ impl View {
         let report = LeaseReport {
             gateway: self.gateways[held.gateway].clone(),
             held: Vec::new(),
+            numbers: Vec::new(),
             returned: vec![returned],
         };
         self.fleet.report(&report, self.now);

@@ -343,16 +343,27 @@ async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &Place) {
 
 async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place) {
     let manifest = serde_json::to_string(&parsed("hello")).unwrap();
-    for earlier in 2..dialect::MIGRATIONS.len() {
+    let worker: rekindle_wire::WorkerId = "w-1".parse().unwrap();
+    for earlier in 1..dialect::MIGRATIONS.len() {
         let place = place.another();
         let old = Store::open_as(&place.database, earlier).await.unwrap();
-        for statement in [
-            "INSERT INTO functions (name, created_unix_s) VALUES ('hello', 7)",
-            "INSERT INTO version_numbers (name, last) VALUES ('hello', 3)",
-            "INSERT INTO platform (id) VALUES ('p-old')",
-            "INSERT INTO workers (id, address, incarnation, since_unix_s) VALUES ('w-1', 'a:1', '9', 7)",
-        ] {
-            sqlx::query(statement).execute(&old.writes).await.unwrap();
+        // What stands in each version's tables, by the version that made them.
+        let rows = [
+            (1, "INSERT INTO functions (name, created_unix_s) VALUES ('hello', 7)"),
+            (1, "INSERT INTO version_numbers (name, last) VALUES ('hello', 3)"),
+            (
+                1,
+                "INSERT INTO workers (id, address, incarnation, since_unix_s) VALUES ('w-1', 'a:1', '9', 7)",
+            ),
+            (2, "INSERT INTO platform (id) VALUES ('p-old')"),
+            (4, "INSERT INTO drained_workers (worker, since_unix_s) VALUES ('w-1', 7)"),
+            (
+                5,
+                "INSERT INTO leader (one, holder, address, until_unix_ms, term) VALUES (1, 'a', 'a:1', 7, 12)",
+            ),
+        ];
+        for (_, statement) in rows.iter().filter(|(from, _)| *from <= earlier) {
+            sqlx::query(*statement).execute(&old.writes).await.unwrap();
         }
         sqlx::query(
             "INSERT INTO versions (function_id, number, state, created_unix_s, manifest, source_key, phases) \
@@ -362,6 +373,10 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         .execute(&old.writes)
         .await
         .unwrap();
+        let call = super::calls::tests::new("hello", Some("key"), 7);
+        if earlier >= 3 {
+            assert_eq!(old.add_call(&call).await.unwrap(), None);
+        }
         old.close().await;
         let store = open(&place).await;
         let version = store
@@ -370,9 +385,16 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
             .unwrap()
             .unwrap();
         assert_eq!(version.manifest, parsed("hello"), "from {earlier}");
-        assert_eq!(store.platform_id().await.unwrap(), "p-old");
+        assert_eq!(store.platform_id().await.unwrap() == "p-old", earlier >= 2);
         assert_eq!(add_live(&store, "hello", None).await, 4);
-        assert!(store.call_queues().await.unwrap().is_empty());
+        let queues = store.call_queues().await.unwrap();
+        assert_eq!(queues.len(), usize::from(earlier >= 3), "from {earlier}");
+        if earlier >= 3 {
+            assert!(store.add_call(&call).await.unwrap().is_some(), "its key is known");
+        }
+        assert_eq!(store.drained().await.unwrap().contains(&worker), earlier >= 4);
+        let term = if earlier >= 5 { 13 } else { 1 };
+        assert_eq!(store.lead("b", "b:1", 1_000).await.unwrap(), Led::Own { term });
         store.close().await;
         // Tables of a newer version are left alone.
         let refused = Store::open_as(&place.database, earlier).await;

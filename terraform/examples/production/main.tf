@@ -17,6 +17,7 @@ module "rekindle" {
   artefact        = var.artefact
   runtimes        = var.runtimes
   otlp_endpoint   = var.otlp_endpoint
+  log_agent       = var.log_agent
   alarm_addresses = var.alarm_addresses
 
   gateways   = { size = { min = 3, max = 12 } }

@@ -55,6 +55,16 @@ variable "otlp_endpoint" {
   }
 }
 
+variable "log_agent" {
+  description = "Amazon's CloudWatch agent as a .deb: where it is, and its SHA-256. Empty: logs stay in each machine's journal."
+  type        = object({ url = string, sha256 = string })
+  default     = { url = "", sha256 = "" }
+  validation {
+    condition     = var.log_agent.url == "" || (startswith(var.log_agent.url, "https://") && can(regex("^[0-9a-f]{64}$", var.log_agent.sha256)))
+    error_message = "The agent needs an https URL and a SHA-256 of 64 hexadecimal digits."
+  }
+}
+
 variable "alarm_addresses" {
   description = "Mail addresses that alarms are sent to, once they have been confirmed."
   type        = list(string)

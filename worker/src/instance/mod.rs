@@ -409,6 +409,7 @@ impl Instance {
             idle_ms: self.usage.idle_ms(),
             memory_bytes: self.parts().and_then(|p| p.cgroup.memory_current().ok()).unwrap_or(0),
             evicted_bytes: self.parts().and_then(|p| p.cgroup.swap_current().ok()).unwrap_or(0),
+            lease_number: self.usage.lease_number(),
         }
     }
 }

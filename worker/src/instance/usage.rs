@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use rekindle_wire::lease::Fence;
 
 #[derive(Debug)]
 struct State {
@@ -16,6 +17,8 @@ struct State {
     /// Whether requests are turned away for now.
     held: bool,
     last: Instant,
+    /// Of the leases that requests come under.
+    fence: Fence,
 }
 
 /// The counter.
@@ -31,16 +34,20 @@ impl Default for Usage {
             closed: false,
             held: false,
             last: Instant::now(),
+            fence: Fence::default(),
         })))
     }
 }
 
 impl Usage {
-    /// A request enters; at most `most` are in at once.
-    pub fn enter(&self, most: u32) -> Entry {
+    /// A request enters under the lease with this mark, if it names one; at most `most` are in at once.
+    pub fn enter(&self, most: u32, lease: Option<&str>) -> Entry {
         let mut state = self.0.lock();
         if state.closed {
             return Entry::Closed;
+        }
+        if lease.is_some_and(|mark| !state.fence.admits(mark)) {
+            return Entry::Fenced;
         }
         if state.held || state.in_flight >= most {
             return Entry::Full;
@@ -94,6 +101,11 @@ impl Usage {
         idle
     }
 
+    /// The number of the newest lease that a request came under.
+    pub fn lease_number(&self) -> u64 {
+        self.0.lock().fence.number()
+    }
+
     /// Requests in it.
     pub fn in_flight(&self) -> u32 {
         self.0.lock().in_flight
@@ -117,6 +129,8 @@ pub enum Entry {
     Entered(InFlight, bool),
     /// As many as the instance takes are in it, or none is let in for now.
     Full,
+    /// Another gateway has a newer lease.
+    Fenced,
     /// The instance takes none any more.
     Closed,
 }
@@ -154,43 +168,54 @@ mod tests {
     #[test]
     fn a_retired_instance_takes_no_request_and_a_busy_one_is_not_retired() {
         let usage = Usage::default();
-        let Entry::Entered(request, true) = usage.enter(1) else {
+        let Entry::Entered(request, true) = usage.enter(1, None) else {
             panic!("the first may enter");
         };
         assert!(!usage.close_if_idle());
         drop(request);
-        assert!(matches!(usage.enter(1), Entry::Entered(_, false)));
+        assert!(matches!(usage.enter(1, None), Entry::Entered(_, false)));
         assert!(usage.close_if_idle());
-        assert!(matches!(usage.enter(1), Entry::Closed));
+        assert!(matches!(usage.enter(1, None), Entry::Closed));
     }
 
     #[test]
     fn no_more_requests_enter_than_the_instance_takes() {
         let usage = Usage::default();
-        let first = usage.enter(2);
-        let second = usage.enter(2);
+        let first = usage.enter(2, None);
+        let second = usage.enter(2, None);
         assert!(matches!((&first, &second), (Entry::Entered(..), Entry::Entered(..))));
-        assert!(matches!(usage.enter(2), Entry::Full));
+        assert!(matches!(usage.enter(2, None), Entry::Full));
         drop(first);
-        assert!(matches!(usage.enter(2), Entry::Entered(..)));
+        assert!(matches!(usage.enter(2, None), Entry::Entered(..)));
     }
 
     #[test]
     fn who_is_held_up_turns_requests_away_until_it_takes_them_again() {
         let usage = Usage::default();
         usage.hold(true);
-        assert!(matches!(usage.enter(2), Entry::Full));
+        assert!(matches!(usage.enter(2, None), Entry::Full));
         usage.hold(false);
-        assert!(matches!(usage.enter(2), Entry::Entered(..)));
+        assert!(matches!(usage.enter(2, None), Entry::Entered(..)));
+    }
+
+    #[test]
+    fn an_older_lease_enters_no_more_once_a_newer_one_has() {
+        let usage = Usage::default();
+        let old = usage.enter(2, Some("1 g-a"));
+        assert!(matches!(usage.enter(2, Some("2 g-b")), Entry::Entered(..)));
+        assert!(matches!(usage.enter(2, Some("1 g-a")), Entry::Fenced));
+        drop(old);
+        assert!(matches!(usage.enter(2, Some("1 g-a")), Entry::Fenced));
+        assert_eq!((usage.lease_number(), usage.in_flight()), (2, 0));
     }
 
     #[test]
     fn an_overdue_request_is_in_it_until_it_leaves() {
         let usage = Usage::default();
-        let Entry::Entered(mut request, _) = usage.enter(2) else {
+        let Entry::Entered(mut request, _) = usage.enter(2, None) else {
             panic!("the first may enter");
         };
-        let other = usage.enter(2);
+        let other = usage.enter(2, None);
         request.is_overdue();
         request.is_overdue();
         assert!(usage.has_overdue() && !usage.is_only_overdue());

@@ -4,7 +4,7 @@
 mod endings;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use rekindle_wire::asynchronous::{CallState, ClaimedCall, Encoded};
 use rekindle_wire::{CallId, FunctionName};

@@ -6,7 +6,7 @@ use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 use super::*;
 use crate::store::tests::each_database;
 
-fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
+pub(crate) fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
     let request = StoredRequest {
         method: "POST".into(),
         path: "/".into(),
