@@ -5,9 +5,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Answer, Cluster, Folder, hub, skip, until};
+use rekindle_wire::api::InstanceState;
 use rekindle_worker::idle::zram::{self, Places};
 use serde_json::{Value, json};
 
@@ -367,6 +370,28 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
     assert!(unreachable.status >= 409, "{unreachable:?}");
     assert_eq!(cluster.get("mover", "/").ok().json()["digest"], first.json()["digest"]);
     cluster.host(Role::Worker.nth(target)).mend();
+    cluster.until_ready();
+
+    // A target that dies while the instance stands still for it: the same.
+    cluster.host(Role::Worker.nth(source)).slow(1);
+    let doomed = Pid::from_raw(cluster.pid(Role::Worker.nth(target)));
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| migrate(&cluster, first.instance(), to.clone()));
+        until("it stands still", SOON, || {
+            let all = cluster.instances_of("mover");
+            all.iter().any(|i| i.state == InstanceState::Moving).then_some(())
+        });
+        kill(doomed, Signal::SIGKILL).unwrap();
+        let failed = moving.join().unwrap();
+        assert!(failed.status >= 409, "{failed:?}");
+    });
+    let stays = cluster.get("mover", "/").ok();
+    assert_eq!(
+        (stays.instance(), &stays.json()["digest"]),
+        (first.instance(), &first.json()["digest"])
+    );
+    cluster.kill9(Role::Worker.nth(target));
+    cluster.restart(Role::Worker.nth(target));
     cluster.until_ready();
 
     // Its memory follows slowly; a request is served all the same, by what it asks for.

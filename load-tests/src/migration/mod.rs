@@ -69,6 +69,8 @@ struct Case {
     round_trips_ms: Vec<f64>,
     /// Moves under constant load.
     loaded: Vec<Move>,
+    /// Copies that were made under the same load, the original going on.
+    copies: Vec<Move>,
     /// Requests under constant load, and how many of them failed.
     requests: usize,
     failed: usize,
@@ -149,28 +151,34 @@ async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Resul
         moves: Vec::new(),
         round_trips_ms: Vec::new(),
         loaded: Vec::new(),
+        copies: Vec::new(),
         requests: 0,
         failed: 0,
     };
     // Both hosts have been there once: what is measured is no first fetch of the function's files.
     for _ in 0..2 {
-        migrate(hosts, Clients::start(0, hosts.port(), "")).await?;
+        migrate(hosts, Clients::start(0, hosts.port(), ""), Kind::Move).await?;
     }
     let path = format!("/function/{FUNCTION}/");
     for _ in 0..rounds {
         let started = Instant::now();
         for _ in 0..2 {
-            let (moved, _) = migrate(hosts, Clients::start(1, hosts.port(), &path)).await?;
+            let (moved, _) = migrate(hosts, Clients::start(1, hosts.port(), &path), Kind::Move).await?;
             case.moves.push(moved);
         }
         case.round_trips_ms
             .push(started.elapsed().as_secs_f64() * 1e3 - 4.0 * CALM.as_secs_f64() * 1e3);
     }
     for _ in 0..rounds {
-        let (moved, asked) = migrate(hosts, Clients::start(LOAD, hosts.port(), &path)).await?;
-        case.loaded.push(moved);
-        case.requests += asked.len();
-        case.failed += asked.iter().filter(|a| !a.answered).count();
+        for kind in [Kind::Move, Kind::Copy] {
+            let (moved, asked) = migrate(hosts, Clients::start(LOAD, hosts.port(), &path), kind).await?;
+            match kind {
+                Kind::Move => case.loaded.push(moved),
+                Kind::Copy => case.copies.push(moved),
+            }
+            case.requests += asked.len();
+            case.failed += asked.iter().filter(|a| !a.answered).count();
+        }
     }
     let after = said(hosts, "/digest", &[]).await?;
     ensure!(after.crc32 == before.crc32, "its memory has changed on the way");
@@ -189,8 +197,17 @@ async fn said(hosts: &Hosts, path: &str, headers: &[(&str, &str)]) -> Result<Sai
     serde_json::from_slice(&answer.body).with_context(|| format!("{path}: {}", answer.text()))
 }
 
-/// Moves the instance to the other worker, while these clients ask.
-async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::Asked>)> {
+/// What becomes of the original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It goes.
+    Move,
+    /// It goes on; the copy is ended once it has all its memory.
+    Copy,
+}
+
+/// Moves the instance to the other worker, or copies it there, while these clients ask.
+async fn migrate(hosts: &Hosts, clients: Clients, kind: Kind) -> Result<(Move, Vec<clients::Asked>)> {
     let admin = hosts.admin()?;
     let instances = admin.instances(FUNCTION).await?;
     let [instance] = &instances[..] else {
@@ -199,7 +216,9 @@ async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::
     let before = behind(&admin).await?;
     std::thread::sleep(CALM);
     let began = Instant::now();
-    let moved: Migration = hosts.command_line(&["migrate", instance.id.as_str(), "--json"])?;
+    let mut command = vec!["migrate", instance.id.as_str(), "--json"];
+    command.extend((kind == Kind::Copy).then_some("--clone"));
+    let moved: Migration = hosts.command_line(&command)?;
     let ended = Instant::now();
     std::thread::sleep(CALM);
     let asked = clients.stop()?;
@@ -212,6 +231,9 @@ async fn migrate(hosts: &Hosts, clients: Clients) -> Result<(Move, Vec<clients::
         ensure!(Instant::now() < deadline, "its memory does not follow");
         std::thread::sleep(Duration::from_millis(20));
     };
+    if kind == Kind::Copy {
+        admin.delete(moved.instance.as_str()).await?;
+    }
     let during = asked.iter().filter(|a| a.at < ended && a.at + a.took > began);
     let client = during.map(|a| a.took.as_secs_f64() * 1e3).fold(0.0, f64::max);
     let times = &moved.departed;

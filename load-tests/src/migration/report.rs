@@ -17,6 +17,10 @@ pub(super) fn print(record: &Record) {
         super::LOAD,
         pauses(record, |c| &c.loaded)
     );
+    println!(
+        "\nCopies under the same load, the original going on:\n\n{}",
+        pauses(record, |c| &c.copies)
+    );
     println!("\nThe whole, medians:\n\n{}", whole(record));
 }
 
@@ -76,6 +80,7 @@ fn whole(record: &Record) -> Table {
         "written, MiB",
         "images, KiB",
         "with getting ready, ms",
+        "a copy, ms",
         "there and back, ms",
         "memory behind, ms",
         "requests under load",
@@ -88,6 +93,7 @@ fn whole(record: &Record) -> Table {
             median(&case.moves, |m| m.written_mib),
             median(&case.moves, |m| m.images_kib),
             median(&case.moves, |m| m.whole),
+            median(&case.copies, |m| m.whole),
             shown(figures(case.round_trips_ms.iter().copied()).map(|f| f.p50)),
             median(&case.moves, |m| m.behind),
             case.requests.to_string(),
