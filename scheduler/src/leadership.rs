@@ -4,13 +4,11 @@
 //! stands by ──the row is free, or its holder was silent for HOLD──> leads ──could not renew for GIVE_UP──> the process ends
 //! ```
 //!
-//! A leader gives up on its own clock before another may take over by the database's: there are never two. What the old one had under way
-//! dies with its process, so that it cannot write into what is another's. The new one begins as after a restart: workers and gateways tell it
-//! what there is.
+//! A leader gives up on its own clock before another may take over by the database's. What it had under way dies with its process; and should
+//! that have stood still, so that its clock says nothing, whoever takes over ends its connections first ([`Store::take_over`]): it cannot
+//! write into what is another's. The new one begins as after a restart: workers and gateways tell it what there is.
 
 use std::time::{Duration, Instant};
-
-use uuid::Uuid;
 
 use crate::front::Front;
 use crate::store::{Led, Store};
@@ -28,7 +26,6 @@ const TRY_EVERY: Duration = Duration::from_millis(400);
 #[derive(Debug)]
 pub(crate) struct Leadership {
     store: Store,
-    holder: String,
     address: String,
 }
 
@@ -36,14 +33,13 @@ impl Leadership {
     pub(crate) fn new(store: Store, address: &str) -> Self {
         Self {
             store,
-            holder: Uuid::new_v4().simple().to_string(),
             address: address.to_owned(),
         }
     }
 
     async fn ask(&self) -> Result<Led, crate::store::StoreError> {
         let hold_ms = i64::try_from(HOLD.as_millis()).unwrap_or(i64::MAX);
-        self.store.lead(&self.holder, &self.address, hold_ms).await
+        self.store.lead(self.store.holder(), &self.address, hold_ms).await
     }
 
     /// Stands by until it leads, and lets `front` say who does meanwhile.
@@ -51,10 +47,18 @@ impl Leadership {
         let mut leader = None;
         loop {
             match self.ask().await {
-                Ok(Led::Own { term }) => {
-                    tracing::info!(term, "this scheduler leads");
-                    return;
-                }
+                Ok(Led::Own { term }) => match self.store.take_over().await {
+                    Ok(()) => {
+                        tracing::info!(term, "this scheduler leads");
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "the lead cannot be taken up; trying again"
+                        );
+                    }
+                },
                 Ok(Led::By { address }) => {
                     if leader.as_ref() != Some(&address) {
                         tracing::info!(leader = address, "this scheduler stands by");
@@ -103,7 +107,7 @@ impl Leadership {
     /// Another may lead at once.
     pub(crate) async fn step_down(&self) {
         if self.store.is_shared()
-            && let Err(error) = self.store.step_down(&self.holder).await
+            && let Err(error) = self.store.step_down(self.store.holder()).await
         {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,

@@ -1,4 +1,4 @@
-//! Two schedulers on one PostgreSQL, in a cluster that speaks TLS: when the one that leads is killed under load, the other takes over within seconds, and nothing that was
+//! Two schedulers on one PostgreSQL, in a cluster that speaks TLS: when the one that leads is killed or stopped under load, the other takes over within seconds, and nothing that was
 //! accepted is lost.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::postgres::Postgres;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, hub, until};
+use rekindle_e2e::{Cluster, Folder, host, hub, until};
 use rekindle_wire::api::WorkerState;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -37,7 +39,7 @@ fn leader(cluster: &Cluster) -> Option<u8> {
         let url = format!("https://{}/readyz", cluster.address(Role::Scheduler.nth(*n)));
         // Members are known by their roles, which is not what curl looks for in a certificate.
         let member = ["-k", "--cert", &certificate, "--key", &key];
-        curl(&[&member[..], &["-o", "/dev/null", "-w", "%{http_code}", &url]].concat()) == "200"
+        curl(&[&member[..], &["-m", "3", "-o", "/dev/null", "-w", "%{http_code}", &url]].concat()) == "200"
     };
     (0..2).find(leads)
 }
@@ -47,7 +49,7 @@ fn names(cluster: &Cluster) -> BTreeSet<String> {
 }
 
 #[test]
-fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
+fn another_scheduler_takes_over_from_one_that_is_killed_or_stands_still_under_load() {
     hub::enter();
     let Some(database) = Postgres::start_at(hub::ADDRESS) else {
         return;
@@ -98,8 +100,13 @@ fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
             }
             until("load", LIMIT, || (answered.load(Ordering::Relaxed) >= 20).then_some(()));
             let killed = Instant::now();
-            cluster.kill9(Role::Scheduler.nth(first));
-            let second = until("another leads", LIMIT, || leader(&cluster));
+            let pid = Pid::from_raw(cluster.pid(Role::Scheduler.nth(first)));
+            match round {
+                0 => cluster.kill9(Role::Scheduler.nth(first)),
+                // It stands still, with all its connections.
+                _ => kill(pid, Signal::SIGSTOP).unwrap(),
+            }
+            let second = until("another leads", LIMIT, || leader(&cluster).filter(|n| *n != first));
             eprintln!("round {round}: another led after {:?}", killed.elapsed());
             assert_ne!(first, second);
             let then = answered.load(Ordering::Relaxed);
@@ -107,6 +114,13 @@ fn another_scheduler_takes_over_from_one_that_is_killed_under_load() {
                 (answered.load(Ordering::Relaxed) >= then + 20).then_some(())
             });
             stop.store(true, Ordering::Relaxed);
+            if round > 0 {
+                kill(pid, Signal::SIGCONT).unwrap();
+                until("it has ended by itself", LIMIT, || {
+                    (!host::runs(pid.as_raw())).then_some(())
+                });
+                cluster.kill9(Role::Scheduler.nth(first));
+            }
         });
         assert_eq!(
             refused.into_inner().unwrap(),

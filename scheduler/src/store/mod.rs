@@ -11,6 +11,7 @@ mod dialect;
 mod drained;
 mod functions;
 mod leader;
+mod session;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -30,6 +31,7 @@ pub use backup::{CopyError, check_database, copy_database};
 pub(crate) use calls::{CallRow, Due, Ended, NewRow, Queues, Wanted};
 pub(crate) use dialect::Dialect;
 pub(crate) use leader::Led;
+use session::Session;
 pub(crate) use versions::NewVersion;
 
 /// Connections at most.
@@ -133,6 +135,7 @@ pub(crate) struct Store {
     /// ever longer pauses.
     writes: AnyPool,
     dialect: Dialect,
+    session: Session,
 }
 
 impl Store {
@@ -156,11 +159,22 @@ impl Store {
             name: name.clone(),
             source,
         };
+        let session = Session::new();
         let pool = |connections| {
+            let session = session.clone();
             AnyPoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(CONNECTION_LIMIT)
-                .after_connect(move |connection, _| Box::pin(dialect.prepare(connection)))
+                .after_connect(move |connection, _| {
+                    let session = session.clone();
+                    Box::pin(async move {
+                        dialect.prepare(connection).await?;
+                        match dialect {
+                            Dialect::Sqlite => Ok(()),
+                            Dialect::Postgres => session.begin(connection).await,
+                        }
+                    })
+                })
                 .connect(url)
         };
         let writes = pool(dialect.writers()).await.map_err(open)?;
@@ -176,7 +190,12 @@ impl Store {
             Dialect::Sqlite => pool(CONNECTIONS).await.map_err(open)?,
             Dialect::Postgres => writes.clone(),
         };
-        Ok(Self { pool, writes, dialect })
+        Ok(Self {
+            pool,
+            writes,
+            dialect,
+            session,
+        })
     }
 
     /// A transaction that may read before it writes, alone.

@@ -356,7 +356,10 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
                 "INSERT INTO workers (id, address, incarnation, since_unix_s) VALUES ('w-1', 'a:1', '9', 7)",
             ),
             (2, "INSERT INTO platform (id) VALUES ('p-old')"),
-            (4, "INSERT INTO drained_workers (worker, since_unix_s) VALUES ('w-1', 7)"),
+            (
+                4,
+                "INSERT INTO drained_workers (worker, since_unix_s) VALUES ('w-1', 7)",
+            ),
             (
                 5,
                 "INSERT INTO leader (one, holder, address, until_unix_ms, term) VALUES (1, 'a', 'a:1', 7, 12)",
@@ -400,6 +403,26 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         let refused = Store::open_as(&place.database, earlier).await;
         assert!(matches!(refused, Err(StoreError::Migrate { .. })), "{refused:?}");
     }
+}
+
+/// It stood still while another took over, and goes on with what it was about to write.
+#[tokio::test]
+async fn who_was_replaced_writes_no_more() {
+    let Some(place) = Place::server() else { return };
+    let (old, new, other) = (open(&place).await, open(&place).await, open(&place).await);
+    let worker: rekindle_wire::WorkerId = "w-1".parse().unwrap();
+    let own = |term| Led::Own { term };
+    assert_eq!(old.lead(old.holder(), "a:1", -1).await.unwrap(), own(1));
+    old.take_over().await.unwrap();
+    old.set_drained(&worker, true, 7).await.unwrap();
+    assert_eq!(new.lead(new.holder(), "b:1", 60_000).await.unwrap(), own(2));
+    new.take_over().await.unwrap();
+    let refused = old.set_drained(&worker, false, 7).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Statement { .. }), "{refused:?}");
+    assert!(new.drained().await.unwrap().contains(&worker));
+    // One that stands by is there again at once.
+    let by = Led::By { address: "b:1".into() };
+    assert_eq!(other.lead(other.holder(), "c:1", 60_000).await.unwrap(), by);
 }
 
 /// Digests of the migrations that databases out there were made by.

@@ -1,0 +1,103 @@
+//! A scheduler's connections to a database that several share, and how they end with its lead.
+//!
+//! A leader that stood still for a while, its process stopped or its host paused, may have been replaced when it goes on, with statements on
+//! its way. So who takes over ends the connections of all others, and waits until they are gone, before it reads anything; and who has led
+//! connects anew only while the lead is still its own. Those that stand by just connect again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sqlx::AnyConnection;
+use uuid::Uuid;
+
+use super::{Dialect, Store, StoreError, failed};
+
+/// Begins the name of every scheduler's connections.
+const PREFIX: &str = "rekindle-scheduler ";
+/// How long the connections of others may take to end.
+const ENDED_LIMIT: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What all connections of this process have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Session {
+    holder: Arc<str>,
+    has_led: Arc<AtomicBool>,
+}
+
+impl Session {
+    pub(super) fn new() -> Self {
+        Self {
+            holder: Uuid::new_v4().simple().to_string().into(),
+            has_led: Arc::default(),
+        }
+    }
+
+    /// Names a new connection; refuses it when another leads in this process' place.
+    pub(super) async fn begin(&self, connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        let _name: String = sqlx::query_scalar("SELECT set_config('application_name', $1, false)")
+            .bind(format!("{PREFIX}{}", self.holder))
+            .fetch_one(&mut *connection)
+            .await?;
+        if !self.has_led.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let holder: Option<String> = sqlx::query_scalar("SELECT holder FROM leader WHERE one = 1")
+            .fetch_optional(&mut *connection)
+            .await?;
+        match holder.as_deref() == Some(&*self.holder) {
+            true => Ok(()),
+            false => Err(sqlx::Error::Protocol(
+                "another scheduler leads in place of this one".to_owned(),
+            )),
+        }
+    }
+}
+
+impl Store {
+    /// Who this process is among those that share the database.
+    pub(crate) fn holder(&self) -> &str {
+        &self.session.holder
+    }
+
+    /// Begins to lead, once the lead is won: from the return of this on nothing comes from who led before.
+    ///
+    /// # Errors
+    /// When their connections cannot be ended.
+    pub(crate) async fn take_over(&self) -> Result<(), StoreError> {
+        self.session.has_led.store(true, Ordering::SeqCst);
+        if self.dialect == Dialect::Sqlite {
+            return Ok(());
+        }
+        let doing = "end the connections of who led before";
+        let others = async |what: &str| -> Result<Vec<i64>, StoreError> {
+            // Only as many rows as there are connections.
+            let sql = format!(
+                "SELECT {what} FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user \
+                 AND application_name LIKE $1 AND application_name <> $2"
+            );
+            sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+                .bind(format!("{PREFIX}%"))
+                .bind(format!("{PREFIX}{}", self.session.holder))
+                .fetch_all(&self.writes)
+                .await
+                .map_err(failed(doing))
+        };
+        let ended = async {
+            let before = others("CAST(pid AS BIGINT)").await?;
+            others("CAST(pg_terminate_backend(pid) AS INTEGER)::BIGINT").await?;
+            // Those that stand by connect again, as others.
+            while others("CAST(pid AS BIGINT)")
+                .await?
+                .iter()
+                .any(|pid| before.contains(pid))
+            {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Ok(())
+        };
+        let late = |_| failed(doing)(sqlx::Error::Protocol("they do not end".to_owned()));
+        tokio::time::timeout(ENDED_LIMIT, ended).await.map_err(late)?
+    }
+}
