@@ -69,6 +69,14 @@ ROWS = {
         ("Object store, p99", "s", "By operation.", [(quantile(0.99, "rekindle_s3_request_duration_seconds", "operation"), "{{operation}}")]),
         ("Object store, bytes", "Bps", "Bodies received and sent.", [(rate("rekindle_s3_transferred_bytes_total", "direction"), "{{direction}}")]),
     ],
+    "Kept, evicted, moved": [
+        ("Captured", "percentunit", "Of the memory captured, what had to be stored; of that, what the store had already.", [('sum(increase(rekindle_capture_bytes_total{kind="stored"}[1h])) / (sum(increase(rekindle_capture_bytes_total{kind="memory"}[1h])) > 0)', "stored"), ('sum(increase(rekindle_capture_bytes_total{kind="shared"}[1h])) / (sum(increase(rekindle_capture_bytes_total{kind="stored"}[1h])) > 0)', "shared")]),
+        ("Evicted for want of room", "Bps", "Templates and chunks that went for others, idle memory of instances that went to swap.", [(rate("rekindle_templates_evicted_bytes_total", "part"), "templates: {{part}}"), (rate("rekindle_chunk_cache_evicted_bytes_total"), "chunks"), (rate("rekindle_idle_evicted_bytes_total", "state"), "instances: {{state}}")]),
+        ("Idle memory that is evicted", "bytes", "Of instances; it comes back by fault.", [("sum by (instance) (rekindle_idle_swapped_bytes)", "{{instance}}")]),
+        ("Moves", "short", "Within the last hour, by what they were and came to.", [("sum by (way, outcome) (increase(rekindle_migrations_total[1h]))", "{{way}} {{outcome}}"), ("sum by (outcome) (increase(rekindle_scheduler_rebalanced_total[1h]))", "rebalanced: {{outcome}}")]),
+        ("Pause of a move, p99", "s", "How long no request could be in the instance.", [(quantile(0.99, "rekindle_migration_pause_duration_seconds", "phase"), "{{phase}}")]),
+        ("Memory behind a move, p99", "s", "So long a loss of the source ends the instance.", [(quantile(0.99, "rekindle_migration_behind_duration_seconds"), "p99")]),
+    ],
     "Asynchronous invocations": [
         ("Accepted, given up", "reqps", "What is given up is a dead letter.", [(rate("rekindle_async_accepted_total", where=SELECTED), "accepted"), (rate("rekindle_async_dead_total", "error_type", SELECTED), "dead: {{error_type}}")]),
         ("Waiting and running", "short", "By state.", [(f"sum by (state) (rekindle_async_depth{{{SELECTED}}})", "{{state}}")]),

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
+use serde_json::Value;
 
 use crate::{Answer, Call, Folder, binaries, until};
 
@@ -139,17 +140,26 @@ impl Client {
         )
     }
 
-    /// A metric of the first worker that has no labels; 0 where it has none of that name.
+    /// A metric, by its name with its labels, of the first worker; 0 where it has none of that name.
     pub fn worker_metric(&self, name: &str) -> f64 {
+        self.metric_of_each(name)[0]
+    }
+
+    /// The same of each worker that is heard of.
+    pub fn metric_of_each(&self, name: &str) -> Vec<f64> {
         let status = self.admin("GET", "/v1/status").send().ok().json();
-        let worker = status["workers"][0]["id"].as_str().unwrap().to_owned();
-        let text = self
-            .admin("GET", &format!("/v1/workers/{worker}/metrics"))
-            .send()
-            .ok()
-            .text();
-        let value = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-        value.map_or(0.0, |v| v.split(' ').next().unwrap_or(v).parse().unwrap())
+        let alive = status["workers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|w| w["alive"] == true);
+        let of = |worker: &Value| {
+            let path = format!("/v1/workers/{}/metrics", worker["id"].as_str().unwrap());
+            let text = self.admin("GET", &path).send().ok().text();
+            let value = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+            value.map_or(0.0, |v| v.split(' ').next().unwrap_or(v).parse().unwrap())
+        };
+        alive.map(of).collect()
     }
 
     /// A request to any path of the platform, without the key.

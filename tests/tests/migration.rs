@@ -225,6 +225,18 @@ fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {
     let left = cluster.instances_of("count");
     let left: Vec<&str> = left.iter().map(|i| i.id.as_str()).collect();
     assert_eq!(left, [instance.as_str()]);
+    // Four by hand and one for the drained host, on both hosts' accounts.
+    let all = |name: &str| cluster.metric_of_each(name).into_iter().sum::<f64>();
+    assert_eq!(all("rekindle_migrations_total{way=\"move\",outcome=\"left\"}"), 5.0);
+    assert_eq!(
+        all("rekindle_migration_pause_duration_seconds_count{phase=\"whole\"}"),
+        5.0
+    );
+    let paused = all("rekindle_migration_pause_duration_seconds_sum{phase=\"whole\"}");
+    assert!(paused > 0.005 && paused < 60.0, "{paused}");
+    until("its memory has followed each time", SOON, || {
+        (all("rekindle_migration_behind_duration_seconds_count") >= 5.0).then_some(())
+    });
 }
 
 /// Keeps a processor busy for a while.
