@@ -170,6 +170,20 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     assert_eq!(s3.kind(), SpanKind::Client);
     assert!(attribute(s3, "rekindle.s3.bytes").unwrap().parse::<u64>().unwrap() > 0);
     assert!(attribute(s3, "aws.s3.key").unwrap().starts_with("snapshots/"), "{s3:?}");
+    assert!(attribute(named(&spans, "criu until resume"), "rekindle.eager_bytes").is_some());
+    // The latency that was counted leads to this trace.
+    let metrics = platform
+        .admin("GET", "/metrics")
+        .header("accept", "application/openmetrics-text; version=1.0.0")
+        .send()
+        .ok()
+        .text();
+    let leads = |line: &&str| {
+        line.starts_with("rekindle_request_duration_seconds_bucket{")
+            && line.contains("start=\"restored\"")
+            && line.contains(&format!("# {{trace_id=\"{trace}\","))
+    };
+    assert_eq!(metrics.lines().filter(leads).count(), 1, "{metrics}");
     // What lasts inside another ends inside it.
     for (inner, outer) in [
         ("working set", "criu"),

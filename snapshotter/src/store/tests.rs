@@ -103,6 +103,46 @@ async fn independent_servers_keep_the_contract() {
     }
 }
 
+/// A bucket that is missing and a wrong secret are told as what they are, by every server, and not as an object that is not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_bucket_and_a_wrong_secret_are_told_by_every_server() {
+    let embedded = TestStore::start().await;
+    let others: Vec<Server> = [Kind::Versitygw, Kind::Minio]
+        .into_iter()
+        .filter_map(other_server)
+        .collect();
+    let all = others.iter().map(Server::address).chain([embedded.address]);
+    for address in all {
+        let mut nowhere = config(address);
+        nowhere.bucket = "nobody-has-made-this".to_owned();
+        let mut wrong = config(address);
+        wrong.credentials = Some(("test-key".to_owned(), "guess".to_owned()));
+        Store::connect(config(address))
+            .await
+            .unwrap()
+            .ensure_bucket()
+            .await
+            .unwrap();
+        for config in [nowhere, wrong] {
+            let store = Store::connect(config).await.unwrap();
+            let body = Bytes::from_static(b"1");
+            let all = tokio::join!(
+                store.check(),
+                store.put("x", body.clone()),
+                store.get("x"),
+                store.put_if_absent("y", body)
+            );
+            for error in [all.0.err(), all.1.err(), all.2.err(), all.3.err()] {
+                let error = error.unwrap_or_else(|| panic!("{address}: {} was taken", store.bucket()));
+                assert!(
+                    !error.is_not_found() && error.to_string().contains(store.bucket()),
+                    "{address}: {error}"
+                );
+            }
+        }
+    }
+}
+
 /// A server that encrypts keeps the contract with it, says that it does, and has nothing on its disk that can be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
