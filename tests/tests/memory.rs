@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rekindle_e2e::{Folder, shared};
 
@@ -55,6 +56,40 @@ fn every_check_passes(name: &str) {
 fn mappings_threads_stacks_and_the_c_library_s_heap_keep_their_meaning() {
     shared().deploy(&checks("memory-c", ""));
     every_check_passes("memory-c");
+}
+
+/// Operations of each thread in one run, and runs beside the one of the process that was never checkpointed.
+const OPERATIONS: u32 = 1_500;
+const RESTORED: usize = 3;
+
+/// Four threads and their children map, move, grow, protect, give back, write and read what the snapshot has: the same by each seed.
+#[test]
+fn random_operations_come_to_the_same_in_restored_processes_as_in_one_that_was_never_checkpointed() {
+    shared().deploy(&checks("memory-random", ""));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    for seed in [1, 2, 3, now, now + 1, now + 2] {
+        let path = format!("/random/{seed}/{OPERATIONS}");
+        let plain = shared().fresh("booted", "memory-random", &path).ok().body;
+        assert!(plain.len() > 1 << 20, "{} bytes", plain.len());
+        for _ in 0..RESTORED {
+            let restored = shared().fresh("restored", "memory-random", &path).ok();
+            assert_eq!(restored.start(), "restored");
+            let differs = plain.iter().zip(&restored.body).position(|(a, b)| a != b);
+            assert_eq!((differs, plain.len()), (None, restored.body.len()), "seed {seed}");
+            shared().end_instance(restored.instance());
+        }
+    }
+}
+
+#[test]
+fn cpython_s_heap_is_whole_after_a_restore() {
+    let code = fs::read_to_string(source("heap-python").join("main.py")).unwrap();
+    let settings = "memory = \"512MiB\"\ntimeout = \"120s\"";
+    shared().deploy(&Folder::python("heap-python", settings, &code));
+    for start in ["booted", "restored"] {
+        let answer = shared().fresh(start, "heap-python", "/");
+        assert_eq!((answer.text().as_str(), answer.start()), ("allocator: ok", start));
+    }
 }
 
 #[test]

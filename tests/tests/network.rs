@@ -168,16 +168,8 @@ fn nobody_sends_under_another_s_address() {
         assert!(own || got["error"].is_string(), "{step}: {got}");
     }
     // Even root there, with no packet filter of the sandbox's own left: the router knows who sends.
-    let processes = host::processes(platform, answer.instance());
-    let inside = format!("/proc/{}/ns/net", processes.values().next().unwrap());
-    let rules = world::in_network(&inside, &["nft", "list", "table", "inet", "rekindle"]);
-    let own = rules
-        .split("snat ip to ")
-        .nth(1)
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap();
+    let inside = network_of(platform, answer.instance());
+    let own = &*router_address(&inside);
     world::in_network(&inside, &["nft", "delete", "table", "inet", "rekindle"]);
     let other = if own == "198.18.1.250" {
         "198.18.1.251"
@@ -224,11 +216,8 @@ fn neither_the_host_nor_anything_private_is_reached_and_the_refusal_comes_at_onc
     for host in ["224.0.0.1", "198.51.100.255", "ff02::1", "fe80::1%eth0"] {
         steps.push(json!({"kind": "udp", "host": host, "port": ECHO, "timeout": 0.3}));
     }
-    // The gateway has nothing but names; other sandboxes, by the addresses the router knows them by.
+    // The gateway has nothing but names.
     steps.extend([tcp("198.18.0.1", 80), udp("198.18.0.1", ECHO)]);
-    let other = ask(platform, "restored", "probe", &[]).0;
-    assert!(!other.instance().is_empty());
-    steps.extend((0..24).map(|n| tcp(&format!("198.18.1.{n}"), 8080)));
     for start in ["booted", "restored"] {
         let (_, got) = ask(platform, start, "probe", &steps);
         for (step, got) in steps.iter().zip(&got) {
@@ -238,6 +227,65 @@ fn neither_the_host_nor_anything_private_is_reached_and_the_refusal_comes_at_onc
             assert!(quick, "{start} {step}: {got}");
         }
     }
+}
+
+/// Answers whoever comes, on every address that its sandbox has.
+const LISTENER: &str = r#"
+import socket, threading
+def answer(sock):
+    while True:
+        peer, _ = sock.accept()
+        peer.recv(4)
+        peer.sendall(b"neighbour")
+        peer.close()
+sock = socket.socket()
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+sock.bind(("0.0.0.0", 9124))
+sock.listen()
+threading.Thread(target=answer, args=(sock,), daemon=True).start()
+def handler(event, context):
+    return 1
+"#;
+
+#[test]
+fn a_neighbour_is_not_reached_though_it_listens_and_it_is_the_router_s_rule_that_sees_to_it() {
+    world::enter();
+    let platform = Platform::start();
+    platform.deploy(&Folder::python("neighbour", "", LISTENER));
+    platform.deploy(&Folder::python("probe", "", PROBE));
+    let neighbour = platform.fresh("restored", "neighbour", "/").ok();
+    let inside = network_of(&platform, neighbour.instance());
+    let address = router_address(&inside);
+    // It is to be nobody's fault but the router's: the sandbox itself would take what is for this address.
+    world::in_network(&inside, &["ip", "addr", "add", &format!("{address}/32"), "dev", "eth0"]);
+    let steps = [tcp(&address, 9124)];
+    for start in ["booted", "restored"] {
+        let (_, got) = ask(&platform, start, "probe", &steps);
+        let error = got[0]["error"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{start}: {}", got[0]));
+        assert!(AT_ONCE.contains(&error), "{start}: {}", got[0]);
+    }
+    let (router, _) = router_of(platform.pid());
+    world::in_network(
+        &router,
+        &["nft", "insert", "rule", "inet", "rekindle", "through", "accept"],
+    );
+    let (_, got) = ask(&platform, "restored", "probe", &steps);
+    assert_eq!(got[0]["got"], "neighbour", "{}", got[0]);
+}
+
+/// The network namespace of an instance.
+fn network_of(platform: &Platform, instance: &str) -> String {
+    let processes = host::processes(platform, instance);
+    format!("/proc/{}/ns/net", processes.values().next().unwrap())
+}
+
+/// The address by which the router knows the sandbox with this network namespace.
+fn router_address(inside: &str) -> String {
+    let rules = world::in_network(inside, &["nft", "list", "table", "inet", "rekindle"]);
+    let after = rules.split("snat ip to ").nth(1).unwrap();
+    after.split_whitespace().next().unwrap().to_owned()
 }
 
 #[test]
@@ -397,13 +445,20 @@ fn uplink_address() -> String {
 
 /// How many links to sandboxes the router of the platform with this process has.
 fn router_links(pid: i32) -> usize {
-    let mut most = 0;
+    router_of(pid).1
+}
+
+/// The router's network namespace, and how many links to sandboxes it has.
+fn router_of(pid: i32) -> (String, usize) {
+    let mut most = (String::new(), 0);
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
         let is_network = std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("net:["));
         if is_network {
-            let links = world::interfaces(entry.path().to_str().unwrap());
-            if links.contains(": out@") {
-                most = most.max(links.lines().filter(|l| l.contains(": s")).count());
+            let path = entry.path().to_str().unwrap().to_owned();
+            let links = world::interfaces(&path);
+            let count = links.lines().filter(|l| l.contains(": s")).count();
+            if links.contains(": out@") && (most.0.is_empty() || count > most.1) {
+                most = (path, count);
             }
         }
     }

@@ -36,4 +36,9 @@ struct check {
 extern const struct check mapping_checks[], thread_checks[], stack_checks[], heap_checks[];
 void mappings_prepare(void), threads_prepare(void), stacks_prepare(void), heap_prepare(void);
 
+/* random.c: does so many operations by this seed; then tells what was read, what is mapped how, and every page. */
+void random_prepare(void);
+const char *random_run(uint64_t seed, int count);
+void random_tell(int to, int (*tell)(int, const void *, size_t));
+
 #endif

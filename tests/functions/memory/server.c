@@ -1,4 +1,5 @@
-/* Serves one request at a time on $PORT: GET /NAME runs a check, GET / lists them. */
+/* Serves one request at a time on $PORT: GET /NAME runs a check, GET / lists them, GET /random/SEED/N does random operations and
+ * answers with all that came of them. */
 #define _GNU_SOURCE
 #include "checks.h"
 
@@ -27,6 +28,23 @@ static void list(char *text, size_t room) {
         }
 }
 
+static int tell(int to, const void *bytes, size_t length) {
+    for (const char *at = bytes; length > 0;) {
+        ssize_t more = write(to, at, length);
+        if (more <= 0) return -1;
+        at += more;
+        length -= (size_t)more;
+    }
+    return 0;
+}
+
+/* Ends with the connection: how much there is to tell is not known before. */
+static void answer_random(int client, unsigned long seed, int count) {
+    const char *wrong = random_run(seed, count);
+    dprintf(client, "HTTP/1.1 %d -\r\nconnection: close\r\n\r\n%s", wrong ? 500 : 200, wrong ? wrong : "");
+    if (!wrong) random_tell(client, tell);
+}
+
 static void answer(int client) {
     char request[8192], name[64] = "", text[1024] = "", head[200];
     size_t length = 0;
@@ -37,6 +55,9 @@ static void answer(int client) {
         request[length += (size_t)more] = 0;
     }
     sscanf(request, "%*s /%63[^ ?]", name);
+    unsigned long seed;
+    int count;
+    if (sscanf(name, "random/%lu/%d", &seed, &count) == 2) return answer_random(client, seed, count);
     const struct check *check = find(name);
     int status = check || !*name ? 200 : 404;
     if (check) {
@@ -63,6 +84,7 @@ int main(void) {
         perror("bind");
         return 1;
     }
+    random_prepare();
     /* The last: this thread, whose allocations move the break, makes none from here on. */
     mappings_prepare();
     if (listen(listener, 64)) {

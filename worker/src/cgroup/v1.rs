@@ -142,6 +142,8 @@ impl Directories {
         ] {
             files::write_if_present(&self.memory.join(counter), "0")?;
         }
+        // Where processor time is counted beside what limits it, as is usual.
+        files::write_if_present(&self.cpu.join("cpuacct.usage"), "0")?;
         Ok(())
     }
 
