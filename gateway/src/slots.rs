@@ -406,3 +406,30 @@ pub(crate) fn throttled(function: &FunctionName) -> ApiError {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_wait_for_a_function_and_the_next_is_told_at_once_while_others_functions_wait() {
+        // It takes connections and never answers.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let client = SchedulerClient::new(&address, HeaderValue::from_static("token"), None).unwrap();
+        let slots = Slots::new(client, Duration::from_secs(60));
+        let busy: FunctionName = "busy".parse().unwrap();
+        let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy))).collect();
+        assert!(waiting.iter_mut().all(|take| take.now_or_never().is_none()));
+        assert_eq!(slots.levels().waiting, WAITERS_MAX);
+        let refused = slots.take(&busy).now_or_never().unwrap().err().unwrap();
+        assert_eq!(refused.code, ErrorCode::Throttled);
+        assert!(slots.take(&"other".parse().unwrap()).now_or_never().is_none());
+        // Who goes makes room.
+        waiting.pop();
+        assert!(slots.take(&busy).now_or_never().is_none());
+    }
+}

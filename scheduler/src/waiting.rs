@@ -168,6 +168,40 @@ mod tests {
         order
     }
 
+    fn waiter() -> (Waiter, oneshot::Receiver<Answer>) {
+        let (answer, told) = oneshot::channel();
+        let ask = Ask {
+            gateway: rekindle_wire::ids::GatewayId::generate(),
+            held: Vec::new(),
+            force: None,
+            avoid: Vec::new(),
+            avoid_until: crate::fleet::Millis(0),
+        };
+        (Waiter { ask, answer }, told)
+    }
+
+    #[test]
+    fn a_queue_takes_so_many_of_each_function_and_who_stopped_waiting_makes_room() {
+        let (mut queue, busy) = (Queue::default(), name(0));
+        let mut waiting = Vec::new();
+        for _ in 0..PER_FUNCTION {
+            let (one, told) = waiter();
+            assert!(queue.push(&busy, one).is_ok());
+            waiting.push(told);
+        }
+        assert!(queue.push(&busy, waiter().0).is_err());
+        let (other, _told) = waiter();
+        assert!(queue.push(&name(1), other).is_ok());
+        assert_eq!(
+            (queue.waiting_for(&busy), queue.len()),
+            (PER_FUNCTION, PER_FUNCTION + 1)
+        );
+        waiting.pop();
+        let (one, _told) = waiter();
+        assert!(queue.push(&busy, one).is_ok());
+        assert_eq!(queue.waiting_for(&busy), PER_FUNCTION);
+    }
+
     #[test]
     fn a_burst_of_a_thousand_does_not_keep_another_from_its_turn() {
         let order = given(&[(1_000, 1), (1, 1)], 1_001);

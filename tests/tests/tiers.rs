@@ -11,7 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use rekindle_e2e::platform::Options;
-use rekindle_e2e::{Folder, Platform, until};
+use rekindle_e2e::{Folder, Platform, host, until};
+use rekindle_init::protocol::FUNCTION_PID;
 
 /// Less than any two of the functions have.
 const LIMIT: u64 = 40 << 20;
@@ -47,9 +48,16 @@ fn template_bytes(platform: &Platform) -> u64 {
 #[test]
 fn templates_stay_within_their_limit_and_every_byte_is_right_all_the_same() {
     let options = Options {
-        args: ["--memory", "4GiB", "--template-memory", "40MiB"]
-            .map(str::to_owned)
-            .to_vec(),
+        args: [
+            "--memory",
+            "4GiB",
+            "--template-memory",
+            "40MiB",
+            "--chunk-cache",
+            "40MiB",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         ..Options::default()
     };
     let platform = Platform::start_with(options);
@@ -88,4 +96,49 @@ fn templates_stay_within_their_limit_and_every_byte_is_right_all_the_same() {
         let bytes = template_bytes(&platform);
         (bytes <= LIMIT).then(|| println!("{} MiB of templates", bytes >> 20))
     });
+    let metric = |name: &str| platform.worker_metric(name) as u64;
+    assert_eq!(metric("rekindle_templates_limit_bytes"), LIMIT);
+    let parts = ["rest", "working_set"]
+        .map(|part| metric(&format!("rekindle_templates_evicted_bytes_total{{part=\"{part}\"}}")));
+    assert!(parts.iter().sum::<u64>() > LIMIT, "{parts:?}");
+    // The next tier has its own limit, and what went from there came from the store again.
+    assert_eq!(metric("rekindle_chunk_cache_limit_bytes"), LIMIT);
+    assert!(metric("rekindle_chunk_cache_bytes") <= LIMIT);
+    assert!(metric("rekindle_chunk_cache_evicted_bytes_total") > 0);
+    assert!(metric("rekindle_chunk_cache_lookups_total{outcome=\"miss\"}") > 0);
+    println!("templates evicted {parts:?}");
+}
+
+/// Clones that wait side by side.
+const CLONES: usize = 10;
+
+#[test]
+fn clones_share_what_none_of_them_has_written() {
+    let platform = Platform::start();
+    let settings = "max_instances = 20\nidle = \"120s\"\nmemory = \"192MiB\"";
+    let code = "DATA = bytearray(b'shared by all clones' * (64 << 20 // 20))\n\
+                def handler(event, context):\n    return sum(DATA[::4096])\n";
+    let code = code.replace("(64 << 20 // 20)", &((64 << 20) / 20).to_string());
+    platform.deploy(&Folder::python("wide", settings, &code));
+    let instances: Vec<String> = (0..CLONES)
+        .map(|_| platform.fresh("restored", "wide", "/").ok().instance().to_owned())
+        .collect();
+    for instance in &instances {
+        let processes = host::processes(&platform, instance);
+        let pid = processes[&FUNCTION_PID];
+        let sums = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let of = |names: &[&str]| -> u64 {
+            let lines = sums.lines().filter(|l| names.iter().any(|n| l.starts_with(n)));
+            lines
+                .map(|l| l.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10)
+                .sum()
+        };
+        let (shared, private) = (
+            of(&["Shared_Clean:", "Shared_Dirty:"]),
+            of(&["Private_Clean:", "Private_Dirty:"]),
+        );
+        // It has read all of it.
+        assert!(shared > 60 << 20, "{shared} bytes shared, {private} its own");
+        assert!(private < 12 << 20, "{private} bytes its own, {shared} shared");
+    }
 }

@@ -77,7 +77,7 @@ pub struct Worker {
     /// What evicts idle memory.
     pub idle: Arc<IdleMemory>,
     /// Turns of starts at the processors.
-    pub turns: Turns,
+    pub turns: Arc<Turns>,
     /// What functions write.
     pub logs: Logs,
     /// Unpacked layers.
@@ -185,6 +185,7 @@ impl Worker {
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64);
+        let turns = Arc::new(Turns::new(config.starts_at_once));
         let worker = Arc::new(Self {
             metrics,
             load: Load::default(),
@@ -198,6 +199,7 @@ impl Worker {
                 &layers,
                 MemoryFs::new()?,
                 config.template_bytes,
+                Arc::clone(&turns),
             ),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
@@ -208,7 +210,7 @@ impl Worker {
                 config.empty_sandboxes_most,
             )),
             idle,
-            turns: Turns::new(config.starts_at_once),
+            turns,
             network,
             cgroups,
             logs,

@@ -21,6 +21,8 @@ pub(super) struct Held {
     pub(super) proportional: u64,
     /// Charged to its control group: its own memory, files in /tmp, and the kernel's for it.
     pub(super) charged: u64,
+    /// Of that, the kernel's: page tables, processes, sockets.
+    pub(super) kernel: u64,
 }
 
 /// Of the instance with this id, which runs on this host.
@@ -29,6 +31,7 @@ pub(super) fn of_instance(id: &str) -> Result<Held> {
     let procs = fs::read_to_string(group.join("cgroup.procs")).context("no processes")?;
     let mut held = Held {
         charged: number(&group, &["memory.usage_in_bytes", "memory.current"])?,
+        kernel: kernel(&group),
         ..Held::default()
     };
     for pid in procs.lines() {
@@ -71,6 +74,14 @@ fn number(group: &std::path::Path, names: &[&str]) -> Result<u64> {
     let text = names.iter().find_map(|name| fs::read_to_string(group.join(name)).ok());
     let text = text.with_context(|| format!("{}: no count of its memory", group.display()))?;
     text.trim().parse().context("not a number")
+}
+
+/// What the kernel has for the group; 0 where it does not tell it apart.
+fn kernel(group: &std::path::Path) -> u64 {
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let told = stat.lines().find_map(|l| l.strip_prefix("kernel ")?.parse().ok());
+    told.or_else(|| number(group, &["memory.kmem.usage_in_bytes"]).ok())
+        .unwrap_or(0)
 }
 
 fn field(rollup: &str, name: &str) -> u64 {

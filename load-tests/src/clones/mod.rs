@@ -1,12 +1,14 @@
 //! `rekindle-bench clones`: for each sample, how many page faults stand before a first response until the working set is known and when it
-//! is, and what memory clones take that wait idle side by side.
+//! is; what memory clones take that wait idle side by side; and what parked ones do, so how many of them fit in a GiB.
 
 mod memory;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, bail};
+use rekindle_wire::api::InstanceState;
 use serde::Serialize;
 
 use crate::args::{Args, checkout};
@@ -24,6 +26,10 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 /// Restores until the working set is known; the next is mapped ahead by it.
 const RECORDED: usize = 3;
+/// Parked instances that are looked at: after a request, and such as were made ahead and have seen none.
+const PARKED: usize = 10;
+/// How long all may take to be parked.
+const PARKED_LIMIT: Duration = Duration::from_secs(60);
 const FUNCTION: &str = "sample";
 const FAULTS: &str = "rekindle_pager_faults_total";
 
@@ -35,7 +41,7 @@ pub(crate) struct ClonesArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_values_t = ["hello-python", "touch-python", "numpy-python", "flask-python", "hello-node"].map(String::from)
+        default_values_t = ["hello-python", "counter-python", "flask-python", "numpy-python", "touch-python", "hello-node", "http-rust"].map(String::from)
     )]
     samples: Vec<String>,
     /// How many clones are held at once, one after the other.
@@ -62,6 +68,10 @@ struct Sample {
     /// Faults until the first response of each restore, the first first: three that are recorded, then two that map ahead.
     faults: Vec<u64>,
     clones: Vec<Clones>,
+    /// Frozen after they answered once.
+    parked: Clones,
+    /// Restored ahead and frozen.
+    ahead: Clones,
 }
 
 /// Clones that were held at once.
@@ -126,10 +136,52 @@ async fn measure(platform: &Platform, name: &str, counts: &[usize]) -> Result<Sa
         });
         host.admin.delete_all().await?;
     }
+    // Of one version: a later one has a template of its own.
+    let template_bytes = held.last().map_or(0, |h: &Clones| h.template_bytes);
+    let many = PARKED.to_string();
+    let idle = [("idle", "\"1s\""), ("park", "\"600s\"")];
+    let mut sets = Vec::new();
+    for (settings, used) in [(&idle[..], true), (&[("min_parked", many.as_str())][..], false)] {
+        folder::rename(&folder, FUNCTION, settings)?;
+        platform.deploy(&folder)?;
+        host.admin.delete_all().await?;
+        let each = parked(&host, used).await?;
+        sets.push(Clones {
+            count: each.len(),
+            each,
+            template_bytes,
+        });
+        host.admin.delete_all().await?;
+    }
+    let [parked, ahead] = sets.try_into().map_err(|_| anyhow!("not both kinds"))?;
     Ok(Sample {
         name: name.to_owned(),
         memory_bytes,
         faults,
         clones: held,
+        parked,
+        ahead,
     })
+}
+
+/// What so many parked instances hold: such as have answered once, or such as the platform made ahead.
+async fn parked(host: &Host, used: bool) -> Result<Vec<Held>> {
+    for _ in 0..if used { PARKED } else { 0 } {
+        host.restore(FUNCTION).await?;
+    }
+    let deadline = Instant::now() + PARKED_LIMIT;
+    loop {
+        let all = host.admin.instances(FUNCTION).await?;
+        let parked: Vec<_> = all.iter().filter(|i| i.state == InstanceState::Parked).collect();
+        if parked.len() >= PARKED {
+            return parked.iter().map(|i| of_instance(i.id.as_str())).collect();
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "{} of {PARKED} instances are parked after {PARKED_LIMIT:?}",
+                parked.len()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -3,7 +3,7 @@
 use comfy_table::Table;
 
 use super::memory::Held;
-use super::{RECORDED, Record};
+use super::{Clones, RECORDED, Record};
 use crate::report::{mib, table};
 
 pub(super) fn print(record: &Record) {
@@ -15,6 +15,10 @@ pub(super) fn print(record: &Record) {
     println!(
         "\nMemory of a clone that has answered once, MiB, medians; the template is on the host once\n{}",
         memory(record)
+    );
+    println!(
+        "\nA parked instance, MiB, medians; how many fit in 1 GiB beside their one template, and without counting it\n{}",
+        parked(record)
     );
 }
 
@@ -33,6 +37,46 @@ fn faults(record: &Record) -> Table {
     table
 }
 
+fn median(clones: &Clones, of: fn(&Held) -> u64) -> u64 {
+    let mut all: Vec<u64> = clones.each.iter().map(of).collect();
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+fn parked(record: &Record) -> Table {
+    let header = [
+        "sample",
+        "parked",
+        "private",
+        "PSS",
+        "charged",
+        "of it the kernel's",
+        "template",
+        "in 1 GiB",
+        "without the template",
+    ];
+    let mut table = table(&header, 2);
+    for sample in &record.samples {
+        for (how, clones) in [("after a request", &sample.parked), ("ahead", &sample.ahead)] {
+            let shown = |of: fn(&Held) -> u64| format!("{:.1}", mib(median(clones, of)));
+            let charged = median(clones, |h| h.charged).max(1);
+            let fit = |room: u64| (room / charged).to_string();
+            table.add_row([
+                sample.name.clone(),
+                how.to_owned(),
+                shown(|h| h.private),
+                shown(|h| h.proportional),
+                shown(|h| h.charged),
+                shown(|h| h.kernel),
+                format!("{:.1}", mib(clones.template_bytes)),
+                fit((1 << 30_u64).saturating_sub(clones.template_bytes)),
+                fit(1 << 30),
+            ]);
+        }
+    }
+    table
+}
+
 fn memory(record: &Record) -> Table {
     let mut table = table(
         &["sample", "clones", "resident", "private", "PSS", "charged", "template"],
@@ -40,11 +84,7 @@ fn memory(record: &Record) -> Table {
     );
     for sample in &record.samples {
         for clones in &sample.clones {
-            let median = |of: fn(&Held) -> u64| {
-                let mut all: Vec<u64> = clones.each.iter().map(of).collect();
-                all.sort_unstable();
-                format!("{:.1}", mib(all[all.len() / 2]))
-            };
+            let median = |of: fn(&Held) -> u64| format!("{:.1}", mib(median(clones, of)));
             table.add_row([
                 sample.name.clone(),
                 clones.count.to_string(),

@@ -11,6 +11,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a start keeps its turn that waits for the function: one that does not begin must not hold up others.
 pub const KEEP: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether nothing starts.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
 /// Turns of a host.
 #[derive(Debug)]
 pub struct Turns {
@@ -48,6 +51,17 @@ impl Turns {
         self.all - self.free.available_permits().min(self.all)
     }
 
+    /// Waits for a moment without a start, so long at most; for work that nobody waits for.
+    pub async fn until_calm(&self, limit: Duration) {
+        let calm = async {
+            while self.running() > 0 {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        // Where starts follow each other, what is put off must come about all the same.
+        let _ = tokio::time::timeout(limit, calm).await;
+    }
+
     /// How many wait for one.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
@@ -75,6 +89,24 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_waits_for_starts_and_not_for_ever() {
+        let turns = Turns::new(2);
+        turns.until_calm(Duration::from_secs(3600)).await;
+        let turn = turns.take().await;
+        let began = std::time::Instant::now();
+        turns.until_calm(Duration::from_millis(30)).await;
+        assert!(began.elapsed() >= Duration::from_millis(30));
+        let (_, ()) = tokio::join!(
+            async {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                drop(turn);
+            },
+            turns.until_calm(Duration::from_secs(3600))
+        );
+        assert_eq!(turns.running(), 0);
+    }
 
     #[tokio::test]
     async fn no_more_run_at_once_than_there_are_turns_and_all_get_theirs() {

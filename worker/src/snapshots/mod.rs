@@ -25,6 +25,7 @@ use rekindle_snapshotter::{
 };
 use rekindle_wire::SnapshotId;
 
+use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
 pub(crate) use edit::touched_early;
@@ -117,6 +118,11 @@ impl OpenSnapshot {
     }
 }
 
+/// How long the start that a snapshot was opened for has until it takes its turn.
+const FILL_AFTER: Duration = Duration::from_millis(20);
+/// How long a chunk of a template waits for a moment without a start.
+const CALM_LIMIT: Duration = Duration::from_millis(500);
+
 /// A directory of images, removed when dropped.
 pub struct ImagesDir(PathBuf);
 
@@ -158,6 +164,8 @@ pub struct Snapshots {
     openings: AtomicU64,
     tier: Arc<Tier>,
     known: Known,
+    /// What templates are filled beside.
+    starts: Arc<Turns>,
 }
 
 impl Snapshots {
@@ -170,6 +178,7 @@ impl Snapshots {
         layers_dir: &Path,
         memory: MemoryFs,
         limit_bytes: u64,
+        starts: Arc<Turns>,
     ) -> Self {
         Self {
             store,
@@ -180,6 +189,7 @@ impl Snapshots {
             openings: AtomicU64::new(0),
             tier: Tier::start(limit_bytes),
             known: Known::default(),
+            starts,
         }
     }
 
@@ -276,7 +286,8 @@ impl Snapshots {
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
-        tokio::spawn(fill(Arc::clone(&template), Arc::clone(&self.tier), id.clone()));
+        let (tier, starts) = (Arc::clone(&self.tier), Arc::clone(&self.starts));
+        tokio::spawn(fill(Arc::clone(&template), tier, starts, id.clone()));
         Ok(Arc::new(OpenSnapshot {
             id: id.clone(),
             images_dir,
@@ -341,13 +352,18 @@ impl Snapshots {
     }
 }
 
-/// Fills the template in the background, as far as it is worth its memory.
-async fn fill(template: Arc<Template>, tier: Arc<Tier>, id: SnapshotId) {
+/// Fills the template in the background, as far as it is worth its memory: when the start that it was opened for, and others, have had the
+/// processors.
+async fn fill(template: Arc<Template>, tier: Arc<Tier>, starts: Arc<Turns>, id: SnapshotId) {
+    tokio::time::sleep(FILL_AFTER).await;
     let name = id.clone();
     let room = move |bytes| -> BoxFuture<'static, bool> {
-        let (tier, id) = (Arc::clone(&tier), name.clone());
-        let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
-        Box::pin(async { made.await.unwrap_or(false) })
+        let (tier, starts, id) = (Arc::clone(&tier), Arc::clone(&starts), name.clone());
+        Box::pin(async move {
+            starts.until_calm(CALM_LIMIT).await;
+            let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
+            made.await.unwrap_or(false)
+        })
     };
     if let Err(e) = template.fill_all(room).await {
         tracing::warn!(snapshot = %id, error = %e, "the template stays incomplete");
