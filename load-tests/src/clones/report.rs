@@ -69,8 +69,8 @@ fn parked(record: &Record) -> Table {
                 shown(|h| h.charged),
                 shown(|h| h.kernel),
                 format!("{:.1}", mib(clones.template_bytes)),
-                fit((1 << 30_u64).saturating_sub(clones.template_bytes)),
-                fit(1 << 30),
+                fit((1_u64 << 30).saturating_sub(clones.template_bytes)),
+                fit(1_u64 << 30),
             ]);
         }
     }
