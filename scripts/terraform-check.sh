@@ -19,8 +19,8 @@ step() {
 skip() {
     if [ "${REKINDLE_REQUIRE_ALL:-}" = 1 ]; then say "$1: FAILED: not there: $2"; failed=1; else say "$1: skipped: $2"; fi
 }
-# Says which files would change; prints nothing where all are as they should be.
-hclfmt() { ! find "$here/terraform" -name '*.tf' -exec sh -c '"$0" -check "$@" 2>&1' "$tools/bin/hclfmt" {} + | grep .; }
+# Fails, and says which file, where one would change.
+hclfmt() { find "$here/terraform" -name '*.tf' -exec sh -c '"$0" -require-no-change "$@" > /dev/null' "$tools/bin/hclfmt" {} +; }
 lint() { (cd "$here/terraform" && "$tools/bin/tflint" --recursive --config "$here/terraform/.tflint.hcl"); }
 
 check() {

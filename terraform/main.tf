@@ -57,6 +57,7 @@ module "firewall" {
   name                  = var.name
   vpc_id                = module.network.vpc_id
   client_cidrs          = var.client_cidrs
+  monitoring_cidrs      = var.monitoring_cidrs
   function_egress_cidrs = var.function_egress_cidrs
 }
 

@@ -22,8 +22,8 @@ variable "cidr" {
   type        = string
   default     = "10.20.0.0/16"
   validation {
-    condition     = can(cidrhost(var.cidr, 0)) && can(regex("/(1[6-9]|20)$", var.cidr))
-    error_message = "The network must be written like 10.20.0.0/16, with a prefix of 16 to 20 bits."
+    condition     = can(cidrhost(var.cidr, 0)) && can(regex("/1[6-9]$", var.cidr))
+    error_message = "The network must be written like 10.20.0.0/16, with a prefix of 16 to 19 bits."
   }
 }
 
@@ -44,6 +44,16 @@ variable "client_cidrs" {
   validation {
     condition     = length(var.client_cidrs) > 0 && alltrue([for cidr in var.client_cidrs : can(cidrhost(cidr, 0))])
     error_message = "Name at least one network, like 0.0.0.0/0 or 198.51.100.0/24."
+  }
+}
+
+variable "monitoring_cidrs" {
+  description = "Private networks from which Prometheus may ask the roles for their metrics; [] for none."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = alltrue([for cidr in var.monitoring_cidrs : can(cidrhost(cidr, 0)) && !endswith(cidr, "/0")])
+    error_message = "Write networks like 10.20.0.0/24; all of the world is none."
   }
 }
 

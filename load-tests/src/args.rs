@@ -45,7 +45,8 @@ pub(crate) struct Args {
     /// Runs before, which do not count.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) warmup: u32,
-    /// Measure only these.
+    /// Measure only these. The parts of CRIU's own time are measured when they are named: criu-logged, criu-unprobed, criu-on-disk,
+    /// criu-waiting.
     #[arg(long, value_name = "SUBJECTS", value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Subject>,
     /// Measure the function in these languages.
@@ -170,7 +171,8 @@ impl Args {
     /// What is to be measured, in the order of the tables.
     pub(crate) fn subjects(&self) -> Vec<Subject> {
         let wanted = |s: &Subject| self.only.is_empty() || self.only.contains(s);
-        Subject::ALL.into_iter().filter(wanted).collect()
+        let parts = Subject::PARTS.into_iter().filter(|s| self.only.contains(s));
+        Subject::ALL.into_iter().filter(wanted).chain(parts).collect()
     }
 
     /// Every language with every size.
@@ -196,6 +198,8 @@ mod tests {
     fn chosen_subjects_come_in_the_order_of_the_tables() {
         let args = Args::try_parse_from(["rekindle-bench", "--only", "lazy-pages,restored"]).unwrap();
         assert_eq!(args.subjects(), [Subject::Restored, Subject::LazyPages]);
+        let args = Args::try_parse_from(["rekindle-bench", "--only", "criu-waiting,criu"]).unwrap();
+        assert_eq!(args.subjects(), [Subject::Criu, Subject::CriuWaiting]);
     }
 
     #[test]

@@ -33,10 +33,26 @@ pub(crate) enum Subject {
     Criu,
     /// Stock `criu restore --lazy-pages` of that process, with the start of `criu lazy-pages`.
     LazyPages,
+    /// As [`Criu`](Self::Criu), with the most detailed log.
+    CriuLogged,
+    /// As [`Criu`](Self::Criu), without the kernel probe of an earlier run.
+    CriuUnprobed,
+    /// As [`Criu`](Self::Criu), its images on a disk's filesystem instead of in memory.
+    CriuOnDisk,
+    /// As [`Criu`](Self::Criu), by a `criu swrk` that was started before the trigger.
+    CriuWaiting,
 }
 
 impl Subject {
-    /// All, in the order of the tables.
+    /// What tells where CRIU's own time goes: measured when it is named.
+    pub(crate) const PARTS: [Self; 4] = [
+        Self::CriuLogged,
+        Self::CriuUnprobed,
+        Self::CriuOnDisk,
+        Self::CriuWaiting,
+    ];
+
+    /// All others, in the order of the tables.
     pub(crate) const ALL: [Self; 12] = [
         Self::Booted,
         Self::Restored,
@@ -67,6 +83,10 @@ impl Subject {
             Self::PodmanRestore => "podman-restore",
             Self::Criu => "criu",
             Self::LazyPages => "lazy-pages",
+            Self::CriuLogged => "criu-logged",
+            Self::CriuUnprobed => "criu-unprobed",
+            Self::CriuOnDisk => "criu-on-disk",
+            Self::CriuWaiting => "criu-waiting",
         }
     }
 
@@ -85,6 +105,10 @@ impl Subject {
             Self::PodmanRestore => "podman, restore of a checkpoint",
             Self::Criu => "CRIU, eager restore",
             Self::LazyPages => "CRIU, lazy-pages",
+            Self::CriuLogged => "CRIU, eager, log level 4",
+            Self::CriuUnprobed => "CRIU, eager, no kernel probe kept",
+            Self::CriuOnDisk => "CRIU, eager, images on disk",
+            Self::CriuWaiting => "CRIU, eager, started ahead",
         }
     }
 

@@ -10,8 +10,10 @@
 
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use crate::front::Front;
-use crate::store::{Led, Store};
+use crate::store::{Led, Store, StoreError};
 
 /// How long the lead lasts unless it is renewed.
 const HOLD: Duration = Duration::from_secs(4);
@@ -27,6 +29,8 @@ const TRY_EVERY: Duration = Duration::from_millis(400);
 pub(crate) struct Leadership {
     store: Store,
     address: String,
+    /// When the renewal that succeeded last was asked for.
+    renewed: Mutex<Instant>,
 }
 
 impl Leadership {
@@ -34,10 +38,11 @@ impl Leadership {
         Self {
             store,
             address: address.to_owned(),
+            renewed: Mutex::new(Instant::now()),
         }
     }
 
-    async fn ask(&self) -> Result<Led, crate::store::StoreError> {
+    async fn ask(&self) -> Result<Led, StoreError> {
         let hold_ms = i64::try_from(HOLD.as_millis()).unwrap_or(i64::MAX);
         self.store.lead(self.store.holder(), &self.address, hold_ms).await
     }
@@ -47,18 +52,23 @@ impl Leadership {
         let mut leader = None;
         loop {
             match self.ask().await {
-                Ok(Led::Own { term }) => match self.store.take_over().await {
-                    Ok(()) => {
-                        tracing::info!(term, "this scheduler leads");
-                        return;
+                Ok(Led::Own { term }) => {
+                    match self.take_up().await {
+                        Ok(true) => {
+                            tracing::info!(term, "this scheduler leads");
+                            return;
+                        }
+                        Ok(false) => tracing::warn!("another scheduler leads before this one could"),
+                        Err(error) => {
+                            tracing::warn!(
+                                error = &error as &dyn std::error::Error,
+                                "the lead cannot be taken up; trying again"
+                            );
+                        }
                     }
-                    Err(error) => {
-                        tracing::warn!(
-                            error = &error as &dyn std::error::Error,
-                            "the lead cannot be taken up; trying again"
-                        );
-                    }
-                },
+                    // Nothing was read yet: it may stand by, and connect, as before.
+                    self.store.has_not_led();
+                }
                 Ok(Led::By { address }) => {
                     if leader.as_ref() != Some(&address) {
                         tracing::info!(leader = address, "this scheduler stands by");
@@ -74,18 +84,26 @@ impl Leadership {
         }
     }
 
+    /// Ends the connections of who led before. Answers whether the lead, which that may have taken most of, is still its own.
+    async fn take_up(&self) -> Result<bool, StoreError> {
+        self.store.take_over().await?;
+        let asked = Instant::now();
+        let led = self.ask().await?;
+        *self.renewed.lock() = asked;
+        Ok(matches!(led, Led::Own { .. }))
+    }
+
     /// Renews the lead for as long as that is possible. Returns when it is lost; never where the database is not shared.
     pub(crate) async fn keep(&self) {
         if !self.store.is_shared() {
             std::future::pending::<()>().await;
         }
-        let mut renewed = Instant::now();
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            let asked = Instant::now();
+            let (asked, renewed) = (Instant::now(), *self.renewed.lock());
             let left = GIVE_UP.saturating_sub(renewed.elapsed());
             match tokio::time::timeout(left, self.ask()).await {
-                Ok(Ok(Led::Own { .. })) => renewed = asked,
+                Ok(Ok(Led::Own { .. })) => *self.renewed.lock() = asked,
                 Ok(Ok(Led::By { address })) => {
                     tracing::error!(leader = address, "another scheduler leads");
                     return;

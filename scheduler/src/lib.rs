@@ -23,7 +23,7 @@ mod placement;
 mod placing;
 mod pools;
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "it is a module of the end-to-end tests too")]
+#[allow(unreachable_pub, dead_code, reason = "it is a module of the end-to-end tests too")]
 #[path = "../../tests/src/postgres.rs"]
 mod postgres;
 mod prepare;

@@ -30,6 +30,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const ROOM_LIMIT: Duration = Duration::from_secs(60);
 /// Workers that are tried before a deploy fails for what is a worker's fault and not the function's: its disk, its network, its end.
 const WORKERS: usize = 3;
+/// How often it is looked whether the worker is still heard of.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// One event's line; error messages carry a build's last output.
 const LINE_MAX: usize = 1 << 20;
 
@@ -96,6 +98,8 @@ struct Done {
     spec: VersionSpec,
     snapshot: Option<SnapshotSummary>,
     snapshot_error: Option<String>,
+    /// Whether there is no snapshot for want of room on the worker's disk.
+    no_room: bool,
 }
 
 /// A version on its way, on one worker at a time.
@@ -120,7 +124,7 @@ impl<'a> Preparation<'a> {
                 held: Vec::new(),
                 force: Some(StartKind::Booted),
                 avoid: Vec::new(),
-                avoid_until: Millis(0),
+                avoid_until: Millis(u64::MAX),
             },
             instance: InstanceId::generate(),
             phases: Phases::default(),
@@ -129,18 +133,38 @@ impl<'a> Preparation<'a> {
 
     /// Until a worker has done it, or it is the function that is at fault, or there is no worker left to try.
     async fn run(&mut self) -> Result<Done, ApiError> {
+        // What comes of it if no other worker does better.
+        let mut so_far = None;
         loop {
-            let address = self.room().await?;
-            let error = match self.on(&address).await {
-                Ok(done) => return Ok(done),
-                Err(error) => error,
+            let address = match self.room().await {
+                Ok(address) => address,
+                Err(no_room) => return so_far.unwrap_or(Err(no_room)),
             };
-            let is_the_workers = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
-            let tried = self.ask.avoid_for(&address, self.scheduler.now());
-            if !is_the_workers || tried >= WORKERS || !self.ask.may_go_elsewhere(&self.scheduler.memory().fleet) {
-                return Err(error);
+            let outcome = self.on(&address).await;
+            let is_the_workers = match &outcome {
+                Ok(done) => done.no_room,
+                Err(error) => matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable),
+            };
+            if !is_the_workers {
+                return outcome;
             }
-            tracing::warn!(function = %self.version.info.function, worker = address, %error, "a worker could not prepare a version: another shall");
+            match &outcome {
+                Ok(_) => {
+                    tracing::warn!(function = %self.version.info.function, worker = address, "a worker has no room for a snapshot: another shall prepare the version")
+                }
+                Err(error) => {
+                    tracing::warn!(function = %self.version.info.function, worker = address, %error, "a worker could not prepare a version: another shall")
+                }
+            }
+            if so_far.as_ref().is_none_or(Result::is_err) {
+                so_far = Some(outcome);
+            }
+            self.ask.avoid.push(address);
+            let may_go_on = self.ask.avoid.len() < WORKERS && self.ask.may_go_elsewhere(&self.scheduler.memory().fleet);
+            match so_far {
+                Some(so_far) if !may_go_on => return so_far,
+                _ => {}
+            }
             abandon(
                 self.scheduler,
                 std::mem::replace(&mut self.instance, InstanceId::generate()),
@@ -149,8 +173,17 @@ impl<'a> Preparation<'a> {
         }
     }
 
-    /// Has the worker at `address` do it and writes down how far it is.
+    /// Has the worker at `address` do it. One that is not heard of any more is not waited for: its host may be gone without a word.
     async fn on(&mut self, address: &str) -> Result<Done, ApiError> {
+        let gone = until_gone(self.scheduler, self.instance.clone());
+        tokio::select! {
+            outcome = self.follow(address) => outcome,
+            () = gone => Err(lost("it is not heard of any more")),
+        }
+    }
+
+    /// Asks the worker, and writes down how far it is.
+    async fn follow(&mut self, address: &str) -> Result<Done, ApiError> {
         let Self { scheduler, version, .. } = *self;
         let VersionInfo {
             function,
@@ -166,20 +199,14 @@ impl<'a> Preparation<'a> {
             manifest: manifest.clone(),
             source_key: self.source_key.to_owned(),
         };
-        let lost = |why: String| {
-            ApiError::new(
-                ErrorCode::Unavailable,
-                format!("the worker that prepared it was lost ({why}): deploy again"),
-            )
-        };
         let answer = scheduler.workers.prepare(address, &request).await;
-        let answer = answer.map_err(|e| lost(chain(&e)))?;
+        let answer = answer.map_err(|e| lost(&chain(&e)))?;
         let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
         let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
         while let Some(line) = lines.next().await {
-            let line = line.map_err(|e| lost(chain(&e)))?;
+            let line = line.map_err(|e| lost(&chain(&e)))?;
             let event: PrepareEvent =
-                serde_json::from_str(&line).map_err(|e| lost(format!("unreadable event: {e}")))?;
+                serde_json::from_str(&line).map_err(|e| lost(&format!("unreadable event: {e}")))?;
             match event {
                 PrepareEvent::Phase { phase } => {
                     self.phases.enter(phase);
@@ -192,20 +219,22 @@ impl<'a> Preparation<'a> {
                     spec,
                     snapshot,
                     snapshot_error,
+                    no_room,
                 } => {
                     if spec.function != *function || spec.version != *number {
-                        return Err(lost(format!("it answered for {} {}", spec.function, spec.version)));
+                        return Err(lost(&format!("it answered for {} {}", spec.function, spec.version)));
                     }
                     return Ok(Done {
                         spec,
                         snapshot,
                         snapshot_error,
+                        no_room,
                     });
                 }
                 PrepareEvent::Failed { error } => return Err(error),
             }
         }
-        Err(lost("it ended without an outcome".to_owned()))
+        Err(lost("it ended without an outcome"))
     }
 
     /// Sets memory aside on a worker for the version's first instance, waiting a while for room.
@@ -275,6 +304,31 @@ impl<'a> Preparation<'a> {
                 "no worker has the {} free that an instance needs: lower memory in fn.toml, or add a worker, and deploy again",
                 self.version.info.manifest.memory
             ),
+        }
+    }
+}
+
+fn lost(why: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("the worker that prepared it was lost ({why}): deploy again"),
+    )
+}
+
+/// Waits until the worker that an instance was set aside on has been given up.
+async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
+    let worker = scheduler
+        .memory()
+        .fleet
+        .instances
+        .get(&instance)
+        .map(|i| i.worker.clone());
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let memory = scheduler.memory();
+        let known = worker.as_ref().and_then(|worker| memory.fleet.workers.get(worker));
+        if known.is_none_or(|worker| worker.gone) {
+            return;
         }
     }
 }

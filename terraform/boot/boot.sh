@@ -1,6 +1,6 @@
 # What a machine does at its first start: installs the release, fetches the role's secrets, starts the role. Before this stand a `#!/bin/bash`
-# and a line NAME='value' for each setting (../main.tf); nothing secret is among them. A failure ends it, and the machine, unhealthy,
-# is replaced; /var/log/cloud-init-output.log says why.
+# and a line NAME='value' for each setting (../main.tf); nothing secret is among them. Its group waits for its end (the hook "boot"): a machine
+# whose role answers is taken into service, one where anything failed is replaced; /var/log/cloud-init-output.log says why.
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # the settings stand before this
 
@@ -14,6 +14,13 @@ imds() {
     token=$(curl -fsS -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' http://169.254.169.254/latest/api/token)
     curl -fsS -H "X-aws-ec2-metadata-token: $token" "http://169.254.169.254/latest/meta-data/$1"
 }
+# launched RESULT: ends the wait of the group's hook. A machine that was started by hand has none.
+launched() {
+    aws autoscaling complete-lifecycle-action --region "$REGION" --auto-scaling-group-name "$CLUSTER-$ROLE" \
+        --lifecycle-hook-name boot --lifecycle-action-result "$1" --instance-id "$(imds instance-id)" || say "no lifecycle hook waits for it"
+}
+# shellcheck disable=SC2154 # the status is assigned in the trap itself
+trap 'status=$?; [ "$status" = 0 ] || launched ABANDON || true' EXIT
 secret() { aws secretsmanager get-secret-value --region "$REGION" --secret-id "$1" --query SecretString --output text; }
 
 # retry COMMAND...: the network, permissions and mirrors of a new machine may take a while to be there.
@@ -71,11 +78,13 @@ units=("rekindle-$ROLE.service")
 case $ROLE in
 gateway)
     setting FN_LISTEN 0.0.0.0:8080
+    answers=127.0.0.1:8080
     key=$(retry secret "$ADMIN_KEY_SECRET")
     put admin.key <<< "$key"
     ;;
 scheduler)
     setting FN_LISTEN 0.0.0.0:8081
+    answers=127.0.0.1:8081
     password=$(retry secret "$DATABASE_SECRET")
     retry curl -fsS -o /etc/rekindle/database-ca.pem "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
     chmod 644 /etc/rekindle/database-ca.pem
@@ -92,6 +101,7 @@ scheduler)
     ;;
 worker)
     setting FN_LISTEN "$address:8082"
+    answers=$address:8082
     setting FN_ZONE "$(imds placement/availability-zone)"
     setting FN_OPTIONS "--leave-limit ${DRAIN_SECONDS}s $WORKER_OPTIONS"
     # Proves CRIU by a real checkpoint, and installs a newer one where Debian's fails.
@@ -124,4 +134,7 @@ install -d -m 755 "/etc/systemd/system/rekindle-$ROLE.service.d"
 printf '[Service]\nTimeoutStopSec=%s\n' $((DRAIN_SECONDS + 30)) > "/etc/systemd/system/rekindle-$ROLE.service.d/stop.conf"
 systemctl daemon-reload
 systemctl enable --now "${units[@]}"
+# It answers as soon as it listens, whether it is ready or stands by.
+retry curl -fsS -m 5 -o /dev/null "http://$answers/healthz"
 say "$ROLE runs"
+launched CONTINUE

@@ -55,8 +55,16 @@ class Network(unittest.TestCase):
     def test_nothing_but_the_balancer_is_open_to_the_outside(self):
         for rule in of("resource", "aws_vpc_security_group_ingress_rule"):
             if "cidr_ipv4" in rule.body or "cidr_ipv6" in rule.body or "prefix_list_id" in rule.body:
-                self.assertEqual((rule.folder.name, rule.name), ("firewall", "clients"), str(rule))
+                self.assertEqual(rule.folder.name, "firewall")
+                if rule.name == "monitoring":
+                    # Networks that the operator names, for metrics; none by default, and never the world.
+                    self.assertIn("local.looks", rule["for_each"])
+                    continue
+                self.assertEqual(rule.name, "clients", str(rule))
                 self.assertIn('this["balancer"]', rule["security_group_id"])
+        (monitoring,) = [v for v in of("variable", folder=ROOT) if v.name == "monitoring_cidrs"]
+        self.assertEqual(monitoring["default"], [])
+        self.assertIn('!endswith(cidr, "/0")', str(monitoring["validation"]))
         text = (ROOT / "modules/firewall/main.tf").read_text()
         self.assertRegex(text, r"doors\s*= .*setproduct\(var\.client_cidrs, \[80, 443\]\)")
 
@@ -118,6 +126,18 @@ class Schedulers(unittest.TestCase):
         self.assertEqual(group["health_check"][0]["path"], "/readyz")
         schedulers = next(m for m in of("module", folder=ROOT) if m.name == "schedulers")
         self.assertEqual(schedulers["health_check_type"], "EC2")
+
+
+class Fleets(unittest.TestCase):
+    def test_a_machine_is_in_service_only_when_its_boot_says_so(self):
+        (group,) = of("resource", "aws_autoscaling_group")
+        hooks = {h["name"]: h for h in group["initial_lifecycle_hook"]}
+        self.assertEqual(hooks["boot"]["lifecycle_transition"], "autoscaling:EC2_INSTANCE_LAUNCHING")
+        self.assertEqual(hooks["boot"]["default_result"], "ABANDON")
+        self.assertEqual(hooks["drain"]["default_result"], "CONTINUE")
+        self.assertTrue(group["instance_refresh"][0]["preferences"][0]["auto_rollback"])
+        (lifecycle,) = [s for d, s in statements() if s.get("sid") == "Lifecycle"]
+        self.assertIn("autoscaling:CompleteLifecycleAction", lifecycle["actions"])
 
 
 class Rest(unittest.TestCase):

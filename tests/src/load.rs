@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use crate::{Call, until};
 
-const SOON: Duration = Duration::from_secs(90);
-
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
@@ -45,11 +43,11 @@ impl Load {
         Self { shared, threads }
     }
 
-    /// Waits for so many more answers.
+    /// Waits for so many more answers, which must be there within this time.
     #[track_caller]
-    pub fn until_answered(&self, more: usize) {
+    pub fn until_answered(&self, more: usize, within: Duration) {
         let before = self.shared.answered.load(Ordering::Relaxed);
-        until(&format!("{more} more answers"), SOON, || {
+        until(&format!("{more} more answers"), within, || {
             (self.shared.answered.load(Ordering::Relaxed) >= before + more).then_some(())
         });
     }

@@ -12,12 +12,16 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 /// The superuser's name; loopback is trusted.
 const USER: &str = "rekindle";
 
-/// Ends and removes the server when its input ends.
+/// Starts and stops the server as it is told, and ends and removes it when its input ends.
 const KEEPER: &str = r#"
-"$@" > "$DIR/log" 2>&1 &
-cat > /dev/null
-kill -INT $!
-wait
+end() { [ -z "$server" ] || { kill "-$1" "$server"; wait "$server"; server=; }; }
+while read -r order; do
+    case $order in
+    start) "$@" >> "$DIR/log" 2>&1 & server=$! ;;
+    crash) end QUIT ;;
+    esac
+done
+end INT
 rm -rf "$DIR"
 "#;
 
@@ -26,8 +30,9 @@ pub struct Postgres {
     address: Ipv4Addr,
     port: u16,
     databases: AtomicU32,
+    dir: PathBuf,
     keeper: Child,
-    _alive: ChildStdin,
+    orders: ChildStdin,
 }
 
 impl Postgres {
@@ -109,24 +114,47 @@ impl Postgres {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let alive = keeper.stdin.take().unwrap();
-        let end = Instant::now() + READY_LIMIT;
-        let server = Self {
+        let orders = keeper.stdin.take().unwrap();
+        let mut server = Self {
             address,
             port,
             databases: AtomicU32::new(0),
+            dir,
             keeper,
-            _alive: alive,
+            orders,
         };
-        while !server.answers(&programs) {
+        server.launch();
+        Some(server)
+    }
+
+    /// Starts the server (again), with the data it has, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn launch(&mut self) {
+        self.orders.write_all(b"start\n").unwrap();
+        let (programs, end) = (programs().unwrap(), Instant::now() + READY_LIMIT);
+        while !self.answers(&programs) {
             let mut log = String::new();
             if Instant::now() > end {
-                drop(std::fs::File::open(dir.join("log")).and_then(|mut f| f.read_to_string(&mut log)));
+                drop(std::fs::File::open(self.dir.join("log")).and_then(|mut f| f.read_to_string(&mut log)));
                 panic!("PostgreSQL does not start: {log}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Some(server)
+    }
+
+    /// Ends the server at once, without a last word to its clients or its files.
+    ///
+    /// # Panics
+    /// When it goes on answering.
+    pub fn crash(&mut self) {
+        self.orders.write_all(b"crash\n").unwrap();
+        let end = Instant::now() + READY_LIMIT;
+        while TcpStream::connect((self.address, self.port)).is_ok() {
+            assert!(Instant::now() < end, "PostgreSQL goes on");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn answers(&self, programs: &Path) -> bool {
@@ -161,7 +189,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // Closing the pipe asks it to end; `_alive` is dropped after this, so the keeper is not waited for.
+        // Closing the pipe asks it to end; `orders` is dropped after this, so the keeper is not waited for.
         let _ended = self.keeper.try_wait();
     }
 }

@@ -102,7 +102,7 @@ fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request()
         all.into_iter().map(|i| i.worker).collect()
     };
     let load = Load::start(vec![format!("{}/function/steady/", cluster.url())], 4);
-    load.until_answered(50);
+    load.until_answered(50, SOON);
 
     // Whoever has the most is emptied: by its address, as operators call it.
     let here = usize::from(at(&cluster).contains(&ids[1]));
@@ -111,15 +111,15 @@ fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request()
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
     let drained: WorkerInfo = serde_json::from_slice(&drained.stdout).unwrap();
     assert_eq!((&drained.id, drained.state), (&ids[here], WorkerState::Drained));
-    load.until_answered(50);
+    load.until_answered(50, SOON);
     assert_eq!(at(&cluster), BTreeSet::from([ids[1 - here].clone()]));
 
     // It stays so when the scheduler is started anew, and the gateway's leases outlast that.
     cluster.kill9(Role::Scheduler);
-    load.until_answered(20);
+    load.until_answered(20, SOON);
     cluster.restart(Role::Scheduler);
     until_state(&cluster, u8::try_from(here).unwrap(), WorkerState::Drained);
-    load.until_answered(50);
+    load.until_answered(50, SOON);
     assert_eq!(at(&cluster), BTreeSet::from([ids[1 - here].clone()]));
     let table = cluster.cli(&["workers"]);
     let table = String::from_utf8(table.stdout).unwrap();
@@ -128,7 +128,7 @@ fn a_host_is_emptied_and_a_worker_told_to_stop_leaves_without_a_failed_request()
     // Used again, it takes over from the other, which is told to stop.
     assert!(cluster.cli(&["undrain", ids[here].as_str()]).status.success());
     cluster.stop(Role::Worker.nth(u8::try_from(1 - here).unwrap()));
-    load.until_answered(50);
+    load.until_answered(50, SOON);
     assert_eq!(at(&cluster), BTreeSet::from([ids[here].clone()]));
     assert_eq!(load.end(), Vec::<String>::new());
     until_state(&cluster, u8::try_from(1 - here).unwrap(), WorkerState::Gone);

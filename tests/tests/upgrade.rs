@@ -8,7 +8,7 @@ use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::load::Load;
 use rekindle_e2e::postgres::Postgres;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Cluster, Folder, hub, until};
+use rekindle_e2e::{Call, Cluster, Folder, hub, until};
 use rekindle_wire::api::WorkerState;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -23,7 +23,8 @@ fn every_role_is_replaced_under_load_and_no_request_fails() {
         return;
     };
     let store = ObjectStore::start_at(hub::ADDRESS);
-    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), database.database());
+    let url = database.database();
+    let shared = |n| (Role::Scheduler.nth(n), "FN_DATABASE".to_owned(), url.clone());
     let size = Size {
         schedulers: 2,
         gateways: 2,
@@ -39,19 +40,25 @@ fn every_role_is_replaced_under_load_and_no_request_fails() {
     let other = Load::start(vec![at(1), at(0)], 2);
     let calm = |what: &str| {
         for load in [&load, &other] {
-            load.until_answered(CALM);
+            load.until_answered(CALM, LIMIT);
             assert_eq!(load.take_failed(), Vec::<String>::new(), "{what}");
         }
     };
     calm("before");
 
-    // The one that stands by first.
+    // The one that stands by first; with the other the lead goes over.
+    let leads = |cluster: &Cluster, n: u8| {
+        let url = format!("http://{}/readyz", cluster.address(Role::Scheduler.nth(n)));
+        Call::get(&url).try_send().is_ok_and(|answer| answer.status == 200)
+    };
     for n in [1, 0] {
+        assert_eq!([0, 1].map(|n| leads(&cluster, n)), [true, false]);
         cluster.stop(Role::Scheduler.nth(n));
         cluster.restart(Role::Scheduler.nth(n));
         cluster.until_ready();
         calm(&format!("scheduler {n}"));
     }
+    assert_eq!([0, 1].map(|n| leads(&cluster, n)), [false, true]);
     for n in 0..2 {
         let id = cluster.worker(n).id;
         let drain = |how| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use rekindle_snapshotter::layer::publish_layer;
-use rekindle_snapshotter::{Owner, Publication, keys};
+use rekindle_snapshotter::{Owner, Publication, StoreError, keys};
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec};
 use rekindle_wire::manifest::Base;
@@ -20,6 +20,7 @@ use crate::cgroup::Limits;
 use crate::freeze::freeze;
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
+use crate::metrics::disk_free;
 use crate::worker::Worker;
 
 /// What installing a function's dependencies may use.
@@ -31,6 +32,8 @@ const BUILD_LIMITS: Limits = Limits {
 /// Times a runtime that is being replaced is looked for, and the pause between.
 const RUNTIME_ATTEMPTS: u32 = 5;
 const RUNTIME_PAUSE: Duration = Duration::from_secs(1);
+/// With less on the disk it is for want of room that there is no snapshot, bytes.
+const ROOM_LEAST: u64 = 64 << 20;
 /// A warm-up answer larger than this is cut, bytes.
 const WARMUP_BODY_MAX: usize = 16 << 20;
 
@@ -92,7 +95,7 @@ async fn run(
     warm_up(&instance, &parts).await?;
     // Whoever calls it next finds it warm: its start belongs to the deploy.
     instance.usage.note_served();
-    let (mut snapshot, mut snapshot_error) = (None, None);
+    let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
     if spec.manifest.snapshot {
         phase(events, VersionState::Snapshotting).await?;
         match capture(worker, &instance, &parts).await {
@@ -104,6 +107,7 @@ async fn run(
                 tracing::warn!(function = %spec.function, error = %why, "no snapshot");
                 instance.sink.platform(format!("no snapshot: {why}"));
                 snapshot_error = Some(why);
+                no_room = disk_free(&worker.config.cache_dir).is_some_and(|free| free < ROOM_LEAST);
             }
         }
     }
@@ -111,6 +115,7 @@ async fn run(
         spec,
         snapshot,
         snapshot_error,
+        no_room,
     })
 }
 
@@ -134,13 +139,15 @@ async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Resu
 async fn current_runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
     let key = format!("runtimes/{}.json", base.as_str());
     let bytes = worker.config.store.get(&key).await.map_err(|e| {
-        ApiError::new(
-            ErrorCode::BuildFailed,
-            format!(
-                "{}; build the runtimes with `make runtimes`",
-                unavailable("find the runtime's root filesystem", &e).message
+        let error = unavailable("find the runtime's root filesystem", &e);
+        match e {
+            StoreError::NotFound { .. } => ApiError::new(
+                ErrorCode::BuildFailed,
+                format!("{}; build the runtimes with `make runtimes`", error.message),
             ),
-        )
+            // Another worker may reach the store.
+            _ => error,
+        }
     })?;
     let alias: RuntimeAlias = serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))?;
     Ok(alias.layer)

@@ -128,7 +128,7 @@ impl Server {
 
     fn until_it_answers(&mut self) {
         let end = Instant::now() + START_LIMIT;
-        while !self.answers() {
+        while !(self.answers() && self.stays()) {
             let ended = self.child.try_wait().unwrap();
             if ended.is_some() || Instant::now() > end {
                 let log = fs::read_to_string(self.root.path().join("log")).unwrap_or_default();
@@ -139,6 +139,12 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Whether it is this server that answers: one whose port another took a moment before ends at once.
+    fn stays(&mut self) -> bool {
+        thread::sleep(Duration::from_millis(100));
+        self.child.try_wait().unwrap().is_none()
     }
 
     /// MinIO listens before it is ready.

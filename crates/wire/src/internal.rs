@@ -202,6 +202,9 @@ pub enum PrepareEvent {
         snapshot: Option<SnapshotSummary>,
         /// Why there is none although the manifest asks for one.
         snapshot_error: Option<String>,
+        /// Whether that is for want of room on this worker's disk, so that another may do better.
+        #[serde(default)]
+        no_room: bool,
     },
     /// The version cannot serve.
     Failed {

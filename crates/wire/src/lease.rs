@@ -2,7 +2,7 @@
 //!
 //! The scheduler numbers the leases on an instance upwards. A gateway names its own with each invocation, and the instance's worker
 //! turns away those under an older one than it has seen: so a gateway that is cut off from the scheduler, and serves on under a lease
-//! that ran out, stops as soon as another has one, whatever the clocks say. Heartbeats tell a scheduler that starts anew how far the
+//! that ran out, is stopped by the first invocation of another that has one, whatever the clocks say. Heartbeats tell a scheduler that starts anew how far the
 //! numbers have come.
 
 use std::fmt;

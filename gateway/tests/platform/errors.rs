@@ -1,5 +1,7 @@
 //! What users are told when something goes wrong.
 
+use std::sync::atomic::Ordering;
+
 use rekindle_wire::ErrorCode;
 use reqwest::Method;
 
@@ -116,10 +118,7 @@ async fn a_scheduler_that_is_away_is_503_while_leases_go_on_serving() {
 async fn a_version_that_cannot_be_prepared_is_failed_and_the_old_one_serves() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
-    platform
-        .worker
-        .prepare_fails
-        .store(true, std::sync::atomic::Ordering::SeqCst);
+    platform.worker.prepare_fails.store(true, Ordering::SeqCst);
     platform
         .upload("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n")
         .await;
@@ -142,10 +141,7 @@ async fn a_version_that_cannot_be_prepared_is_failed_and_the_old_one_serves() {
 #[tokio::test]
 async fn what_is_a_workers_fault_is_prepared_on_another_and_fails_where_there_is_none() {
     let platform = Platform::start().await;
-    platform
-        .worker
-        .disk_is_full
-        .store(true, std::sync::atomic::Ordering::SeqCst);
+    platform.worker.disk_is_full.store(true, Ordering::SeqCst);
     let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
     platform.upload(manifest).await;
     until("it has failed", async || {
@@ -169,12 +165,46 @@ async fn what_is_a_workers_fault_is_prepared_on_another_and_fails_where_there_is
 }
 
 #[tokio::test]
+async fn a_version_is_prepared_where_there_is_room_for_its_snapshot_if_there_is_such_a_worker() {
+    let platform = Platform::start().await;
+    platform.worker.has_no_room.store(true, Ordering::SeqCst);
+    // It serves, and says why it is slow to start.
+    let alone = platform.deploy("alone", "").await;
+    assert!(alone.snapshot_error.is_some_and(|e| e.contains("no space left")));
+    let other = PlayedWorker::start(&platform.relay.address, 16 << 30).await;
+    until("it is there", async || platform.status().await.workers.len() == 2).await;
+    for n in 0..4 {
+        let version = platform.deploy(&format!("hello-{n}"), "").await;
+        assert_eq!(version.snapshot_error, None);
+    }
+    assert_eq!(other.prepared.lock().len(), 4);
+    until("nothing is left over", async || platform.worker.running() == 1).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_vanishes_while_it_prepares_a_version_is_not_waited_for() {
+    let platform = Platform::start().await;
+    platform.worker.prepare_hangs.store(true, Ordering::SeqCst);
+    let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+    assert_eq!(platform.upload(manifest).await.status(), 202);
+    until("it is asked", async || !platform.worker.prepared.lock().is_empty()).await;
+    let other = PlayedWorker::start(&platform.relay.address, 16 << 30).await;
+    // Its connection stands, and nothing comes any more.
+    platform.worker.silent.store(true, Ordering::SeqCst);
+    until("another has made it live", async || {
+        platform.describe("hello").await.summary.live.is_some()
+    })
+    .await;
+    assert_eq!(
+        (platform.worker.prepared.lock().len(), other.prepared.lock().len()),
+        (1, 1)
+    );
+}
+
+#[tokio::test]
 async fn only_one_version_is_prepared_at_a_time_and_a_delete_waits_for_it() {
     let platform = Platform::start().await;
-    platform
-        .worker
-        .prepare_hangs
-        .store(true, std::sync::atomic::Ordering::SeqCst);
+    platform.worker.prepare_hangs.store(true, Ordering::SeqCst);
     let manifest = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
     assert_eq!(platform.upload(manifest).await.status(), 202);
     assert_eq!(error(platform.upload(manifest).await).await.code, ErrorCode::Conflict);

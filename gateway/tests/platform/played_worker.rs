@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) prepare_fails: AtomicBool,
     /// It has no room on its disk to prepare anything.
     pub(crate) disk_is_full: AtomicBool,
+    /// It has no room for a snapshot.
+    pub(crate) has_no_room: AtomicBool,
     /// Restores end as boots.
     pub(crate) falls_back: AtomicBool,
     pub(crate) silent: AtomicBool,
@@ -105,6 +107,7 @@ impl PlayedWorker {
             prepare_hangs: AtomicBool::new(false),
             prepare_fails: AtomicBool::new(false),
             disk_is_full: AtomicBool::new(false),
+            has_no_room: AtomicBool::new(false),
             falls_back: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             invocations: AtomicUsize::new(0),
@@ -287,10 +290,12 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
         events.push(PrepareEvent::Failed { error });
     } else if !hangs {
         worker.add(request.instance, spec.function.clone(), spec.version, StartKind::Booted);
+        let no_room = worker.has_no_room.load(Ordering::SeqCst);
         events.push(PrepareEvent::Done {
             spec,
             snapshot: None,
-            snapshot_error: None,
+            snapshot_error: no_room.then(|| "snapshot the function: no space left on device".to_owned()),
+            no_room,
         });
     }
     let lines = events

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! trigger ─┬─ eager ── criu restore -d ───────────────────────────────────────────┬─> first response ─> killed, reaped
-//!          └─ lazy ─── criu lazy-pages ──its socket──> criu restore --lazy-pages -d ┘
+//!          ├─ lazy ─── criu lazy-pages ──its socket──> criu restore --lazy-pages -d ┤
+//!          └─ waiting ─ an order to a criu swrk that was there before ──────────────┘
 //! ```
 
 use std::fs;
@@ -15,6 +16,8 @@ use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
+use rekindle_snapshotter::criu::{RestoreOrder, Session};
+use tempfile::TempDir;
 
 use super::function::{Function, Running};
 use crate::client::Connection;
@@ -27,16 +30,25 @@ const POLL: Duration = Duration::from_micros(200);
 const FUNCTION_PID: u32 = 1_000;
 const FIRST_FREE_PID: u32 = 20;
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+/// What CRIU keeps of its look at the kernel.
+const PROBE: &str = "/run/criu.kdat";
 /// CRIU's name for its socket, in the work directory.
 const SOCKET: &str = "lazy-pages.socket";
 
-/// How memory comes back.
+/// How it is restored. All but one bring all memory back before the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Paging {
-    /// All of it before the process runs.
+pub(super) enum Way {
     Eager,
-    /// When it is touched.
+    /// Memory comes when it is touched, from the lazy-pages daemon.
     Lazy,
+    /// With the most detailed log.
+    Logged,
+    /// The kernel is probed anew.
+    Unprobed,
+    /// From images that are not in memory; they have been read before.
+    OnDisk,
+    /// By a CRIU that was started before the trigger.
+    Waiting,
 }
 
 /// A checkpoint of the function after its warm-up, as the platform takes it.
@@ -44,17 +56,20 @@ pub(super) struct Checkpoint {
     criu: PathBuf,
     version: String,
     images: PathBuf,
+    /// The same images on a disk's filesystem, if that was asked for.
+    on_disk: Option<TempDir>,
     work: PathBuf,
     port: u16,
 }
 
 impl Checkpoint {
-    /// Starts the function, warms it up, checkpoints it, and tries both kinds of restore.
-    pub(super) async fn take(criu: &Path, dir: &Path, function: &Function) -> Result<Self> {
-        let checkpoint = Self {
+    /// Starts the function, warms it up, checkpoints it, and tries the two usual ways to restore it.
+    pub(super) async fn take(criu: &Path, dir: &Path, function: &Function, on_disk: bool) -> Result<Self> {
+        let mut checkpoint = Self {
             criu: criu.to_owned(),
             version: version(criu)?,
             images: dir.join("images"),
+            on_disk: None,
             work: dir.join("work"),
             port: function.free_port()?,
         };
@@ -75,8 +90,11 @@ impl Checkpoint {
         checkpoint.finish(&mut Running::start(&mut dump)?, "dump")?;
         // CRIU has killed it.
         drop(running);
-        checkpoint.restore(Paging::Eager).await.context("eager restore")?;
-        checkpoint.restore(Paging::Lazy).await.context("lazy restore")?;
+        if on_disk {
+            checkpoint.on_disk = Some(copied(&checkpoint.images).context("images on disk")?);
+        }
+        checkpoint.restore(Way::Eager).await.context("eager restore")?;
+        checkpoint.restore(Way::Lazy).await.context("lazy restore")?;
         Ok(checkpoint)
     }
 
@@ -86,17 +104,29 @@ impl Checkpoint {
     }
 
     /// One restore: milliseconds until the last byte of the first response. The process is gone when this returns.
-    pub(super) async fn restore(&self, paging: Paging) -> Result<f64> {
+    pub(super) async fn restore(&self, way: Way) -> Result<f64> {
+        if way == Way::Waiting {
+            return self.restore_by_one_that_waits().await;
+        }
         set_last_pid(FIRST_FREE_PID)?;
+        if way == Way::Unprobed {
+            // Written again by this run.
+            let _none = fs::remove_file(PROBE);
+        }
         // The last daemon has left it.
         let _none = fs::remove_file(self.work.join(SOCKET));
-        let mut command = self.command("restore");
+        let (images, log_level) = match way {
+            Way::OnDisk => (self.on_disk.as_ref().context("no images on disk")?.path(), "-v1"),
+            Way::Logged => (self.images.as_path(), "-v4"),
+            _ => (self.images.as_path(), "-v1"),
+        };
+        let mut command = self.command_with("restore", images, log_level);
         command.arg("--restore-detached");
         let mut daemon_command = self.command("lazy-pages");
 
         let triggered = Instant::now();
         let mut daemon = None;
-        if paging == Paging::Lazy {
+        if way == Way::Lazy {
             let mut started = Running::start(&mut daemon_command)?;
             self.until_listening(&mut started)?;
             daemon = Some(started);
@@ -122,20 +152,55 @@ impl Checkpoint {
         Ok(ms)
     }
 
-    /// What all its commands have in common: stock options, and those that leave out what is not needed here.
+    /// The same by a CRIU that has been started, linked and asked for its version.
+    async fn restore_by_one_that_waits(&self) -> Result<f64> {
+        set_last_pid(FIRST_FREE_PID)?;
+        let (session, theirs) = Session::pair().context("no socket for criu swrk")?;
+        // Its socket as standard input, so that it has a number that is known.
+        let mut waiting = Command::new(&self.criu);
+        waiting.args(["swrk", "0"]).stdin(theirs).stdout(Stdio::null());
+        let mut waiting = Running::start(waiting.stderr(Stdio::null()))?;
+        session.version(LIMIT).context("criu swrk")?;
+        let order = RestoreOrder {
+            images_dir: self.images.display().to_string(),
+            inherit: Vec::new(),
+            lazy_pages: false,
+            log_level: 1,
+            limit: LIMIT,
+        };
+
+        let triggered = Instant::now();
+        let restored = Restored;
+        session.restore(&order, |_| Ok(())).context("criu swrk")?;
+        let mut connection = Connection::open_when_listening(self.port, || Ok(())).await?;
+        let answer = connection.call(Method::GET, "/", &[]).await?;
+        let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
+
+        answer.of_function()?;
+        drop(session);
+        self.until_ended(&mut waiting, "swrk")?;
+        drop(restored);
+        Ok(ms)
+    }
+
     fn command(&self, action: &str) -> Command {
+        self.command_with(action, &self.images, "-v1")
+    }
+
+    /// What all its commands have in common: stock options, and those that leave out what is not needed here.
+    fn command_with(&self, action: &str, images: &Path, log_level: &str) -> Command {
         let mut command = Command::new(&self.criu);
         command
             .arg(action)
             .arg("--images-dir")
-            .arg(&self.images)
+            .arg(images)
             .arg("--work-dir")
             .arg(&self.work)
             .args([
                 "--manage-cgroups=ignore",
                 "--network-lock=skip",
                 "--file-validation=filesize",
-                "-v1",
+                log_level,
                 "--log-file",
             ])
             .arg(format!("{action}.log"))
@@ -213,6 +278,17 @@ async fn warm_up(port: u16, running: &mut Running) -> Result<()> {
     // Time for both sides to see its end.
     tokio::time::sleep(Duration::from_millis(100)).await;
     Ok(())
+}
+
+/// A copy outside the tmpfs that everything else lies in.
+fn copied(images: &Path) -> Result<TempDir> {
+    let copy = tempfile::tempdir_in("/var/tmp").context("no temporary directory in /var/tmp")?;
+    for image in fs::read_dir(images).context("the images cannot be listed")? {
+        let image = image.context("the images cannot be listed")?;
+        fs::copy(image.path(), copy.path().join(image.file_name()))
+            .with_context(|| format!("{}: cannot be copied", image.path().display()))?;
+    }
+    Ok(copy)
 }
 
 fn set_last_pid(pid: u32) -> Result<()> {

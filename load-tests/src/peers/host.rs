@@ -10,7 +10,7 @@ use http::Method;
 use nix::mount::{MsFlags, mount};
 use serde::Serialize;
 
-use super::checkpoint::{Checkpoint, Paging};
+use super::checkpoint::{Checkpoint, Way};
 use super::container::Containers;
 use super::function::{Function, Running};
 use super::podman::Podman;
@@ -81,10 +81,11 @@ async fn prepare(args: &PeerHostArgs) -> Result<(Peers, Prepared)> {
     let mut checkpoint = None;
     let restores: Vec<Subject> = [Subject::Criu, Subject::LazyPages]
         .into_iter()
+        .chain(Subject::PARTS)
         .filter(|s| wants(*s))
         .collect();
     if !restores.is_empty() {
-        let taken = Checkpoint::take(&args.criu, &args.dir, &function).await;
+        let taken = Checkpoint::take(&args.criu, &args.dir, &function, wants(Subject::CriuOnDisk)).await;
         checkpoint = prepared.keep(&restores, taken);
         if let Some(taken) = &checkpoint {
             prepared.versions.insert("CRIU".to_owned(), taken.version().to_owned());
@@ -158,19 +159,21 @@ impl Peers {
             Subject::Runc => self.runc.as_ref().with_context(absent)?.start().await,
             Subject::Podman => self.podman.as_ref().with_context(absent)?.start().await,
             Subject::PodmanRestore => self.podman.as_ref().with_context(absent)?.restore().await,
-            Subject::Criu => {
-                self.checkpoint
-                    .as_ref()
-                    .with_context(absent)?
-                    .restore(Paging::Eager)
-                    .await
-            }
-            Subject::LazyPages => {
-                self.checkpoint
-                    .as_ref()
-                    .with_context(absent)?
-                    .restore(Paging::Lazy)
-                    .await
+            Subject::Criu
+            | Subject::LazyPages
+            | Subject::CriuLogged
+            | Subject::CriuUnprobed
+            | Subject::CriuOnDisk
+            | Subject::CriuWaiting => {
+                let way = match subject {
+                    Subject::LazyPages => Way::Lazy,
+                    Subject::CriuLogged => Way::Logged,
+                    Subject::CriuUnprobed => Way::Unprobed,
+                    Subject::CriuOnDisk => Way::OnDisk,
+                    Subject::CriuWaiting => Way::Waiting,
+                    _ => Way::Eager,
+                };
+                self.checkpoint.as_ref().with_context(absent)?.restore(way).await
             }
             Subject::Direct | Subject::Booted | Subject::Restored | Subject::Parked | Subject::Warm => bail!(absent()),
         }

@@ -54,7 +54,7 @@ impl Fleet {
             instance.stage = Stage::Ready;
         }
         let length = lease_length(instance.idle_limit);
-        instance.lease_number += 1;
+        instance.lease_number = instance.lease_number.saturating_add(1);
         instance.lease = Some(Lease {
             gateway: gateway.clone(),
             granted_at: now,
@@ -106,12 +106,9 @@ impl Fleet {
         let mut give_back = Vec::new();
         let numbers = report.numbers.iter().copied().chain(std::iter::repeat(0));
         for (id, number) in report.held.iter().zip(numbers) {
-            if let Some(mut instance) = self.instances.get_mut(id) {
-                instance.lease_number = instance.lease_number.max(number);
-            }
             let leaving = self.instances.get(id).is_some_and(|i| self.is_leaving(i));
             let keeps = match self.instances.get_mut(id) {
-                Some(mut instance) => !leaving && instance.renew(&report.gateway, now),
+                Some(mut instance) => !leaving && instance.renew(&report.gateway, number, now),
                 None => now <= SETTLING,
             };
             if !keeps {
@@ -174,9 +171,9 @@ impl Instance {
         self.lease.as_ref().is_some_and(|l| l.gateway == *gateway)
     }
 
-    /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it: the
-    /// scheduler was restarted.
-    fn renew(&mut self, gateway: &GatewayId, now: Millis) -> bool {
+    /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it, as the scheduler was
+    /// restarted; not if another lease is known to have followed the one it claims by, as its worker may have turned that away for good.
+    fn renew(&mut self, gateway: &GatewayId, number: u64, now: Millis) -> bool {
         self.keeping.ahead = None;
         if matches!(self.stage, Stage::Stopping | Stage::Preparing | Stage::Moving) {
             return false;
@@ -188,7 +185,10 @@ impl Instance {
                 !lease.recalled
             }
             Some(_) => false,
+            // 0 is no number: nothing is known of it.
+            None if (1..self.lease_number).contains(&number) => false,
             None => {
+                self.lease_number = self.lease_number.max(number);
                 self.lease = Some(Lease {
                     gateway: gateway.clone(),
                     granted_at: now,

@@ -19,7 +19,7 @@ use rekindle_wire::api::{WorkerInfo, WorkerState};
 use rekindle_wire::internal::{Heartbeat, Kept, MemoryPressure, Offer, Presence};
 use rekindle_wire::stats::WorkerLevels;
 
-use super::sites::Facts;
+use super::sites::{Facts, Want};
 use super::{Fleet, Instance, Millis, REMEMBER_GONE};
 use crate::placement::cost;
 
@@ -77,7 +77,11 @@ impl Worker {
             zone: self.offer.zone.as_str().into(),
             cpus: self.offer.cpus,
             queue: cost::queue(self.levels.busy, self.offer.cpus),
-            last_resort: self.guard.is_short() || self.is_short_of_disk(),
+            want: match (self.is_short_of_disk(), self.guard.is_short()) {
+                (true, _) => Want::Disk,
+                (false, true) => Want::Memory,
+                (false, false) => Want::Nothing,
+            },
             takes_new: self.takes_new(),
             is_draining: self.is_draining(),
         }

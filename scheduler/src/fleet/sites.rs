@@ -33,6 +33,16 @@ pub(crate) struct Taken {
     pub(crate) unused: usize,
 }
 
+/// What a worker is short of. Something new is placed on one that wants for anything only if there is no other, and rather on the first of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Want {
+    Nothing,
+    /// Each instance more makes others wait or go.
+    Memory,
+    /// The disk is as good as full, and what needs it there fails.
+    Disk,
+}
+
 /// What a worker says of itself, as far as placement asks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Facts {
@@ -45,9 +55,7 @@ pub(crate) struct Facts {
     pub(crate) cpus: u32,
     /// What it takes longer, for each millisecond of work, as it is busy.
     pub(crate) queue: f64,
-    /// Whether something new is placed there only if there is no other: its disk is as good as full, and what needs it there fails, or memory is
-    /// short there, and each instance more makes others wait or go.
-    pub(crate) last_resort: bool,
+    pub(crate) want: Want,
     /// Whether something new may be placed on it.
     pub(crate) takes_new: bool,
     /// Whether it shall finish what it serves.

@@ -35,6 +35,35 @@ fn report(gateway_id: &str, held: &[&InstanceId], returned: &[&InstanceId]) -> L
 }
 
 #[test]
+fn who_claims_an_instance_by_an_older_lease_than_its_last_gives_it_back() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let first = fleet.grant(&id, &gateway("g-a"), &hello, Millis(2)).unwrap();
+    let later = Millis(2).plus(Millis(first.lease_ms + 1));
+    fleet.expire_leases(later);
+    let second = fleet.grant(&id, &gateway("g-b"), &hello, later).unwrap();
+    assert!(second.lease_number > first.lease_number);
+    fleet.report(&report("g-b", &[], &[&id]), later);
+    let claim = |gateway: &str, number| {
+        let mut claim = report(gateway, &[&id], &[]);
+        claim.numbers = vec![number];
+        claim
+    };
+    // Its worker turns it away already.
+    let (back, _) = fleet.report(&claim("g-a", first.lease_number), later);
+    assert_eq!(back, [id.clone()]);
+    let (back, _) = fleet.report(&claim("g-b", second.lease_number), later);
+    assert_eq!(back, [], "the last one's is good");
+    // The highest there is stays the highest.
+    fleet.report(&report("g-b", &[], &[&id]), later);
+    fleet.report(&claim("g-b", u64::MAX), later);
+    fleet.report(&report("g-b", &[], &[&id]), later);
+    let last = fleet.grant(&id, &gateway("g-a"), &hello, later).unwrap();
+    assert_eq!(last.lease_number, u64::MAX);
+}
+
+#[test]
 fn an_instance_returned_with_lost_slots_is_busy_until_its_worker_says_otherwise() {
     let hello = hello();
     let mut fleet = fleet(100);

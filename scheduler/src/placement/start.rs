@@ -10,7 +10,7 @@ use rekindle_wire::api::StartKind;
 
 use super::{Decision, Shortage, cost};
 use crate::fleet::instances::OfVersion;
-use crate::fleet::sites::Tier;
+use crate::fleet::sites::{Tier, Want};
 use crate::fleet::{Fleet, LiveVersion, Millis, ring};
 
 /// Places of a function in all rings together.
@@ -37,7 +37,7 @@ pub(crate) fn cheapest(
     let sites = fleet.instances.sites();
     let usable = |worker: &WorkerId| usable(worker) && !fleet.is_kept_from(&live.spec.function, worker);
     let view = View::new(fleet, live, kind, now);
-    let mut best: Option<((bool, f64), &WorkerId)> = None;
+    let mut best: Option<((Want, f64), &WorkerId)> = None;
     let mut consider = |worker| {
         if let Some(cost) = view.cost(worker)
             && best.is_none_or(|(least, _)| cost < least)
@@ -92,8 +92,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether it is a last resort, and what a start there is expected to take; `None` where there is no room.
-    fn cost(&self, worker: &WorkerId) -> Option<(bool, f64)> {
+    /// What it is short of, and what a start there is expected to take; `None` where there is no room.
+    fn cost(&self, worker: &WorkerId) -> Option<(Want, f64)> {
         let site = self.fleet.instances.sites().get(worker)?;
         let facts = site.facts.as_ref().filter(|f| f.takes_new)?;
         let room = site.room();
@@ -114,7 +114,7 @@ impl<'a> View<'a> {
         let wait = site.behind(self.now) + site.wait(cost::work(self.kind) + cost::INVOCATION);
         let start = cost::start(self.kind, tier, runs);
         let cost = start + wait + zone + cost::crowding(room - self.need, facts.capacity);
-        Some((facts.last_resort, cost))
+        Some((facts.want, cost))
     }
 
     /// Those worth a look, always in the same order: of several that cost the same the first is taken.

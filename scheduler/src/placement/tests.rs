@@ -200,6 +200,17 @@ fn a_worker_short_of_disk_or_memory_is_the_last_resort() {
         say(0, false, &mut fleet);
         assert!(on(&say(1, true, &mut fleet), 0));
     }
+    // Of the two, rather one that is short of memory.
+    for (disk, memory) in [(0, 1), (1, 0)] {
+        let mut fleet = fleet(100);
+        for (n, short_of) in [(disk, short_of[0]), (memory, short_of[1])] {
+            let mut said = beat(n, 1, 100, Vec::new());
+            short_of(&mut said, true);
+            fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
+        }
+        let placed = place(&fleet, &hello, &ask(0), NOW);
+        assert!(matches!(placed, Decision::Start { worker: w, .. } if w == worker(memory)));
+    }
 }
 
 /// One thing that can happen.

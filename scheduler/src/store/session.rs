@@ -61,6 +61,11 @@ impl Store {
         &self.session.holder
     }
 
+    /// The lead that was won could not be taken up: another's is no longer in the way of connecting.
+    pub(crate) fn has_not_led(&self) {
+        self.session.has_led.store(false, Ordering::SeqCst);
+    }
+
     /// Begins to lead, once the lead is won: from the return of this on nothing comes from who led before.
     ///
     /// # Errors
@@ -74,7 +79,7 @@ impl Store {
         let others = async |what: &str| -> Result<Vec<i64>, StoreError> {
             // Only as many rows as there are connections.
             let sql = format!(
-                "SELECT {what} FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user \
+                "SELECT {what} FROM pg_stat_activity WHERE datname = current_database() AND usename = session_user \
                  AND application_name LIKE $1 AND application_name <> $2"
             );
             sqlx::query_scalar(sqlx::AssertSqlSafe(sql))

@@ -425,6 +425,23 @@ async fn who_was_replaced_writes_no_more() {
     assert_eq!(other.lead(other.holder(), "c:1", 60_000).await.unwrap(), by);
 }
 
+/// It won the lead and could not take it up in time: it is another's for a while, and may be its own later.
+#[tokio::test]
+async fn who_could_not_take_the_lead_up_stands_by_again() {
+    let Some(place) = Place::server() else { return };
+    let (late, other) = (open(&place).await, open(&place).await);
+    let own = |term| Led::Own { term };
+    assert_eq!(late.lead(late.holder(), "a:1", -1).await.unwrap(), own(1));
+    late.take_over().await.unwrap();
+    assert_eq!(other.lead(other.holder(), "b:1", -1).await.unwrap(), own(2));
+    other.take_over().await.unwrap();
+    // What it had connected by is gone, and it is not the holder.
+    late.has_not_led();
+    assert_eq!(late.lead(late.holder(), "a:1", 60_000).await.unwrap(), own(3));
+    late.take_over().await.unwrap();
+    late.set_drained(&"w-1".parse().unwrap(), true, 7).await.unwrap();
+}
+
 /// Digests of the migrations that databases out there were made by.
 const RELEASED: [&str; 5] = [
     "a3487ceed1d8f5da",

@@ -16,6 +16,7 @@ module "rekindle" {
   certificate_arn     = var.certificate_arn
   image_id            = var.image_id
   artefact            = var.artefact
+  runtimes            = var.runtimes
   deletion_protection = false
   drain_seconds       = 120
   noncurrent_days     = 1

@@ -34,3 +34,13 @@ variable "artefact" {
     error_message = "The key must name a .deb, and its SHA-256 must be 64 hexadecimal digits."
   }
 }
+
+variable "runtimes" {
+  description = "The runtimes' root filesystems (rekindle-runtimes' .deb) in the same bucket; empty when they are imported by hand."
+  type        = object({ key = string, sha256 = string })
+  default     = { key = "", sha256 = "" }
+  validation {
+    condition     = var.runtimes.key == "" || can(regex("^[0-9a-f]{64}$", var.runtimes.sha256))
+    error_message = "The SHA-256 must be 64 hexadecimal digits."
+  }
+}

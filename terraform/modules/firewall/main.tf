@@ -26,6 +26,8 @@ locals {
   between = { for way in local.ways : "${way[0]} to ${way[1]}" => { from = way[0], to = way[1], port = way[2] } }
   # Secrets Manager, S3, CloudWatch, an OTLP endpoint, packages: all by TLS.
   out   = toset(["gateway", "scheduler", "worker"])
+  ports = { gateway = 8080, scheduler = 8081, worker = 8082 }
+  looks = { for pair in setproduct(var.monitoring_cidrs, keys(local.ports)) : "${pair[0]} ${pair[1]}" => { cidr = pair[0], role = pair[1] } }
   doors = { for pair in setproduct(var.client_cidrs, [80, 443]) : "${pair[0]} ${pair[1]}" => { cidr = pair[0], port = pair[1] } }
 }
 
@@ -68,6 +70,17 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
   from_port         = each.value.port
   to_port           = each.value.port
   description       = "clients"
+}
+
+# Prometheus, which asks every role for its metrics with the cluster's token.
+resource "aws_vpc_security_group_ingress_rule" "monitoring" {
+  for_each          = local.looks
+  security_group_id = aws_security_group.this[each.value.role].id
+  cidr_ipv4         = each.value.cidr
+  ip_protocol       = "tcp"
+  from_port         = local.ports[each.value.role]
+  to_port           = local.ports[each.value.role]
+  description       = "monitoring"
 }
 
 resource "aws_vpc_security_group_egress_rule" "tls" {

@@ -33,3 +33,12 @@ variable "function_egress_cidrs" {
     error_message = "Write networks like 0.0.0.0/0."
   }
 }
+
+variable "monitoring_cidrs" {
+  description = "Private networks from which Prometheus may ask the roles for their metrics; [] for none."
+  type        = list(string)
+  validation {
+    condition     = alltrue([for cidr in var.monitoring_cidrs : can(cidrhost(cidr, 0)) && !endswith(cidr, "/0")])
+    error_message = "Write networks like 10.20.0.0/24; all of the world is none."
+  }
+}

@@ -32,9 +32,9 @@ resource "aws_iam_role_policy" "this" {
 
 data "aws_iam_policy_document" "this" {
   source_policy_documents = var.policies
-  # A machine that drains says when it is done, and while it is not.
+  # A machine says when it serves or cannot, when it has drained, and while it has not.
   statement {
-    sid       = "Drain"
+    sid       = "Lifecycle"
     actions   = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
     resources = [local.arn]
   }
@@ -135,6 +135,15 @@ resource "aws_autoscaling_group" "this" {
         }
       }
     }
+  }
+
+  # A machine is in service once its role answers (boot/boot.sh); one whose boot fails says so, or says nothing in time, and is replaced. So an
+  # instance refresh with a bad release stops at its first machine, and is rolled back.
+  initial_lifecycle_hook {
+    name                 = "boot"
+    lifecycle_transition = "autoscaling:EC2_INSTANCE_LAUNCHING"
+    heartbeat_timeout    = 900
+    default_result       = "ABANDON"
   }
 
   # The machine drains itself when it reads in its metadata that it is to go (packaging/aws/rekindle-drain), and ends the wait.

@@ -52,6 +52,13 @@ pub(super) fn passed_environment() -> Vec<(OsString, OsString)> {
     environment
 }
 
+/// Whether an installer's last words say that the disk was full: pip and npm pass on what the system calls it.
+pub(super) fn had_no_room(output: &str) -> bool {
+    ["No space left on device", "ENOSPC"]
+        .iter()
+        .any(|words| output.contains(words))
+}
+
 /// Why an installer did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallerError {

@@ -145,6 +145,12 @@ impl BuildError {
             },
             Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
             Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
+            // Where the worker's disk is full, it is not the function's fault.
+            Self::Python(PythonError::Failed { output }) | Self::Node(NodeError::Failed { output })
+                if installer::had_no_room(output) =>
+            {
+                Internal
+            }
             Self::Python(_) | Self::Node(_) | Self::Pack(_) => BuildFailed,
             Self::WorkDir { .. } | Self::CutOff(_) => Internal,
         }
