@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -136,6 +136,8 @@ pub struct Cluster {
     hosts: BTreeMap<Place, Host>,
     clients: Vec<Client>,
     running: BTreeMap<Place, Parked>,
+    /// When a role was started last.
+    launched: Instant,
 }
 
 impl std::ops::Deref for Cluster {
@@ -204,6 +206,7 @@ impl Cluster {
             hosts,
             clients,
             running: BTreeMap::new(),
+            launched: Instant::now(),
         };
         if cluster.size.guarded {
             cluster.on_scheduler(&["cluster", "init"]);
@@ -297,6 +300,7 @@ impl Cluster {
         }
         let host = &self.hosts[&place];
         let parked = Parked::start_in(Some(host.namespace()), command);
+        self.launched = Instant::now();
         let at = (host.address(), place.role.port());
         assert!(self.running.insert(place, parked).is_none(), "{place:?} runs already");
         until(&format!("{place:?} listens"), LIMIT, || {
@@ -319,10 +323,11 @@ impl Cluster {
         }
     }
 
-    /// How many workers are alive; `None` when nobody says.
+    /// How many workers are alive, and were heard of since a role was started last; `None` when nobody says.
     fn alive(&self) -> Option<usize> {
         let workers = self.try_workers()?;
-        Some(workers.iter().filter(|w| w.alive).count())
+        let heard = |w: &&WorkerInfo| u128::from(w.heartbeat_age_ms) < self.launched.elapsed().as_millis();
+        Some(workers.iter().filter(|w| w.alive).filter(heard).count())
     }
 
     /// The workers as a gateway tells of them; `None` when none does.

@@ -137,7 +137,17 @@ fn a_kill_9_of_everything_under_load_loses_no_function_and_leaves_nothing() {
         }
         for name in &before {
             let answer = platform.get(name, "/").ok();
-            assert_eq!(answer.start(), "restored", "round {round}: {name}");
+            // Calls that were accepted have woken the first one already.
+            let starts: &[&str] = if name == "first" {
+                &["restored", "warm"]
+            } else {
+                &["restored"]
+            };
+            assert!(
+                starts.contains(&answer.start()),
+                "round {round}: {name} {}",
+                answer.start()
+            );
         }
     }
     // What was left of the kills is gone too, not only what belongs to the last start.

@@ -45,7 +45,7 @@ fn a_cluster_lives_on_an_s3_server_that_encrypts_and_leaves_nothing_readable_the
 fn keeps_readable_manifests(store: &Server) -> bool {
     let kept = store.kept();
     assert!(kept.len() > 1 << 20, "{} bytes: nothing was kept", kept.len());
-    let name = br#""frozen_ms":"#;
+    let name = br#""frozen_us":"#;
     kept.windows(name.len()).any(|w| w == name)
 }
 

@@ -58,6 +58,7 @@ pub async fn run(worker: Arc<Worker>, client: Transport) {
             }
         }
         worker.scheduler_is_reached.store(reached, Ordering::Relaxed);
+        worker.is_known.fetch_or(reached, Ordering::Relaxed);
         // At a change at once, but not more often than the scheduler can bear.
         let _ = tokio::time::timeout(worker.config.heartbeat_every, worker.changed.notified()).await;
         tokio::time::sleep(Duration::from_millis(5)).await;

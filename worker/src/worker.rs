@@ -114,6 +114,9 @@ pub struct Worker {
     pub leaving_is_known: AtomicBool,
     /// Whether the scheduler took the last report.
     pub scheduler_is_reached: AtomicBool,
+    /// Whether a scheduler has heard of it since it was started. Before that nothing may be put here: what a scheduler takes to be on this worker
+    /// is what ran before its start, and goes when it hears of that.
+    pub is_known: AtomicBool,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<Probe>>,
 }
@@ -225,6 +228,7 @@ impl Worker {
             presence: Mutex::new(Presence::Serving),
             leaving_is_known: AtomicBool::new(false),
             scheduler_is_reached: AtomicBool::new(false),
+            is_known: AtomicBool::new(false),
             instances: Mutex::default(),
             probe: Mutex::new(None),
             config,

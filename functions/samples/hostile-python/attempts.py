@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernel import Refused, buffer, call, raw
 
-OWN_MOUNTS = ("/", "/app", "/tmp", "/proc", "/run", "/dev", "/sys")
+OWN_MOUNTS = ("/", "/app", "/etc/resolv.conf", "/tmp", "/proc", "/run", "/dev", "/sys")
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
 FORKS = 600
 PTRACE_ATTACH, PTRACE_DETACH, WAIT_ALL = 16, 17, 0x40000000

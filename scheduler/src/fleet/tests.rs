@@ -52,7 +52,7 @@ fn who_claims_an_instance_by_an_older_lease_than_its_last_gives_it_back() {
     };
     // Its worker turns it away already.
     let (back, _) = fleet.report(&claim("g-a", first.lease_number), later);
-    assert_eq!(back, [id.clone()]);
+    assert_eq!(back, std::slice::from_ref(&id));
     let (back, _) = fleet.report(&claim("g-b", second.lease_number), later);
     assert_eq!(back, [], "the last one's is good");
     // The highest there is stays the highest.

@@ -88,8 +88,10 @@ impl Store {
                 what: "a multipart upload without an id".to_owned(),
             });
         };
-        let result = match self.check_encryption(key, started.server_side_encryption()) {
-            Ok(()) => self.put_parts(key, upload, path, len).await,
+        // Some servers say it of the whole upload, some of each part.
+        let said = started.server_side_encryption();
+        let result = match said.map_or(Ok(()), |said| self.check_encryption(key, Some(said))) {
+            Ok(()) => self.put_parts(key, upload, path, len, said.is_none()).await,
             Err(error) => Err(error),
         };
         if result.is_err() {
@@ -199,13 +201,27 @@ impl Store {
         sent
     }
 
-    async fn put_parts(&self, key: &str, upload: &str, path: &Path, len: u64) -> Result<(), StoreError> {
+    async fn put_parts(
+        &self,
+        key: &str,
+        upload: &str,
+        path: &Path,
+        len: u64,
+        each_must_say: bool,
+    ) -> Result<(), StoreError> {
         let part_bytes = PART_BYTES.max(len.div_ceil(PARTS_MAX));
         let offsets = (0..len).step_by(usize::try_from(part_bytes).unwrap_or(usize::MAX));
         let parts: Vec<CompletedPart> = stream::iter(offsets.zip(1..))
             .map(|(offset, number)| {
                 let size = part_bytes.min(len - offset);
-                Box::pin(self.put_part(key, upload, path, number, offset..offset + size))
+                let part = self.put_part(key, upload, path, number, offset..offset + size);
+                Box::pin(async move {
+                    let (part, said) = part.await?;
+                    if each_must_say {
+                        self.check_encryption(key, said.as_ref())?;
+                    }
+                    Ok::<_, StoreError>(part)
+                })
             })
             .buffered(PARTS_AT_ONCE)
             .try_collect()
@@ -233,7 +249,7 @@ impl Store {
         path: &Path,
         number: i32,
         range: std::ops::Range<u64>,
-    ) -> Result<CompletedPart, StoreError> {
+    ) -> Result<(CompletedPart, Option<ServerSideEncryption>), StoreError> {
         let size = range.end - range.start;
         let bytes = read_range(path.to_owned(), range)
             .await
@@ -258,10 +274,11 @@ impl Store {
             .bounded("put", key, size, Box::pin(self.sending(size, call.send())))
             .await?
             .map_err(|e| self.failed("put", key, e))?;
-        Ok(CompletedPart::builder()
+        let part = CompletedPart::builder()
             .part_number(number)
             .set_e_tag(done.e_tag().map(str::to_owned))
-            .build())
+            .build();
+        Ok((part, done.server_side_encryption().cloned()))
     }
 }
 

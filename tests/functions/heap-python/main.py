@@ -14,7 +14,7 @@ class Node:
     __slots__ = ("seed", "values", "text", "table", "other")
 
     def __init__(self, seed):
-        size = seed % 40 if seed % 100 else seed % 30_000
+        size = seed % 40 if seed % 100 else seed % 3_000
         self.seed = seed
         self.values = [seed + n for n in range(size)]
         self.text = f"{seed}:" + "x" * (seed % 300)

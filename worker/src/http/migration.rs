@@ -91,6 +91,7 @@ async fn expect(
     Path(id): Path<MigrationId>,
     Json(expected): Json<Expected>,
 ) -> Result<StatusCode, ApiError> {
+    super::until_known(&worker).await?;
     worker.arrivals.expect(id, expected).map(|()| StatusCode::NO_CONTENT)
 }
 

@@ -5,6 +5,8 @@ mod migration;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
@@ -21,6 +23,7 @@ use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use serde::Deserialize;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
 
@@ -30,6 +33,10 @@ use crate::instance::parking::Parking;
 use crate::instance::{gone, start};
 use crate::worker::{StartError, Worker};
 use crate::{heartbeat, invoke, leave, prepare};
+
+/// How long what is to be put on a worker waits for the first answer to a heartbeat, and how often it looks.
+const KNOWN_LIMIT: Duration = Duration::from_secs(5);
+const KNOWN_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a worker does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -155,11 +162,25 @@ async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Respo
     ([kind], text).into_response()
 }
 
+/// What is to be put on a worker waits a moment until a scheduler has heard of it since its start.
+async fn until_known(worker: &Worker) -> Result<(), ApiError> {
+    let end = Instant::now() + KNOWN_LIMIT;
+    while !worker.is_known.load(Ordering::Relaxed) {
+        if Instant::now() > end {
+            let why = "this worker was started a moment ago and no scheduler has heard of it yet: try again";
+            return Err(ApiError::new(ErrorCode::Unavailable, why));
+        }
+        tokio::time::sleep(KNOWN_LOOK).await;
+    }
+    Ok(())
+}
+
 async fn start_instance(
     State(worker): State<Arc<Worker>>,
     headers: HeaderMap,
     Json(order): Json<StartInstance>,
 ) -> Result<StatusCode, ApiError> {
+    until_known(&worker).await?;
     start::accept(&worker, order, &headers).map(|_| StatusCode::ACCEPTED)
 }
 
@@ -237,6 +258,9 @@ async fn prepare_version(
     headers: HeaderMap,
     Json(request): Json<PrepareRequest>,
 ) -> Response {
+    if let Err(error) = until_known(&worker).await {
+        return error.into_response();
+    }
     let (events, received) = tokio::sync::mpsc::channel(16);
     let span = tracing::info_span!("prepare", "rekindle.role" = "worker", function = %request.function);
     rekindle_telemetry::set_parent(&span, &headers);
