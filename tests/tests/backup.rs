@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use rekindle_e2e::{Folder, Platform, binaries};
@@ -29,6 +32,17 @@ fn refused(output: &Output, why: &str) {
 #[track_caller]
 fn done(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn files_below(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => files.extend(files_below(&entry.path())),
+            false => drop(files.insert(entry.path(), fs::read(entry.path()).unwrap())),
+        }
+    }
+    files
 }
 
 #[test]
@@ -60,6 +74,26 @@ fn a_backup_of_a_running_platform_brings_its_functions_and_snapshots_back() {
     let answer = platform.get("kept", "/").ok();
     assert_eq!((answer.start(), answer.text().as_str()), ("restored", "\"here\""));
     platform.stop();
+
+    // A scheduler's machine has more that must not be lost.
+    done(&on(&platform, &["cluster", "init"]));
+    done(&on(&platform, &["cluster", "token"]));
+    let of_cluster = dir.path().join("cluster.tar");
+    done(&on(&platform, &["backup", of_cluster.to_str().unwrap()]));
+    let authority = platform.directory("data").join("cluster");
+    let kept = files_below(&authority);
+    assert!(kept.len() >= 3, "{kept:?}");
+    fs::remove_dir_all(platform.directory("data")).unwrap();
+    done(&on(&platform, &["restore-backup", of_cluster.to_str().unwrap()]));
+    assert_eq!(files_below(&authority), kept);
+    for (path, _) in kept {
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}", path.display());
+    }
+    // One from before there was an authority leaves it.
+    done(&on(&platform, &["restore-backup", path, "--overwrite"]));
+    assert!(authority.join("authority.key").exists());
+
     let nonsense = dir.path().join("nonsense");
     fs::write(&nonsense, "no archive").unwrap();
     refused(

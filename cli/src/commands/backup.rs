@@ -1,6 +1,6 @@
 //! `fn backup` and `fn restore-backup`: what a platform on one machine must not lose, in one archive.
 //!
-//! The archive is a tar file: `backup.json` first, then the database as it was at one moment, the keys, then the embedded object store. Objects
+//! The archive is a tar file: `backup.json` first, then the database as it was at one moment, the keys, the cluster's authority, then the embedded object store. Objects
 //! are whole files that are replaced, never changed, and the database is copied before them: what it names was there then.
 
 use std::fs::{self, File};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::{BackupArgs, RestoreBackupArgs};
 use crate::show;
 use crate::up::layout::{Layout, make_private};
+use crate::up::membership::AUTHORITY;
 use crate::up::pid;
 
 const HEAD: &str = "backup.json";
@@ -83,6 +84,8 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
                 archive.append_path_with_name(&path, key)?;
             }
         }
+        // The authority with its tokens, where there is one.
+        append_objects(archive, &layout.data.join(AUTHORITY), Path::new(AUTHORITY))?;
         append_objects(archive, &layout.data.join(OBJECTS), Path::new(OBJECTS))
     };
     let objects = write(&mut archive).with_context(|| format!("{}: cannot be written", new.display()))?;
@@ -160,7 +163,9 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
         )?;
     let names = [DATABASE, "scheduler.db-wal", "scheduler.db-shm", OBJECTS]
         .into_iter()
-        .chain(KEYS);
+        .chain(KEYS)
+        // A cluster's authority is not taken away by a backup from before it was made.
+        .chain(unpacked.path().join(AUTHORITY).exists().then_some(AUTHORITY));
     let aside = layout.data.join(format!("before-restore-{}", now_unix_ms()));
     make_private([aside.clone()])?;
     for name in names {
@@ -176,18 +181,30 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     }
     // Empty where nothing was there.
     let _kept = fs::remove_dir(&aside);
-    for key in KEYS {
-        let path = layout.data.join(key);
-        if path.exists() {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
-                .with_context(|| format!("{}: stays readable", path.display()))?;
-        }
+    for path in KEYS.into_iter().chain([AUTHORITY]).map(|key| layout.data.join(key)) {
+        keep_private(&path).with_context(|| format!("{}: stays readable", path.display()))?;
     }
     say!(
         "{} is as it was when the backup was made: start it with `fn up`",
         layout.data.display()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets nobody but the owner read a file, or a directory and all that is in it; it is no error if there is none.
+fn keep_private(path: &Path) -> io::Result<()> {
+    let mode = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => {
+            for entry in fs::read_dir(path)? {
+                keep_private(&entry?.path())?;
+            }
+            0o700
+        }
+        Ok(_) => 0o600,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn moved(from: &Path, to: &Path) -> io::Result<()> {
