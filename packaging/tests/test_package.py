@@ -161,6 +161,16 @@ class OnAws(unittest.TestCase):
         self.assertIn("a spot notice", said)
         self.assertEqual(self.machine.calls(), ["systemctl stop rekindle-worker.service", self.COMPLETE.format("worker")])
 
+    def test_while_a_role_takes_long_to_stop_the_hook_is_told_to_wait(self):
+        (self.machine.folder / "bin/systemctl").write_text(f'#!/bin/bash\nsleep 1\necho "systemctl $*" >> "{self.machine.folder}/calls"\n')
+        self.machine.answers["/latest/meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
+        done = self.machine.run("drain", ROLE="worker", REGION="eu-central-1", GROUP="rekindle-worker", DRAIN_SECONDS="60", HEARTBEAT_SECONDS="0.2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        *waits, stopped, complete = self.machine.calls()
+        self.assertGreaterEqual(len(waits), 2)
+        self.assertEqual({w.split()[2] for w in waits}, {"record-lifecycle-action-heartbeat"})
+        self.assertEqual((stopped, complete), ("systemctl stop rekindle-worker.service", self.COMPLETE.format("worker")))
+
     def test_a_gateway_that_its_group_lets_go_finishes_what_it_has_first(self):
         self.machine.answers["/latest/meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
         left = iter([2, 1, 0])
