@@ -405,6 +405,17 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn several_that_find_an_old_database_at_once_bring_it_up_to_date_once() {
+    let Some(place) = Place::server() else { return };
+    // As it was when first released.
+    Store::open_as(&place.database, 1).await.unwrap().close().await;
+    let opened = futures::future::join_all((0..4).map(|_| Store::open(&place.database))).await;
+    let stores: Vec<Store> = opened.into_iter().map(Result::unwrap).collect();
+    assert_eq!(add_live(&stores[0], "hello", None).await, 1);
+    assert_eq!(add_live(&stores[3], "hello", None).await, 2);
+}
+
 /// It stood still while another took over, and goes on with what it was about to write.
 #[tokio::test]
 async fn who_was_replaced_writes_no_more() {
