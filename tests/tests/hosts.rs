@@ -8,7 +8,7 @@ use std::time::Duration;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::load::Load;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Cluster, Folder, hub, until};
+use rekindle_e2e::{Answer, Cluster, Folder, host, hub, until};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::{WorkerInfo, WorkerState};
 use serde_json::json;
@@ -68,18 +68,37 @@ fn a_snapshot_made_on_one_host_is_restored_on_the_others_and_a_lost_host_is_done
         cluster.instances()
     );
 
+    // Whose instance there has no function any more when it comes back.
+    cluster.deploy(&Folder::python("orphan", "memory = \"64MiB\"\nidle = \"60s\"", CODE));
+    let orphan = until("an orphan on worker 1", SOON, || {
+        let id = cluster.fresh("restored", "orphan", "/").ok().instance().to_owned();
+        let all = cluster.instances_of("orphan");
+        all.iter()
+            .any(|i| i.id.as_str() == id && i.worker == ids[1])
+            .then_some(id)
+    });
+    let run = cluster.directory(Role::Worker.nth(1), "run");
+    let processes = host::processes_below(&cluster, &run, &orphan);
+    assert!(!processes.is_empty());
+
     // Cut off, a host is done without as soon as it has been silent; what runs on the other serves on.
     cluster.host(Role::Worker.nth(1)).cut();
     until_state(&cluster, 1, WorkerState::Silent);
     until_state(&cluster, 1, WorkerState::Gone);
     assert_eq!(on(&cluster, 1), 0);
     assert_eq!(answered(&cluster).json()[0], born);
+    let deleted = cluster.admin("DELETE", "/v1/functions/orphan").send();
+    assert!(deleted.status < 300, "{}", deleted.text());
+    assert!(processes.values().all(|pid| host::runs(*pid)), "nobody could tell it");
 
     // Back again, it takes part, with what it still runs and is of use.
     cluster.host(Role::Worker.nth(1)).mend();
     cluster.until_ready();
     until("its instances are known again", SOON, || {
         (on(&cluster, 1) > 0).then_some(())
+    });
+    until("what nobody knows any more is stopped", SOON, || {
+        (!processes.values().any(|pid| host::runs(*pid))).then_some(())
     });
 
     // Killed, its instances are gone; the other has room for what is asked for.
