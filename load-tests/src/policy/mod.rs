@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use contender::Contender;
-use replay::{Outcome, Run, replay};
+use replay::{Outcome, PARKED_SHARE, Run, replay};
 
 /// Functions called more often on average are never idle for long under any policy, and are not replayed.
 const INTERVAL_LEAST: f64 = 30.0;
@@ -73,15 +73,17 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
     if functions.is_empty() {
         bail!("none of the functions is called seldom enough to be replayed: raise --functions");
     }
-    let of = |contender, most| {
+    let charged = |contender, most, parked_share| {
         let run = Run {
             contender,
             most,
+            parked_share,
             from: DAY,
             until: DAY * (args.days + 1),
         };
         replay(&functions, run)
     };
+    let of = |contender, most| charged(contender, most, PARKED_SHARE);
     let free = |contender| of(contender, f64::INFINITY);
     let minutes = [1, 2, 5, 10, 20, 30, 60, 120, 240];
     let fixed: Vec<_> = minutes.map(|m| (m, free(Contender::Fixed(m * MINUTE)))).into();
@@ -110,6 +112,11 @@ pub(crate) fn run(args: &PolicyArgs) -> Result<()> {
             ),
             row("hybrid histogram, nothing parked", free(Contender::Histogram)),
             row("ours", ours),
+            // As if the template it shares with nobody were there for its sake alone.
+            row(
+                "ours, a parked one charged half",
+                charged(Contender::Ours, f64::INFINITY, 0.5),
+            ),
         ],
         bounded,
         fixed,

@@ -11,7 +11,7 @@ use super::contender::{Contender, Knowledge};
 use super::trace::Function;
 
 /// What a parked instance is charged, of its memory: more than measured (3 % of 80 MB, 15 % of 14), and 4 MiB at least.
-const PARKED_SHARE: f64 = 0.10;
+pub(super) const PARKED_SHARE: f64 = 0.10;
 const PARKED_LEAST: f64 = 4_194_304.0;
 
 /// What came of it, counted from `Run::from` on.
@@ -52,6 +52,8 @@ pub(super) struct Run {
     pub(super) contender: Contender,
     /// Memory that idle instances may hold together, bytes.
     pub(super) most: f64,
+    /// What a parked instance is charged, of its memory.
+    pub(super) parked_share: f64,
     /// What happens before is not counted.
     pub(super) from: Duration,
     pub(super) until: Duration,
@@ -239,7 +241,7 @@ impl Replay<'_> {
         let memory = self.states[at].function.memory;
         match rung {
             Rung::Ready => memory,
-            Rung::Parked => (memory * PARKED_SHARE).max(PARKED_LEAST).min(memory),
+            Rung::Parked => (memory * self.run.parked_share).max(PARKED_LEAST).min(memory),
         }
     }
 
@@ -311,6 +313,7 @@ mod tests {
         let run = Run {
             contender,
             most,
+            parked_share: PARKED_SHARE,
             from: DAY,
             until: 3 * DAY,
         };
