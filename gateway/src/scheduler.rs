@@ -24,6 +24,7 @@ use rekindle_wire::stats::{TrafficAnswer, TrafficReport};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tracing::Instrument as _;
 
 use crate::headers;
@@ -97,6 +98,8 @@ pub(crate) struct SchedulerClient {
     http: Http,
     addresses: Arc<[String]>,
     current: Arc<AtomicUsize>,
+    /// Which answered last as the one that leads.
+    leader: Arc<watch::Sender<usize>>,
     token: HeaderValue,
 }
 
@@ -114,6 +117,7 @@ impl SchedulerClient {
             http: client(member, Role::Scheduler)?,
             addresses: addresses.split(',').map(|a| a.trim().to_owned()).collect(),
             current: Arc::default(),
+            leader: Arc::default(),
             token,
         })
     }
@@ -133,17 +137,35 @@ impl SchedulerClient {
             .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Asks one after the other, round by round, until one answers that leads.
+    /// Asks one after the other, round by round, until one answers that leads. One that does not answer is left when another is found to lead, at the
+    /// latest at the limit: its process may stand still.
     async fn of_any<T, F>(&self, limit: Duration, ask: impl Fn(String) -> F) -> Result<T, ApiError>
     where
         F: Future<Output = Asked<T>>,
     {
-        let end = tokio::time::Instant::now() + limit.min(TAKE_OVER_LIMIT);
+        let began = tokio::time::Instant::now();
+        let end = began + limit.min(TAKE_OVER_LIMIT);
         let mut asked = 0;
         loop {
             let (at, address) = self.first();
-            let error = match ask(address.to_owned()).await {
-                Asked::Answered(answer) => return Ok(answer),
+            let leaders = self.leader.subscribe();
+            let answer = tokio::select! {
+                answer = ask(address.to_owned()) => answer,
+                () = self.another_leads(leaders, at) => Asked::Elsewhere(nobody_leads()),
+                () = tokio::time::sleep_until(began + limit) => {
+                    self.pass_over(at);
+                    return Err(self.unreachable(address, &std::io::Error::from(std::io::ErrorKind::TimedOut)));
+                }
+            };
+            let error = match answer {
+                Asked::Answered(answer) => {
+                    self.leader.send_if_modified(|leader| {
+                        let is_another = *leader != at % self.addresses.len();
+                        *leader = at % self.addresses.len();
+                        is_another
+                    });
+                    return Ok(answer);
+                }
                 Asked::Elsewhere(error) => error,
             };
             if self.addresses.len() == 1 {
@@ -156,6 +178,16 @@ impl SchedulerClient {
                     return Err(error);
                 }
                 tokio::time::sleep(ROUND_PAUSE).await;
+            }
+        }
+    }
+
+    /// Waits until another than the one at this place has answered as the one that leads.
+    async fn another_leads(&self, mut leaders: watch::Receiver<usize>, at: usize) {
+        // The sender lives as long as `self`.
+        while leaders.changed().await.is_ok() {
+            if *leaders.borrow_and_update() != at % self.addresses.len() {
+                return;
             }
         }
     }
@@ -284,11 +316,9 @@ impl SchedulerClient {
             Some(body) => Bytes::from(serde_json::to_vec(body).map_err(|e| self.unreachable(self.first().1, &e))?),
             None => Bytes::new(),
         };
-        let asking = self.of_any(limit, |address| self.ask(address, &method, path, body.clone()));
-        match tokio::time::timeout(limit, asking).await {
-            Ok(result) => result.flatten(),
-            Err(elapsed) => Err(self.unreachable(self.first().1, &elapsed)),
-        }
+        self.of_any(limit, |address| self.ask(address, &method, path, body.clone()))
+            .await
+            .flatten()
     }
 
     /// Asks the scheduler at this address.
