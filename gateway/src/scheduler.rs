@@ -357,10 +357,12 @@ impl SchedulerClient {
             serde_json::from_slice(&body).map_err(|e| self.unreachable(address, &e))
         } else {
             Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
-                ApiError::new(
-                    ErrorCode::Internal,
-                    format!("the scheduler answered {status}: see its log"),
-                )
+                // These are said by what stands between when there is no scheduler behind it.
+                let code = match status.as_u16() {
+                    502..=504 => ErrorCode::Unavailable,
+                    _ => ErrorCode::Internal,
+                };
+                ApiError::new(code, format!("the scheduler answered {status}: see its log"))
             }))
         })
     }
