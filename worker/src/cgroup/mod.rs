@@ -316,11 +316,11 @@ impl Cgroup {
     /// Takes it back: `bytes` in all, not more than it has.
     ///
     /// # Errors
-    /// When the kernel refuses: on v1 when more than that is in use.
+    /// When more than that is in use, or the kernel refuses.
     pub fn lower_memory(&self, bytes: u64) -> Result<(), FileError> {
         match &self.layout {
             Layout::V1(d) => d.lower_memory(bytes),
-            Layout::V2(d) => d.limit_memory(bytes),
+            Layout::V2(d) => d.lower_memory(bytes),
         }
     }
 

@@ -633,4 +633,11 @@ fn on_v2_swap_holds_what_was_lent_and_both_together_no_more_than_the_limit() {
     holds(40 << 20, 30 << 20);
     group.hold_swap(LIMITS.memory_bytes).unwrap();
     limits("41943040", "134217728");
+    // What a kernel would kill it for is refused, as v1 refuses it.
+    holds(40 << 20, LIMITS.memory_bytes + 1);
+    group.lower_memory(LIMITS.memory_bytes).unwrap_err();
+    limits("41943040", "134217728");
+    holds(40 << 20, LIMITS.memory_bytes);
+    group.lower_memory(LIMITS.memory_bytes).unwrap();
+    limits("41943040", "67108864");
 }

@@ -96,6 +96,21 @@ impl Directory {
         files::write(&self.file("memory.max"), &bytes.to_string())
     }
 
+    /// What does not go when there is no room.
+    fn memory_own(&self) -> Result<u64, FileError> {
+        let stat = self.file("memory.stat");
+        Ok(files::read_key(&stat, "anon")? + files::read_key(&stat, "shmem")?)
+    }
+
+    /// The kernel would kill what is beyond the new limit: that is refused here, as version 1 refuses it.
+    pub(super) fn lower_memory(&self, bytes: u64) -> Result<(), FileError> {
+        if self.memory_own()? > bytes {
+            let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
+            return Err(FileError::new("write", &self.file("memory.max"), busy));
+        }
+        self.limit_memory(bytes)
+    }
+
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
         self.limit_memory(limits.memory_bytes)?;
         // Absent where the kernel has no swap accounting.
@@ -160,9 +175,7 @@ impl Directory {
         }
         // Only an instance that is beyond it: a lower limit would refuse others what comes back from swap. Page cache does not count, which goes when
         // there is no room.
-        let stat = self.file("memory.stat");
-        let own = files::read_key(&stat, "anon")? + files::read_key(&stat, "shmem")?;
-        let is_beyond = own.saturating_add(swapped) > limit;
+        let is_beyond = self.memory_own()?.saturating_add(swapped) > limit;
         self.limit_memory(if is_beyond {
             limit.saturating_sub(swapped)
         } else {

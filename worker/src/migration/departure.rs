@@ -94,6 +94,8 @@ pub struct Departure {
     dir: DumpDir,
     /// Its pages, once it stands still.
     left: RwLock<Option<Arc<Left>>>,
+    /// For the images that a copy is made from: what is in them is charged to the instance until they are gone, which is before this.
+    room: Mutex<Option<RoomForImages>>,
     /// What stands still here, once its copy runs.
     parts: Mutex<Option<Arc<Parts>>>,
     heard: Mutex<Instant>,
@@ -154,6 +156,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
             criu: Mutex::new(Some(session)),
             dir,
             left: RwLock::new(None),
+            room: Mutex::new(None),
             parts: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
             done: Notify::new(),
@@ -245,6 +248,7 @@ impl Departure {
             }
             Err(error) => {
                 tracing::warn!(migration = %self.id, instance = %self.instance.id, %error, "did not leave");
+                worker.changed.notify_one();
                 true
             }
         };
@@ -285,6 +289,8 @@ impl Departure {
         if self.way != Way::Move {
             // It goes on; what its copy needs of it was dumped.
             drop(door);
+            // New invocations may be sent to it again.
+            worker.changed.notify_one();
             departed.pause_ms = ms(began);
             let restoring = Instant::now();
             let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
@@ -370,7 +376,7 @@ impl Departure {
         parts: &Arc<Parts>,
         session: Session,
     ) -> Result<(Vec<u8>, Left), ApiError> {
-        let _room = RoomForImages::give(&self.instance, parts);
+        let room = RoomForImages::give(&self.instance, parts);
         let proc = PathBuf::from(format!("/proc/{}/root/proc", parts.sandbox.init_pid()));
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let tracking = worker.tracking();
@@ -422,7 +428,11 @@ impl Departure {
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
             pack_up(&dir, &proc, &parts, templates, &maps)
         });
-        packed.await.map_err(|e| failed("describe the processes")(&e))?
+        let packed = packed.await.map_err(|e| failed("describe the processes")(&e))??;
+        if self.way != Way::Move {
+            *self.room.lock() = Some(room);
+        }
+        Ok(packed)
     }
 
     /// Lays out for CRIU what has every page already.
