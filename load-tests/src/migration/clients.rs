@@ -20,11 +20,12 @@ pub(super) struct Clients {
 }
 
 /// One request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Asked {
     pub(super) at: Instant,
     pub(super) took: Duration,
-    pub(super) answered: bool,
+    /// Why it was not answered as it should be.
+    pub(super) failed: Option<String>,
 }
 
 impl Clients {
@@ -61,9 +62,13 @@ fn ask(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<Asked>> {
             while !stop.load(Ordering::Relaxed) {
                 let at = Instant::now();
                 let answer = connection.call(Method::GET, path, &[]).await;
-                let answered = answer.as_ref().is_ok_and(|a| a.status.is_success());
                 let took = at.elapsed();
-                all.push(Asked { at, took, answered });
+                let failed = match &answer {
+                    Ok(answer) if answer.status.is_success() => None,
+                    Ok(answer) => Some(format!("{}: {}", answer.status, answer.text())),
+                    Err(error) => Some(format!("{error:#}")),
+                };
+                all.push(Asked { at, took, failed });
                 if answer.is_err() {
                     connection = Connection::open(port).await?;
                 }

@@ -71,9 +71,9 @@ struct Case {
     loaded: Vec<Move>,
     /// Copies that were made under the same load, the original going on.
     copies: Vec<Move>,
-    /// Requests under constant load, and how many of them failed.
+    /// Requests under constant load, and why some of them failed.
     requests: usize,
-    failed: usize,
+    failed: Vec<String>,
 }
 
 /// One move. Milliseconds.
@@ -153,7 +153,7 @@ async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Resul
         loaded: Vec::new(),
         copies: Vec::new(),
         requests: 0,
-        failed: 0,
+        failed: Vec::new(),
     };
     // Both hosts have been there once: what is measured is no first fetch of the function's files.
     for _ in 0..2 {
@@ -177,7 +177,7 @@ async fn measure(hosts: &Hosts, mib: u32, written: bool, rounds: usize) -> Resul
                 Kind::Copy => case.copies.push(moved),
             }
             case.requests += asked.len();
-            case.failed += asked.iter().filter(|a| !a.answered).count();
+            case.failed.extend(asked.into_iter().filter_map(|a| a.failed));
         }
     }
     let after = said(hosts, "/digest", &[]).await?;

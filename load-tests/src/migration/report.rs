@@ -22,6 +22,11 @@ pub(super) fn print(record: &Record) {
         pauses(record, |c| &c.copies)
     );
     println!("\nThe whole, medians:\n\n{}", whole(record));
+    for case in &record.cases {
+        for why in &case.failed {
+            println!("failed, {}: {why}", title(case));
+        }
+    }
 }
 
 fn title(case: &Case) -> String {
@@ -97,7 +102,7 @@ fn whole(record: &Record) -> Table {
             shown(figures(case.round_trips_ms.iter().copied()).map(|f| f.p50)),
             median(&case.moves, |m| m.behind),
             case.requests.to_string(),
-            case.failed.to_string(),
+            case.failed.len().to_string(),
         ]);
     }
     table

@@ -1,25 +1,25 @@
 //! All instances, and what placement asks of them, noted at each change, so that no decision looks at all of them. A change is made through
 //! [`Change`], which notes the difference when it is dropped.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 
 use super::sites::{Share, Sites, Zone};
-use super::{Instance, Millis, Stage};
+use super::{Instance, Map, Millis, Stage};
 
 /// Every instance, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Instances {
-    all: HashMap<InstanceId, Instance>,
+    all: Map<InstanceId, Instance>,
     index: Index,
 }
 
 #[derive(Debug, Default)]
 struct Index {
-    functions: HashMap<FunctionName, BTreeMap<VersionNumber, OfVersion>>,
+    functions: Map<FunctionName, BTreeMap<VersionNumber, OfVersion>>,
     sites: Sites,
     /// Leased ones, by when the lease ends.
     leases: BTreeSet<(Millis, InstanceId)>,

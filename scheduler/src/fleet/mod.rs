@@ -57,6 +57,9 @@ use keeping::{Ahead, Decided, Keeping};
 pub(crate) use membership::Worker;
 use sites::{Site, Zone};
 
+/// By ids, of which every placement looks up several.
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
 /// Milliseconds on the scheduler's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Millis(pub u64);

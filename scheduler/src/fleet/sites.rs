@@ -1,13 +1,13 @@
 //! What each worker has room for and holds, in the orders in which placement asks: by room, by what there would be if what nobody uses were gone, by
 //! place in the ring of its zone, by snapshot.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rekindle_wire::internal::Kept;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
-use super::{Millis, ring};
+use super::{Map, Millis, ring};
 
 /// A zone's name; workers of one zone fail together.
 pub(crate) type Zone = Arc<str>;
@@ -121,9 +121,9 @@ pub(crate) fn as_f64(n: u64) -> f64 {
 /// All workers.
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
-    all: HashMap<WorkerId, Site>,
+    all: Map<WorkerId, Site>,
     orders: Orders,
-    holders: HashMap<SnapshotId, BTreeMap<u64, (WorkerId, Tier)>>,
+    holders: Map<SnapshotId, BTreeMap<u64, (WorkerId, Tier)>>,
 }
 
 /// Those that take something new, in several orders.
