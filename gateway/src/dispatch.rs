@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::response::IntoResponse as _;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::body::Upload;
-use crate::exchange::{Answered, Came, Exchange};
+use crate::exchange::{Answered, BUSY, Came, Exchange};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::Metrics;
@@ -27,6 +27,9 @@ use crate::workers::Workers;
 
 /// How often an invocation is placed before it is given up.
 const ATTEMPTS: u32 = 3;
+/// An instance that takes nothing at the moment costs no attempt; it is asked again after a growing pause up to this, and so often at most.
+const BACK_OFF: Duration = Duration::from_millis(20);
+const TURNED_AWAY_MAX: u32 = 256;
 
 /// What invocations share.
 pub(crate) struct Dispatch {
@@ -128,7 +131,8 @@ impl Dispatch {
         let place = Arc::new(place);
         let mut last = None;
         let place_by = tokio::time::Instant::now() + self.slots.limit();
-        for _ in 0..ATTEMPTS {
+        let (mut attempts, mut turned_away) = (0, 0);
+        while attempts < ATTEMPTS && turned_away < TURNED_AWAY_MAX {
             let placing = Instant::now();
             let slot = tokio::time::timeout_at(place_by, self.place(&call)).await;
             let slot = slot.unwrap_or_else(|_| Err(throttled(&call.function)))?;
@@ -166,6 +170,14 @@ impl Dispatch {
                         return Err(error);
                     }
                     last = Some(error);
+                    match reason == BUSY {
+                        // The next slot may be the same instance's, which stands still for a moment: it is moved, or copied.
+                        true => {
+                            tokio::time::sleep(BACK_OFF.min(Duration::from_millis(1 << turned_away.min(8)))).await;
+                            turned_away += 1;
+                        }
+                        false => attempts += 1,
+                    }
                 }
             }
         }

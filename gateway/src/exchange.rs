@@ -58,6 +58,9 @@ pub(crate) struct Answered {
     pub(crate) took: Duration,
 }
 
+/// Why an attempt came to nothing: the instance took no more requests.
+pub(crate) const BUSY: &str = "busy";
+
 /// What lasts until the function is done with an invocation.
 pub(crate) struct InFlight {
     slot: Slot,
@@ -106,7 +109,7 @@ impl Exchange {
             }
             Attempted::Busy => {
                 self.slot.is_lost();
-                Came::Nothing(moved(function), "busy")
+                Came::Nothing(moved(function), BUSY)
             }
             Attempted::Fenced => {
                 self.slot.is_fenced();

@@ -151,13 +151,19 @@ async fn a_start_longer_than_the_functions_timeout_is_waited_for() {
 #[tokio::test]
 async fn an_instance_that_is_busy_after_all_is_not_given_up() {
     let platform = Platform::start().await;
-    platform.deploy("hello", "max_instances = 1\n").await;
-    platform.worker.busy.store(1, Ordering::SeqCst);
-    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
-    assert_eq!(platform.worker.running(), 1);
-    platform.worker.busy.store(100, Ordering::SeqCst);
+    platform.deploy("hello", "max_instances = 1\nconcurrency = 16\n").await;
+    // It may stand still for a moment, with all its slots, while it is copied or moved.
+    for times in [1, 8] {
+        platform.worker.busy.store(times, Ordering::SeqCst);
+        assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
+        assert_eq!(platform.worker.running(), 1);
+    }
+    platform.worker.busy.store(usize::MAX, Ordering::SeqCst);
     let refused = error(platform.function("hello").send().await.unwrap()).await;
-    assert_eq!(refused.code, ErrorCode::Unavailable);
+    assert!(
+        [ErrorCode::Unavailable, ErrorCode::Throttled].contains(&refused.code),
+        "{refused:?}"
+    );
     assert_eq!(platform.worker.running(), 1);
 }
 
