@@ -133,6 +133,9 @@ impl Dispatch {
         let place_by = tokio::time::Instant::now() + self.slots.limit();
         let (mut attempts, mut turned_away) = (0, 0);
         while attempts < ATTEMPTS && turned_away < TURNED_AWAY_MAX {
+            if last.is_some() && tokio::time::Instant::now() >= place_by {
+                break;
+            }
             let placing = Instant::now();
             let slot = tokio::time::timeout_at(place_by, self.place(&call)).await;
             let slot = slot.unwrap_or_else(|_| Err(throttled(&call.function)))?;

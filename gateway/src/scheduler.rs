@@ -159,11 +159,8 @@ impl SchedulerClient {
             };
             let error = match answer {
                 Asked::Answered(answer) => {
-                    self.leader.send_if_modified(|leader| {
-                        let is_another = *leader != at % self.addresses.len();
-                        *leader = at % self.addresses.len();
-                        is_another
-                    });
+                    // Also if it led before: somebody may have gone over to one that hangs.
+                    self.leader.send_replace(at % self.addresses.len());
                     return Ok(answer);
                 }
                 Asked::Elsewhere(error) => error,

@@ -46,9 +46,14 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
         };
         let mut preparation = Preparation::of(&here, &version, &source_key);
         let outcome = tokio::time::timeout(LIMIT, preparation.run()).await;
-        let Preparation { instance, phases, .. } = preparation;
+        let Preparation {
+            instance,
+            phases,
+            so_far,
+            ..
+        } = preparation;
         let outcome = outcome.unwrap_or_else(|_| {
-            Err(ApiError::new(
+            so_far.ok_or_else(|| ApiError::new(
                 ErrorCode::BuildFailed,
                 format!(
                     "it was not ready within {} minutes: make its dependencies or its start smaller, and deploy again",
@@ -56,6 +61,10 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
                 ),
             ))
         });
+        if outcome.as_ref().is_ok_and(|done| done.instance != instance) {
+            // Of a worker that did no better.
+            abandon(&here, instance.clone());
+        }
         let phases = phases.ended();
         here.metrics.deployed(outcome.is_ok(), &phases);
         let stored = match &outcome {
@@ -95,6 +104,8 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
 }
 
 struct Done {
+    /// The version's first instance.
+    instance: InstanceId,
     spec: VersionSpec,
     snapshot: Option<SnapshotSummary>,
     snapshot_error: Option<String>,
@@ -111,6 +122,8 @@ struct Preparation<'a> {
     ask: Ask,
     instance: InstanceId,
     phases: Phases,
+    /// What comes of it if no other worker does better: it serves, without a snapshot.
+    so_far: Option<Done>,
 }
 
 impl<'a> Preparation<'a> {
@@ -128,42 +141,43 @@ impl<'a> Preparation<'a> {
             },
             instance: InstanceId::generate(),
             phases: Phases::default(),
+            so_far: None,
         }
     }
 
     /// Until a worker has done it, or it is the function that is at fault, or there is no worker left to try.
     async fn run(&mut self) -> Result<Done, ApiError> {
-        // What comes of it if no other worker does better.
-        let mut so_far = None;
+        let mut first_error = None;
         loop {
             let address = match self.room().await {
                 Ok(address) => address,
-                Err(no_room) => return so_far.unwrap_or(Err(no_room)),
+                Err(no_room) => return self.so_far.take().ok_or_else(|| first_error.unwrap_or(no_room)),
             };
             let outcome = self.on(&address).await;
-            let is_the_workers = match &outcome {
-                Ok(done) => done.no_room,
-                Err(error) => matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable),
-            };
-            if !is_the_workers {
-                return outcome;
-            }
-            match &outcome {
-                Ok(_) => {
-                    tracing::warn!(function = %self.version.info.function, worker = address, "a worker has no room for a snapshot: another shall prepare the version")
+            let error = match outcome {
+                Ok(done) if !done.no_room => return Ok(done),
+                Ok(done) => {
+                    tracing::warn!(function = %self.version.info.function, worker = address, "a worker has no room for a snapshot: another shall prepare the version");
+                    self.so_far.get_or_insert(done);
+                    None
                 }
                 Err(error) => {
-                    tracing::warn!(function = %self.version.info.function, worker = address, %error, "a worker could not prepare a version: another shall")
+                    let is_the_workers = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
+                    // What has booted elsewhere serves, whatever another meets.
+                    if !is_the_workers && self.so_far.is_none() {
+                        return Err(error);
+                    }
+                    tracing::warn!(function = %self.version.info.function, worker = address, %error, "a worker could not prepare a version");
+                    Some(error)
                 }
-            }
-            if so_far.as_ref().is_none_or(Result::is_err) {
-                so_far = Some(outcome);
-            }
+            };
+            first_error = first_error.or(error);
             self.ask.avoid.push(address);
             let may_go_on = self.ask.avoid.len() < WORKERS && self.ask.may_go_elsewhere(&self.scheduler.memory().fleet);
-            match so_far {
-                Some(so_far) if !may_go_on => return so_far,
-                _ => {}
+            match (may_go_on, self.so_far.take(), &first_error) {
+                (false, Some(done), _) => return Ok(done),
+                (false, None, Some(error)) => return Err(error.clone()),
+                (_, so_far, _) => self.so_far = so_far,
             }
             abandon(
                 self.scheduler,
@@ -225,6 +239,7 @@ impl<'a> Preparation<'a> {
                         return Err(lost(&format!("it answered for {} {}", spec.function, spec.version)));
                     }
                     return Ok(Done {
+                        instance: self.instance.clone(),
                         spec,
                         snapshot,
                         snapshot_error,

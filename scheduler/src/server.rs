@@ -136,6 +136,8 @@ pub async fn serve(
         led.scheduler.calls.end_waits();
     }
     let result = match served {
+        // With no connection open it is done in the moment that it is told to stop.
+        Some(Ok(())) => finish(std::future::ready(Ok(())), led.as_ref()).await,
         Some(result) => result,
         // What it does until the end is done as the leader.
         None => tokio::select! {

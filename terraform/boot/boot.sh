@@ -28,7 +28,8 @@ retry() {
     local attempt
     for attempt in 1 2 3 4 5 6; do
         "$@" && return
-        say "attempt $attempt failed: $1"
+        # Not into what the command prints: that may be a secret.
+        say "attempt $attempt failed: $1" >&2
         sleep $((attempt * 5))
     done
     fail "gave up: $*"

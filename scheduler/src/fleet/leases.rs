@@ -184,7 +184,10 @@ impl Instance {
                 lease.expires_at = expires_at;
                 !lease.recalled
             }
-            Some(_) => false,
+            Some(_) => {
+                self.lease_number = self.lease_number.max(number);
+                false
+            }
             // 0 is no number: nothing is known of it.
             None if (1..self.lease_number).contains(&number) => false,
             None => {

@@ -35,7 +35,7 @@ use crate::worker::{StartError, Worker};
 use crate::{heartbeat, invoke, leave, prepare};
 
 /// How long what is to be put on a worker waits for the first answer to a heartbeat, and how often it looks.
-const KNOWN_LIMIT: Duration = Duration::from_secs(5);
+const KNOWN_LIMIT: Duration = Duration::from_secs(3);
 const KNOWN_LOOK: Duration = Duration::from_millis(20);
 
 /// Why a worker does not serve.
@@ -162,17 +162,23 @@ async fn metrics(State(worker): State<Arc<Worker>>, headers: HeaderMap) -> Respo
     ([kind], text).into_response()
 }
 
-/// What is to be put on a worker waits a moment until a scheduler has heard of it since its start.
-async fn until_known(worker: &Worker) -> Result<(), ApiError> {
+/// Refuses what is to be put on a worker of which no scheduler had heard since its start, once one has: it was meant for the process before, and is
+/// forgotten with what ran there.
+async fn check_known(worker: &Worker) -> Result<(), ApiError> {
+    if worker.is_known.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    until_known(worker).await;
+    let why = "this worker has been started anew: try again";
+    Err(ApiError::new(ErrorCode::Unavailable, why))
+}
+
+/// Waits a moment until a scheduler has heard of it.
+async fn until_known(worker: &Worker) {
     let end = Instant::now() + KNOWN_LIMIT;
-    while !worker.is_known.load(Ordering::Relaxed) {
-        if Instant::now() > end {
-            let why = "this worker was started a moment ago and no scheduler has heard of it yet: try again";
-            return Err(ApiError::new(ErrorCode::Unavailable, why));
-        }
+    while !worker.is_known.load(Ordering::Relaxed) && Instant::now() < end {
         tokio::time::sleep(KNOWN_LOOK).await;
     }
-    Ok(())
 }
 
 async fn start_instance(
@@ -180,7 +186,7 @@ async fn start_instance(
     headers: HeaderMap,
     Json(order): Json<StartInstance>,
 ) -> Result<StatusCode, ApiError> {
-    until_known(&worker).await?;
+    check_known(&worker).await?;
     start::accept(&worker, order, &headers).map(|_| StatusCode::ACCEPTED)
 }
 
@@ -258,7 +264,7 @@ async fn prepare_version(
     headers: HeaderMap,
     Json(request): Json<PrepareRequest>,
 ) -> Response {
-    if let Err(error) = until_known(&worker).await {
+    if let Err(error) = check_known(&worker).await {
         return error.into_response();
     }
     let (events, received) = tokio::sync::mpsc::channel(16);
