@@ -54,6 +54,8 @@ fn every_role_is_replaced_under_load_and_no_request_fails() {
     for n in [1, 0] {
         assert_eq!([0, 1].map(|n| leads(&cluster, n)), [true, false]);
         cluster.stop(Role::Scheduler.nth(n));
+        // Started at once it might be the first again to ask for the lead.
+        until("the other leads", LIMIT, || leads(&cluster, 1 - n).then_some(()));
         cluster.restart(Role::Scheduler.nth(n));
         cluster.until_ready();
         calm(&format!("scheduler {n}"));
