@@ -25,7 +25,8 @@ trap 'rm -rf "$work"' EXIT
 start=(-drive "if=pflash,format=raw,readonly=on,file=$firmware" -drive "if=pflash,format=raw,file=$work/vars")
 machine=(-machine "q35,accel=kvm" -cpu host -smp 2)
 if [ "$accel" = tcg ]; then
-    # QEMU 7.2 gets the exchange of 16 bytes wrong, and Linux panics. The kernel is started without the firmware, to be told not to check its timer,
+    # QEMU 7.2 gets the exchange of 16 bytes wrong, and Linux panics; as it does, once in a while, when one of several emulated processors runs code
+    # that another changes, so that it is worth another try. The kernel is started without the firmware, to be told not to check its timer,
     # which on a busy host is late.
     machine=(-machine q35 -accel tcg -cpu "max,-cx16" -smp 2)
     dd if="$image" of="$work/esp" bs=1M skip=1 count=256 status=none

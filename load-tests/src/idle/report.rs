@@ -4,25 +4,36 @@ use super::Record;
 use super::case::{Case, Way};
 use crate::pager::kinds::name;
 use crate::report::table;
-use crate::stats::figures;
+use crate::stats::{figures, ratio};
 
 /// The median; 0 without any.
 pub(super) fn median(samples: impl IntoIterator<Item = f64>) -> f64 {
     figures(samples).map_or(0.0, |f| f.p50)
 }
 
+/// The case of the same workload with all memory there.
+fn staying<'a>(record: &'a Record, case: &Case) -> Option<&'a Case> {
+    let same = |c: &&Case| c.way == Way::Stays && c.workload == case.workload;
+    record.cases.iter().find(same)
+}
+
 /// A case's figure over that of the same workload with all memory there, round by round.
 pub(super) fn over_staying(record: &Record, case: &Case, of: fn(&Case) -> &Vec<f64>) -> f64 {
-    let same = |c: &&Case| c.way == Way::Stays && c.workload == case.workload;
-    let staying = record.cases.iter().find(same).map(of);
+    let staying = staying(record, case).map(of);
     let pairs = staying.into_iter().flatten().zip(of(case));
     median(pairs.map(|(stays, own)| own / stays))
 }
 
+/// Between what the ratio of throughputs is, with 95 % confidence: the same rounds of both, drawn again and again.
+fn interval(record: &Record, case: &Case) -> String {
+    let other = staying(record, case).filter(|_| case.way != Way::Stays);
+    let ratio = other.and_then(|stays| ratio(&stays.throughput, &case.throughput, 1));
+    ratio.map_or_else(|| "-".to_owned(), |r| format!("{:.2} to {:.2}", r.low, r.high))
+}
+
 /// Processor time that faults cost the process: in the kernel, beyond what it spends there with all memory there.
 pub(super) fn fault_cpu(record: &Record, case: &Case) -> f64 {
-    let same = |c: &&Case| c.way == Way::Stays && c.workload == case.workload;
-    let staying = record.cases.iter().find(same).map(|c| &c.kernel);
+    let staying = staying(record, case).map(|c| &c.kernel);
     let pairs = staying.into_iter().flatten().zip(&case.kernel);
     median(pairs.map(|(stays, own)| own - stays))
 }
@@ -40,9 +51,11 @@ pub(super) fn print(record: &Record) {
         "workload",
         "idle memory",
         "throughput",
+        "with 95 %",
         "in memory, MiB",
         "background CPU",
         "fault CPU",
+        "work's time in touches",
         "missing p50, µs",
         "p95",
         "p99",
@@ -73,9 +86,11 @@ pub(super) fn print(record: &Record) {
             name(case.workload),
             case.way.told().to_owned(),
             format!("{:.3}", over_staying(record, case, |c| &c.throughput)),
+            interval(record, case),
             format!("{:.0}", median(case.resident.iter().copied())),
             percent(median(case.background.iter().copied())),
             percent(fault_cpu(record, case)),
+            percent(median(case.touching.iter().copied())),
             latency(case.brought.p50),
             latency(case.brought.p95),
             latency(case.brought.p99),

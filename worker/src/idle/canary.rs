@@ -6,7 +6,7 @@ use memmap2::MmapMut;
 use nix::sys::resource::{UsageWho, getrusage};
 use rekindle_pager::PAGE;
 
-use super::kernel::{Host, Memory as _};
+use super::kernel::evict;
 use super::policy::Run;
 
 const PAGES: usize = 4;
@@ -35,7 +35,7 @@ impl Canary {
             pages: PAGES as u64,
             present: true,
         };
-        if Host.evict(std::process::id().cast_signed(), &[own]).is_err() {
+        if evict(std::process::id().cast_signed(), &[own]).is_err() {
             return Vec::new();
         }
         let touch = |page: usize| {

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,10 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::api::InstanceState;
 
 use super::canary::Canary;
-use super::kernel::Host;
 use super::policy::{Ledger, Use};
 use super::throttle::Throttle;
 use super::visit::visit;
+use super::watcher::Watcher;
 use super::{Counts, IdleMemory};
 use crate::instance::enclosure::memory_limit;
 use crate::instance::{Instance, Parts};
@@ -44,12 +45,14 @@ pub(super) fn run(worker: &Weak<Worker>, idle: &IdleMemory) {
     let mut known: HashMap<InstanceId, Known> = HashMap::new();
     let mut throttle = Throttle::new(CPU_SHARE);
     let canary = Canary::new().ok();
+    let watcher = Watcher::new(idle.settings);
     loop {
         if !idle.rest((idle.settings.after / 4).clamp(PERIOD.0, PERIOD.1)) {
             return;
         }
         let Some(worker) = worker.upgrade() else { return };
-        pass(&worker, &mut known, &mut throttle, begun);
+        pass(&worker, &mut known, &watcher, &mut throttle, begun);
+        follow(idle, &known, &watcher);
         templates(&worker, idle.settings.after);
         if idle.swap.read().is_there()
             && let Some(canary) = &canary
@@ -61,6 +64,14 @@ pub(super) fn run(worker: &Weak<Worker>, idle: &IdleMemory) {
         }
         account(idle, &mut throttle);
     }
+}
+
+/// Has the kernel watch the processes of instances that run.
+fn follow(idle: &IdleMemory, known: &HashMap<InstanceId, Known>, watcher: &Watcher) {
+    let running = known.values().filter(|k| k.parked_since.is_none());
+    let processes = running.flat_map(|k| k.ledgers.iter().map(|(pid, ledger)| (*pid, ledger.present())));
+    let watched = watcher.follow(processes.collect());
+    idle.counts.watched.store(watched as u64, Ordering::Relaxed);
 }
 
 /// Takes back clean pages of templates that nobody uses.
@@ -85,7 +96,13 @@ fn account(idle: &IdleMemory, throttle: &mut Throttle) {
     let _ = idle.rest(rest);
 }
 
-fn pass(worker: &Worker, known: &mut HashMap<InstanceId, Known>, throttle: &mut Throttle, begun: Instant) {
+fn pass(
+    worker: &Worker,
+    known: &mut HashMap<InstanceId, Known>,
+    watcher: &Watcher,
+    throttle: &mut Throttle,
+    begun: Instant,
+) {
     let idle = &worker.idle;
     let mut instances = worker.all_instances();
     known.retain(|id, _| instances.iter().any(|i| i.id == *id));
@@ -126,7 +143,7 @@ fn pass(worker: &Worker, known: &mut HashMap<InstanceId, Known>, throttle: &mut 
             }
             _ => continue,
         };
-        let (evicted, is_whole) = of_instance(idle, &instance, &parts, known, usage, now, throttle);
+        let (evicted, is_whole) = of_instance(idle, &instance, &parts, known, (usage, now), watcher, throttle);
         let counter = match usage {
             Use::Parked => &idle.counts.parked_pages,
             Use::Warm => &idle.counts.warm_pages,
@@ -154,8 +171,8 @@ fn of_instance(
     instance: &Arc<Instance>,
     parts: &Parts,
     known: &mut Known,
-    usage: Use,
-    now: Duration,
+    (usage, now): (Use, Duration),
+    watcher: &Watcher,
     throttle: &mut Throttle,
 ) -> (u64, bool) {
     let Ok(pids) = parts.cgroup.pids() else {
@@ -181,7 +198,12 @@ fn of_instance(
             goes_on
         };
         let rest = || account(idle, throttle);
-        match visit(&Host, pid, ledger, usage, now, slice, rest) {
+        let untouched = match usage {
+            Use::Parked => None,
+            Use::Warm => watcher.untouched(pid),
+        };
+        let chosen = (usage, untouched.as_deref());
+        match visit(&idle.host, pid, ledger, chosen, now, slice, rest) {
             Ok(done) => {
                 evicted += done.evicted;
                 Counts::add(&idle.counts.returned_pages, done.returned);

@@ -1,5 +1,5 @@
-//! What the kernel is asked of other processes' memory: which pages of their own are there, by PAGEMAP_SCAN (Linux 6.7), and to evict some, by
-//! `process_madvise(MADV_PAGEOUT)` (Linux 5.10). `MADV_DONTNEED` it refuses for others, so that a store of our own could not take the pages
+//! What the kernel is asked of other processes' memory: which pages of their own are there, by PAGEMAP_SCAN (Linux 6.7) or, where that lacks, page by
+//! page ([`super::pagemap`]), and to evict some, by `process_madvise(MADV_PAGEOUT)` (Linux 5.10). `MADV_DONTNEED` it refuses for others, so that a store of our own could not take the pages
 //! out (docs/decisions/0019-idle-memory.md).
 #![expect(
     unsafe_code,
@@ -12,17 +12,22 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use rekindle_pager::PAGE;
 
-use super::policy::Run;
+use super::pagemap;
+use super::policy::{Run, Runs};
 
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+/// Of a file, or the kernel's page of zeros.
+const NOT_OWN: u64 = PAGE_IS_FILE | PAGE_IS_PFNZERO;
 /// Where user memory ends with four levels of page tables, as far as programs get without asking for more.
 const END: u64 = (1 << 47) - PAGE;
 /// Runs that are read at once.
 const READ: usize = 512;
+/// Pages that are found at once: who maps or unmaps in the process waits for as long, 0.4 ms.
+const AT_ONCE: u64 = 4_096;
 /// Ranges that one call takes (UIO_MAXIOV).
 const RANGES_MAX: usize = 1_024;
 
@@ -34,6 +39,12 @@ pub trait Memory {
     /// When it is gone, or the kernel refuses.
     fn look(&self, pid: i32) -> io::Result<Vec<Run>>;
 
+    /// How many of these pages are evicted.
+    ///
+    /// # Errors
+    /// When the process is gone, or the kernel refuses.
+    fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64>;
+
     /// Has the kernel evict these pages, which takes about 5 µs each. What is locked, or shared with a fork, stays.
     ///
     /// # Errors
@@ -41,9 +52,48 @@ pub trait Memory {
     fn evict(&self, pid: i32, runs: &[Run]) -> io::Result<()>;
 }
 
-/// The host's own kernel.
-#[derive(Debug, Clone, Copy)]
-pub struct Host;
+/// The host's own kernel, asked in the way that it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// By one call for a whole process, of Linux 6.7.
+    Scans,
+    /// By an entry for each page.
+    Reads,
+}
+
+impl Host {
+    /// The best way that this kernel knows, tried on a page of our own.
+    ///
+    /// # Errors
+    /// What lacks, to be told.
+    pub fn choose() -> Result<Self, String> {
+        match Self::Scans.try_look() {
+            Ok(()) => Ok(Self::Scans),
+            Err(scans) => match Self::Reads.try_look() {
+                Ok(()) => Ok(Self::Reads),
+                Err(reads) => Err(format!(
+                    "PAGEMAP_SCAN, of Linux 6.7: {scans}; /proc/PID/pagemap: {reads}"
+                )),
+            },
+        }
+    }
+
+    fn try_look(self) -> Result<(), String> {
+        let page = vec![1_u8; 2 * PAGE as usize];
+        let first = (page.as_ptr() as u64).div_ceil(PAGE);
+        let runs = self
+            .look(std::process::id().cast_signed())
+            .map_err(|e| format!("is refused: {e}"))?;
+        let is_there = |r: &Run| r.present && r.first <= first && first < r.first + r.pages;
+        let found = runs.iter().any(is_there);
+        drop(page);
+        if found {
+            Ok(())
+        } else {
+            Err("does not find a page that is there".to_owned())
+        }
+    }
+}
 
 /// `struct pm_scan_arg` of linux/fs.h.
 #[repr(C)]
@@ -74,51 +124,101 @@ struct Region {
 
 impl Memory for Host {
     fn look(&self, pid: i32) -> io::Result<Vec<Run>> {
-        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let mut found = Vec::new();
-        let mut regions = vec![Region::default(); READ];
-        let mut start = 0;
-        while start < END {
+        match self {
+            Self::Scans => scan(pid),
+            Self::Reads => pagemap::read(pid),
+        }
+    }
+
+    fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64> {
+        let found = match self {
+            Self::Scans => {
+                let mut scan = Scan::of(pid)?;
+                for run in runs {
+                    scan.between(run.first * PAGE, (run.first + run.pages) * PAGE)?;
+                }
+                scan.found.0
+            }
+            Self::Reads => pagemap::read_runs(pid, runs)?,
+        };
+        Ok(found.iter().filter(|run| !run.present).map(|run| run.pages).sum())
+    }
+
+    fn evict(&self, pid: i32, runs: &[Run]) -> io::Result<()> {
+        evict(pid, runs)
+    }
+}
+
+fn scan(pid: i32) -> io::Result<Vec<Run>> {
+    let mut scan = Scan::of(pid)?;
+    scan.between(0, END)?;
+    Ok(scan.found.0)
+}
+
+/// A process that is looked at, and what was found of its own.
+struct Scan {
+    pagemap: File,
+    regions: Vec<Region>,
+    found: Runs,
+}
+
+impl Scan {
+    fn of(pid: i32) -> io::Result<Self> {
+        Ok(Self {
+            pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
+            regions: vec![Region::default(); READ],
+            found: Runs::default(),
+        })
+    }
+
+    /// Adds what there is between these addresses. Pages of files are told too and left out here, as they count for how many are told at once.
+    fn between(&mut self, mut start: u64, end: u64) -> io::Result<()> {
+        while start < end {
             let mut arg = ScanArg {
                 size: size_of::<ScanArg>() as u64,
                 start,
-                end: END,
-                vec: regions.as_mut_ptr() as u64,
+                end,
+                vec: self.regions.as_mut_ptr() as u64,
                 vec_len: READ as u64,
-                category_inverted: PAGE_IS_FILE | PAGE_IS_PFNZERO,
-                category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO,
+                max_pages: AT_ONCE,
                 category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-                return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+                return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | NOT_OWN,
                 ..ScanArg::default()
             };
             // SAFETY: the kernel reads and writes `arg`, and at most `vec_len` regions at `vec`; both outlive the call.
-            let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+            let count = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
             let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-            found.extend(regions.iter().take(count).map(|region| Run {
-                first: region.start / PAGE,
-                pages: (region.end - region.start) / PAGE,
-                present: region.categories & PAGE_IS_PRESENT != 0,
-            }));
+            for region in self.regions.iter().take(count).filter(|r| r.categories & NOT_OWN == 0) {
+                self.found.add(Run {
+                    first: region.start / PAGE,
+                    pages: (region.end - region.start) / PAGE,
+                    present: region.categories & PAGE_IS_PRESENT != 0,
+                });
+            }
             if arg.walk_end <= start {
                 break;
             }
             start = arg.walk_end;
         }
-        Ok(found)
-    }
-
-    fn evict(&self, pid: i32, runs: &[Run]) -> io::Result<()> {
-        let process = pidfd(pid)?;
-        for runs in runs.chunks(RANGES_MAX) {
-            let mut left = runs;
-            while !left.is_empty() {
-                let done = advise(&process, left, libc::MADV_PAGEOUT)?;
-                // It stops at the first range that cannot go, such as one that was unmapped meanwhile or is locked: on behind it.
-                left = left.get(done + 1..).unwrap_or_default();
-            }
-        }
         Ok(())
     }
+}
+
+/// Has the kernel evict these pages of a process, see [`Memory::evict`].
+///
+/// # Errors
+/// When the process is gone, or the kernel refuses.
+pub fn evict(pid: i32, runs: &[Run]) -> io::Result<()> {
+    let process = pidfd(pid)?;
+    for runs in runs.chunks(RANGES_MAX) {
+        let mut left = runs;
+        while !left.is_empty() {
+            let done = advise(&process, left, libc::MADV_PAGEOUT)?;
+            // It stops at the first range that cannot go, such as one that was unmapped meanwhile or is locked: on behind it.
+            left = left.get(done + 1..).unwrap_or_default();
+        }
+    }
+    Ok(())
 }
 
 fn pidfd(pid: i32) -> io::Result<OwnedFd> {
@@ -161,33 +261,23 @@ fn advise(process: &OwnedFd, runs: &[Run], advice: i32) -> io::Result<usize> {
     }
 }
 
-/// Whether this kernel can do it, tried on a page of our own.
+/// How this kernel is asked, if it can be and evicts when told to.
 ///
 /// # Errors
 /// What lacks, to be told.
-pub fn probe() -> Result<(), String> {
+pub fn probe() -> Result<Host, String> {
+    let host = Host::choose()?;
     let page = vec![1_u8; 2 * PAGE as usize];
-    let own = std::process::id().cast_signed();
-    let first = (page.as_ptr() as u64).div_ceil(PAGE);
-    let runs = Host
-        .look(own)
-        .map_err(|e| format!("PAGEMAP_SCAN, of Linux 6.7, is refused: {e}"))?;
-    let there = runs
-        .iter()
-        .any(|r| r.present && r.first <= first && first < r.first + r.pages);
-    if !there {
-        return Err("PAGEMAP_SCAN does not find a page that is there".to_owned());
-    }
     let run = Run {
-        first,
+        first: (page.as_ptr() as u64).div_ceil(PAGE),
         pages: 1,
         present: true,
     };
-    let process = pidfd(own).map_err(|e| format!("pidfd_open is refused: {e}"))?;
+    let process = pidfd(std::process::id().cast_signed()).map_err(|e| format!("pidfd_open is refused: {e}"))?;
     let advised = advise(&process, &[run], libc::MADV_COLD);
     drop(page);
     advised
-        .map(drop)
+        .map(|_| host)
         .map_err(|e| format!("process_madvise, of Linux 5.10, is refused: {e}"))
 }
 
@@ -204,21 +294,52 @@ mod tests {
 
     #[test]
     fn this_kernel_tells_and_takes_advice() {
-        assert_eq!(probe(), Ok(()));
+        assert!(probe().is_ok());
+        assert_eq!(Host::Reads.try_look(), Ok(()));
     }
 
     #[test]
     fn another_process_s_pages_are_found_and_cannot_be_thrown_away() {
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = child.id().cast_signed();
-        let own = Host.look(pid).unwrap();
+        let host = Host::choose().unwrap();
+        let own = host.look(pid).unwrap();
         assert!(own.iter().any(|run| run.present), "{own:?}");
         assert!(own.windows(2).all(|w| w[0].first + w[0].pages <= w[1].first));
         let refused = advise(&pidfd(pid).unwrap(), &own[..1], libc::MADV_DONTNEED).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
-        Host.evict(pid, &own).unwrap();
+        host.evict(pid, &own).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(Host.look(pid).is_err());
+        for host in [Host::Scans, Host::Reads] {
+            let error = host.look(pid).unwrap_err();
+            assert!(
+                matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+                "{host:?}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn both_ways_find_the_same_pages() {
+        let Ok(Host::Scans) = Host::choose() else { return };
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        // Until it sleeps its memory changes.
+        let is_asleep =
+            || std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|at| at.contains("nanosleep"));
+        for _ in 0..1_000 {
+            if is_asleep() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let (scanned, read) = (Host::Scans.look(pid).unwrap(), Host::Reads.look(pid).unwrap());
+        let out = [Host::Scans, Host::Reads].map(|host| host.out(pid, &scanned).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(scanned, read);
+        let evicted: u64 = scanned.iter().filter(|r| !r.present).map(|r| r.pages).sum();
+        assert_eq!(out, [evicted; 2]);
     }
 }

@@ -8,12 +8,15 @@
 //! ```
 
 pub mod canary;
+pub mod damon;
 mod evictor;
 pub mod kernel;
+pub mod pagemap;
 pub mod policy;
 pub mod swap;
 pub mod throttle;
 pub mod visit;
+mod watcher;
 pub mod zram;
 
 use std::sync::Arc;
@@ -27,7 +30,9 @@ use rekindle_init::causes::chain;
 use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
 use crate::worker::Worker;
+use kernel::Host;
 use swap::{IdleSwap, Swap};
+pub use watcher::IdleWatch;
 use zram::{Fill, Owner, Places};
 
 /// What an operator says of it.
@@ -37,6 +42,8 @@ pub struct IdleSettings {
     pub swap: IdleSwap,
     /// How long a page must not have been touched; zero for never to evict any.
     pub after: Duration,
+    /// Who tells what was not.
+    pub watch: IdleWatch,
 }
 
 impl Default for IdleSettings {
@@ -44,6 +51,7 @@ impl Default for IdleSettings {
         Self {
             swap: IdleSwap::default(),
             after: Duration::from_secs(30),
+            watch: IdleWatch::default(),
         }
     }
 }
@@ -63,6 +71,8 @@ pub struct Counts {
     pub full: AtomicU64,
     /// Processor time, nanoseconds.
     pub cpu_ns: AtomicU64,
+    /// Processes that the kernel watches now.
+    pub watched: AtomicU64,
 }
 
 impl Counts {
@@ -74,6 +84,8 @@ impl Counts {
 /// A worker's evictor and the swap it fills.
 pub struct IdleMemory {
     settings: IdleSettings,
+    /// How its kernel is asked; nothing is where it cannot be.
+    host: Host,
     swap: RwLock<Swap>,
     /// What it did.
     pub counts: Counts,
@@ -92,21 +104,22 @@ impl IdleMemory {
             Err(e) => tracing::warn!(error = %chain(&e), "the swap that a killed worker left stays"),
         }
         let settings = config.idle;
-        let lacking = if settings.after.is_zero() {
-            Some("idle memory is to stay".to_owned())
+        let host = if settings.after.is_zero() {
+            Err("idle memory is to stay".to_owned())
         } else if !cgroups.counts_swap() {
             // An instance could have any amount of it beyond its limit.
-            Some("the kernel does not count swap by control group (boot with swapaccount=1)".to_owned())
+            Err("the kernel does not count swap by control group (boot with swapaccount=1)".to_owned())
         } else {
-            kernel::probe().err()
+            kernel::probe()
         };
-        let swap = match lacking {
-            Some(why) => Swap::Nothing(why),
-            None => Swap::choose(settings.swap, "/proc".as_ref(), &places, owner),
+        let (host, swap) = match host {
+            Ok(host) => (host, Swap::choose(settings.swap, "/proc".as_ref(), &places, owner)),
+            Err(why) => (Host::Scans, Swap::Nothing(why)),
         };
         tracing::info!(%swap, "where written pages go that are not touched for a while");
         Self {
             settings,
+            host,
             swap: RwLock::new(swap),
             counts: Counts::default(),
             stopped: Mutex::new(false),

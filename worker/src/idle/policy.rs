@@ -1,8 +1,8 @@
 //! What goes and what stays, of one process's own memory: pure, on a clock that it is given.
 //!
-//! No kernel tells cheaply which pages of another process were touched, so eviction itself is the sample: a block goes, and whether it is there
-//! again at the next look tells whether it was missed. What was missed is left alone, each time twice as long; what was not is never looked at
-//! again. How many blocks are tried at once follows from how many of the last were missed.
+//! Few kernels tell cheaply which pages of another process were touched, and those by regions ([`super::damon`]), so eviction itself is the sample: a block
+//! goes, and whether it is there again at the next look tells whether it was missed. What was missed is left alone, each time twice as long; what was not is
+//! never looked at again. How many blocks are tried at once follows from how many of the last were missed.
 //!
 //! ```text
 //!          rested                        touched
@@ -28,6 +28,22 @@ pub struct Run {
     pub pages: u64,
     /// Whether they are in memory.
     pub present: bool,
+}
+
+/// Runs by address, those that follow each other and are alike joined.
+#[derive(Debug, Default)]
+pub struct Runs(pub Vec<Run>);
+
+impl Runs {
+    /// Adds one behind all others.
+    pub fn add(&mut self, run: Run) {
+        match self.0.last_mut() {
+            Some(last) if last.first + last.pages == run.first && last.present == run.present => {
+                last.pages += run.pages
+            }
+            _ => self.0.push(run),
+        }
+    }
 }
 
 /// How a process is used.
@@ -124,15 +140,23 @@ impl Ledger {
         returned
     }
 
-    /// What is to go now of what was last looked at, those that were never missed first.
+    /// Pages in memory, at the last look.
     #[must_use]
-    pub fn choose(&self, now: Duration, usage: Use, runs: &[Run]) -> Vec<Run> {
+    pub fn present(&self) -> u64 {
+        self.blocks.values().map(|block| u64::from(block.present)).sum()
+    }
+
+    /// What is to go now of what was last looked at, those that were never missed first; where the kernel has told what is `untouched`, by
+    /// address, nothing else of what is in use.
+    #[must_use]
+    pub fn choose(&self, now: Duration, usage: Use, runs: &[Run], untouched: Option<&[Run]>) -> Vec<Run> {
         let there = self.blocks.iter().filter(|(_, block)| block.present > 0);
         let chosen: Vec<u64> = match usage {
             Use::Parked => there.map(|(at, _)| *at).collect(),
             Use::Warm => {
                 // What came in while the rest of its block was out is as new as that is.
                 let rested = there.filter(|(_, block)| block.out.is_none() && block.rests_until <= now);
+                let rested = rested.filter(|(at, _)| untouched.is_none_or(|runs| holds(runs, **at)));
                 // In no order of addresses: what is in use lies together, and a sample must not be all of it.
                 let mut rested: Vec<_> = rested.map(|(at, b)| (b.patience, scattered(*at), *at)).collect();
                 rested.sort_unstable();
@@ -140,24 +164,21 @@ impl Ledger {
             }
         };
         let chosen: std::collections::HashSet<u64> = chosen.into_iter().collect();
-        let mut going: Vec<Run> = Vec::new();
+        let mut going = Runs::default();
         for run in runs.iter().filter(|run| run.present) {
             for (block, pages) in blocks(run) {
                 if !chosen.contains(&block) {
                     continue;
                 }
                 let first = (block * BLOCK).max(run.first);
-                match going.last_mut() {
-                    Some(last) if last.first + last.pages == first => last.pages += pages,
-                    _ => going.push(Run {
-                        first,
-                        pages,
-                        present: true,
-                    }),
-                }
+                going.add(Run {
+                    first,
+                    pages,
+                    present: true,
+                });
             }
         }
-        going
+        going.0
     }
 
     /// These pages were evicted, or the kernel was asked to.
@@ -178,6 +199,15 @@ fn scattered(block: u64) -> u64 {
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)
         .rotate_left(29)
         .wrapping_mul(0xD134_2543_DE82_EF95)
+}
+
+/// Whether a block lies in one of these runs, which are by address.
+fn holds(runs: &[Run], block: u64) -> bool {
+    let (first, end) = (block * BLOCK, (block + 1) * BLOCK);
+    let behind = runs.partition_point(|run| run.first <= first);
+    behind
+        .checked_sub(1)
+        .is_some_and(|at| runs[at].first + runs[at].pages >= end)
 }
 
 /// The blocks that a run lies in, and how many of its pages each has.

@@ -14,6 +14,8 @@ struct Process {
     now: Duration,
     pages: u64,
     out: BTreeSet<u64>,
+    /// What the kernel tells.
+    untouched: Option<Vec<Run>>,
     /// Pages it had to wait for.
     missed: u64,
 }
@@ -25,6 +27,7 @@ impl Process {
             now: Duration::ZERO,
             pages,
             out: BTreeSet::new(),
+            untouched: None,
             missed: 0,
         }
     }
@@ -48,7 +51,7 @@ impl Process {
         let runs = self.runs();
         self.ledger.look(self.now, &runs);
         let mut went = 0;
-        for run in self.ledger.choose(self.now, usage, &runs) {
+        for run in self.ledger.choose(self.now, usage, &runs, self.untouched.as_deref()) {
             for page in run.first..run.first + run.pages {
                 assert!(self.out.insert(page), "page {page} was out already");
             }
@@ -121,6 +124,34 @@ fn what_was_out_for_long_is_tried_again_as_if_it_were_new() {
     process.touch(0);
     let third = until_out(&mut process);
     assert!(second >= REST * 2 && third <= REST + PERIOD * 2, "{second:?} {third:?}");
+}
+
+#[test]
+fn where_the_kernel_tells_only_what_is_untouched_is_tried() {
+    let mut process = Process::new(4_096);
+    let used = 1_000..2_000;
+    let run = |first, end| Run {
+        first,
+        pages: end - first,
+        present: true,
+    };
+    for pass in 0..200 {
+        used.clone().for_each(|page| process.touch(page));
+        // Nothing is known at first.
+        process.untouched = Some(if pass < 10 {
+            vec![]
+        } else {
+            vec![run(0, 1_000), run(2_000, 5_000)]
+        });
+        process.pass(Use::Warm);
+        assert!(pass >= 10 || process.out.is_empty());
+    }
+    assert_eq!(process.missed, 0);
+    // Blocks that it uses a part of stay.
+    let stays = used.end.div_ceil(BLOCK) * BLOCK - used.start / BLOCK * BLOCK;
+    assert_eq!(process.out.len() as u64, 4_096 - stays);
+    process.untouched = Some(vec![]);
+    assert_eq!(process.pass(Use::Parked), stays, "a parked one touches nothing");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::kernel::Memory;
-use super::policy::{Ledger, Run, Use};
+use super::policy::{Ledger, Run, Runs, Use};
 
 /// Pages that go at once: a request that comes meanwhile waits no longer than for so many.
 const SLICE: u64 = 64;
@@ -18,7 +18,7 @@ pub struct Done {
     pub evicted: u64,
 }
 
-/// Evicts what may go of one process, as long as `goes_on` says so of the next slice, of so many pages; after each it calls `rest`.
+/// Evicts what may go of one process, of which the kernel may have told what is untouched, as long as `goes_on` says so of the next slice, of so many pages; after each it calls `rest`.
 ///
 /// # Errors
 /// When the process is gone, or the kernel refuses.
@@ -26,31 +26,30 @@ pub fn visit(
     memory: &impl Memory,
     pid: i32,
     ledger: &mut Ledger,
-    usage: Use,
+    (usage, untouched): (Use, Option<&[Run]>),
     now: Duration,
     goes_on: impl Fn(u64) -> bool,
     mut rest: impl FnMut(),
 ) -> io::Result<Done> {
     let runs = memory.look(pid)?;
     let returned = ledger.look(now, &runs).pages;
-    let going = ledger.choose(now, usage, &runs);
+    let going = ledger.choose(now, usage, &runs, untouched);
     if going.is_empty() {
         return Ok(Done { returned, evicted: 0 });
     }
+    let mut went = Runs::default();
     for slice in slices(&going) {
         if !goes_on(slice.iter().map(|run| run.pages).sum()) {
             break;
         }
         memory.evict(pid, &slice)?;
         slice.iter().for_each(|run| ledger.evicted(now, run));
+        slice.into_iter().for_each(|run| went.add(run));
         rest();
     }
-    let evicted = out(&memory.look(pid)?).saturating_sub(out(&runs));
+    // What is locked has stayed, and what was unmapped since is not to be counted.
+    let evicted = memory.out(pid, &went.0)?;
     Ok(Done { returned, evicted })
-}
-
-fn out(runs: &[Run]) -> u64 {
-    runs.iter().filter(|run| !run.present).map(|run| run.pages).sum()
 }
 
 /// The same runs in pieces of [`SLICE`] pages together.
@@ -99,6 +98,12 @@ mod tests {
             Ok((0..1_000).map(run).collect())
         }
 
+        fn out(&self, pid: i32, runs: &[Run]) -> io::Result<u64> {
+            let out = self.look(pid)?.into_iter().filter(|page| !page.present);
+            let asked = |page: &Run| runs.iter().any(|r| (r.first..r.first + r.pages).contains(&page.first));
+            Ok(out.filter(asked).count() as u64)
+        }
+
         fn evict(&self, _: i32, runs: &[Run]) -> io::Result<()> {
             for run in runs {
                 let pages = 500_u64.saturating_sub(run.first).min(run.pages);
@@ -117,7 +122,7 @@ mod tests {
             assert_eq!(pages, SLICE);
             asked.replace(asked.get() + 1) == 0
         };
-        let first = visit(&memory, 7, &mut ledger, Use::Parked, now, once, || {
+        let first = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, once, || {
             rests.set(rests.get() + 1);
         });
         let expected = Done {
@@ -125,10 +130,10 @@ mod tests {
             evicted: SLICE,
         };
         assert_eq!((first.unwrap(), asked.get(), rests.get()), (expected, 2, 1));
-        let then = visit(&memory, 7, &mut ledger, Use::Parked, now, |_| true, || {}).unwrap();
+        let then = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, |_| true, || {}).unwrap();
         // What is locked stays.
         assert_eq!(then.evicted, 500 - SLICE);
-        let last = visit(&memory, 7, &mut ledger, Use::Parked, now, |_| true, || {}).unwrap();
+        let last = visit(&memory, 7, &mut ledger, (Use::Parked, None), now, |_| true, || {}).unwrap();
         assert_eq!(last.evicted, 0);
     }
 

@@ -97,7 +97,7 @@ fn template() -> Check {
 }
 
 fn pagemap_scan() -> Check {
-    match Host.look(std::process::id().cast_signed()) {
+    match Host::Scans.look(std::process::id().cast_signed()) {
         Ok(_) => Check::ok("PAGEMAP_SCAN", "dirty pages are found by one call"),
         Err(e) => Check::weaker(
             "PAGEMAP_SCAN",

@@ -7,6 +7,8 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 use rekindle_wire::manifest::Base;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups};
+use rekindle_worker::idle::damon::{self, Lack};
+use rekindle_worker::idle::kernel::Host;
 use rekindle_worker::idle::swap::{IdleSwap, Swap};
 use rekindle_worker::idle::{kernel, zram};
 
@@ -86,9 +88,11 @@ fn disk_reads(cache: &Path) -> Check {
 /// Where pages go that instances wrote and do not touch.
 fn idle_memory() -> Check {
     const ABILITY: &str = "idle memory";
-    if let Err(lack) = kernel::probe() {
-        return Check::weaker(ABILITY, format!("stays: {lack}"), "use Linux 6.7 or later");
-    }
+    let way = match kernel::probe() {
+        Ok(Host::Scans) => "PAGEMAP_SCAN",
+        Ok(Host::Reads) => "/proc/PID/pagemap",
+        Err(lack) => return Check::weaker(ABILITY, format!("stays: {lack}"), "use Linux 5.10 or later, as root"),
+    };
     let (zram, own) = (zram::Places::default(), zram::Owner::of("rekindle-doctor"));
     let found = Swap::choose(IdleSwap::Host, Path::new("/proc"), &zram, own);
     match found {
@@ -104,7 +108,14 @@ fn idle_memory() -> Check {
         ),
         found => Check::ok(
             ABILITY,
-            format!("goes to {found}; cold pages are told by evicting some and looking which come back"),
+            format!(
+                "goes to {found}; cold pages are told by {}evicting some and looking, by {way}, which come back",
+                match damon::probe(Path::new(damon::ADMIN)) {
+                    Ok(()) => "DAMON, and ",
+                    Err(Lack::Busy) => "DAMON, which is in use now, and ",
+                    Err(Lack::Unknown(_)) => "",
+                }
+            ),
         ),
     }
 }

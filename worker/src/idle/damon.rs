@@ -1,0 +1,574 @@
+//! Processes that the kernel watches for us: DAMON (Linux 6.2, with `DAMON_VADDR` and `DAMON_SYSFS`) looks at the accessed bits of a few pages of
+//! each region of a process many times a second, and tells which regions nobody has touched for how long. Where it is, only what it calls
+//! untouched is tried ([`super::policy::Ledger::choose`]).
+//!
+//! ```text
+//! admin/kdamonds/N ── one kernel thread for each process that is watched
+//!     contexts/0/targets/0/pid_target         whom
+//!     contexts/0/monitoring_attrs             how often it looks, and at how many regions
+//!     contexts/0/schemes/0                    "stat": regions without an access for so many aggregations, told in tried_regions
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use rekindle_pager::PAGE;
+
+use super::policy::{Run, Runs};
+
+/// Where the kernel is told whom to watch.
+pub const ADMIN: &str = "/sys/kernel/mm/damon/admin";
+/// By the addresses of a process.
+const WAY: &str = "vaddr";
+/// How many processes are watched at once, the largest: each takes a kernel thread.
+const SLOTS: usize = 16;
+/// Smaller ones are not worth one: pages.
+const LEAST: u64 = 1_024;
+/// Regions of one process, at least and at most: what one look costs.
+const REGIONS: (u64, u64) = (100, 500);
+/// Between two looks, at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
+/// Looks that are one aggregation. So few that a single access makes a region young again: the kernel passes over changes of up to a fifth.
+const LOOKS: u32 = 4;
+/// The interface has one lock for all who use it.
+const ATTEMPTS: u32 = 10;
+
+/// Why nobody watches.
+#[derive(Debug, thiserror::Error)]
+pub enum Lack {
+    /// This kernel does not know how.
+    #[error("{0}")]
+    Unknown(String),
+    /// Somebody else uses it at the moment.
+    #[error("DAMON is in use by somebody else")]
+    Busy,
+}
+
+impl Lack {
+    fn of(what: &str, e: &io::Error) -> Self {
+        match e.raw_os_error() {
+            Some(libc::EBUSY) => Self::Busy,
+            _ => Self::Unknown(format!("{what}: {e}")),
+        }
+    }
+}
+
+/// The kernel has one such interface for the whole host. Who is killed lets go of it.
+fn alone(admin: &Path) -> Result<Flock<File>, Lack> {
+    let directory = File::open(admin).map_err(|e| Lack::of("the kernel has no DAMON", &e))?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|_| Lack::Busy)
+}
+
+/// Whether the kernel can watch processes. Leaves everything as it was.
+///
+/// # Errors
+/// When it cannot, or somebody else has it do something.
+pub fn probe(admin: &Path) -> Result<(), Lack> {
+    let _alone = alone(admin)?;
+    let kdamonds = admin.join("kdamonds");
+    if count(&kdamonds)? != 0 {
+        return Err(of_others(&kdamonds));
+    }
+    let known = make(&kdamonds, 1).and_then(|()| knows(&kdamonds.join("0")));
+    make(&kdamonds, 0)?;
+    known
+}
+
+fn count(kdamonds: &Path) -> Result<usize, Lack> {
+    let read = fs::read_to_string(kdamonds.join("nr_kdamonds"));
+    let read = read.and_then(|text| text.trim().parse().map_err(io::Error::other));
+    read.map_err(|e| Lack::of("DAMON does not tell how much it does", &e))
+}
+
+/// Whether it is worth waiting for what somebody else has it do.
+fn of_others(kdamonds: &Path) -> Lack {
+    match fs::read_to_string(kdamonds.join("0/contexts/0/avail_operations")) {
+        Ok(known) if !known.lines().any(|way| way == WAY) => no_processes(),
+        _ => Lack::Busy,
+    }
+}
+
+fn no_processes() -> Lack {
+    Lack::Unknown("DAMON of this kernel watches no processes".to_owned())
+}
+
+fn make(kdamonds: &Path, count: usize) -> Result<(), Lack> {
+    write(&kdamonds.join("nr_kdamonds"), count).map_err(|e| Lack::of("DAMON has no room", &e))
+}
+
+/// Gives a kernel thread something to do, if this kernel watches processes.
+fn knows(kdamond: &Path) -> Result<(), Lack> {
+    let lacks = |e: io::Error| Lack::of("DAMON is not as it is known", &e);
+    write(&kdamond.join("contexts/nr_contexts"), 1).map_err(lacks)?;
+    let known = fs::read_to_string(kdamond.join("contexts/0/avail_operations")).map_err(lacks)?;
+    if known.lines().any(|way| way == WAY) {
+        return Ok(());
+    }
+    Err(no_processes())
+}
+
+/// The kernel's watch over the largest processes of a worker. It ends when this is dropped, or its processes do.
+#[derive(Debug)]
+pub struct Watch {
+    kdamonds: PathBuf,
+    slots: Vec<Slot>,
+    _alone: Flock<File>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    dir: PathBuf,
+    watched: Option<(i32, u64)>,
+    /// The kernel did not take the last order: what it does is not known.
+    doubtful: bool,
+}
+
+impl Watch {
+    /// Prepares to watch processes for memory that was not touched for `rest`. Blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// When the kernel cannot, or does for somebody else.
+    pub fn open(admin: &Path, rest: Duration) -> Result<Self, Lack> {
+        let alone = alone(admin)?;
+        let kdamonds = admin.join("kdamonds");
+        let slots = (0..SLOTS).map(|n| Slot {
+            dir: kdamonds.join(n.to_string()),
+            watched: None,
+            doubtful: false,
+        });
+        let slots: Vec<Slot> = slots.collect();
+        match count(&kdamonds)? {
+            0 => {}
+            // A killed worker's, which may run until its instances are gone.
+            SLOTS => slots.iter().for_each(|slot| drop(slot.order("off"))),
+            _ => return Err(of_others(&kdamonds)),
+        }
+        make(&kdamonds, SLOTS)?;
+        // What was made goes with it.
+        let watch = Self {
+            kdamonds,
+            slots,
+            _alone: alone,
+        };
+        for slot in &watch.slots {
+            knows(&slot.dir)?;
+            slot.set_up(rest)
+                .map_err(|e| Lack::of("DAMON of this kernel does not watch as it is to", &e))?;
+        }
+        Ok(watch)
+    }
+
+    /// Watches the largest of these processes, each with how many pages it has, and no others.
+    pub fn follow(&mut self, processes: &[(i32, u64)]) {
+        for slot in &mut self.slots {
+            if slot.doubtful {
+                slot.leave();
+            }
+            let Some((pid, _)) = slot.watched else { continue };
+            match processes.iter().find(|(other, _)| *other == pid) {
+                Some((_, pages)) => slot.watched = Some((pid, *pages)),
+                None => slot.leave(),
+            }
+        }
+        let is_new = |(pid, pages): &&(i32, u64)| *pages >= LEAST && !self.watched().any(|own| own == *pid);
+        let mut new: Vec<(i32, u64)> = processes.iter().filter(is_new).copied().collect();
+        new.sort_unstable_by_key(|(_, pages)| std::cmp::Reverse(*pages));
+        for (pid, pages) in new {
+            let usable = self.slots.iter_mut().filter(|slot| !slot.doubtful);
+            let least = usable.min_by_key(|slot| slot.watched.map_or(0, |(_, pages)| pages));
+            let Some(slot) = least else { return };
+            // It takes a while until anything is known, so another must be much larger to be watched instead.
+            if slot.watched.is_some_and(|(_, own)| own * 2 > pages) {
+                return;
+            }
+            slot.leave();
+            if let Err(error) = slot.watch(pid, pages) {
+                tracing::debug!(pid, %error, "DAMON does not watch it");
+            }
+        }
+    }
+
+    /// What of this process nobody has touched for as long as it is to rest, by address; `None` where the process is not watched. Blocks
+    /// until an aggregation ends, 0.4 s, or two before Linux 6.7.
+    pub fn untouched(&mut self, pid: i32) -> Option<Vec<Run>> {
+        let is_it = |slot: &&mut Slot| slot.watched.is_some_and(|(own, _)| own == pid);
+        let slot = self.slots.iter_mut().find(is_it)?;
+        match slot.untouched() {
+            Ok(runs) => Some(runs),
+            // It still watches; only it is not to be known now what it has seen.
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Some(Vec::new()),
+            Err(error) => {
+                tracing::debug!(pid, %error, "DAMON does not tell what is untouched");
+                slot.leave();
+                None
+            }
+        }
+    }
+
+    /// The processes that are watched.
+    pub fn watched(&self) -> impl Iterator<Item = i32> {
+        self.slots.iter().filter_map(|slot| Some(slot.watched?.0))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.slots.iter_mut().for_each(Slot::leave);
+        if let Err(lack) = make(&self.kdamonds, 0) {
+            tracing::debug!(%lack, "DAMON keeps its empty places");
+        }
+    }
+}
+
+impl Slot {
+    fn set_up(&self, rest: Duration) -> io::Result<()> {
+        let look = (rest / (10 * LOOKS)).clamp(LOOK.0, LOOK.1);
+        let aggregation = look * LOOKS;
+        let us = |time: Duration| time.as_micros().to_string();
+        let context = self.dir.join("contexts/0");
+        write(&context.join("operations"), WAY)?;
+        let attributes = context.join("monitoring_attrs");
+        for (name, value) in [
+            ("intervals/sample_us", us(look)),
+            ("intervals/aggr_us", us(aggregation)),
+            ("intervals/update_us", us(aggregation * 5)),
+            ("nr_regions/min", REGIONS.0.to_string()),
+            ("nr_regions/max", REGIONS.1.to_string()),
+        ] {
+            write(&attributes.join(name), value)?;
+        }
+        write(&context.join("targets/nr_targets"), 1)?;
+        write(&context.join("schemes/nr_schemes"), 1)?;
+        let scheme = context.join("schemes/0");
+        write(&scheme.join("action"), "stat")?;
+        let ages = rest.as_micros().div_ceil(aggregation.as_micros());
+        for (name, value) in [
+            ("sz/min", 0),
+            ("sz/max", u128::from(u64::MAX)),
+            ("nr_accesses/min", 0),
+            ("nr_accesses/max", 0),
+            ("age/min", ages),
+            ("age/max", u128::from(u32::MAX)),
+        ] {
+            write(&scheme.join("access_pattern").join(name), value)?;
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, pid: i32, pages: u64) -> io::Result<()> {
+        write(&self.dir.join("contexts/0/targets/0/pid_target"), pid)?;
+        let taken = self.order("on");
+        self.doubtful = taken.is_err();
+        if taken.is_ok() {
+            self.watched = Some((pid, pages));
+        }
+        taken
+    }
+
+    /// It may have ended by itself, with its process: that is as good.
+    fn leave(&mut self) {
+        if self.watched.take().is_none() && !self.doubtful {
+            return;
+        }
+        self.doubtful = self
+            .order("off")
+            .is_err_and(|e| matches!(e.raw_os_error(), Some(libc::EBUSY)));
+    }
+
+    fn untouched(&self) -> io::Result<Vec<Run>> {
+        self.order("update_schemes_tried_regions")?;
+        let tried = self.dir.join("contexts/0/schemes/0/tried_regions");
+        let mut regions = Vec::new();
+        for entry in fs::read_dir(tried)? {
+            let entry = entry?;
+            // Beside the regions there is the sum of their sizes.
+            if entry.file_type()?.is_dir() {
+                let bound = |name| -> io::Result<u64> {
+                    let text = fs::read_to_string(entry.path().join(name))?;
+                    text.trim().parse().map_err(io::Error::other)
+                };
+                regions.push((bound("start")?.div_ceil(PAGE), bound("end")? / PAGE));
+            }
+        }
+        regions.sort_unstable();
+        let mut runs = Runs::default();
+        for (first, end) in regions {
+            runs.add(Run {
+                first,
+                pages: end.saturating_sub(first),
+                present: true,
+            });
+        }
+        Ok(runs.0)
+    }
+
+    /// Has the kernel do something, again for a moment where somebody else's order comes between.
+    fn order(&self, what: &str) -> io::Result<()> {
+        let state = self.dir.join("state");
+        for _ in 1..ATTEMPTS {
+            match write(&state, what) {
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(LOOK.0 / 10),
+                done => return done,
+            }
+        }
+        write(&state, what)
+    }
+}
+
+/// Into a file that is there: where there is none, the kernel refuses to make one by another error.
+fn write(path: &Path, value: impl ToString) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    file.write_all(value.to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's files, as far as they are plain ones: what was written stays, and nothing is watched.
+    fn files() -> tempfile::TempDir {
+        let admin = tempfile::tempdir().unwrap();
+        fs::create_dir(admin.path().join("kdamonds")).unwrap();
+        fs::write(admin.path().join("kdamonds/nr_kdamonds"), "0\n").unwrap();
+        for n in 0..SLOTS {
+            let context = admin.path().join(format!("kdamonds/{n}/contexts/0"));
+            for dir in [
+                "monitoring_attrs/intervals",
+                "monitoring_attrs/nr_regions",
+                "targets/0",
+                "schemes/0/access_pattern/sz",
+                "schemes/0/access_pattern/nr_accesses",
+                "schemes/0/access_pattern/age",
+                "schemes/0/tried_regions",
+            ] {
+                fs::create_dir_all(context.join(dir)).unwrap();
+            }
+            for file in [
+                "../../state",
+                "../nr_contexts",
+                "operations",
+                "monitoring_attrs/intervals/sample_us",
+                "monitoring_attrs/intervals/aggr_us",
+                "monitoring_attrs/intervals/update_us",
+                "monitoring_attrs/nr_regions/min",
+                "monitoring_attrs/nr_regions/max",
+                "targets/nr_targets",
+                "targets/0/pid_target",
+                "schemes/nr_schemes",
+                "schemes/0/action",
+                "schemes/0/access_pattern/sz/min",
+                "schemes/0/access_pattern/sz/max",
+                "schemes/0/access_pattern/nr_accesses/min",
+                "schemes/0/access_pattern/nr_accesses/max",
+                "schemes/0/access_pattern/age/min",
+                "schemes/0/access_pattern/age/max",
+            ] {
+                fs::write(context.join(file), "").unwrap();
+            }
+            fs::write(context.join("avail_operations"), "vaddr\nfvaddr\npaddr\n").unwrap();
+        }
+        admin
+    }
+
+    fn read(admin: &Path, name: &str) -> String {
+        fs::read_to_string(admin.join("kdamonds").join(name)).unwrap()
+    }
+
+    fn watched(watch: &Watch) -> Vec<i32> {
+        let mut pids: Vec<i32> = watch.watched().collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    #[test]
+    fn what_is_to_rest_for_half_a_minute_is_watched_for_so_many_aggregations() {
+        let admin = files();
+        let watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+        let context = |name: &str| read(admin.path(), &format!("3/contexts/0/{name}"));
+        assert_eq!(context("monitoring_attrs/intervals/sample_us"), "100000");
+        assert_eq!(context("monitoring_attrs/intervals/aggr_us"), "400000");
+        assert_eq!(context("schemes/0/access_pattern/age/min"), "75");
+        assert_eq!(
+            (context("operations"), context("schemes/0/action")),
+            ("vaddr".to_owned(), "stat".to_owned())
+        );
+        assert_eq!(context("schemes/0/access_pattern/nr_accesses/max"), "0");
+        assert!(matches!(
+            Watch::open(admin.path(), Duration::from_secs(30)),
+            Err(Lack::Busy)
+        ));
+        assert!(matches!(probe(admin.path()), Err(Lack::Busy)));
+        drop(watch);
+        assert_eq!(read(admin.path(), "nr_kdamonds"), "0");
+        probe(admin.path()).unwrap();
+        Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+    }
+
+    #[test]
+    fn what_others_have_made_stays_and_what_a_killed_worker_left_is_ended() {
+        let admin = files();
+        let made = admin.path().join("kdamonds/nr_kdamonds");
+        fs::write(&made, "1\n").unwrap();
+        let opened = Watch::open(admin.path(), Duration::from_secs(30));
+        assert!(matches!(opened, Err(Lack::Busy)), "{opened:?}");
+        assert!(matches!(probe(admin.path()), Err(Lack::Busy)));
+        assert_eq!(read(admin.path(), "nr_kdamonds"), "1\n");
+        fs::write(&made, format!("{SLOTS}\n")).unwrap();
+        let _watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+        assert_eq!(read(admin.path(), "0/state"), "off");
+    }
+
+    #[test]
+    fn a_kernel_that_watches_no_processes_is_told_as_that_and_left_as_it_was() {
+        let admin = files();
+        for n in 0..SLOTS {
+            let known = admin.path().join(format!("kdamonds/{n}/contexts/0/avail_operations"));
+            fs::write(known, "paddr\n").unwrap();
+        }
+        for lack in [
+            probe(admin.path()),
+            Watch::open(admin.path(), Duration::from_secs(30)).map(drop),
+        ] {
+            assert!(matches!(lack, Err(Lack::Unknown(_))), "{lack:?}");
+            assert_eq!(read(admin.path(), "nr_kdamonds"), "0");
+        }
+    }
+
+    #[test]
+    fn a_place_that_does_not_do_as_it_is_told_keeps_no_other_from_being_used() {
+        let admin = files();
+        let mut watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+        let state = admin.path().join("kdamonds/0/state");
+        fs::remove_file(&state).unwrap();
+        watch.follow(&[(7, 2 * LEAST), (8, LEAST)]);
+        assert_eq!(watched(&watch), [8], "the first place was of no use");
+        watch.follow(&[(7, 2 * LEAST), (8, LEAST)]);
+        fs::write(&state, "").unwrap();
+        watch.follow(&[(7, 2 * LEAST), (8, LEAST)]);
+        assert_eq!(watched(&watch), [7, 8]);
+    }
+
+    #[test]
+    fn a_kernel_without_it_is_told_as_that() {
+        let lack = Watch::open(Path::new("/proc/no-damon"), Duration::from_secs(30)).unwrap_err();
+        assert!(matches!(lack, Lack::Unknown(_)), "{lack}");
+    }
+
+    #[test]
+    fn the_largest_are_watched_until_they_end() {
+        let admin = files();
+        let mut watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+        let small = (1, LEAST - 1);
+        let many = (2..2 + 2 * SLOTS as i32).map(|pid| (pid, LEAST + pid as u64));
+        let mut all: Vec<(i32, u64)> = many.collect();
+        all.push(small);
+        watch.follow(&all);
+        let largest: Vec<i32> = (2 + SLOTS as i32..2 + 2 * SLOTS as i32).collect();
+        assert_eq!(watched(&watch), largest);
+        // One that is somewhat larger has to wait, one that is much larger has not.
+        all.push((100, 2 * LEAST));
+        watch.follow(&all);
+        assert_eq!(watched(&watch), largest);
+        all.push((101, 4 * LEAST));
+        watch.follow(&all);
+        assert_eq!(watch.watched().count(), SLOTS);
+        assert!(watched(&watch).contains(&101) && !watched(&watch).contains(&100));
+        watch.follow(&[(101, 4 * LEAST)]);
+        assert_eq!(watched(&watch), [101]);
+        assert!(watch.untouched(50).is_none());
+    }
+
+    #[test]
+    fn regions_that_follow_each_other_are_one_run() {
+        let admin = files();
+        let mut watch = Watch::open(admin.path(), Duration::from_secs(30)).unwrap();
+        watch.follow(&[(7, LEAST)]);
+        let at = watched_dir(&watch, 7).join("contexts/0/schemes/0/tried_regions");
+        for (n, (start, end)) in [(0x9001, 0xc000), (0x4000, 0x6000), (0x6000, 0x9001)]
+            .iter()
+            .enumerate()
+        {
+            let region = at.join(n.to_string());
+            fs::create_dir(&region).unwrap();
+            fs::write(region.join("start"), format!("{start}\n")).unwrap();
+            fs::write(region.join("end"), format!("{end}\n")).unwrap();
+        }
+        fs::write(at.join("total_bytes"), "32768\n").unwrap();
+        let run = |first, pages| Run {
+            first,
+            pages,
+            present: true,
+        };
+        let slot = |watch: &Watch, name: &str| fs::read_to_string(watched_dir(watch, 7).join(name)).unwrap();
+        assert_eq!(
+            (slot(&watch, "state"), slot(&watch, "contexts/0/targets/0/pid_target")),
+            ("on".to_owned(), "7".to_owned())
+        );
+        assert_eq!(watch.untouched(7).unwrap(), [run(4, 5), run(10, 2)]);
+        assert_eq!(slot(&watch, "state"), "update_schemes_tried_regions");
+        let dir = watched_dir(&watch, 7);
+        watch.follow(&[]);
+        assert_eq!(fs::read_to_string(dir.join("state")).unwrap(), "off");
+    }
+
+    fn watched_dir(watch: &Watch, pid: i32) -> PathBuf {
+        let slot = watch
+            .slots
+            .iter()
+            .find(|s| s.watched.is_some_and(|(own, _)| own == pid));
+        slot.unwrap().dir.clone()
+    }
+
+    /// Only on kernels that have it: `make image-test` has one.
+    #[test]
+    fn this_kernel_tells_what_a_process_does_not_touch() {
+        let rest = Duration::from_secs(1);
+        let mut watch = match Watch::open(Path::new(ADMIN), rest) {
+            Ok(watch) => watch,
+            Err(lack) => {
+                eprintln!("not tried on this kernel: {lack}");
+                return;
+            }
+        };
+        const PAGES: usize = 8_192;
+        let mut memory = memmap2::MmapMut::map_anon(PAGES * PAGE as usize).unwrap();
+        memory.fill(7);
+        let first = memory.as_ptr() as u64 / PAGE;
+        let (idle, used) = (
+            first..first + PAGES as u64 / 2,
+            first + PAGES as u64 / 2..first + PAGES as u64,
+        );
+        let pid = std::process::id().cast_signed();
+        watch.follow(&[(pid, PAGES as u64)]);
+        assert_eq!(watch.watched().count(), 1);
+        let end = std::time::Instant::now() + rest * 30;
+        let told = |watch: &mut Watch, range: &std::ops::Range<u64>| {
+            let runs = watch.untouched(pid).unwrap();
+            let pages = runs.iter().map(|r| {
+                (r.first + r.pages)
+                    .min(range.end)
+                    .saturating_sub(r.first.max(range.start))
+            });
+            pages.sum::<u64>()
+        };
+        loop {
+            for _ in 0..20 {
+                memory[PAGES * PAGE as usize / 2..]
+                    .chunks_mut(PAGE as usize)
+                    .for_each(|page| page[0] = page[0].wrapping_add(1));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if told(&mut watch, &idle) > PAGES as u64 / 4 && told(&mut watch, &used) < PAGES as u64 / 20 {
+                break;
+            }
+            assert!(
+                std::time::Instant::now() < end,
+                "{:?} of {idle:?} {used:?}",
+                watch.untouched(pid)
+            );
+        }
+    }
+}
