@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::body::Upload;
-use crate::exchange::{Answered, BUSY, Came, Exchange};
+use crate::exchange::{Answered, BUSY, Came, Exchange, FENCED, GONE};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::Metrics;
@@ -30,6 +30,8 @@ const ATTEMPTS: u32 = 3;
 /// An instance that takes nothing at the moment costs no attempt; it is asked again after a growing pause up to this, and so often at most.
 const BACK_OFF: Duration = Duration::from_millis(20);
 const TURNED_AWAY_MAX: u32 = 256;
+/// Nor does a slot that was free here and is of no use any more. There may be as many as instances ended at once; each is met once.
+const STALE_MAX: u32 = 4096;
 
 /// What invocations share.
 pub(crate) struct Dispatch {
@@ -131,8 +133,8 @@ impl Dispatch {
         let place = Arc::new(place);
         let mut last = None;
         let place_by = tokio::time::Instant::now() + self.slots.limit();
-        let (mut attempts, mut turned_away) = (0, 0);
-        while attempts < ATTEMPTS && turned_away < TURNED_AWAY_MAX {
+        let (mut attempts, mut turned_away, mut stale) = (0, 0, 0);
+        while attempts < ATTEMPTS && turned_away < TURNED_AWAY_MAX && stale < STALE_MAX {
             if last.is_some() && tokio::time::Instant::now() >= place_by {
                 break;
             }
@@ -173,13 +175,14 @@ impl Dispatch {
                         return Err(error);
                     }
                     last = Some(error);
-                    match reason == BUSY {
+                    match reason {
                         // The next slot may be the same instance's, which stands still for a moment: it is moved, or copied.
-                        true => {
+                        BUSY => {
                             tokio::time::sleep(BACK_OFF.min(Duration::from_millis(1 << turned_away.min(8)))).await;
                             turned_away += 1;
                         }
-                        false => attempts += 1,
+                        GONE | FENCED if planned == StartKind::Warm => stale += 1,
+                        _ => attempts += 1,
                     }
                 }
             }
@@ -256,6 +259,6 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     span.record("faas.instance", seat.instance.as_str());
     span.record("faas.version", seat.version.0);
     span.record("faas.start", start.as_str());
-    span.record("faas.coldstart", start != StartKind::Warm);
+    span.record("faas.coldstart", start.is_cold());
     (Response::from_parts(parts, Body::new(body)), start)
 }

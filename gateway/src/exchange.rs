@@ -60,6 +60,10 @@ pub(crate) struct Answered {
 
 /// Why an attempt came to nothing: the instance took no more requests.
 pub(crate) const BUSY: &str = "busy";
+/// The same: there is no such instance any more.
+pub(crate) const GONE: &str = "gone";
+/// The same: it is another gateway's by now.
+pub(crate) const FENCED: &str = "fenced";
 
 /// What lasts until the function is done with an invocation.
 pub(crate) struct InFlight {
@@ -105,7 +109,7 @@ impl Exchange {
             }
             Attempted::Gone => {
                 self.slot.is_gone();
-                Came::Nothing(moved(function), "gone")
+                Came::Nothing(moved(function), GONE)
             }
             Attempted::Busy => {
                 self.slot.is_lost();
@@ -113,7 +117,7 @@ impl Exchange {
             }
             Attempted::Fenced => {
                 self.slot.is_fenced();
-                Came::Nothing(moved(function), "fenced")
+                Came::Nothing(moved(function), FENCED)
             }
             Attempted::Unreachable => {
                 self.slot.is_unreachable();

@@ -85,6 +85,54 @@ async fn an_instance_that_is_gone_is_replaced_and_the_request_sent_again() {
 }
 
 #[tokio::test]
+async fn of_many_instances_that_are_gone_none_costs_an_attempt() {
+    const MANY: usize = 12;
+    let platform = Platform::start().await;
+    platform
+        .deploy("hello", "max_instances = 20\nmemory = \"16MiB\"\n")
+        .await;
+    let all = join_all((0..MANY).map(|_| platform.function("hello/slow/1000").send())).await;
+    assert!(all.into_iter().all(|answer| answer.unwrap().status() == 200));
+    assert_eq!(platform.worker.running(), MANY);
+    // They vanish without anybody being told, and their slots are free in the gateway.
+    platform.worker.silent.store(true, Ordering::SeqCst);
+    platform.worker.instances.lock().clear();
+    let answer = platform.function("hello").send().await.unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), start_of(&answer).as_str()),
+        (200, "restored")
+    );
+}
+
+#[tokio::test]
+async fn a_gateway_is_told_of_an_instance_that_was_stopped() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let answer = platform.function("hello").send().await.unwrap();
+    let path = format!("/v1/instances/{}", answer.headers()["x-fn-instance"].to_str().unwrap());
+    // No heartbeat tells of it.
+    platform.worker.silent.store(true, Ordering::SeqCst);
+    let stopped = platform.admin(Method::DELETE, &path).send().await.unwrap();
+    assert_eq!(stopped.status(), 204);
+    let since = std::time::Instant::now();
+    until("the gateway has let its lease go", async || {
+        let told = platform.admin(Method::GET, "/metrics").send().await.unwrap();
+        told.text()
+            .await
+            .unwrap()
+            .lines()
+            .any(|line| line == "rekindle_gateway_leases 0")
+    })
+    .await;
+    let length = Duration::from_secs(10);
+    assert!(since.elapsed() < length / 2, "it was renewed in vain, and so let go");
+    // A body that could not be sent again.
+    let body = reqwest::Body::from(vec![b'x'; 2 << 20]);
+    let answer = platform.post("hello/swallow").body(body).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
 async fn a_body_that_was_partly_sent_is_not_sent_again() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;

@@ -127,9 +127,14 @@ impl Fleet {
         }
     }
 
-    /// What a gateway's watch has not been told yet; it counts as told from now on.
+    /// Whether there are gateways that do not know that an instance of theirs is gone.
+    pub(crate) fn is_to_tell(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// What a gateway's watch has not been told yet, recalled or gone; it counts as told from now on.
     pub(crate) fn untold_recalls(&mut self, gateway: &GatewayId) -> Vec<InstanceId> {
-        let ids = self.instances.untold_of(gateway);
+        let mut ids = self.instances.untold_of(gateway);
         for id in &ids {
             if let Some(mut instance) = self.instances.get_mut(id)
                 && let Some(lease) = &mut instance.lease
@@ -137,6 +142,8 @@ impl Fleet {
                 lease.told = true;
             }
         }
+        let ended = self.ended.remove(gateway).unwrap_or_default();
+        ids.extend(ended.into_iter().map(|(id, _)| id));
         ids
     }
 
@@ -147,6 +154,10 @@ impl Fleet {
 
     /// Ends leases that ran out. Answers how many there were.
     pub(crate) fn expire_leases(&mut self, now: Millis) -> usize {
+        self.ended.retain(|_, leases| {
+            leases.retain(|(_, expires_at)| *expires_at > now);
+            !leases.is_empty()
+        });
         let ended = self.instances.lease_ended(now);
         for id in &ended {
             if let Some(mut instance) = self.instances.get_mut(id) {

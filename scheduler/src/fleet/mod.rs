@@ -227,6 +227,8 @@ pub(crate) struct Fleet {
     /// Workers that an operator wants empty, heard of or not.
     drained: BTreeSet<WorkerId>,
     gone: HashMap<InstanceId, Millis>,
+    /// Leases whose instance is gone and whose gateway has not been told, each with when it would have run out.
+    ended: BTreeMap<GatewayId, Vec<(InstanceId, Millis)>>,
     /// Starts for pools that brought something, by version.
     filled: HashMap<(FunctionName, VersionNumber), u64>,
     /// Greedy-dual's time.
@@ -315,6 +317,10 @@ impl Fleet {
     pub(crate) fn forget(&mut self, id: &InstanceId, now: Millis) -> Option<Instance> {
         self.gone.insert(id.clone(), now);
         let gone = self.instances.remove(id)?;
+        if let Some(lease) = gone.lease.as_ref().filter(|lease| lease.expires_at > now) {
+            let ended = self.ended.entry(lease.gateway.clone()).or_default();
+            ended.push((id.clone(), lease.expires_at));
+        }
         if gone.keeping.ahead == Some(Ahead::Forecast) {
             self.decided.push(Decided::PrewarmUnused);
         }

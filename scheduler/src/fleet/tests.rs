@@ -230,6 +230,27 @@ fn a_new_version_recalls_the_leases_of_the_old_one_once() {
 }
 
 #[test]
+fn who_holds_an_instance_that_is_gone_is_told_once_while_the_lease_would_last() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let (a, b) = (
+        ready(&mut fleet, "i-a", &hello, Millis(0)),
+        ready(&mut fleet, "i-b", &hello, Millis(0)),
+    );
+    for id in [&a, &b] {
+        fleet.grant(id, &gateway("g-1"), &hello, Millis(0));
+    }
+    fleet.forget(&a, Millis(1));
+    assert!(fleet.is_to_tell());
+    assert!(fleet.untold_recalls(&gateway("g-2")).is_empty());
+    assert_eq!(fleet.untold_recalls(&gateway("g-1")), std::slice::from_ref(&a));
+    assert!(!fleet.is_to_tell() && fleet.untold_recalls(&gateway("g-1")).is_empty());
+    fleet.forget(&b, Millis(2));
+    fleet.expire_leases(Millis(60_000));
+    assert!(!fleet.is_to_tell() && fleet.untold_recalls(&gateway("g-1")).is_empty());
+}
+
+#[test]
 fn a_stuck_invocation_ends_an_instance_that_serves_one_at_a_time() {
     let one = hello();
     let many = live(spec("many", 1, 10, 5, 5));
