@@ -144,6 +144,9 @@ pub struct StoredRequest {
 /// Asks the scheduler to keep a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewCall {
+    /// Its id, made by the gateway, so that one that is sent again since nobody answered is the same; made by the scheduler where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<CallId>,
     /// The function.
     pub function: FunctionName,
     /// The request.

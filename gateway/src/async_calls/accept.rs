@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
 use rekindle_wire::headers::{ASYNC_ID, CALLBACK_URL, IDEMPOTENCY_KEY};
 use rekindle_wire::manifest::ByteSize;
-use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 use tracing::Instrument as _;
 
 use crate::headers;
@@ -79,6 +79,7 @@ async fn keep(scheduler: &SchedulerClient, asked: Asked, request: Request<Body>)
     // What runs later belongs to this trace.
     rekindle_telemetry::inject(&mut kept);
     let call = NewCall {
+        id: Some(CallId::generate()),
         function: asked.function,
         request: StoredRequest {
             method: parts.method.to_string(),

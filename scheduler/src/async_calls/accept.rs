@@ -22,7 +22,7 @@ pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<Accept
     let now = unix_ms();
     let digest = digest(&new);
     let row = NewRow {
-        id: CallId::generate(),
+        id: new.id.unwrap_or_else(CallId::generate),
         function: new.function,
         idempotency_key: new.idempotency_key,
         digest,
@@ -34,12 +34,15 @@ pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<Accept
         body: new.body.0.into(),
         callback: new.callback.or_else(|| policy.callback.clone()),
     };
-    scheduler
-        .calls
-        .queues()
-        .admit(&row.function, row.body.len() as u64)
-        .map_err(|full| refused(&row, full))?;
-    let earlier = scheduler.store.add_call(&row).await.map_err(from_store)?;
+    let admitted = scheduler.calls.queues().admit(&row.function, row.body.len() as u64);
+    let earlier = match admitted {
+        Ok(()) => scheduler.store.add_call(&row).await.map_err(from_store)?,
+        // One that is sent again may be among those that fill the queue.
+        Err(full) => match scheduler.store.earlier_call(&row).await {
+            Ok(Some(earlier)) => Some(earlier),
+            Ok(None) | Err(_) => return Err(refused(&row, full)),
+        },
+    };
     let (id, known) = match earlier {
         None => {
             scheduler
@@ -50,7 +53,11 @@ pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<Accept
             scheduler.calls.work.notify_waiters();
             (row.id, false)
         }
-        Some(earlier) if earlier.digest == row.digest => (earlier.id, true),
+        // One of the same id was sent again by the gateway, whose client knows nothing of that.
+        Some(earlier) if earlier.digest == row.digest => {
+            let known = earlier.id != row.id;
+            (earlier.id, known)
+        }
         Some(earlier) => {
             return Err(ApiError::new(
                 ErrorCode::Conflict,

@@ -30,7 +30,7 @@ pub(crate) struct NewRow {
     pub(crate) callback: Option<String>,
 }
 
-/// The earlier call with the same idempotency key.
+/// The earlier call with the same id or idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Earlier {
     pub(crate) id: CallId,
@@ -52,7 +52,7 @@ pub(crate) struct Due {
 pub(crate) type Queues = Vec<(FunctionName, Due)>;
 
 impl Store {
-    /// Keeps a call, durably once this returns. Answers the earlier one if its idempotency key is known.
+    /// Keeps a call, durably once this returns. Answers the earlier one if its id or its idempotency key is known.
     pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
         let doing = "keep a call";
         let bytes = new.request.len() + new.body.len();
@@ -60,7 +60,7 @@ impl Store {
             "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
              expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts) \
              VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0) \
-             ON CONFLICT (function, idempotency_key) DO NOTHING",
+             ON CONFLICT DO NOTHING",
         )
         .bind(new.id.as_str())
         .bind(new.function.as_str())
@@ -79,13 +79,26 @@ impl Store {
         if added.rows_affected() > 0 {
             return Ok(None);
         }
-        let (id, digest): (String, String) =
-            sqlx::query_as("SELECT id, digest FROM async_calls WHERE function = $1 AND idempotency_key = $2")
-                .bind(new.function.as_str())
-                .bind(new.idempotency_key.as_deref())
-                .fetch_one(&self.pool)
-                .await
-                .map_err(failed(doing))?;
+        match self.earlier_call(new).await? {
+            Some(earlier) => Ok(Some(earlier)),
+            // It was removed in between, after a day.
+            None => Err(failed(doing)(sqlx::Error::RowNotFound)),
+        }
+    }
+
+    /// The call with the same id or idempotency key, if there is one.
+    pub(crate) async fn earlier_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
+        let doing = "look for an earlier call";
+        let found: Option<(String, String)> = sqlx::query_as(
+            "SELECT id, digest FROM async_calls WHERE id = $3 OR (function = $1 AND idempotency_key = $2) LIMIT 1",
+        )
+        .bind(new.function.as_str())
+        .bind(new.idempotency_key.as_deref())
+        .bind(new.id.as_str())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(failed(doing))?;
+        let Some((id, digest)) = found else { return Ok(None) };
         let id = id.parse().map_err(unreadable("async_calls.id"))?;
         Ok(Some(Earlier { id, digest }))
     }

@@ -97,6 +97,23 @@ async fn a_call_is_claimed_once_in_the_order_of_its_due_time_and_its_answer_is_k
 }
 
 #[tokio::test]
+async fn a_call_that_is_sent_again_since_nobody_answered_is_kept_once() {
+    each_database(async |store| {
+        let call = new("hello", None, 10);
+        assert_eq!(store.add_call(&call).await.unwrap(), None);
+        let same = Earlier {
+            id: call.id.clone(),
+            digest: "d".to_owned(),
+        };
+        assert_eq!(store.add_call(&call).await.unwrap(), Some(same));
+        assert_eq!(store.call_queues().await.unwrap()[0].1.queued, 1);
+        // Without a key nothing else makes two calls the same.
+        assert_eq!(store.add_call(&new("hello", None, 10)).await.unwrap(), None);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_comes_late_with_an_older_attempt_changes_nothing() {
     each_database(async |store| {
         let call = new("hello", None, 0);
