@@ -17,8 +17,10 @@ const WATCH: Duration = Duration::from_secs(20);
 /// A report that was lost is told again while its leases last.
 const REPORT_AGAIN: Duration = Duration::from_millis(100);
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// For so long after the last news it is told each time, as it may have news of the same traces.
+const TELL_ON: Duration = Duration::from_secs(3);
 /// How long the scheduler may hear nothing of a gateway that counts nothing.
-const TELL_ANYWAY: Duration = Duration::from_secs(5);
+const TELL_ANYWAY: Duration = Duration::from_secs(3);
 /// How long an ending gateway may take to tell its last.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
@@ -37,24 +39,34 @@ pub(crate) async fn report(slots: Arc<Slots>) {
     }
 }
 
-/// Tells the scheduler what was counted, when there is something new: `fn stats` and `fn top` ask it for all gateways together. Runs until it
-/// is dropped.
+/// Tells the scheduler what was counted, when there is something new: `fn stats` and `fn top` ask it for all gateways together. And which traces
+/// are kept here, and hears which others keep. Runs until it is dropped.
 pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
     let mut told = BTreeMap::new();
     let mut last = tokio::time::Instant::now();
+    let mut news = last;
     loop {
         tokio::time::sleep(TELL_EVERY).await;
         let mut functions = metrics.traffic();
         let all = functions.clone();
         functions.retain(|name, traffic| told.get(name) != Some(traffic));
+        let kept_traces = rekindle_telemetry::kept_here();
+        if !functions.is_empty() || !kept_traces.is_empty() {
+            news = tokio::time::Instant::now();
+        }
         // With nothing in it, it says that this gateway is there, and hears what is gone.
-        if functions.is_empty() && last.elapsed() < TELL_ANYWAY {
+        if news.elapsed() >= TELL_ON && last.elapsed() < TELL_ANYWAY {
             continue;
         }
         last = tokio::time::Instant::now();
-        let gateway = slots.gateway.clone();
-        match slots.scheduler.tell(&TrafficReport { gateway, functions }).await {
+        let report = TrafficReport {
+            gateway: slots.gateway.clone(),
+            functions,
+            kept_traces,
+        };
+        match slots.scheduler.tell(&report).await {
             Ok(answer) => {
+                rekindle_telemetry::keep_told(&answer.kept_traces);
                 told = if answer.known { all } else { BTreeMap::new() };
                 for name in &answer.gone {
                     metrics.forget(name);
@@ -71,6 +83,7 @@ pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics) {
     let report = TrafficReport {
         gateway: slots.gateway.clone(),
         functions: metrics.traffic(),
+        kept_traces: rekindle_telemetry::kept_here(),
     };
     match tokio::time::timeout(TELL_LIMIT, slots.scheduler.tell(&report)).await {
         Ok(Ok(_)) => {}

@@ -257,7 +257,7 @@ impl Measured<'_> {
         let Self { metrics, function, .. } = &self;
         let (name, kind) = (function.as_str(), start.as_str());
         metrics.invocations.with([name, kind]).inc();
-        if matches!(start, StartKind::Restored | StartKind::Booted) {
+        if start.is_cold() {
             metrics.cold_starts.with([name, kind]).inc();
         }
         if status.is_server_error() {

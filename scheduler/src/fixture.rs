@@ -66,6 +66,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         pressure: rekindle_wire::internal::MemoryPressure::default(),
         kept: None,
         damaged: Vec::new(),
+        kept_traces: None,
         instances,
     }
 }

@@ -48,7 +48,7 @@ impl Traffics {
         now: Millis,
         exists: impl Fn(&FunctionName) -> bool,
     ) -> TrafficAnswer {
-        let TrafficReport { gateway, functions } = report;
+        let TrafficReport { gateway, functions, .. } = report;
         let told = self.gateways.entry(gateway.clone()).or_default();
         let known = told.at.replace(now).is_some();
         let mut gone = std::mem::take(&mut told.gone);
@@ -65,7 +65,11 @@ impl Traffics {
         }
         self.fold(now);
         let gone = gone.into_iter().collect();
-        TrafficAnswer { known, gone }
+        TrafficAnswer {
+            known,
+            gone,
+            kept_traces: Vec::new(),
+        }
     }
 
     fn fold(&mut self, now: Millis) {
@@ -181,6 +185,7 @@ mod tests {
         TrafficReport {
             gateway: gateway.clone(),
             functions: [(function.parse().unwrap(), traffic)].into(),
+            kept_traces: Vec::new(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
@@ -51,14 +51,32 @@ impl Client {
 
     /// Runs `fn` against it.
     pub fn cli(&self, args: &[&str]) -> Output {
-        Command::new(binaries::directory().join("fn"))
-            .args(args)
-            .env("FN_URL", self.url())
-            .env("FN_KEY", self.key())
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .output()
+        let mut command = Command::new(binaries::directory().join("fn"));
+        self.know(command.args(args)).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs `fn` against it on a terminal of 120 columns and 40 lines, with both ends of that as pipes. Says "as before" if the terminal is, and fails else.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn on_terminal(&self, args: &str) -> Child {
+        let program = binaries::directory().join("fn");
+        let run = format!("{} {args}", program.display());
+        let line =
+            format!("stty rows 40 cols 120; was=$(stty -g); {run} && [ \"$was\" = \"$(stty -g)\" ] && echo as before");
+        let mut command = Command::new("script");
+        self.know(command.args(["--quiet", "--return", "--command", &line, "/dev/null"]))
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
             .unwrap()
+    }
+
+    /// Tells a command where the platform is.
+    fn know<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let command = command.env("FN_URL", self.url()).env("FN_KEY", self.key());
+        command.env("NO_COLOR", "1")
     }
 
     /// Deploys a function by `fn deploy` and answers its live version, which has a snapshot if it asked for one.

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use crate::RUNTIME;
 
-/// A collector that listens on loopback until the test ends.
+/// A collector that listens until the test ends.
 pub struct Collector {
     address: SocketAddr,
     spans: Arc<Mutex<Vec<Span>>>,
@@ -35,9 +35,14 @@ impl TraceService for Receiver {
 impl Collector {
     /// Starts one.
     pub fn start() -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts one at this address of the calling thread's host.
+    pub fn start_at(address: Ipv4Addr) -> Self {
         let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
         let service = TraceServiceServer::new(Receiver(Arc::clone(&spans)));
-        let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let probe = std::net::TcpListener::bind((address, 0)).unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
         RUNTIME.spawn(async move {

@@ -8,15 +8,21 @@ use std::time::{Duration, Instant};
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::collector::{Collector, attribute, hex};
-use rekindle_e2e::{Answer, Folder, Options, Platform, until};
+use rekindle_e2e::s3::ObjectStore;
+use rekindle_e2e::{Answer, Client, Cluster, Folder, Options, Platform, hub, until};
+use rekindle_wire::api::InstanceState;
 
 const PARENT: &str = "00f067aa0ba902b7";
 const SOON: Duration = Duration::from_secs(20);
 const CODE: &str = "\
 import time
+FAR = bytearray(b'far' * 1000000)
 def handler(event, context):
     path = event['rawPath']
+    if path == '/far':
+        assert FAR[1500000]
     if path == '/raise':
         raise ValueError('no')
     if path == '/slow':
@@ -57,6 +63,18 @@ const RESTORE: &[&[&str]] = &[
 ];
 const BOOT: &[&[&str]] = &[&["worker:boot", "worker:sandbox"], &["worker:boot", "worker:listen"]];
 
+/// Fails whenever it is restored, and boots then; takes longer than is slow where it is asked to.
+const ODD: &str = "\
+import time, rekindle
+@rekindle.after_restore
+def fail():
+    raise ValueError('no')
+def handler(event, context):
+    if event['rawPath'] == '/slow':
+        time.sleep(4)
+    return 1
+";
+
 fn platform(collector: &Collector) -> Platform {
     let mut options = Options::default();
     for (name, value) in [
@@ -92,8 +110,8 @@ fn traced(platform: &Platform, trace: &str, flags: &str, start: Option<&str>, pa
     traced_of(platform, "traced", trace, flags, start, path)
 }
 
-fn traced_of(platform: &Platform, function: &str, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
-    let mut call = platform.admin("GET", &format!("/function/{function}{path}"));
+fn traced_of(client: &Client, function: &str, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
+    let mut call = client.admin("GET", &format!("/function/{function}{path}"));
     if let Some(start) = start {
         call = call.header("x-fn-force-start", start);
     }
@@ -152,12 +170,14 @@ fn has_failed(span: &Span) -> bool {
 
 #[test]
 fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
+    hub::enter();
     let collector = Collector::start();
     let platform = platform(&collector);
     platform.deploy(&Folder::python("traced", "", CODE));
 
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let restored = traced(&platform, trace, "01", Some("restored"), "/").ok();
+    // Who touches what no rehearsal has touched needs it by a fault.
+    let restored = traced(&platform, trace, "01", Some("restored"), "/far").ok();
     assert_eq!(restored.start(), "restored");
     let spans = until_there(&collector, trace, &ways_of(RESTORE));
     is_told_the_function(&restored, trace, &spans);
@@ -244,6 +264,25 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     until_there(&collector, failed, &ways_of(&restored));
     assert_eq!(collector.trace(quick).len(), 0);
 
+    platform.deploy(&Folder::python("rests", "idle = \"1s\"\npark = \"600s\"", CODE));
+    let state = || platform.instances_of("rests").into_iter().next().map(|i| i.state);
+    let trace = "7af7651916cd43dd8448eb211c80319c";
+    until("it is parked", SOON, || {
+        (state()? == InstanceState::Parked).then_some(())
+    });
+    let parked = traced_of(&platform, "rests", trace, "01", None, "/").ok();
+    assert_eq!(parked.start(), "parked");
+    let ways = [
+        "gateway:invoke rests",
+        "gateway:call worker",
+        "worker:invoke",
+        "worker:thaw",
+    ];
+    let spans = until_there(&collector, trace, &[ways.to_vec()]);
+    let root = named(&spans, "invoke rests");
+    assert_eq!(attribute(root, "faas.start").as_deref(), Some("parked"));
+    assert_eq!(attribute(root, "faas.coldstart").as_deref(), Some("false"));
+
     let settings = "[hooks]\nbefore_snapshot = \"/snapshot\"\nafter_restore = \"/restored\"";
     platform.deploy(&Folder::server("hooked", settings, HOOKED));
     let trace = "6af7651916cd43dd8448eb211c80319c";
@@ -269,6 +308,53 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     }
 }
 
+#[test]
+fn what_one_process_keeps_others_keep_too() {
+    hub::enter();
+    let (collector, store) = (Collector::start_at(hub::ADDRESS), ObjectStore::start_at(hub::ADDRESS));
+    let mut size = Size::default();
+    for role in Role::ALL {
+        for (name, value) in [
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", collector.endpoint().as_str()),
+            ("OTEL_BSP_SCHEDULE_DELAY", "200"),
+            ("REKINDLE_TRACES_SLOW", "2500"),
+        ] {
+            size.env.push((role.into(), name.into(), value.into()));
+        }
+    }
+    let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    cluster.deploy(&Folder::python("traced", "", CODE));
+    cluster.deploy(&Folder::python("odd", "", ODD));
+    let quick = "3bf92f3577b34da6a3ce929d0e0e4736";
+    traced_of(&cluster, "traced", quick, "00", Some("restored"), "/").ok();
+    // Nothing in the worker's start or the scheduler's placement is slow, and both end long before the invocation does.
+    let slow = "4bf92f3577b34da6a3ce929d0e0e4736";
+    traced_of(&cluster, "odd", slow, "00", Some("booted"), "/slow").ok();
+    let hops = [
+        "gateway:invoke odd",
+        "gateway:call worker",
+        "worker:invoke",
+        "worker:function",
+    ];
+    let start = [&["gateway:invoke odd"], &START[1..]].concat();
+    until_there(&collector, slow, &[hops.to_vec(), [&start[..], BOOT[0]].concat()]);
+    // Only the worker knows of the restore that failed.
+    let failed = "5bf92f3577b34da6a3ce929d0e0e4736";
+    traced_of(&cluster, "odd", failed, "00", Some("restored"), "/").ok();
+    let after_restore = ["worker:restore", "worker:after-restore"];
+    let ways = [
+        hops.to_vec(),
+        [&start[..], &after_restore].concat(),
+        [&start[..], BOOT[1]].concat(),
+    ];
+    let spans = until_there(&collector, failed, &ways);
+    assert!(
+        !has_failed(named(&spans, "invoke odd")) && has_failed(named(&spans, "restore")),
+        "{spans:#?}"
+    );
+    assert_eq!(collector.trace(quick).len(), 0);
+}
+
 /// The function was told the same trace, and the worker's span as its parent.
 fn is_told_the_function(answer: &Answer, trace: &str, spans: &[Span]) {
     let told = answer.json().as_str().unwrap().to_owned();
@@ -279,6 +365,7 @@ fn is_told_the_function(answer: &Answer, trace: &str, spans: &[Span]) {
 
 #[test]
 fn without_a_collector_the_client_s_trace_still_reaches_the_function() {
+    hub::enter();
     let platform = Platform::start();
     platform.deploy(&Folder::python("traced", "", CODE));
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";

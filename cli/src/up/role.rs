@@ -269,6 +269,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     config.idle = IdleSettings {
         swap: room.idle_swap,
         after: room.idle_after,
+        watch: room.idle_watch,
     };
     if let Some(limit) = room.disk_read {
         config.disk_read_bytes = limit;

@@ -95,8 +95,8 @@ pub fn keep_if_slow(span: &Span, took: Duration) {
     }
 }
 
-/// Keeps the trace of `span` whatever its sampler has said, here and by whoever is asked from now on. For what is known to be worth a look
-/// before it is over.
+/// Keeps the trace of `span` whatever its sampler has said, here, by whoever is asked from now on, and by whoever is told of it
+/// ([`crate::kept_here`]). For what is known to be worth a look before it is over.
 pub fn keep(span: &Span) {
     if in_headers() {
         return;

@@ -5,6 +5,7 @@
 //! - [`metrics`]: instruments and their registry, of which each role has one.
 //! - [`set_parent`], [`inject`], [`inject_span`]: W3C trace context (`traceparent`, `tracestate`) out of and into HTTP headers. It works
 //!   without an OTLP endpoint too, so that a client's trace id always reaches the function; spans are then made for logs alone.
+//! - [`kept_here`], [`keep_told`], [`kept_anywhere`]: which traces are kept although their head was not sampled, from process to process.
 //!
 //! Several roles may share a process (`fn up`), so a span says which one made it: attribute `rekindle.role`.
 
@@ -15,6 +16,7 @@ pub mod metrics;
 mod past;
 mod sampling;
 mod tail;
+mod verdicts;
 
 use std::time::Duration;
 
@@ -30,6 +32,7 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 pub use context::{TraceRef, inject, inject_span, keep, keep_if_slow, set_parent, trace_id};
 pub use past::record_past;
+pub use verdicts::{keep_told, kept_anywhere, kept_here};
 
 /// How long the last spans may take to leave when the process ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);

@@ -4,19 +4,19 @@
 //! ```text
 //!                   sampled at the head ──> on
 //! span ends ──┬───> its trace is kept ────> on
-//!             └───> else it waits with its trace's others ──> one failed, or the local root was slow: all go on
-//!                                                        └──> nothing open for two seconds, or no room: all go
+//!             └───> else it waits with its trace's others ──> one failed, the local root is slow, or another
+//!                                                        │    process says so: all go on
+//!                                                        └──> nothing open for a while, or no room: all go
 //! ```
 //!
-//! A process knows its own spans alone. What follows from that:
-//! - `fn up` is one process: a trace is kept whole.
-//! - Of separate processes each decides for its part. A worker's failure or slowness is the gateway's too, whose span lasts longer: it keeps its
-//!   part as well. The other way round, a worker cannot know that the gateway will find an invocation slow after it.
+//! A process knows its own spans alone, so what one decides is told to the others ([`crate::verdicts`]), which wait for that:
+//! - A root that is open for longer than is slow is slow already, and told as that: what ended early of it elsewhere need not wait for its end.
 //! - Where it is known before others are asked ([`keep`]: a slot was long to find), the request that asks them says "sampled", and they keep
 //!   their part from then on.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::OnceLock;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use opentelemetry::Context;
@@ -24,14 +24,16 @@ use opentelemetry::trace::{SpanContext, SpanId, Status, TraceFlags, TraceId};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::environment::set;
+use crate::verdicts;
 
 /// From when on an invocation is slow, unless `REKINDLE_TRACES_SLOW` says otherwise.
 const SLOW: Duration = Duration::from_secs(1);
-/// How long an undecided trace waits after its last span of this process: a request and its instance's start come one after the other.
-const WAIT: Duration = Duration::from_secs(2);
+/// How long an undecided trace waits after its last span of this process, beyond what is slow: a request and its instance's start come one after
+/// the other, and another process's decision comes by way of the scheduler, with reports that go each second.
+const WAIT: Duration = Duration::from_secs(4);
 /// Spans of undecided traces at most, about 1 KiB each.
 const SPANS_MAX: usize = 32_768;
 /// Of one trace.
@@ -61,13 +63,35 @@ fn milliseconds(text: &str) -> Option<Duration> {
 /// This process's undecided traces.
 static UNDECIDED: OnceLock<Undecided> = OnceLock::new();
 
-/// Keeps a trace whatever becomes of it, from now on. Answers whether anything is kept here at all.
-pub(crate) fn keep(trace: TraceId) -> bool {
+/// Keeps a trace whatever becomes of it, from now on, and has the other processes do so.
+pub(crate) fn keep(trace: TraceId) {
+    let Some(undecided) = UNDECIDED.get() else { return };
+    let waiting = undecided.state.lock().keep(trace);
+    undecided.send(waiting);
+    verdicts::decided(trace);
+}
+
+/// Another process keeps this trace: what is here of it goes on. Answers whether anything was, and had not gone on before.
+pub(crate) fn keep_told(trace: TraceId) -> bool {
     let Some(undecided) = UNDECIDED.get() else {
         return false;
     };
-    undecided.state.lock().trace(trace).kept = true;
+    let mut state = undecided.state.lock();
+    // Of others nothing is here.
+    if state.traces.get(&trace).is_none_or(|t| t.kept) {
+        return false;
+    }
+    let waiting = state.keep(trace);
+    drop(state);
+    undecided.send(waiting);
     true
+}
+
+/// Keeps what is slow already, although it is not over: `most` of them now.
+pub(crate) fn keep_overdue(most: usize) {
+    let Some(undecided) = UNDECIDED.get() else { return };
+    let overdue = undecided.state.lock().overdue(undecided.slow, Instant::now());
+    overdue.into_iter().take(most).for_each(keep);
 }
 
 /// From when on an invocation is slow here, if anything is kept at the end.
@@ -81,10 +105,25 @@ pub(crate) fn is_kept(trace: TraceId) -> bool {
     UNDECIDED.get().is_some_and(kept)
 }
 
-#[derive(Debug)]
 struct Undecided {
     slow: Duration,
     state: Mutex<State>,
+    /// Sends a span on.
+    sink: Box<dyn Fn(SpanData) + Send + Sync>,
+}
+
+impl Undecided {
+    fn send(&self, spans: Vec<SpanData>) {
+        spans.into_iter().for_each(|span| (self.sink)(sampled(span)));
+    }
+}
+
+impl fmt::Debug for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Undecided")
+            .field("slow", &self.slow)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +139,8 @@ struct State {
 struct Trace {
     spans: Vec<SpanData>,
     open: usize,
+    /// This process's roots in it that are open, and since when: a function may ask for another under the same trace.
+    roots: Vec<(SpanId, Instant)>,
     kept: bool,
     changed: Instant,
 }
@@ -112,6 +153,7 @@ impl State {
             Trace {
                 spans: Vec::new(),
                 open: 0,
+                roots: Vec::new(),
                 kept: false,
                 changed: Instant::now(),
             }
@@ -124,36 +166,82 @@ impl State {
         }
     }
 
-    /// A span of an unsampled trace has ended. Answers what is to go on.
-    fn ended(&mut self, span: SpanData, slow: Duration, now: Instant) -> Vec<SpanData> {
+    /// A span of an unsampled trace has begun.
+    fn begun(&mut self, id: TraceId, span: SpanId, is_local_root: bool, now: Instant) {
+        let trace = self.trace(id);
+        trace.open += 1;
+        if is_local_root && trace.roots.len() < SPANS_OF_ONE_MAX {
+            trace.roots.push((span, now));
+        }
+    }
+
+    /// Keeps a trace. Answers what has waited of it, to go on.
+    fn keep(&mut self, id: TraceId) -> Vec<SpanData> {
+        let trace = self.trace(id);
+        trace.kept = true;
+        let spans = std::mem::take(&mut trace.spans);
+        self.waiting -= spans.len();
+        spans
+    }
+
+    /// Undecided traces with a root that has been open for `slow`.
+    fn overdue(&self, slow: Duration, now: Instant) -> Vec<TraceId> {
+        let is_slow = |(_, since): &(SpanId, Instant)| now.saturating_duration_since(*since) >= slow;
+        let overdue = self
+            .traces
+            .iter()
+            .filter(|(_, t)| !t.kept && t.roots.iter().any(is_slow));
+        overdue.map(|(id, _)| *id).collect()
+    }
+
+    /// A span of an unsampled trace has ended. Answers what is to go on, and whether that was decided only now.
+    fn ended(&mut self, span: SpanData, slow: Duration, now: Instant) -> (Vec<SpanData>, bool) {
         let took = span.end_time.duration_since(span.start_time).unwrap_or_default();
         let is_local_root = span.parent_span_id == SpanId::INVALID || span.parent_span_is_remote;
         let matters = matches!(span.status, Status::Error { .. }) || (is_local_root && took >= slow);
         let trace = self.trace(span.span_context.trace_id());
         trace.open = trace.open.saturating_sub(1);
         trace.changed = now;
+        if is_local_root {
+            trace.roots.retain(|(root, _)| *root != span.span_context.span_id());
+        }
+        let is_new = matters && !trace.kept;
         trace.kept |= matters;
         if !trace.kept {
             if trace.spans.len() < SPANS_OF_ONE_MAX {
                 trace.spans.push(span);
                 self.waiting += 1;
             }
-            self.make_room(now);
-            return Vec::new();
+            self.make_room(slow, now);
+            return (Vec::new(), false);
         }
         let mut all = std::mem::take(&mut trace.spans);
         self.waiting -= all.len();
         all.push(span);
         // Also where everything fails and nothing waits.
-        self.make_room(now);
-        all
+        self.make_room(slow, now);
+        (all, is_new)
+    }
+
+    /// Lets go of the oldest that are undecided, until an eighth of the room is free.
+    fn forget_oldest(&mut self) {
+        let mut kept = VecDeque::new();
+        while self.waiting > SPANS_MAX / 8 * 7 {
+            let Some(oldest) = self.order.pop_front() else { break };
+            if self.traces.get(&oldest).is_some_and(|t| t.kept) {
+                kept.push_back(oldest);
+            } else {
+                self.forget(oldest);
+            }
+        }
+        kept.append(&mut self.order);
+        self.order = kept;
     }
 
     /// Lets go of what has waited long enough, and of the oldest where there is no room.
-    fn make_room(&mut self, now: Instant) {
-        while self.waiting > SPANS_MAX {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.forget(oldest);
+    fn make_room(&mut self, slow: Duration, now: Instant) {
+        if self.waiting > SPANS_MAX {
+            self.forget_oldest();
         }
         if self
             .swept
@@ -162,7 +250,7 @@ impl State {
             return;
         }
         self.swept = Some(now);
-        let is_over = |t: &Trace| t.open == 0 && now.saturating_duration_since(t.changed) >= WAIT;
+        let is_over = |t: &Trace| t.open == 0 && now.saturating_duration_since(t.changed) >= slow + WAIT;
         let over: Vec<TraceId> = self
             .traces
             .iter()
@@ -180,56 +268,64 @@ impl State {
 /// Passes on what is sampled or kept.
 #[derive(Debug)]
 pub(crate) struct Tail<P> {
-    next: P,
+    next: Arc<RwLock<P>>,
     undecided: &'static Undecided,
 }
 
-impl<P> Tail<P> {
-    /// In front of `next`; a trace whose work here takes `slow` or longer is kept.
+impl<P: SpanProcessor + 'static> Tail<P> {
+    /// In front of `next`; a trace whose work here takes `slow` or longer is kept. The first of a process is its only one.
     pub(crate) fn new(next: P, slow: Duration) -> Self {
+        let next = Arc::new(RwLock::new(next));
+        let sink = Arc::clone(&next);
         let undecided = UNDECIDED.get_or_init(|| Undecided {
             slow,
             state: Mutex::default(),
+            sink: Box::new(move |span| sink.read().on_end(span)),
         });
         Self { next, undecided }
     }
 }
 
-impl<P: SpanProcessor> SpanProcessor for Tail<P> {
+impl<P: SpanProcessor + 'static> SpanProcessor for Tail<P> {
     fn on_start(&self, span: &mut Span, context: &Context) {
-        use opentelemetry::trace::Span as _;
+        use opentelemetry::trace::{Span as _, TraceContextExt as _};
         let own = span.span_context();
         if own.is_sampled() {
-            return self.next.on_start(span, context);
+            return self.next.read().on_start(span, context);
         }
+        let parent = context.span();
+        let parent = parent.span_context();
+        let is_local_root = !parent.is_valid() || parent.is_remote();
         let mut state = self.undecided.state.lock();
-        state.trace(own.trace_id()).open += 1;
+        state.begun(own.trace_id(), own.span_id(), is_local_root, Instant::now());
     }
 
     fn on_end(&self, span: SpanData) {
         if span.span_context.is_sampled() {
-            return self.next.on_end(span);
+            return self.next.read().on_end(span);
         }
-        let all = self
+        let trace = span.span_context.trace_id();
+        let (all, is_new) = self
             .undecided
             .state
             .lock()
             .ended(span, self.undecided.slow, Instant::now());
-        for span in all {
-            self.next.on_end(sampled(span));
+        self.undecided.send(all);
+        if is_new {
+            verdicts::decided(trace);
         }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        self.next.force_flush()
+        self.next.read().force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.next.shutdown_with_timeout(timeout)
+        self.next.read().shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        self.next.set_resource(resource);
+        self.next.write().set_resource(resource);
     }
 }
 
@@ -284,7 +380,7 @@ mod tests {
     #[test]
     fn a_failure_brings_what_ended_before_and_what_ends_after() {
         let (mut state, now) = (State::default(), Instant::now());
-        let mut end = |span| state.ended(span, 100 * MS, now);
+        let mut end = |span| state.ended(span, 100 * MS, now).0;
         assert!(end(span(1, 1, 2, MS, false)).is_empty());
         assert!(end(span(7, 1, 99, MS, false)).is_empty(), "another trace");
         assert_eq!(names(&end(span(1, 2, 3, MS, true))), ["1", "2"]);
@@ -295,7 +391,7 @@ mod tests {
     #[test]
     fn only_the_root_of_this_process_is_slow() {
         let (mut state, now) = (State::default(), Instant::now());
-        let mut end = |span| state.ended(span, 100 * MS, now);
+        let mut end = |span| state.ended(span, 100 * MS, now).0;
         assert!(
             end(span(1, 1, 2, 500 * MS, false)).is_empty(),
             "a part may be meant to be long"
@@ -305,15 +401,63 @@ mod tests {
     }
 
     #[test]
+    fn a_root_that_is_slow_already_is_found_before_it_ends() {
+        let (mut state, start) = (State::default(), Instant::now());
+        state.begun(1.into(), 7.into(), true, start);
+        state.begun(1.into(), 8.into(), false, start + 90 * MS);
+        state.begun(2.into(), 9.into(), false, start);
+        state.ended(span(1, 1, 2, MS, false), 100 * MS, start + 95 * MS);
+        assert!(state.overdue(100 * MS, start + 99 * MS).is_empty());
+        assert_eq!(state.overdue(100 * MS, start + 100 * MS), [TraceId::from(1)]);
+        assert_eq!(names(&state.keep(1.into())), ["1"]);
+        assert_eq!(state.waiting, 0);
+        assert!(state.overdue(100 * MS, start + 200 * MS).is_empty(), "it is decided");
+    }
+
+    #[test]
+    fn one_root_s_end_leaves_the_others_of_its_trace_open() {
+        let (mut state, start) = (State::default(), Instant::now());
+        state.begun(1.into(), 7.into(), true, start);
+        // What the function that it invokes asks for.
+        state.begun(1.into(), 8.into(), true, start + 10 * MS);
+        state.ended(span(1, 8, 99, MS, false), 100 * MS, start + 20 * MS);
+        assert_eq!(state.overdue(100 * MS, start + 100 * MS), [TraceId::from(1)]);
+        state.ended(span(1, 7, 99, 50 * MS, false), 100 * MS, start + 50 * MS);
+        assert!(state.overdue(100 * MS, start + 200 * MS).is_empty());
+    }
+
+    #[test]
+    fn where_there_is_no_room_what_is_kept_stays_known() {
+        let (mut state, now) = (State::default(), Instant::now());
+        state.begun(1.into(), 7.into(), true, now);
+        state.keep(1.into());
+        for n in 0..2 * SPANS_MAX {
+            state.ended(span(n as u128 + 2, 1, 5, MS, false), 100 * MS, now);
+        }
+        assert!(state.waiting <= SPANS_MAX && state.traces[&TraceId::from(1)].kept);
+        assert_eq!(state.order.front(), Some(&TraceId::from(1)));
+    }
+
+    #[test]
+    fn a_decision_is_new_once() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let mut is_new = |span| state.ended(span, 100 * MS, now).1;
+        assert!(!is_new(span(1, 1, 2, MS, false)));
+        assert!(is_new(span(1, 2, 3, MS, true)));
+        assert!(!is_new(span(1, 3, 99, MS, true)));
+    }
+
+    #[test]
     fn what_is_not_worth_keeping_goes_when_nothing_of_it_is_open_any_more() {
         let (mut state, start) = (State::default(), Instant::now());
         state.trace(1.into()).open = 2;
         state.ended(span(1, 1, 2, MS, false), 100 * MS, start);
-        let later = start + 2 * WAIT;
+        let wait = WAIT + 100 * MS;
+        let later = start + 2 * wait;
         state.ended(span(2, 1, 99, MS, false), 100 * MS, later);
         assert!(state.traces.contains_key(&TraceId::from(1)), "its root is open still");
         state.ended(span(1, 2, 99, MS, false), 100 * MS, later);
-        state.ended(span(3, 1, 99, MS, false), 100 * MS, later + 2 * WAIT);
+        state.ended(span(3, 1, 99, MS, false), 100 * MS, later + 2 * wait);
         assert_eq!(state.traces.len(), 1, "{:?}", state.traces.keys());
         assert_eq!((state.waiting, state.order.len()), (1, 1));
     }
@@ -322,8 +466,8 @@ mod tests {
     fn kept_traces_are_forgotten_too() {
         let (mut state, start) = (State::default(), Instant::now());
         for n in 1..=100 {
-            let now = start + u32::try_from(n).unwrap() * WAIT;
-            assert_eq!(state.ended(span(n, 1, 99, MS, true), 100 * MS, now).len(), 1);
+            let now = start + u32::try_from(n).unwrap() * (WAIT + 100 * MS);
+            assert_eq!(state.ended(span(n, 1, 99, MS, true), 100 * MS, now).0.len(), 1);
         }
         assert!(state.traces.len() <= 2, "{}", state.traces.len());
     }

@@ -37,6 +37,11 @@ impl StartKind {
             Self::Booted => "booted",
         }
     }
+
+    /// Whether an instance had to be made: what counts as a cold start. To thaw a parked one does not.
+    pub fn is_cold(self) -> bool {
+        matches!(self, Self::Restored | Self::Booted)
+    }
 }
 
 impl fmt::Display for StartKind {

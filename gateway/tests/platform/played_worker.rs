@@ -206,6 +206,7 @@ async fn beat(worker: Arc<Inner>) {
                 presence: rekindle_wire::internal::Presence::Serving,
                 pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
+                kept_traces: None,
                 instances: worker.infos(),
             };
             let url = format!("http://{}/internal/heartbeat", worker.scheduler);

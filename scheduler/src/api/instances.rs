@@ -62,6 +62,7 @@ pub(super) async fn stop(
         .await
         .map_err(|e| ApiError::new(ErrorCode::Unavailable, format!("{e}: try again")))?;
     scheduler.memory().fleet.forget(&id, scheduler.now());
+    scheduler.recalls.notify_waiters();
     pump(&scheduler);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -90,10 +90,18 @@ pub(super) async fn heartbeat(
 ) -> Result<Json<HeartbeatAnswer>, Refused> {
     let Json(beat) = beat.map_err(bad_json)?;
     members::check_worker(&caller, beat.worker.as_str())?;
+    // Not with the memory of the scheduler in hand.
+    let kept_traces = match &beat.kept_traces {
+        None => Vec::new(),
+        Some(kept) => {
+            rekindle_telemetry::keep_told(kept);
+            rekindle_telemetry::kept_anywhere()
+        }
+    };
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
     }
-    let (answer, is_news) = {
+    let (answer, is_news, is_to_tell) = {
         let mut memory = scheduler.memory();
         let known = memory.fleet.workers.get(&beat.worker);
         let is_news = known.is_none_or(|w| w.incarnation != beat.incarnation || w.address != beat.address);
@@ -106,10 +114,15 @@ pub(super) async fn heartbeat(
             evacuate(&scheduler, memory, now);
         }
         let kept_revision = memory.fleet.kept_revision(&beat.worker);
-        (HeartbeatAnswer { stop, kept_revision }, is_news)
+        let answer = HeartbeatAnswer {
+            stop,
+            kept_revision,
+            kept_traces,
+        };
+        (answer, is_news, memory.fleet.is_to_tell())
     };
     // The worker may have begun to leave.
-    if beat.presence != Presence::Serving {
+    if beat.presence != Presence::Serving || is_to_tell {
         scheduler.recalls.notify_waiters();
     }
     if is_news {

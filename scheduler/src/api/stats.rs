@@ -17,9 +17,14 @@ pub(super) async fn traffic(
     report: Result<Json<TrafficReport>, JsonRejection>,
 ) -> Result<Json<TrafficAnswer>, Refused> {
     let Json(report) = report.map_err(bad_json)?;
+    rekindle_telemetry::keep_told(&report.kept_traces);
     let now = scheduler.now();
-    let Memory { traffic, catalog, .. } = &mut *scheduler.memory();
-    Ok(Json(traffic.take(report, now, |name| catalog.has(name))))
+    let mut answer = {
+        let Memory { traffic, catalog, .. } = &mut *scheduler.memory();
+        traffic.take(report, now, |name| catalog.has(name))
+    };
+    answer.kept_traces = rekindle_telemetry::kept_anywhere();
+    Ok(Json(answer))
 }
 
 pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {

@@ -171,6 +171,7 @@ impl Host {
                 cached: names(&self.cached),
             }),
             damaged: Vec::new(),
+            kept_traces: None,
         }
     }
 
