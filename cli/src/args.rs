@@ -512,7 +512,7 @@ pub(crate) struct DescribeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
-  fn top                  until ^C
+  fn top                  until q; arrows move, Enter shows how a function's invocations start, s sorts
   fn top --once           one frame, of the last two seconds; so it is off a terminal too
   fn top --json | jq '.functions[0]'")]
 pub(crate) struct TopArgs {

@@ -1,11 +1,11 @@
-//! One frame of `fn top`, as lines of text.
+//! What `fn top` shows, as text: a whole frame of lines where nobody watches, and the cells of its tables.
 
 use rekindle_wire::stats::WorkerStats;
 
-use super::view::{Row, View};
+use super::view::{Row, StartRow, View};
 use crate::show;
 
-const WORKERS: [&str; 8] = [
+pub(super) const WORKERS: [&str; 8] = [
     "WORKER",
     "STATE",
     "INSTANCES",
@@ -15,7 +15,7 @@ const WORKERS: [&str; 8] = [
     "CHUNKS",
     "FAULT P99",
 ];
-const FUNCTIONS: [&str; 11] = [
+pub(super) const FUNCTIONS: [&str; 11] = [
     "FUNCTION",
     "RATE",
     "COLD",
@@ -28,6 +28,8 @@ const FUNCTIONS: [&str; 11] = [
     "MEMORY",
     "EVICTED",
 ];
+
+pub(super) const STARTS: [&str; 7] = ["OF", "START", "RATE", "FAILED", "P50", "P99", "EVER"];
 
 /// The lines of a frame.
 pub(super) fn lines(view: &View) -> Vec<String> {
@@ -42,7 +44,7 @@ pub(super) fn lines(view: &View) -> Vec<String> {
     lines
 }
 
-fn headline(view: &View) -> String {
+pub(super) fn headline(view: &View) -> String {
     let count = |n: u64, what| show::count(usize::try_from(n).unwrap_or(usize::MAX), what);
     format!(
         "rekindle: {}, {}, {}, {} with {}; rates of the last {:.0} s",
@@ -55,7 +57,7 @@ fn headline(view: &View) -> String {
     )
 }
 
-fn totals(view: &View) -> String {
+pub(super) fn totals(view: &View) -> String {
     let Row { p50_ms, p99_ms, .. } = view.total;
     format!(
         "{} invocations/s, {} cold, {} failed; p50 {}, p99 {}; {} in flight, {} waiting",
@@ -69,7 +71,7 @@ fn totals(view: &View) -> String {
     )
 }
 
-fn worker(worker: &WorkerStats) -> [String; 8] {
+pub(super) fn worker(worker: &WorkerStats) -> [String; 8] {
     let (info, levels) = (&worker.worker, &worker.levels);
     let of = |part: u64, whole: u64| format!("{}/{}", show::bytes(part), show::bytes(whole));
     [
@@ -90,7 +92,7 @@ fn worker(worker: &WorkerStats) -> [String; 8] {
     ]
 }
 
-fn function(row: &Row) -> [String; 11] {
+pub(super) fn function(row: &Row) -> [String; 11] {
     [
         row.name.clone(),
         rate(row.per_second),
@@ -103,6 +105,18 @@ fn function(row: &Row) -> [String; 11] {
         row.waiting.to_string(),
         show::bytes(row.memory_bytes),
         show::bytes(row.evicted_bytes),
+    ]
+}
+
+pub(super) fn start(function: &str, start: &str, row: &StartRow) -> [String; 7] {
+    [
+        function.to_owned(),
+        start.to_owned(),
+        rate(row.per_second),
+        rate(row.failed_per_second),
+        ms(row.p50_ms),
+        ms(row.p99_ms),
+        row.invocations.to_string(),
     ]
 }
 

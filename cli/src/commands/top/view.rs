@@ -1,10 +1,12 @@
 //! What `fn top` shows, made of two readings: rates and latencies are those between them. Pure.
 
+use std::collections::BTreeMap;
+
 use rekindle_wire::stats::{FunctionStats, Latencies, StartStats, Stats, WorkerStats, quantile_ms};
 use serde::Serialize;
 
 /// The platform between two readings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct View {
     /// How far apart they are.
     pub(crate) seconds: f64,
@@ -37,6 +39,22 @@ pub(crate) struct Row {
     pub(crate) memory_bytes: u64,
     /// More, which was not touched for a while.
     pub(crate) evicted_bytes: u64,
+    /// By the kind of start.
+    pub(crate) starts: BTreeMap<String, StartRow>,
+}
+
+/// A function's invocations that started in one way, between two readings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct StartRow {
+    /// Invocations a second.
+    pub(crate) per_second: f64,
+    /// And those that failed.
+    pub(crate) failed_per_second: f64,
+    /// From arrival to the answer's headers; nothing without invocations.
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
+    /// Since it was first deployed.
+    pub(crate) invocations: u64,
 }
 
 impl View {
@@ -48,8 +66,17 @@ impl View {
         for function in &after.functions {
             let earlier = before.functions.iter().find(|f| f.name == function.name);
             let counted = Counted::between(earlier, function);
-            functions.push(counted.row(function, seconds));
-            total.add(&counted);
+            let mut all = Counted::default();
+            counted.values().for_each(|c| all.add(c));
+            let starts = counted.iter().map(|(start, c)| {
+                let ever = function.starts.get(*start).map_or(0, StartStats::invocations);
+                ((*start).clone(), c.start_row(ever, seconds))
+            });
+            functions.push(Row {
+                starts: starts.collect(),
+                ..all.row(function, seconds)
+            });
+            total.add(&all);
         }
         functions.sort_by(|a, b| b.per_second.total_cmp(&a.per_second).then_with(|| a.name.cmp(&b.name)));
         let sum = |of: fn(&Row) -> u64| functions.iter().map(of).sum();
@@ -83,24 +110,38 @@ struct Counted {
 }
 
 impl Counted {
-    fn between(before: Option<&FunctionStats>, after: &FunctionStats) -> Self {
-        let mut counted = Self::default();
+    /// By the kind of start.
+    fn between<'a>(before: Option<&FunctionStats>, after: &'a FunctionStats) -> BTreeMap<&'a String, Self> {
         let nothing = StartStats::default();
-        for (start, now) in &after.starts {
+        let of_start = |(start, now): (&'a String, &StartStats)| {
             let then = before.and_then(|f| f.starts.get(start)).unwrap_or(&nothing);
             // A scheduler that was restarted in between has counted less.
-            let more = now.invocations().saturating_sub(then.invocations());
-            counted.invocations += more;
-            counted.failed += now.failed().saturating_sub(then.failed());
-            if start == "restored" || start == "booted" {
-                counted.cold += more;
-            }
-            for (bound, count) in &now.latencies {
+            let invocations = now.invocations().saturating_sub(then.invocations());
+            let is_cold = start == "restored" || start == "booted";
+            let latencies = now.latencies.iter().map(|(bound, count)| {
                 let earlier = then.latencies.get(bound).copied().unwrap_or(0);
-                *counted.latencies.entry(*bound).or_default() += count.saturating_sub(earlier);
-            }
+                (*bound, count.saturating_sub(earlier))
+            });
+            let counted = Self {
+                invocations,
+                cold: if is_cold { invocations } else { 0 },
+                failed: now.failed().saturating_sub(then.failed()),
+                latencies: latencies.collect(),
+            };
+            (start, counted)
+        };
+        after.starts.iter().map(of_start).collect()
+    }
+
+    fn start_row(&self, ever: u64, seconds: f64) -> StartRow {
+        let rates = self.rates(seconds);
+        StartRow {
+            per_second: rates.per_second,
+            failed_per_second: rates.failed_per_second,
+            p50_ms: rates.p50_ms,
+            p99_ms: rates.p99_ms,
+            invocations: ever,
         }
-        counted
     }
 
     fn add(&mut self, other: &Self) {
@@ -190,6 +231,11 @@ pub(super) mod tests {
         assert_eq!(
             (view.total.per_second, view.total.invocations, view.total.waiting),
             (13.0, 136, 3)
+        );
+        let start = &busy.starts["restored"];
+        assert_eq!(
+            (start.per_second, start.failed_per_second, start.invocations),
+            (10.0, 1.0, 30)
         );
     }
 
