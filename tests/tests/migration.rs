@@ -295,7 +295,7 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
     let store = ObjectStore::start_at(hub::ADDRESS);
     let mut cluster = cluster(&store);
     let ids = [cluster.worker(0).id, cluster.worker(1).id];
-    let settings = "memory = \"256MiB\"\nidle = \"120s\"\nmax_instances = 2\nconcurrency = 1";
+    let settings = "memory = \"256MiB\"\nidle = \"120s\"\nmax_instances = 3\nconcurrency = 1";
     cluster.deploy(&Folder::python("mover", settings, CODE));
     let first = cluster.fresh("restored", "mover", "/write").ok();
     alone(&cluster, "mover", first.instance());
@@ -309,13 +309,17 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
     let to = json!({ "to": ids[usize::from(target)] });
 
     // A second one with the same memory; the first goes on.
-    let copy = migrate(
-        &cluster,
-        first.instance(),
-        json!({ "to": ids[usize::from(target)], "clone": true }),
-    )
-    .ok()
-    .json();
+    let copied = || {
+        let order = json!({ "to": ids[usize::from(target)], "clone": true });
+        migrate(&cluster, first.instance(), order).ok().json()
+    };
+    let stop = |copy: &Value| {
+        let path = format!("/v1/instances/{}", copy["instance"].as_str().unwrap());
+        assert_eq!(cluster.admin("DELETE", &path).send().status, 204);
+    };
+    let copy = copied();
+    // Another at once waits until there is room for its images.
+    stop(&copied());
     assert_ne!(copy["instance"], first.instance());
     let both = cluster.instances_of("mover");
     assert!(
@@ -335,13 +339,7 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
     for answer in answers {
         assert_eq!(answer.json()["digest"], first.json()["digest"], "{}", answer.instance());
     }
-    let stopped = cluster
-        .admin(
-            "DELETE",
-            &format!("/v1/instances/{}", copy["instance"].as_str().unwrap()),
-        )
-        .send();
-    assert_eq!(stopped.status, 204);
+    stop(&copy);
 
     // No room, no such worker, no such instance: said, and nothing has changed.
     let unknown = migrate(&cluster, first.instance(), json!({ "to": "nowhere" }));
@@ -365,7 +363,8 @@ fn a_copy_is_another_and_a_lost_source_is_told() {
             first.instance(),
             json!({ "to": ids[usize::from(target)], "settle_ms": 50 }),
         );
-        assert!(busy.error(409, "conflict").message().contains("still serves"));
+        let busy = busy.error(409, "conflict").message();
+        assert!(busy.contains("still serves"), "{busy}");
         assert_eq!(slow.join().unwrap().instance(), first.instance());
     });
     // Another may have been started while the slot of the first was on its way back.

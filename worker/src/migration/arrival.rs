@@ -37,6 +37,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(90);
 const GO_LIMIT: Duration = Duration::from_secs(15);
 /// How long the memory behind an instance may make no progress.
 const STALL_LIMIT: Duration = Duration::from_secs(20);
+/// How long an instance that is ending may take until nothing of it is used.
+const END_LIMIT: Duration = Duration::from_secs(10);
 /// How long the pager may take for some pages.
 const FILL_LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether anybody still waits for an instance's memory.
@@ -433,8 +435,9 @@ impl Arrival {
             let measuring = Arc::clone(worker);
             tokio::task::spawn_blocking(move || {
                 let began = Instant::now();
-                push.all();
-                measuring.metrics.arrived(began.elapsed());
+                if push.all() {
+                    measuring.metrics.arrived(began.elapsed());
+                }
             });
         }
         Ok(())
@@ -593,8 +596,26 @@ struct Push {
 }
 
 impl Push {
-    /// Until every page is in, the instance has ended, or nothing moves any more.
-    fn all(self) {
+    /// Until every page is in, the instance has ended, or nothing moves any more; answers whether all is in. The source is told when it need
+    /// not keep what it has.
+    fn all(self) -> bool {
+        let all_is_in = self.try_all();
+        if !all_is_in {
+            if !self.has_ended() {
+                // What cannot be pushed comes as it is touched.
+                return false;
+            }
+            // Nothing more is fetched.
+            self.written.settle(true);
+        }
+        if let Err(error) = self.runtime.block_on(self.written.tell_done()) {
+            // It notices by itself, only later.
+            tracing::debug!(%error, "the source does not hear that nothing is wanted any more");
+        }
+        all_is_in
+    }
+
+    fn try_all(&self) -> bool {
         let mut waiting: Vec<_> = self.written.runs().collect();
         let mut moved = Instant::now();
         while !waiting.is_empty() {
@@ -603,7 +624,7 @@ impl Push {
             for (range, number) in waiting {
                 match self.push(range, number, &mut left) {
                     Some(()) => {}
-                    None => return,
+                    None => return false,
                 }
             }
             let after: u64 = left.iter().map(|(range, _)| range.pages).sum();
@@ -611,20 +632,36 @@ impl Push {
             if after < before {
                 moved = Instant::now();
             } else if moved.elapsed() > STALL_LIMIT {
-                return self.lose();
+                self.lose();
+                return false;
+            }
+            if self.parts.strong_count() == 0 {
+                return false;
             }
             if after > 0 {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        let Some(parts) = self.parts.upgrade() else { return };
-        // A process it has made since may still need what its parent had.
-        let alone = parts.pager.as_ref().is_some_and(|pager| pager.maps(FILL_LIMIT).is_ok());
-        self.written.settle(alone);
-        if let Err(error) = self.runtime.block_on(self.written.tell_done()) {
-            // The source notices by itself, only later.
-            tracing::debug!(%error, "the source does not hear that all has arrived");
+        let Some(parts) = self.parts.upgrade() else {
+            return false;
+        };
+        // A process it has made since may still need what its parent had; that has no maps.
+        let maps = parts.pager.as_ref().and_then(|pager| pager.maps(FILL_LIMIT).ok());
+        self.written
+            .settle(maps.is_some_and(|maps| self.written.is_out_of_reach(&maps)));
+        true
+    }
+
+    /// Whether nothing of the instance is used any more; waits a while for one that is ending.
+    fn has_ended(&self) -> bool {
+        let begun = Instant::now();
+        while self.parts.strong_count() > 0 {
+            if begun.elapsed() >= END_LIMIT {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
+        true
     }
 
     /// Pushes what is here of a run; what is not, or could not be pushed, goes to `left`. `None` when there is nothing to push into.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -20,7 +21,9 @@ use rekindle_snapshotter::images::{parent_images, place_external};
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Leave, Standing, Way};
 use rekindle_wire::{ApiError, ErrorCode};
-use tokio::sync::Notify;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Tracking;
@@ -44,6 +47,10 @@ const STAND_LIMIT: Duration = Duration::from_secs(20);
 const GO_LIMIT: Duration = Duration::from_secs(10);
 /// How long it is asked whether they were let go when no answer came.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+/// How often who sends pages looks whether they are wanted still.
+const OVER_LOOK: Duration = Duration::from_secs(1);
+/// How long an instance waits for the images of an earlier copy of it to be gone.
+const IMAGES_LIMIT: Duration = Duration::from_secs(10);
 /// How long a departure that was prepared waits to be told to leave.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// How long the target may be silent while it has not got all pages.
@@ -99,8 +106,10 @@ pub struct Departure {
     /// What stands still here, once its copy runs.
     parts: Mutex<Option<Arc<Parts>>>,
     heard: Mutex<Instant>,
-    /// Rung when every page is at the target.
+    /// Rung when every page is at the target, or nobody wants any more.
     done: Notify,
+    /// Whether it was.
+    over: AtomicBool,
 }
 
 /// Gets an instance ready to leave; it goes on as before.
@@ -109,6 +118,11 @@ pub struct Departure {
 /// When it cannot leave, or the target cannot take it.
 pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), ApiError> {
     let instance = worker.instance(&order.instance).ok_or_else(gone)?;
+    // While it still serves: an earlier copy may still be fetching its memory from images of this one.
+    match tokio::time::timeout(IMAGES_LIMIT, instance.images.acquire()).await {
+        Ok(_) => {}
+        Err(_) => return Err(images_there(&instance)),
+    }
     let parts = instance.parts().ok_or_else(|| not_ready(&instance))?;
     if parts.arrived.as_ref().is_some_and(|arrived| !arrived.is_settled()) {
         let message = format!(
@@ -160,6 +174,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
             parts: Mutex::new(None),
             heard: Mutex::new(Instant::now()),
             done: Notify::new(),
+            over: AtomicBool::new(false),
         })
     };
     match departure.await {
@@ -191,6 +206,14 @@ pub async fn give_up(worker: &Worker, id: &MigrationId) {
         departure.criu.lock().take();
         drop(departure.target.give_up(RESOLVE_LIMIT).await);
     }
+}
+
+fn images_there(instance: &Instance) -> ApiError {
+    let message = format!(
+        "the memory of {} is still on its way to an earlier copy of it: try again in a moment",
+        instance.id
+    );
+    ApiError::new(ErrorCode::Conflict, message)
 }
 
 fn not_ready(instance: &Instance) -> ApiError {
@@ -264,6 +287,10 @@ impl Departure {
         let session = self.criu.lock().take();
         let session = session.ok_or_else(|| ApiError::new(ErrorCode::Conflict, "it is leaving already"))?;
         let (instance, parts) = (&self.instance, self.instance.parts().ok_or_else(gone)?);
+        // There were none when this was prepared.
+        let Ok(alone) = Arc::clone(&instance.images).try_acquire_owned() else {
+            return Err(images_there(instance));
+        };
         let mut departed = Departed::default();
         let began = Instant::now();
         instance.usage.hold(true);
@@ -281,7 +308,7 @@ impl Departure {
         quiet(&parts).await;
         departed.settle_ms = ms(began);
         let pausing = Instant::now();
-        let (parcel, left) = self.checkpoint(worker, &parts, session).await?;
+        let (parcel, left) = self.checkpoint(worker, &parts, session, alone).await?;
         departed.checkpoint_ms = ms(pausing);
         departed.written_pages = left.numbered.pages;
         departed.image_bytes = parcel.len() as u64;
@@ -375,8 +402,9 @@ impl Departure {
         worker: &Arc<Worker>,
         parts: &Arc<Parts>,
         session: Session,
+        alone: OwnedSemaphorePermit,
     ) -> Result<(Vec<u8>, Left), ApiError> {
-        let room = RoomForImages::give(&self.instance, parts);
+        let room = RoomForImages::give(&self.instance, parts, Some(alone));
         let proc = PathBuf::from(format!("/proc/{}/root/proc", parts.sandbox.init_pid()));
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let tracking = worker.tracking();
@@ -464,32 +492,54 @@ impl Departure {
     pub fn pages(self: &Arc<Self>, wanted: Range<u64>) -> Result<Body, ApiError> {
         let left = self.left.read().clone().ok_or_else(no_pages)?;
         let (pieces, received) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(4);
-        let here = Arc::clone(self);
+        let (here, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
         tokio::task::spawn_blocking(move || {
-            let mut number = wanted.start;
-            let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
-            loop {
-                let block = read_block(&left, number, BLOCK.min(wanted.end.saturating_sub(number)), &mut piece);
-                let (pages, ended) = match block {
-                    Ok(pages) => (pages, pages == 0),
-                    Err(e) => {
-                        drop(pieces.blocking_send(Err(e)));
-                        return;
-                    }
-                };
-                number += pages;
-                if piece.len() >= PIECE || ended {
-                    *here.heard.lock() = Instant::now();
-                    if pieces.blocking_send(Ok(std::mem::take(&mut piece).into())).is_err() {
-                        return;
-                    }
+            here.send(&left, wanted, &pieces, &runtime);
+            // Before the room that was lent for them is taken back, which is with the departure.
+            drop(left);
+            drop(here);
+        });
+        Ok(Body::from_stream(ReceiverStream::new(received)))
+    }
+
+    /// Reads these pages and sends them, as long as anybody wants them.
+    fn send(&self, left: &Left, wanted: Range<u64>, pieces: &Sender<std::io::Result<Bytes>>, runtime: &Handle) {
+        let mut number = wanted.start;
+        let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
+        // A target that takes nothing any more without having said so holds this up for no longer than the departure is kept.
+        let put = |item: std::io::Result<Bytes>| loop {
+            if self.over.load(Ordering::Relaxed) {
+                return false;
+            }
+            match runtime.block_on(tokio::time::timeout(OVER_LOOK, pieces.reserve())) {
+                Ok(Ok(room)) => {
+                    room.send(item);
+                    return true;
                 }
-                if ended {
+                Ok(Err(_)) => return false,
+                Err(_) => {}
+            }
+        };
+        loop {
+            let block = read_block(left, number, BLOCK.min(wanted.end.saturating_sub(number)), &mut piece);
+            let (pages, ended) = match block {
+                Ok(pages) => (pages, pages == 0),
+                Err(e) => {
+                    put(Err(e));
+                    return;
+                }
+            };
+            number += pages;
+            if piece.len() >= PIECE || ended {
+                *self.heard.lock() = Instant::now();
+                if !put(Ok(std::mem::take(&mut piece).into())) {
                     return;
                 }
             }
-        });
-        Ok(Body::from_stream(ReceiverStream::new(received)))
+            if ended {
+                return;
+            }
+        }
     }
 
     /// The block with one page.
@@ -504,8 +554,9 @@ impl Departure {
         read.map_err(|e| unavailable("read the instance's memory", &e))
     }
 
-    /// Every page is at the target.
+    /// Every page is at the target, or nobody wants any more: what is being sent breaks off.
     pub fn done(&self) {
+        self.over.store(true, Ordering::Relaxed);
         self.done.notify_one();
     }
 
@@ -520,6 +571,7 @@ impl Departure {
             }
             if self.heard.lock().elapsed() > SILENCE_LIMIT {
                 tracing::warn!(migration = %self.id, "the target was silent: what it has not got is given up");
+                self.over.store(true, Ordering::Relaxed);
                 break;
             }
         }

@@ -167,6 +167,17 @@ impl Written {
         self.settled.load(Ordering::Acquire)
     }
 
+    /// Whether nobody can ask for any of it any more once it was put in: every process that came is still there, and none has moved a page of it
+    /// elsewhere, where it may not have been put.
+    pub(super) fn is_out_of_reach(&self, maps: &[(i32, AddressMap)]) -> bool {
+        let stays = |(pages, origin): (Range<u64>, Origin)| match origin {
+            Origin::Snapshot(source) if source & WRITTEN != 0 => source & !WRITTEN == pages.start,
+            _ => true,
+        };
+        let is_there = |pid: &i32| maps.iter().any(|(own, map)| own == pid && map.pieces().all(stays));
+        self.processes.keys().all(is_there)
+    }
+
     /// All of it is in the processes; with `free` nobody else can ask for it, and its memory goes. Blocks, with a limit.
     pub(super) fn settle(&self, free: bool) {
         self.settled.store(true, Ordering::Release);
