@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rekindle_e2e::{Folder, binaries, shared, until};
@@ -63,7 +64,17 @@ fn a_worker_measures_starts_restores_faults_and_requests_to_the_store() {
     assert_eq!(more("faas_invoke_duration_seconds_count", &[own, "warm"]), 1.0);
     // Other tests of this platform start instances too.
     assert!(more("rekindle_starts_total", &["restored", "ready"]) >= 2.0);
-    for phase in ["open", "sandbox", "criu", "handshake", "working-set", "after-restore"] {
+    for phase in [
+        "open",
+        "sandbox",
+        "criu",
+        "processes",
+        "handshake",
+        "mappings",
+        "working-set",
+        "resume",
+        "after-restore",
+    ] {
         let labels = ["restored", &format!("phase=\"{phase}\"")];
         assert!(
             more("rekindle_start_phase_duration_seconds_count", &labels) >= 2.0,
@@ -166,6 +177,43 @@ fn fn_top_shows_one_frame_where_nobody_watches() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+#[test]
+fn fn_top_is_live_on_a_terminal_and_leaves_it_as_it_was() {
+    shared().deploy(&Folder::python("watched", "", CODE));
+    shared().get("watched", "/").ok();
+    let mut top = shared().on_terminal("top");
+    let (shown, mut output) = (Arc::new(Mutex::new(Vec::new())), top.stdout.take().unwrap());
+    let sink = Arc::clone(&shown);
+    let reader = std::thread::spawn(move || {
+        let mut some = [0; 4096];
+        while let Ok(count @ 1..) = output.read(&mut some) {
+            sink.lock().unwrap().extend_from_slice(&some[..count]);
+        }
+    });
+    let seen = |text: &str| {
+        until(text, SOON, || {
+            String::from_utf8_lossy(&shown.lock().unwrap())
+                .contains(text)
+                .then_some(())
+        });
+    };
+    // To the other screen, and all of it drawn.
+    ["\x1b[?1049h", "watched", "q ends", "by rate"]
+        .into_iter()
+        .for_each(seen);
+    let mut keys = top.stdin.take().unwrap();
+    // Nothing else on the screen says it in small letters.
+    keys.write_all(b"sssss").unwrap();
+    seen("memory");
+    keys.write_all(b"q").unwrap();
+    let ended = until("it ends", SOON, || top.try_wait().unwrap());
+    reader.join().unwrap();
+    let shown = String::from_utf8_lossy(&shown.lock().unwrap()).into_owned();
+    assert!(ended.success() && shown.contains("\x1b[?1049l"), "{shown}");
+    // Lines and echo are the terminal's again.
+    assert!(shown.contains("as before"), "{shown}");
 }
 
 #[test]

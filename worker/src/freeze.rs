@@ -18,6 +18,7 @@ use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument as _, Span};
 
 use crate::dump_dir::{self, DumpDir};
@@ -163,8 +164,10 @@ pub async fn freeze(
     worker.metrics.capture_phase("hook", started.elapsed());
     parts.client.close_idle();
     quiet(parts).await;
+    // Nobody else makes images of what is not live yet.
+    let alone = Arc::clone(&instance.images).acquire_owned().await.ok();
     // Dropped after the directory, whose files count as the sandbox's memory.
-    let _room = RoomForImages::give(instance, parts);
+    let _room = RoomForImages::give(instance, parts, alone);
     // What cannot be read is taken for small: the usual case.
     let memory = parts.cgroup.memory_current().unwrap_or(0);
     let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
@@ -230,10 +233,12 @@ pub(crate) async fn quiet(parts: &Parts) {
 pub(crate) struct RoomForImages {
     parts: Arc<Parts>,
     limit: u64,
+    /// Given back behind the room.
+    _alone: Option<OwnedSemaphorePermit>,
 }
 
 impl RoomForImages {
-    pub(crate) fn give(instance: &Instance, parts: &Arc<Parts>) -> Self {
+    pub(crate) fn give(instance: &Instance, parts: &Arc<Parts>, alone: Option<OwnedSemaphorePermit>) -> Self {
         let limit = memory_limit(&instance.spec);
         let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
         let raised = limit.saturating_mul(2).saturating_add(files);
@@ -244,6 +249,7 @@ impl RoomForImages {
         Self {
             parts: Arc::clone(parts),
             limit,
+            _alone: alone,
         }
     }
 }

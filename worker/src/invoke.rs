@@ -94,8 +94,13 @@ async fn forward(
     let ready = instance.until_ready(last.min(Deadline::now() + START_LIMIT));
     let parts = ready.instrument(waiting).await?;
     let waited = entered.elapsed();
-    let thawed = instance.unpark(&parts).await?;
-    if thawed.is_some() {
+    let thawing = match parts.is_frozen() {
+        true => tracing::info_span!("thaw", "rekindle.role" = "worker"),
+        false => Span::none(),
+    };
+    let thawed = instance.unpark(&parts).instrument(thawing).await?;
+    if let Some(took) = thawed {
+        worker.metrics.thawed(took);
         worker.changed.notify_one();
     }
     let start = match (first, thawed) {
@@ -105,7 +110,7 @@ async fn forward(
     };
     let kind = how(&instance, start);
     span.record("faas.start", kind.as_str());
-    span.record("faas.coldstart", kind != StartKind::Warm);
+    span.record("faas.coldstart", kind.is_cold());
     // The function's time begins now: what its start took is the platform's.
     let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
     let request = inward(request, &path, &instance, deadline)?;
@@ -321,7 +326,7 @@ fn outward(
         let took = instance.start_took.lock().unwrap_or_default();
         let name = if kind == StartKind::Booted { "boot" } else { "restore" };
         timing = format!("wait;dur={:.3}, {name};dur={:.3}, ", ms(waited), ms(took));
-        for (phase, took) in instance.phases.lock().iter() {
+        for (phase, took) in instance.phases.lock().iter().chain(instance.inner_phases.lock().iter()) {
             timing.push_str(&format!("{phase};dur={:.3}, ", ms(*took)));
         }
     }

@@ -49,7 +49,7 @@ const START_PHASE: Desc = Desc::new(
     "rekindle.start.phase.duration",
     "s",
     &["start", "phase"],
-    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, within it `handshake` and `working-set`, `after-restore`, or `listen`.",
+    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, within it `processes` (until CRIU connects to the pager), `handshake` (until that has all memory), `mappings`, `working-set` and `resume`, then `after-restore`; or `listen`; of a parked instance `thaw`.",
 );
 const RESTORES: Desc = Desc::new(
     "rekindle.restores",
@@ -195,6 +195,12 @@ impl Metrics {
         for (phase, took) in phases {
             self.start_phase.with([start.as_str(), phase]).record(*took);
         }
+    }
+
+    /// A parked instance went on.
+    pub fn thawed(&self, took: Duration) {
+        let series = self.start_phase.with([StartKind::Parked.as_str(), "thaw"]);
+        series.record(took);
     }
 
     /// A restore begins, with the snapshot's memory in this tier.

@@ -279,7 +279,7 @@ pub(crate) async fn run_criu(
     let restored = tokio::task::spawn_blocking(move || {
         let _in = span.enter();
         let began = Instant::now();
-        let mut resuming = None;
+        let (mut stood, mut resuming) = (None, None);
         let mut standing = Some(standing);
         let restored = session.restore(&order, |stage| match stage {
             Stage::PreResume => {
@@ -292,6 +292,7 @@ pub(crate) async fn run_criu(
                     &[("rekindle.eager_bytes", eager)],
                 );
                 let prepared = Instant::now();
+                stood = Some(prepared);
                 let done = standing.take().map_or(Ok(()), |standing| standing(&pager));
                 measuring.inner_phases.lock().push(("working-set", prepared.elapsed()));
                 resuming = Some(Instant::now());
@@ -300,14 +301,22 @@ pub(crate) async fn run_criu(
             }
             Stage::PostDump | Stage::Other(_) => Ok(()),
         });
+        let mut inner = measuring.inner_phases.lock();
         if let Some(since) = resuming {
-            record_past(&span, "criu resume", since, since.elapsed(), &[]);
+            let took = since.elapsed();
+            record_past(&span, "criu resume", since, took, &[]);
+            inner.push(("resume", took));
         }
         let handshake = pager.stats().marks.lock().handshake;
         if let Some((since, took)) = handshake {
             record_past(&span, "handshake", since, took, &[]);
-            measuring.inner_phases.lock().push(("handshake", took));
+            inner.push(("processes", since.saturating_duration_since(began)));
+            inner.push(("handshake", took));
+            if let Some(stood) = stood {
+                inner.push(("mappings", stood.saturating_duration_since(since + took)));
+            }
         }
+        drop(inner);
         restored
     })
     .await

@@ -54,7 +54,7 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
                 "wait",
                 "worker: until the instance is ready",
                 "the restore, see below",
-                Floor::Process,
+                Floor::Least,
             ),
             (
                 "function",
@@ -93,7 +93,8 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
                 "function",
                 "the function's answer, with the way to it",
                 "its own work, and the wake-up of its thread",
-                Floor::Direct,
+                // Not what it takes to be asked directly: that has the client's wake-up too, which is in the rest here.
+                Floor::Least,
             ),
             rest(Floor::Hops(1)),
         ],
@@ -117,8 +118,8 @@ pub(super) const RESTORE: [Part; 5] = [
     (
         "criu",
         "processes and mappings, the working set",
-        "CRIU: some thousand system calls, most of them in the restored process",
-        Floor::Process,
+        "CRIU, see below",
+        Floor::Least,
     ),
     (
         "after-restore",
@@ -136,6 +137,49 @@ pub(super) const RESTORE: [Part; 5] = [
 
 /// The name under which the whole restore is told.
 pub(super) const WHOLE_RESTORE: &str = "restore";
+
+/// The parts of what CRIU does, with the rest at the end.
+pub(super) const CRIU: [Part; 6] = [
+    (
+        "processes",
+        "images read, until CRIU connects to the pager",
+        "CRIU, which has been waiting: its probes of the kernel",
+        Floor::Process,
+    ),
+    (
+        "handshake",
+        "from then until the pager has every process's memory",
+        "CRIU: forks, mappings premapped, the userfaultfd registered",
+        Floor::Least,
+    ),
+    (
+        "mappings",
+        "mappings moved into place, files, signals, timers, credentials",
+        "some thousand system calls in the restored process",
+        Floor::Least,
+    ),
+    (
+        "working-set",
+        "what the first response touches is mapped",
+        "page tables, some hundred pages with each call",
+        Floor::Least,
+    ),
+    (
+        "resume",
+        "the processes are let go, CRIU answers",
+        "ptrace, thread by thread",
+        Floor::Least,
+    ),
+    (
+        REST,
+        "the rest: images and templates handed to it",
+        "messages over a socket, wake-ups",
+        Floor::Nothing,
+    ),
+];
+
+/// The name under which all that CRIU does is told.
+pub(super) const WHOLE_CRIU: &str = "criu";
 
 /// How long each of these parts took in a sample whose whole is `whole` milliseconds.
 pub(super) fn split(sample: &Sample, whole: f64, parts: &[Part]) -> Vec<f64> {
@@ -171,5 +215,6 @@ mod tests {
         assert!((restored.last().unwrap() - 0.4).abs() < 1e-9, "{restored:?}");
         let inner = split(&sample, 11.0, &RESTORE);
         assert!((inner.last().unwrap() - 3.0).abs() < 1e-9, "{inner:?}");
+        assert_eq!(split(&sample, 8.0, &CRIU), [0.0, 0.0, 0.0, 0.0, 0.0, 8.0]);
     }
 }

@@ -1,6 +1,6 @@
 //! The tables of `rekindle-bench phases`.
 
-use super::parts::{Floor, Part, RESTORE, WHOLE_RESTORE, of, split};
+use super::parts::{CRIU, Floor, Part, RESTORE, WHOLE_CRIU, WHOLE_RESTORE, of, split};
 use super::{OURS, Record};
 use crate::report::{ms, table};
 use crate::stats::figures;
@@ -17,11 +17,13 @@ pub(super) fn print(record: &Record) {
             parts(record, samples, &of(subject), |s| s.ms)
         );
         if subject == Subject::Restored {
-            let whole = |s: &Sample| s.phases.get(WHOLE_RESTORE).copied().unwrap_or_default();
-            println!(
-                "\nof it the restore, from its order on, ms\n{}",
-                parts(record, samples, &RESTORE, whole)
-            );
+            for (title, name, inner) in [
+                ("of it the restore, from its order on", WHOLE_RESTORE, &RESTORE[..]),
+                ("of that CRIU", WHOLE_CRIU, &CRIU[..]),
+            ] {
+                let whole = |s: &Sample| s.phases.get(name).copied().unwrap_or_default();
+                println!("\n{title}, ms\n{}", parts(record, samples, inner, whole));
+            }
         }
     }
     let floors = &record.floors;

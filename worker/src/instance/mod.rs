@@ -30,7 +30,7 @@ use rekindle_pager::Pager;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
 use crate::cgroup::Cgroup;
@@ -75,7 +75,7 @@ impl Parts {
         self.frozen.store(false, Ordering::SeqCst);
     }
 
-    fn is_frozen(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::SeqCst)
     }
 
@@ -134,10 +134,12 @@ pub struct Instance {
     pub start_took: Mutex<Option<Duration>>,
     /// The phases of its start, as they ended.
     pub phases: Mutex<Vec<(&'static str, Duration)>>,
-    /// Parts of these phases, for metrics.
+    /// Parts of these phases.
     pub inner_phases: Mutex<Vec<(&'static str, Duration)>>,
     /// Requests in it.
     pub usage: Usage,
+    /// Held by whoever makes images of it, until these are gone: it is lent memory for one checkpoint at a time.
+    pub images: Arc<Semaphore>,
     /// What it writes.
     pub sink: Sink,
     stand: watch::Sender<Stand>,
@@ -166,6 +168,7 @@ impl Instance {
             phases: Mutex::default(),
             inner_phases: Mutex::default(),
             usage: Usage::default(),
+            images: Arc::new(Semaphore::new(1)),
             sink,
             stand: watch::Sender::new(Stand::Starting),
             parts: Mutex::new(None),

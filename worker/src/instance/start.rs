@@ -136,6 +136,7 @@ async fn measured(
 ) -> Result<Arc<Parts>, ApiError> {
     // Those of a restore that failed are there already.
     let before = instance.phases.lock().len();
+    instance.inner_phases.lock().clear();
     let span = tracing::info_span!(
         "start",
         otel.name = if kind == StartKind::Restored { "restore" } else { "boot" },
@@ -154,7 +155,7 @@ async fn measured(
     };
     let started = started.instrument(span).await;
     let mut phases = instance.phases.lock()[before..].to_vec();
-    phases.append(&mut instance.inner_phases.lock());
+    phases.extend_from_slice(&instance.inner_phases.lock());
     worker.metrics.started(kind, started.is_ok(), &phases);
     started
 }

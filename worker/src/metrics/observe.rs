@@ -197,6 +197,12 @@ const IDLE_TEMPLATES: Desc = Desc::new(
     &[],
     "Memory of templates taken back since nobody had used them for long.",
 );
+const IDLE_WATCHED: Desc = Desc::new(
+    "rekindle.idle.watched",
+    "{process}",
+    &[],
+    "Processes of which DAMON tells what they do not touch; of others evicted pages tell by coming back.",
+);
 const IDLE_HELD_BACK: Desc = Desc::new(
     "rekindle.idle.held_back",
     "{pass}",
@@ -207,7 +213,7 @@ const IDLE_CPU: Desc = Desc::new(
     "rekindle.idle.cpu",
     "s",
     &[],
-    "Processor time of the thread that evicts, compression included: a twentieth of one processor at most.",
+    "Processor time of the thread that evicts, compression included: a twentieth of one processor at most. The kernel's own threads that watch are not in it.",
 );
 const LOG_LINES_DROPPED: Desc = Desc::new(
     "rekindle.logs.dropped",
@@ -332,6 +338,9 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
         fill.map(figures).unwrap_or_default()
     });
     one(counter, &IDLE_TEMPLATES, |w| w.snapshots.usage().idle_bytes as f64);
+    one(gauge, &IDLE_WATCHED, |w| {
+        w.idle.counts.watched.load(Ordering::Relaxed) as f64
+    });
     many(counter, &IDLE_HELD_BACK, |w| {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         vec![

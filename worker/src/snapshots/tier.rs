@@ -225,7 +225,11 @@ impl Tier {
             let rests = idle(&snapshot.id).map_or(since_restore, |idle| idle.min(since_restore));
             let going = going(rests, after).iter().filter(|p| snapshot.template.there(**p) > 0);
             let going: Vec<_> = going.collect();
-            if going.is_empty() || !may_go(&snapshot) {
+            if going.is_empty() {
+                continue;
+            }
+            if !may_go(&snapshot) {
+                tracing::debug!(snapshot = %snapshot.id, "idle, but stays: not all of its chunks are on this disk");
                 continue;
             }
             let _alone = self.making_room.lock();
