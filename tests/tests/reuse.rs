@@ -84,12 +84,12 @@ def leave():
     return [mounted, key]
 
 def there(process):
-    """The name of a process, unless it is init's or the CRIU's that has restored this one, or has ended and is about to be reaped."""
+    """The name of a process, unless it is init's or the CRIU's that has restored this one (which its loader names), or has ended and is about to be reaped."""
     try:
         name, rest = open(f"/proc/{process}/stat").read().split("(", 1)[1].rsplit(") ", 1)
     except OSError:
         return None
-    return None if name in ("criu", "rekindle-init") or rest[0] in "ZX" else name
+    return None if name in ("ld.so", "rekindle-init") or rest[0] in "ZX" else name
 
 def connects(family, address):
     with socket.socket(family) as sock:
