@@ -17,6 +17,8 @@ export REKINDLE_MINIO ?= $(S3_SERVERS)/minio
 endif
 
 FN := $(CARGO_TARGET_DIR)/release/fn
+# Of the whole workspace's build: built by itself it would have other features of its dependencies, and so build them again.
+BENCH := $(CARGO_TARGET_DIR)/release/rekindle-bench
 TOOLS := $(FN_CACHE)/tools
 DENY := $(TOOLS)/bin/cargo-deny
 FUZZ := $(TOOLS)/bin/cargo-fuzz
@@ -50,11 +52,13 @@ check: fmt clippy doc shell terraform-check ## formatting, lints, documentation,
 
 bench: setup ## measure booted, restored and warm, next to plain starts, containers and stock CRIU
 	@scripts/install-peers.sh
-	cargo run --release --locked -p rekindle-bench -- $(BENCH_ARGS)
+	$(BENCH) $(BENCH_ARGS)
 
-# Every language and size, and cold restores: an hour on a quiet machine.
-bench-all: ## the whole comparison, its plots drawn into docs/plots too
+# Every language and size, cold restores, then each part by itself: some hours on a quiet machine.
+PARTS := phases throughput sandboxes clones many pager codec idle migration policy placement simulate
+bench-all: ## the whole comparison, its plots drawn into docs/plots too, and each part's own benchmark
 	$(MAKE) --no-print-directory bench BENCH_ARGS='--languages python,node,static --sizes 64,128,256,512 --cold 30 --plots docs/plots $(BENCH_ARGS)'
+	@for part in $(PARTS); do echo "=== $$part"; $(BENCH) $$part || exit 1; done
 
 A ?=
 B ?=
@@ -67,11 +71,11 @@ traces: ## start Jaeger on loopback, in memory, for what `fn up --traces` sends
 
 ID ?=
 trace: ## print a trace from that Jaeger (ID=... for another than the newest)
-	@cargo run --release --locked --quiet -p rekindle-bench -- trace $(ID)
+	@if [ -x $(BENCH) ]; then $(BENCH) trace $(ID); else echo "rekindle-bench is not built: 'make build' first" >&2; exit 1; fi
 
 load: setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m; LOAD_ARGS='--port 8080' for the running one)
 	@k6=$$(scripts/install-k6.sh) && { scripts/install-jaeger.sh > /dev/null || echo "load: goes on without a trace store" >&2; } && \
-	cargo run --release --locked -p rekindle-bench -- load --k6 "$$k6" --duration $(DURATION) \
+	$(BENCH) load --k6 "$$k6" --duration $(DURATION) \
 		$(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(LOAD_ARGS)
 
 # Stable Rust: coverage needs no sanitizer, and there is next to no unsafe code to sanitize.
@@ -89,16 +93,20 @@ $(FUZZ):
 package: setup ## make Debian packages below target/package: rekindle, and the runtimes' root filesystems
 	@packaging/build-deb.sh $(CARGO_TARGET_DIR)/release $(CARGO_TARGET_DIR)/package $(FN_CACHE)/runtimes
 
-IMAGE := $(CARGO_TARGET_DIR)/package/rekindle.raw
-image: package ## make a disk image for clouds, target/package/rekindle.raw (SIZE_MIB=4096)
-	@packaging/image/build.sh $(CARGO_TARGET_DIR)/package/rekindle_*.deb $(IMAGE) $(SIZE_MIB)
+IMAGE := $(CARGO_TARGET_DIR)/package/rekindle$(addprefix -,$(SUITE)).raw
+image: package ## make a disk image for clouds, target/package/rekindle.raw (SIZE_MIB=4096, SUITE=bookworm for Debian 12)
+	@SUITE=$(SUITE) packaging/image/build.sh $(CARGO_TARGET_DIR)/package/rekindle_*.deb $(IMAGE) $(SIZE_MIB)
 
 image-test: $(IMAGE) ## boot that image in a virtual machine and have it run the platform (ACCEL=tcg where there is no KVM)
 	@scripts/install-s3-server.sh versitygw $(S3_SERVERS)
 	@packaging/tests/boot.sh $(IMAGE) $(CARGO_TARGET_DIR)/package/rekindle-runtimes_*.deb $(S3_SERVERS)/versitygw
 
-$(IMAGE):
+# Anew when the programs or what makes an image have changed.
+$(IMAGE): $(FN) $(wildcard packaging/image/* packaging/systemd/* packaging/*.sh)
 	@$(MAKE) image
+
+$(FN):
+	@$(MAKE) build
 
 terraform-check: ## terraform/: formatting, linters where they are installed, assertions
 	@scripts/install-terraform-tools.sh parser && scripts/terraform-check.sh

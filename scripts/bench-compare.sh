@@ -8,7 +8,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 a=${1:?usage: bench-compare.sh A B [options]} b=${2:?usage: bench-compare.sh A B [options]}
 shift 2
 cache=${FN_CACHE:-/var/cache/rekindle}/compare
-bench() { (cd "$here" && cargo run --release --locked --quiet -p rekindle-bench -- compare "$@"); }
+program=${CARGO_TARGET_DIR:-$here/target}/release/rekindle-bench
+[ -x "$program" ] || { echo "bench-compare: rekindle-bench is not built: 'make build' first" >&2; exit 1; }
+bench() { "$program" compare "$@"; }
 
 if [ -f "$a" ] && [ -f "$b" ]; then
     bench "$(realpath "$a")" "$(realpath "$b")" "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a raw disk image with Rekindle installed, to be registered as a machine image of a cloud (UEFI): Debian 13, its cloud kernel,
+# Makes a raw disk image with Rekindle installed, to be registered as a machine image of a cloud (UEFI): Debian 13 (SUITE=bookworm for 12), its cloud kernel,
 # cloud-init, what workers need, and the package of `make package`. No role is enabled and no secret is in it: cloud-init's user data
 # does that (terraform/boot/boot.sh). Needs root and mmdebstrap, but no loop device, no chroot of one's own and no virtual machine.
 # usage: build.sh REKINDLE.deb OUT.raw [SIZE_MIB]        (SIZE_MIB of the disk: 4096; the root file system grows at the first start)
@@ -14,7 +14,7 @@ if [ "${1:-}" = --rootfs ]; then rootfs=1; shift; fi
 deb=$(realpath "${1:?usage: build.sh [--rootfs] REKINDLE.deb OUT [SIZE_MIB]}")
 out=$(realpath -m "${2:?usage: build.sh [--rootfs] REKINDLE.deb OUT [SIZE_MIB]}")
 size_mib=${3:-4096}
-suite=trixie
+suite=${SUITE:-trixie}
 esp_mib=256
 
 say() { echo "image: $*" >&2; }
