@@ -94,11 +94,7 @@ async fn forward(
     let ready = instance.until_ready(last.min(Deadline::now() + START_LIMIT));
     let parts = ready.instrument(waiting).await?;
     let waited = entered.elapsed();
-    let thawing = match parts.is_frozen() {
-        true => tracing::info_span!("thaw", "rekindle.role" = "worker"),
-        false => Span::none(),
-    };
-    let thawed = instance.unpark(&parts).instrument(thawing).await?;
+    let thawed = instance.unpark(&parts).await?;
     if let Some(took) = thawed {
         worker.metrics.thawed(took);
         worker.changed.notify_one();

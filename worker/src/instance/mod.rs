@@ -75,7 +75,7 @@ impl Parts {
         self.frozen.store(false, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_frozen(&self) -> bool {
+    fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::SeqCst)
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::{ApiError, ErrorCode};
+use tracing::Instrument as _;
 
 use super::{Instance, Parts, Stand, gone};
 use crate::cgroup::FreezeError;
@@ -76,11 +77,16 @@ impl Instance {
         if !parts.is_frozen() {
             return Ok(None);
         }
+        let span = tracing::info_span!("thaw", "rekindle.role" = "worker");
+        self.thaw(parts).instrument(span).await.map(Some)
+    }
+
+    async fn thaw(&self, parts: &Parts) -> Result<Duration, ApiError> {
         let since = Instant::now();
         let _alone = self.parking.lock().await;
         if !parts.is_frozen() {
             // Another request was faster.
-            return Ok(Some(since.elapsed()));
+            return Ok(since.elapsed());
         }
         parts.cgroup.thaw().map_err(|e| {
             let told = unavailable("let the parked instance go on", &e);
@@ -88,7 +94,7 @@ impl Instance {
         })?;
         parts.say_thawed();
         match self.step(|s| matches!(s, Stand::Parked), Stand::Ready) {
-            true => Ok(Some(since.elapsed())),
+            true => Ok(since.elapsed()),
             false => Err(gone()),
         }
     }
