@@ -21,7 +21,8 @@ use parking_lot::Mutex;
 use rekindle_pager::{PageRef, SourceError};
 use rekindle_snapshotter::working_set::WorkingSetError;
 use rekindle_snapshotter::{
-    Digest, OpenError, PageIndex, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set, store_working_set,
+    Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set,
+    store_working_set,
 };
 use rekindle_wire::SnapshotId;
 
@@ -323,11 +324,7 @@ impl Snapshots {
     /// Takes back the memory of templates whose instances have rested for long (`idle`, by snapshot), as far as their chunks are on this host's
     /// disk. Blocks.
     pub fn take_idle(&self, after: Duration, idle: &HashMap<SnapshotId, Duration>) {
-        let is_cached = |snapshot: &OpenSnapshot| {
-            let regions = snapshot.snapshot.processes.iter().flat_map(|p| p.page_map.regions());
-            let chunks: BTreeSet<_> = regions.filter_map(|r| Some(r.payload?.chunk.id)).collect();
-            chunks.iter().all(|chunk| self.reader.is_cached(chunk))
-        };
+        let is_cached = |region: &Region| region.payload.is_none_or(|p| self.reader.is_cached(&p.chunk.id));
         self.tier.take_idle(after, |id| idle.get(id).copied(), is_cached);
     }
 

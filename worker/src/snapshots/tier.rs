@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rekindle_snapshotter::GreedyDual;
+use rekindle_snapshotter::{GreedyDual, Region};
 use rekindle_wire::SnapshotId;
 use tokio::sync::OnceCell;
 
@@ -209,13 +209,13 @@ impl Tier {
         while self.level.excess(0) > 0 && self.give_way(None) {}
     }
 
-    /// Takes back what nobody has used for long, of those snapshots that `may_go` says can be had again here; `idle` is for how long the
+    /// Takes back what nobody has used for long, of those regions that `may_go` says can be had again here; `idle` is for how long the
     /// instances of one have rested. Blocks.
     pub(super) fn take_idle(
         &self,
         after: Duration,
         idle: impl Fn(&SnapshotId) -> Option<Duration>,
-        may_go: impl Fn(&OpenSnapshot) -> bool,
+        may_go: impl Fn(&Region) -> bool,
     ) {
         let cells = self.open.lock();
         let open: Vec<_> = cells.values().filter_map(|cell| cell.get().cloned()).collect();
@@ -223,24 +223,29 @@ impl Tier {
         for snapshot in open {
             let since_restore = snapshot.restored.lock().elapsed();
             let rests = idle(&snapshot.id).map_or(since_restore, |idle| idle.min(since_restore));
-            let going = going(rests, after).iter().filter(|p| snapshot.template.there(**p) > 0);
-            let going: Vec<_> = going.collect();
-            if going.is_empty() {
-                continue;
-            }
-            if !may_go(&snapshot) {
-                tracing::debug!(snapshot = %snapshot.id, "idle, but stays: not all of its chunks are on this disk");
-                continue;
-            }
-            let _alone = self.making_room.lock();
-            for pages in going {
-                // No more than there was: what is touched meanwhile comes back.
-                let holes = snapshot.template.there(*pages).div_ceil(HOLE);
-                let taken = (0..holes).map(|_| snapshot.template.take_back(*pages, HOLE)).sum();
-                self.counts.idle_bytes.fetch_add(taken, Ordering::Relaxed);
-                tracing::debug!(snapshot = %snapshot.id, ?pages, bytes = taken, "taken back since nobody uses it");
+            for pages in going(rests, after) {
+                self.take_all(&snapshot, *pages, &may_go);
             }
         }
+    }
+
+    /// Takes all of these pages that there are back, a hole at a time.
+    fn take_all(&self, snapshot: &OpenSnapshot, pages: Pages, may_go: &dyn Fn(&Region) -> bool) {
+        let there = snapshot.template.there(pages);
+        if there == 0 {
+            return;
+        }
+        let _alone = self.making_room.lock();
+        // No more than there was: what is touched meanwhile comes back.
+        let mut bytes = 0;
+        for _ in 0..there.div_ceil(HOLE) {
+            match snapshot.template.take_back(pages, HOLE, may_go) {
+                0 => break,
+                taken => bytes += taken,
+            }
+        }
+        self.counts.idle_bytes.fetch_add(bytes, Ordering::Relaxed);
+        tracing::debug!(snapshot = %snapshot.id, ?pages, there, bytes, "taken back since nobody uses it, as far as its chunks are on this disk");
     }
 
     /// Lets go of a hole's size of what is worth least, or of a snapshot; for a newcomer's sake only of what is worth less than so many
@@ -284,7 +289,7 @@ impl Tier {
             return false;
         };
         let wanted = self.level.excess(newcomer.map_or(0, |(_, bytes)| bytes)).min(HOLE);
-        let taken = snapshot.template.take_back(pages, wanted);
+        let taken = snapshot.template.take_back(pages, wanted, &|_| true);
         tracing::debug!(snapshot = %id, ?pages, taken, "taken back for want of room");
         let counter = match pages {
             Pages::Rest => &self.counts.rest_bytes,

@@ -233,15 +233,15 @@ impl Template {
         self.processes.iter().map(|p| p.there(pages) * PAGE).sum()
     }
 
-    /// Takes up to `bytes` of these pages back, from all clones at once: they are brought again when they are touched. Answers how
-    /// much it was. Blocks, with a limit.
-    pub(super) fn take_back(&self, pages: Pages, bytes: u64) -> u64 {
+    /// Takes up to `bytes` of these pages back, of regions that `may_go`, from all clones at once: they are brought again when they are
+    /// touched. Answers how much it was. Blocks, with a limit.
+    pub(super) fn take_back(&self, pages: Pages, bytes: u64, may_go: &dyn Fn(&Region) -> bool) -> u64 {
         let (most, mut taken) = (bytes.div_ceil(PAGE), 0);
         for process in &self.processes {
             if taken >= most {
                 break;
             }
-            taken += process.take_back(pages, most - taken, &self.charge);
+            taken += process.take_back(pages, most - taken, may_go, &self.charge);
         }
         taken * PAGE
     }

@@ -14,7 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use rekindle_pager::{Held, PAGE, unpinned};
 use rekindle_snapshotter::images::TemplateLayout;
-use rekindle_snapshotter::{PageIndex, PageMap};
+use rekindle_snapshotter::{PageIndex, PageMap, Region};
 
 use super::page_bits::PageBits;
 use super::{ProcessMemory, TemplateError};
@@ -230,11 +230,11 @@ impl ProcessTemplate {
         })
     }
 
-    /// Takes at most `most` of these pages back, from all clones at once; what a clone has written stays its own. Answers how many. Blocks
-    /// until no pager looks at them, with a limit beyond which nothing is taken.
-    pub(super) fn take_back(&self, pages: Pages, most: u64, charge: &Charge) -> u64 {
+    /// Takes at most `most` of these pages back, of regions that `may_go`, from all clones at once; what a clone has written stays its own.
+    /// Answers how many. Blocks until no pager looks at them, with a limit beyond which nothing is taken.
+    pub(super) fn take_back(&self, pages: Pages, most: u64, may_go: &dyn Fn(&Region) -> bool, charge: &Charge) -> u64 {
         let mut hand = self.changing.lock();
-        let taken = self.withhold(pages, most, &mut hand);
+        let taken = self.withhold(pages, most, may_go, &mut hand);
         if taken.is_empty() {
             return 0;
         }
@@ -270,10 +270,13 @@ impl ProcessTemplate {
     }
 
     /// Says of at most `most` of these pages that they are not there, beginning with region `hand`.
-    fn withhold(&self, pages: Pages, most: u64, hand: &mut usize) -> Vec<Run> {
+    fn withhold(&self, pages: Pages, most: u64, may_go: &dyn Fn(&Region) -> bool, hand: &mut usize) -> Vec<Run> {
         let (mut taken, mut count) = (Vec::<Run>::new(), 0);
         let regions = self.map.regions();
         for region in (*hand..regions.len()).chain(0..*hand) {
+            if !may_go(&regions[region]) {
+                continue;
+            }
             for page in 0..usize::from(regions[region].pages) {
                 if count >= most {
                     *hand = region;
@@ -359,7 +362,10 @@ mod tests {
         assert_eq!(there(), [3, 29]);
         template.set_ahead((65..75).chain([17]));
         assert_eq!(there(), [11, 21], "as it was recorded anew");
-        assert_eq!(template.take_back(Pages::Rest, 32, &charge), 21);
+        let second = |region: &Region| region.first == PageIndex(64);
+        assert_eq!(template.take_back(Pages::Rest, 32, &second, &charge), 6);
+        assert!(matches!(template.held(16), Held::Bytes(_)), "its region was to stay");
+        assert_eq!(template.take_back(Pages::Rest, 32, &|_| true, &charge), 15);
         assert!(matches!(template.held(16), Held::Absent), "of the old set alone");
         assert!(matches!(template.held(17), Held::Bytes(_)), "of both");
         assert!(matches!(template.held(70), Held::Bytes(_)), "of the new one");
