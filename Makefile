@@ -54,10 +54,13 @@ bench: setup ## measure booted, restored and warm, next to plain starts, contain
 	@scripts/install-peers.sh
 	$(BENCH) $(BENCH_ARGS)
 
-# Every language and size, cold restores, then each part by itself: some hours on a quiet machine.
-PARTS := phases throughput sandboxes clones many pager codec idle migration policy placement simulate
+# Every language and size, cold restores, then each part by itself: some hours on a quiet machine; less with fewer of them named.
+LANGUAGES ?= python,node,static
+SIZES ?= 64,128,256,512
+COLD ?= 30
+PARTS ?= phases throughput sandboxes clones many pager codec idle migration policy placement simulate
 bench-all: ## the whole comparison, its plots drawn into docs/plots too, and each part's own benchmark
-	$(MAKE) --no-print-directory bench BENCH_ARGS='--languages python,node,static --sizes 64,128,256,512 --cold 30 --plots docs/plots $(BENCH_ARGS)'
+	$(MAKE) --no-print-directory bench BENCH_ARGS='--languages $(LANGUAGES) --sizes $(SIZES) --cold $(COLD) --plots docs/plots $(BENCH_ARGS)'
 	@for part in $(PARTS); do echo "=== $$part"; $(BENCH) $$part || exit 1; done
 
 A ?=
