@@ -20,7 +20,7 @@ use crate::workload::Workload;
 /// One run of this program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// The commit of the checkout, with `-dirty` if something in it is not committed.
+    /// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
     pub(crate) revision: String,
     /// The platform's program and when it was built, which `--bin` may have taken from elsewhere than that commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,7 @@ impl Record {
 /// Of which revision, when and where figures were taken.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// The commit of the checkout, with `-dirty` if something in it is not committed.
+    /// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
     pub(crate) revision: String,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
@@ -277,7 +277,7 @@ pub(crate) fn write_json(record: &impl Serialize, path: &Path) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
-/// The commit of the checkout, with `-dirty` if something in it is not committed.
+/// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
 pub(crate) fn revision() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").arg("-C").arg(checkout()).args(args).output().ok()?;
@@ -289,7 +289,8 @@ pub(crate) fn revision() -> String {
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return "unknown".to_owned();
     };
-    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+    let changed = ["status", "--porcelain", "--untracked-files=no"];
+    match git(&[&changed[..], &["--", ".", ":(exclude)docs"]].concat()) {
         Some(changes) if changes.is_empty() => commit,
         _ => format!("{commit}-dirty"),
     }

@@ -19,7 +19,7 @@ const LOOPS: usize = 10;
 /// One run of `make load`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct LoadRecord {
-    /// The commit of the checkout, with `-dirty` if something in it is not committed.
+    /// The commit of the checkout, with `-dirty` if something in it is not committed; `docs`, where benches draw, does not count.
     pub(crate) revision: String,
     /// When it began, RFC 3339 in UTC.
     pub(crate) date: String,
