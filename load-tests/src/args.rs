@@ -1,6 +1,7 @@
 //! The command line of `rekindle-bench`.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 
@@ -185,14 +186,35 @@ impl Args {
     }
 }
 
-/// The project's checkout, in which this was built.
+/// The project's checkout: the one that this is run in, else the one that it was built in, which may have been moved since.
 pub(crate) fn checkout() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+    static CHECKOUT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built_in = || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+        let here = std::env::current_dir().ok();
+        let found = here.as_deref().and_then(checkout_above);
+        found.unwrap_or_else(built_in).to_owned()
+    });
+    &CHECKOUT
+}
+
+/// The checkout that `dir` lies in.
+fn checkout_above(dir: &Path) -> Option<&Path> {
+    dir.ancestors().find(|dir| dir.join("load-tests/jaeger.yaml").is_file())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_checkout_is_the_one_that_it_is_run_in() {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let deep = elsewhere.path().join("load-tests/results");
+        std::fs::create_dir_all(&deep).unwrap();
+        assert_eq!(checkout_above(&deep), None);
+        std::fs::write(elsewhere.path().join("load-tests/jaeger.yaml"), "").unwrap();
+        assert_eq!(checkout_above(&deep), Some(elsewhere.path()));
+    }
 
     #[test]
     fn chosen_subjects_come_in_the_order_of_the_tables() {

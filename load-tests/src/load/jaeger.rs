@@ -1,5 +1,7 @@
 //! A real trace store: Jaeger v2 on free ports of loopback, in memory, gone when dropped.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +30,8 @@ impl Jaeger {
     pub(super) async fn start(cache: &Path) -> Result<Option<Self>> {
         let Some(program) = find(cache) else { return Ok(None) };
         let [query, query_grpc, otlp, otlp_http] = [free_port()?, free_port()?, free_port()?, free_port()?];
+        let mut said = tempfile::tempfile().context("no file for what jaeger says")?;
+        let errors = said.try_clone().context("no file for what jaeger says")?;
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(&program)
@@ -39,7 +43,7 @@ impl Jaeger {
             .env("JAEGER_OTLP_HTTP_PORT", otlp_http.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(errors)
             .spawn()
             .context("setpriv (util-linux) cannot be started")?;
         let mut jaeger = Self {
@@ -51,9 +55,14 @@ impl Jaeger {
         while jaeger.ask("/api/services").await.is_err() {
             let ended = jaeger.child.as_mut().and_then(|c| c.try_wait().ok().flatten());
             if ended.is_some() || Instant::now() > deadline {
+                let ended = ended.map_or_else(
+                    || format!("within {READY_LIMIT:?}"),
+                    |status| format!("and has ended: {status}"),
+                );
                 bail!(
-                    "{}: jaeger does not answer at port {query} ({ended:?})",
-                    program.display()
+                    "{}: jaeger does not answer at port {query} {ended}{}",
+                    program.display(),
+                    last_lines(&mut said)
                 );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -95,6 +104,17 @@ impl Drop for Jaeger {
             let _reaped = child.wait();
         }
     }
+}
+
+/// The end of what a program wrote, on lines of its own.
+fn last_lines(said: &mut File) -> String {
+    let mut bytes = Vec::new();
+    // What cannot be read is not told.
+    let _read = said.rewind().and_then(|()| said.read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    last.iter().map(|line| format!("\n  {line}")).collect()
 }
 
 fn find(cache: &Path) -> Option<PathBuf> {
