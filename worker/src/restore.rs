@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -64,13 +65,6 @@ pub async fn restore(
     let turn = instance.phase("turn", worker.turns.take()).await;
     let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
     let scratch = Scratch::link(&snapshot.images_dir, dir).map_err(|e| failed("lay out the images", &e))?;
-    // Every snapshot has one, though it may be empty.
-    let archive =
-        std::fs::File::open(scratch.path().join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
-    sandbox
-        .load_files(&OwnedFd::from(archive))
-        .await
-        .map_err(|e| failed("restore /tmp", &e))?;
     let pages = Pages {
         name: format!("snapshot {}", snapshot.id),
         source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
@@ -185,7 +179,7 @@ pub(crate) struct Pages {
 /// Listens in `dir`, where CRIU, whose working directory it is, looks for the pager. By way of a descriptor of it: a socket's path has at
 /// most 107 bytes, and a run directory may have any number.
 fn listen(dir: &Path) -> std::io::Result<UnixListener> {
-    let opened = std::fs::File::open(dir)?;
+    let opened = File::open(dir)?;
     UnixListener::bind(format!("/proc/self/fd/{}/{LAZY_PAGES_SOCKET}", opened.as_raw_fd()))
 }
 
@@ -237,6 +231,7 @@ pub(crate) struct CriuRestore<'a> {
     /// What the outputs were called at the checkpoint.
     pub(crate) pipes: &'a [PipeNote],
     pub(crate) templates: Vec<&'a OwnedFd>,
+    /// The images, and the archive of private files.
     pub(crate) dir: &'a Path,
     pub(crate) eager_bytes: u64,
 }
@@ -244,7 +239,36 @@ pub(crate) struct CriuRestore<'a> {
 /// Why a stage of a restore failed.
 pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Runs CRIU. `standing` is called, on a thread that may block, when the processes stand before their first instruction; if it fails
+/// Puts the private files in place, and gives init what CRIU opens.
+async fn lay_out(restore: &CriuRestore<'_>) -> Result<(), ApiError> {
+    // Every snapshot has one, though it may be empty.
+    let archive = File::open(restore.dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
+    let archive = OwnedFd::from(archive);
+    let images = OwnedFd::from(File::open(restore.dir).map_err(|e| failed("open the images", &e))?);
+    // As `use_templates` counts on: the images first, then the templates.
+    let held: Vec<_> = std::iter::once(&images)
+        .chain(restore.templates.iter().copied())
+        .collect();
+    tokio::try_join!(
+        async {
+            restore
+                .sandbox
+                .load_files(&archive)
+                .await
+                .map_err(|e| failed("restore /tmp", &e))
+        },
+        async {
+            restore
+                .sandbox
+                .hold(&held)
+                .await
+                .map_err(|e| failed("give criu the images", &e))
+        },
+    )?;
+    Ok(())
+}
+
+/// Puts the private files in place, and runs CRIU. `standing` is called, on a thread that may block, when the processes stand before their first instruction; if it fails
 /// they are killed.
 pub(crate) async fn run_criu(
     worker: &Arc<Worker>,
@@ -254,11 +278,7 @@ pub(crate) async fn run_criu(
     standing: impl FnOnce(&Pager) -> Result<(), StageError> + Send + 'static,
 ) -> Result<(), ApiError> {
     let dir = restore.dir;
-    let images = OwnedFd::from(std::fs::File::open(dir).map_err(|e| failed("open the images", &e))?);
-    // As `use_templates` counts on: the images first, then the templates.
-    let held: Vec<_> = std::iter::once(&images).chain(restore.templates).collect();
-    let holding = restore.sandbox.hold(&held).await;
-    holding.map_err(|e| failed("give criu the images", &e))?;
+    lay_out(&restore).await?;
     let pipes = OUTPUT_FDS.into_iter().zip(restore.outputs.iter());
     let inherit = pipes.filter_map(|(fd, output)| {
         let note = restore.pipes.iter().find(|n| n.stream == output.stream)?;

@@ -154,6 +154,14 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             .ok_or_else(|| format!("{what}: the descriptor beside it is missing"))
     };
     let plain = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    // Before it is furnished, the root is the host's. The worker asks without waiting for the furnishing's answer, which may be that it failed.
+    let within = matches!(
+        request,
+        Request::Hold | Request::SaveFiles | Request::LoadFiles | Request::ReadProbe | Request::WriteProbe
+    );
+    if within && sandbox.last_pid.is_none() {
+        return Err("the sandbox is not furnished".to_owned());
+    }
     match request {
         Request::Enter(_) | Request::Fork => Err("the sandbox is entered already".to_owned()),
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),

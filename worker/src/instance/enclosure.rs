@@ -130,22 +130,33 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         shm_bytes: shm_limit(spec),
         resolv_conf: (egress && worker.network.is_some()).then(resolv_conf),
     };
-    enclosure
-        .sandbox
-        .furnish(setup)
-        .await
-        .map_err(|e| unavailable("furnish the sandbox", &e))?;
-    provide_probe(worker, instance, &enclosure.sandbox).await?;
+    let sandbox = &enclosure.sandbox;
+    let furnishing = async {
+        sandbox
+            .furnish(setup)
+            .await
+            .map_err(|e| unavailable("furnish the sandbox", &e))
+    };
+    match worker.probe() {
+        // Init takes one after the other: the second need not wait for the answer to the first.
+        Some(probe) => tokio::try_join!(furnishing, write_probe(sandbox, &probe)).map(drop)?,
+        None => {
+            furnishing.await?;
+            make_probe(worker, instance, sandbox).await?;
+        }
+    }
     Ok(enclosure)
 }
 
-/// Gives the sandbox the result of CRIU's kernel probe; the first sandbox of a worker's life makes it, before anything of a
-/// function runs there. A dump needs it: with the function's real user CRIU could not make it.
-async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) -> Result<(), ApiError> {
+/// Gives the sandbox the result of CRIU's kernel probe. A dump needs it: with the function's real user CRIU could not make it.
+async fn write_probe(sandbox: &Sandbox, probe: &OwnedFd) -> Result<(), ApiError> {
+    let written = sandbox.write_probe(probe).await;
+    written.map_err(|e| unavailable("give criu its probe", &e))
+}
+
+/// Has CRIU probe the kernel: in the first sandbox of a worker's life, before anything of a function runs there.
+async fn make_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) -> Result<(), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
-    if let Some(probe) = worker.probe() {
-        return sandbox.write_probe(&probe).await.map_err(|e| failed(&e));
-    }
     let dir = worker
         .config
         .run_dir
@@ -172,7 +183,7 @@ async fn provide_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) 
     worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
     // What is kept may say more than what CRIU has found.
     match worker.probe() {
-        Some(probe) => sandbox.write_probe(&probe).await.map_err(|e| failed(&e)),
+        Some(probe) => write_probe(sandbox, &probe).await,
         None => Ok(()),
     }
 }

@@ -1,8 +1,6 @@
 //! The target's side: an instance that comes here from another host.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -28,7 +26,7 @@ use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts, tear_down};
 use crate::restore::{CriuRestore, Pages, Scratch, StageError, prepare_memory, run_criu, start_pager};
-use crate::snapshots::{FILES_ARCHIVE, OpenSnapshot};
+use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
 /// How long an arrival that was prepared waits for its images.
@@ -259,10 +257,6 @@ impl Arrival {
         let path = scratch.path().to_owned();
         let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path)).await;
         let laid_out = laid_out.map_err(|e| failed("lay out the images")(&e))??;
-        let archive =
-            File::open(scratch.path().join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp")(&e))?;
-        let loading = enclosure.sandbox.load_files(&OwnedFd::from(archive)).await;
-        loading.map_err(|e| failed("restore /tmp")(&e))?;
         let memory = self.memory(worker, base.as_deref(), &laid_out)?;
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));

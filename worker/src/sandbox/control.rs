@@ -1,17 +1,18 @@
-//! Talking to init: one request at a time, while a task of its own reads what init says.
+//! Talking to init, which takes one request after the other, while a task of its own reads what init says.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use rekindle_init::protocol::{self, Answer, Call, Message, ReceiveError, Request};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{oneshot, watch};
 
 use super::FunctionState;
 
@@ -39,11 +40,54 @@ pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
+/// Who waits for an answer, by the numbers of their requests.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<Asked>>);
+
+#[derive(Default)]
+struct Asked {
+    next: u64,
+    open: HashMap<u64, oneshot::Sender<Answer>>,
+    /// Init says nothing any more.
+    is_over: bool,
+}
+
+impl Waiting {
+    /// The number of a new request, and its answer.
+    fn ask(&self) -> Result<(u64, oneshot::Receiver<Answer>), ControlError> {
+        let mut asked = self.0.lock();
+        if asked.is_over {
+            return Err(ControlError::Closed);
+        }
+        let (tell, answer) = oneshot::channel();
+        let number = asked.next;
+        asked.next += 1;
+        asked.open.insert(number, tell);
+        Ok((number, answer))
+    }
+
+    /// The answer to one of them; to one that was given up it is nobody's.
+    fn answer(&self, number: u64, answer: Answer) {
+        if let Some(tell) = self.0.lock().open.remove(&number) {
+            let _ = tell.send(answer);
+        }
+    }
+
+    fn give_up(&self, number: u64) {
+        self.0.lock().open.remove(&number);
+    }
+
+    /// There will be no answers any more.
+    fn end(&self) {
+        let mut asked = self.0.lock();
+        asked.is_over = true;
+        asked.open.clear();
+    }
+}
+
 pub(super) struct Control {
     socket: Arc<AsyncFd<OwnedFd>>,
-    /// With the numbers of the requests they answer.
-    answers: Mutex<mpsc::Receiver<(u64, Answer)>>,
-    calls: AtomicU64,
+    waiting: Waiting,
     init: watch::Receiver<Option<Pid>>,
     function: watch::Receiver<FunctionState>,
     reader: tokio::task::JoinHandle<()>,
@@ -55,14 +99,13 @@ impl Control {
         #[expect(unsafe_code, reason = "registering a descriptor asks for a promise about its life")]
         let registered = unsafe { AsyncFd::register(socket) };
         let socket = Arc::new(registered.map_err(io::Error::from)?);
-        let (answer, answers) = mpsc::channel(4);
+        let waiting = Waiting::default();
         let (tell, function) = watch::channel(FunctionState::Alive);
         let (told_init, init) = watch::channel(None);
-        let reader = tokio::spawn(read(Arc::clone(&socket), answer, tell, told_init));
+        let reader = tokio::spawn(read(Arc::clone(&socket), waiting.clone(), tell, told_init));
         Ok(Self {
             socket,
-            answers: Mutex::new(answers),
-            calls: AtomicU64::new(0),
+            waiting,
             init,
             function,
             reader,
@@ -84,32 +127,20 @@ impl Control {
         self.function.clone()
     }
 
-    /// Sends a request and waits for its answer, which is not [`Answer::Failed`].
+    /// Sends a request and waits for its answer, which is not [`Answer::Failed`]. Several may be asked at once: init takes them in the order
+    /// in which these futures were first polled.
     pub(super) async fn request(
         &self,
         request: Request,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> Result<Answer, ControlError> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let (number, answer) = self.waiting.ask()?;
+        let _forget = GivenUp(&self.waiting, number);
         let call = Call { number, request };
         let exchange = async {
-            let mut answers = self.answers.lock().await;
-            loop {
-                let mut ready = self.socket.writable().await.map_err(ControlError::Send)?;
-                match ready.try_io(|s| protocol::send(s.get_ref().as_fd(), &call, fds)) {
-                    Ok(sent) => break sent.map_err(ControlError::Send)?,
-                    Err(_would_block) => {}
-                }
-            }
-            // Answers to requests that were given up come first, and are nobody's.
-            loop {
-                match answers.recv().await {
-                    Some((answered, answer)) if answered == number => break Ok(answer),
-                    Some(_late) => {}
-                    None => break Err(ControlError::Closed),
-                }
-            }
+            self.send(&call, fds).await?;
+            answer.await.map_err(|_| ControlError::Closed)
         };
         match tokio::time::timeout(limit, exchange).await {
             Err(_) => Err(ControlError::Timeout),
@@ -117,6 +148,25 @@ impl Control {
             Ok(Ok(Answer::Failed(text))) => Err(ControlError::Refused(text)),
             Ok(Ok(answer)) => Ok(answer),
         }
+    }
+
+    async fn send(&self, call: &Call, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        loop {
+            let mut ready = self.socket.writable().await.map_err(ControlError::Send)?;
+            match ready.try_io(|s| protocol::send(s.get_ref().as_fd(), call, fds)) {
+                Ok(sent) => return sent.map_err(ControlError::Send),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+/// A request that nobody waits for any more once this is dropped.
+struct GivenUp<'a>(&'a Waiting, u64);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up(self.1);
     }
 }
 
@@ -128,7 +178,7 @@ impl Drop for Control {
 
 async fn read(
     socket: Arc<AsyncFd<OwnedFd>>,
-    answer: mpsc::Sender<(u64, Answer)>,
+    waiting: Waiting,
     function: watch::Sender<FunctionState>,
     init: watch::Sender<Option<Pid>>,
 ) {
@@ -144,10 +194,7 @@ async fn read(
         };
         match received {
             Ok(Ok((Message::Forked(pid), _))) => drop(init.send_replace(Some(Pid::from_raw(pid)))),
-            Ok(Ok((Message::Answer(number, a), _))) => {
-                // There is one for each request, and each request takes those before its own: it fits, or nobody waits.
-                let _ = answer.try_send((number, a));
-            }
+            Ok(Ok((Message::Answer(number, answer), _))) => waiting.answer(number, answer),
             Ok(Ok((Message::Ended(cause), _))) => drop(function.send_replace(FunctionState::Ended(cause))),
             Ok(Err(ReceiveError::Closed)) | Err(_) => break,
             Ok(Err(e)) => {
@@ -156,6 +203,7 @@ async fn read(
             }
         }
     }
+    waiting.end();
     function.send_if_modified(|state| {
         let alive = *state == FunctionState::Alive;
         if alive {
@@ -196,6 +244,30 @@ mod tests {
             }
         );
         assert!(matches!(answer.unwrap(), Answer::Bytes(new) if new == b"new"));
+    }
+
+    #[tokio::test]
+    async fn requests_are_taken_in_their_order_and_each_gets_its_own_answer() {
+        let (ours, init) = socket_pair().unwrap();
+        let control = Control::new(ours).unwrap();
+        let ask = |request| control.request(request, &[], Duration::from_secs(20));
+        let (probe, held, ()) = tokio::join!(ask(Request::ReadProbe), ask(Request::Hold), async {
+            let (first, second) = (next_call(&init).await, next_call(&init).await);
+            assert!(matches!(first.request, Request::ReadProbe) && matches!(second.request, Request::Hold));
+            let say = |message: Message| protocol::send(init.as_fd(), &message, &[]).unwrap();
+            say(Message::Answer(second.number, Answer::Done));
+            say(Message::Answer(first.number, Answer::Bytes(b"probe".to_vec())));
+        });
+        assert!(matches!(probe.unwrap(), Answer::Bytes(probe) if probe == b"probe"));
+        assert!(matches!(held.unwrap(), Answer::Done));
+        // One waits as init ends; one comes after.
+        let ending = async {
+            next_call(&init).await;
+            drop(init);
+        };
+        let (waited, ()) = tokio::join!(ask(Request::ReadProbe), ending);
+        assert!(matches!(waited, Err(ControlError::Closed)));
+        assert!(matches!(ask(Request::ReadProbe).await, Err(ControlError::Closed)));
     }
 
     #[tokio::test]
