@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use rekindle_init::protocol::held_path;
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::Process;
-use rekindle_snapshotter::images::{EagerRun, ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area};
+use rekindle_snapshotter::images::{
+    EagerRun, FoldedArea, ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area,
+};
 
-use super::originals::is_of_a_layer;
+use super::originals::{Originals, is_of_a_layer};
 
 /// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
 pub(super) const MAPPED_MAX: usize = 16;
@@ -33,6 +35,17 @@ pub enum EditError {
         #[source]
         cause: ImageError,
     },
+    /// A library's data cannot be read.
+    #[error("{file} of the function's files, at {offset}")]
+    Original {
+        /// Its path in the sandbox.
+        file: String,
+        /// The first byte of the page.
+        offset: u64,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
 }
 
 fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
@@ -48,11 +61,16 @@ pub(super) struct Edited {
     pub(super) folded: Vec<u8>,
 }
 
-/// Replaces the images in `dir`: processes that can be are restored from templates. Answers what became of them, in order.
+/// Replaces the images in `dir`: processes that can be are restored from templates. Answers what became of them, in order. `originals` are the
+/// files that their libraries' data is from. Blocks.
 ///
 /// # Errors
-/// When an image is missing or malformed; none is replaced then, or the directory cannot be used any more.
-pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edited>, EditError> {
+/// When an image is missing or malformed, or such a file cannot be read; none is replaced then, or the directory cannot be used any more.
+pub(super) fn use_templates(
+    dir: &Path,
+    processes: &[Process],
+    originals: &Originals,
+) -> Result<Vec<Edited>, EditError> {
     let image_path = |kind: &str, pid: u32| dir.join(format!("{kind}-{pid}.img"));
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
     let both = |p: &Process| Ok((read(image_path("mm", p.pid))?, read(image_path("pagemap", p.pid))?));
@@ -84,17 +102,48 @@ pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edi
             Vec::new()
         } else {
             write(image_path("pagemap", process.pid), &edit.pagemap)?;
-            take_pages(
+            let written = take_pages(
                 &dir.join(format!("pages-{}.img", edit.pages_id)),
                 &edit.folded,
                 &edit.kept,
-            )?
+            )?;
+            fold(&edit.layout.folded, &edit.folded, &written, originals)?
         };
         let layout = edit.layout.clone();
         done.push(Edited { layout, folded });
     }
     write(files_path, &edited.files)?;
     Ok(done)
+}
+
+/// The bytes of folded areas: of the pages `runs`, by address, as they were `written`, of all others as the files have them.
+fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8], originals: &Originals) -> Result<Vec<u8>, EditError> {
+    let mut written = written.chunks_exact(PAGE as usize);
+    let mut runs = runs
+        .iter()
+        .flat_map(|run| run.first.0..run.first.0 + run.pages)
+        .peekable();
+    let mut folded = Vec::with_capacity(areas.iter().map(|a| (a.area.pages * PAGE) as usize).sum());
+    for area in areas {
+        let first = area.area.first.0;
+        for page in first..area.area.end().0 {
+            match runs.next_if_eq(&page).and_then(|_| written.next()) {
+                Some(bytes) => folded.extend_from_slice(bytes),
+                None => {
+                    let offset = area.offset + (page - first) * PAGE;
+                    let original = originals
+                        .page(&area.file, offset)
+                        .map_err(|cause| EditError::Original {
+                            file: area.file.clone(),
+                            offset,
+                            cause,
+                        })?;
+                    folded.extend_from_slice(&original);
+                }
+            }
+        }
+    }
+    Ok(folded)
 }
 
 /// Leaves only the pages `kept` in a pages image, and answers those `taken`.
@@ -137,4 +186,46 @@ pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
         );
     }
     Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_snapshotter::PageIndex;
+    use rekindle_snapshotter::images::TemplateArea;
+
+    use super::*;
+
+    #[test]
+    fn between_pages_that_were_written_lie_those_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = PAGE as usize;
+        let file: Vec<u8> = (0..5_u8).flat_map(|n| vec![n; page]).collect();
+        fs::write(dir.path().join("lib.so"), file).unwrap();
+        let originals = Originals {
+            rootfs: dir.path().to_owned(),
+            app: dir.path().to_owned(),
+        };
+        let area = |first, pages, at, offset| FoldedArea {
+            area: TemplateArea {
+                first: PageIndex(first),
+                pages,
+                at,
+            },
+            file: "/lib.so".to_owned(),
+            offset,
+        };
+        let run = |first| EagerRun {
+            first: PageIndex(first),
+            pages: 1,
+            at: 0,
+        };
+        let areas = [area(100, 3, 0, PAGE), area(200, 1, 3, 0)];
+        let written = [[0xa0; PAGE as usize], [0xa1; PAGE as usize], [0xa2; PAGE as usize]].concat();
+        let folded = fold(&areas, &[run(100), run(102), run(200)], &written, &originals).unwrap();
+        let first_bytes: Vec<u8> = folded.chunks_exact(page).map(|page| page[0]).collect();
+        assert_eq!(first_bytes, [0xa0, 2, 0xa1, 0xa2]);
+        fs::remove_file(dir.path().join("lib.so")).unwrap();
+        let lost = fold(&areas, &[run(100), run(102), run(200)], &written, &originals);
+        assert!(matches!(lost, Err(EditError::Original { offset: 8192, .. })));
+    }
 }
