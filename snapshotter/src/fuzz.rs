@@ -292,6 +292,7 @@ mod tests {
             pid: 7,
             page: PageIndex(page),
             content: content.map(Bytes::from),
+            written: page.is_multiple_of(2),
         };
         let pages = [
             page(16, Some(noise(4096, 4))),

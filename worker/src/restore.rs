@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rekindle_init::protocol::{FUNCTION_PID, held_path};
 use rekindle_pager::address_map::AddressMap;
-use rekindle_pager::{Layout, LostPage, PageRef, PageSource, Pager, PagerConfig};
+use rekindle_pager::{AheadPage, Layout, LostPage, PageSource, Pager, PagerConfig};
 use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
@@ -374,7 +374,7 @@ fn keep_log(worker: &Worker, dir: &Path) {
 }
 
 /// The processes stand: has their memory watched, and maps the working set.
-pub(crate) fn prepare_memory(pager: &Pager, pages: &Arc<[PageRef]>) -> Result<(), StageError> {
+pub(crate) fn prepare_memory(pager: &Pager, pages: &Arc<[AheadPage]>) -> Result<(), StageError> {
     let _span = tracing::info_span!("working set", "rekindle.role" = "worker", rekindle.pages = pages.len()).entered();
     let started = Instant::now();
     let mapped = pager.prepare(Arc::clone(pages), PREPARE_LIMIT)?;

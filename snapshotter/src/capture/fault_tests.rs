@@ -13,7 +13,7 @@ use crate::pagemap::PageIndex;
 use crate::snapshot::{OpenError, Snapshot};
 use crate::store::Store;
 use crate::testing::{TestStore, Wire, config, impatient, meta, noise, small_dump};
-use crate::working_set::{load_working_set, store_working_set};
+use crate::working_set::{Touched, load_working_set, store_working_set};
 
 /// Memory of all kinds: noise, zeros, text.
 fn memory() -> Vec<u8> {
@@ -451,16 +451,27 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     // Backwards, with repeats, a page of no region, and a process that is not in the snapshot.
     let pages = captured.memory.len() / PAGE_BYTES;
     let first = 0x10000 / PAGE_BYTES as u64;
-    let mut order: Vec<_> = (0..pages as u64).rev().map(|n| (7, PageIndex(first + n))).collect();
+    let touched = |pid, page, written| Touched {
+        pid,
+        page: PageIndex(page),
+        written,
+    };
+    let mut order: Vec<_> = (0..pages as u64)
+        .rev()
+        .map(|n| touched(7, first + n, n % 3 == 0))
+        .collect();
     order.push(order[3]);
-    order.push((7, PageIndex(1)));
-    order.push((8, PageIndex(first)));
+    order.push(touched(7, 1, false));
+    order.push(touched(8, first, true));
     let stored = store_working_set(store, &snapshot, &reader, &order).await.unwrap();
     assert_eq!(stored.pages, pages + 1);
     let loaded = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
-    for (page, (pid, index)) in loaded.iter().zip(&order[..pages]) {
-        let at = usize::try_from(index.0 - first).unwrap() * PAGE_BYTES;
-        assert_eq!((page.pid, page.page), (*pid, *index));
+    for (page, touched) in loaded.iter().zip(&order[..pages]) {
+        let at = usize::try_from(touched.page.0 - first).unwrap() * PAGE_BYTES;
+        assert_eq!(
+            (page.pid, page.page, page.written),
+            (touched.pid, touched.page, touched.written)
+        );
         assert_eq!(page.bytes(), &captured.memory[at..at + PAGE_BYTES]);
         assert_eq!(
             page.content.is_none(),

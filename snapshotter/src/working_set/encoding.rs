@@ -3,7 +3,7 @@
 //! ```text
 //! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]      digest: BLAKE3 of all that follows
 //! snapshot[32]                                                  BLAKE3 of the snapshot's id
-//! pages  × { pid:u32 kind:u32 page:u64 }                        kind: 0 zero, 1 stored
+//! pages  × { pid:u32 kind:u32 page:u64 }                        kind: 0 zero, 1 stored; + 2 written (from version 2 on)
 //! blocks × { len:u32 encoding:u32 }                             encoding: 1 raw, 2 LZ4; of 16 stored pages each
 //! block bytes
 //! ```
@@ -17,11 +17,16 @@ use crate::digest::Digest;
 use crate::pagemap::{PAGE_INDEX_END, PageIndex};
 
 const MAGIC: &[u8; 4] = b"RKWS";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Without what is written.
+const FIRST_VERSION: u16 = 1;
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 16;
 const BLOCK_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 16;
+/// Bits of a page's kind.
+const STORED: u32 = 1;
+const WRITTEN: u32 = 2;
 
 /// Why bytes are not a working set.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +35,7 @@ pub enum PackError {
     #[error("not a working set")]
     Magic,
     /// Another version of the format.
-    #[error("working set has version {0}; this build reads {VERSION}")]
+    #[error("working set has version {0}; this build reads {FIRST_VERSION} and {VERSION}")]
     Version(u16),
     /// The bytes changed since they were written.
     #[error("working set is corrupt: its digest is {found}, not {expected}")]
@@ -61,7 +66,9 @@ pub(crate) fn encode(id: &SnapshotId, pages: &[WorkingSetPage]) -> Vec<u8> {
     let mut body = snapshot_mark(id).0.to_vec();
     for page in pages {
         body.extend_from_slice(&page.pid.to_le_bytes());
-        body.extend_from_slice(&u32::from(page.content.is_some()).to_le_bytes());
+        let stored = if page.content.is_some() { STORED } else { 0 };
+        let kind = stored | if page.written { WRITTEN } else { 0 };
+        body.extend_from_slice(&kind.to_le_bytes());
         body.extend_from_slice(&page.page.0.to_le_bytes());
     }
     let stored: Vec<&Bytes> = pages.iter().filter_map(|p| p.content.as_ref()).collect();
@@ -125,7 +132,7 @@ pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPag
         return Err(PackError::Magic);
     }
     let version = rest.u16().ok_or(PackError::Magic)?;
-    if version != VERSION {
+    if version != VERSION && version != FIRST_VERSION {
         return Err(PackError::Version(version));
     }
     if rest.u16() != Some(0) {
@@ -145,10 +152,21 @@ pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPag
     if rest.array().map(Digest) != Some(snapshot_mark(id)) {
         return Err(PackError::OtherSnapshot);
     }
-    decode_body(rest, pages, blocks)
+    let kinds = if version == FIRST_VERSION {
+        STORED
+    } else {
+        STORED | WRITTEN
+    };
+    decode_body(rest, pages, blocks, kinds)
 }
 
-fn decode_body(mut rest: Cursor<'_>, pages: usize, blocks: usize) -> Result<Vec<WorkingSetPage>, PackError> {
+/// `kinds` are the bits that a page's kind may have.
+fn decode_body(
+    mut rest: Cursor<'_>,
+    pages: usize,
+    blocks: usize,
+    kinds: u32,
+) -> Result<Vec<WorkingSetPage>, PackError> {
     let malformed = || PackError::Malformed;
     if pages > PAGES_MAX {
         return Err(malformed());
@@ -161,8 +179,8 @@ fn decode_body(mut rest: Cursor<'_>, pages: usize, blocks: usize) -> Result<Vec<
         }
         entries.push(entry);
     }
-    let stored = entries.iter().filter(|(_, kind, _)| *kind == 1).count();
-    if entries.iter().any(|(_, kind, _)| *kind > 1) || stored.div_ceil(BLOCK_PAGES) != blocks {
+    let stored = entries.iter().filter(|(_, kind, _)| kind & STORED != 0).count();
+    if entries.iter().any(|(_, kind, _)| kind & !kinds != 0) || stored.div_ceil(BLOCK_PAGES) != blocks {
         return Err(malformed());
     }
     let mut table = Vec::with_capacity(blocks);
@@ -191,7 +209,8 @@ fn decode_body(mut rest: Cursor<'_>, pages: usize, blocks: usize) -> Result<Vec<
     let page = |(pid, kind, page): (u32, u32, u64)| WorkingSetPage {
         pid,
         page: PageIndex(page),
-        content: if kind == 1 { contents.next() } else { None },
+        content: if kind & STORED != 0 { contents.next() } else { None },
+        written: kind & WRITTEN != 0,
     };
     Ok(entries.into_iter().map(page).collect())
 }

@@ -35,6 +35,19 @@ pub struct WorkingSetPage {
     pub page: PageIndex,
     /// Its bytes; `None` if all are zero.
     pub content: Option<Bytes>,
+    /// Whether every restore that was recorded has written to it.
+    pub written: bool,
+}
+
+/// A page that was touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touched {
+    /// The process.
+    pub pid: u32,
+    /// The page.
+    pub page: PageIndex,
+    /// See [`WorkingSetPage::written`].
+    pub written: bool,
 }
 
 impl WorkingSetPage {
@@ -94,13 +107,13 @@ pub async fn store_working_set(
     store: &Store,
     snapshot: &Snapshot,
     reader: &RegionReader,
-    order: &[(u32, PageIndex)],
+    order: &[Touched],
 ) -> Result<StoredWorkingSet, WorkingSetError> {
     let id = snapshot.id().clone();
     let mut seen = HashSet::new();
     let mut pages = Vec::new();
     let mut last: Option<(u32, Region, Bytes)> = None;
-    for (pid, page) in order {
+    for Touched { pid, page, written } in order {
         let Some(process) = snapshot.process(*pid) else {
             continue;
         };
@@ -127,6 +140,7 @@ pub async fn store_working_set(
             pid: *pid,
             page: *page,
             content,
+            written: *written,
         });
     }
     let count = pages.len();

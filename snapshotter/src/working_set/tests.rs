@@ -20,12 +20,25 @@ fn pages() -> impl Strategy<Value = Vec<WorkingSetPage>> {
             Some(Bytes::from(bytes))
         }),
     ];
-    let page = (any::<u32>(), 0..PAGE_INDEX_END, content).prop_map(|(pid, page, content)| WorkingSetPage {
+    let page = (any::<u32>(), 0..PAGE_INDEX_END, content, any::<bool>());
+    let page = page.prop_map(|(pid, page, content, written)| WorkingSetPage {
         pid,
         page: PageIndex(page),
         content,
+        written,
     });
     proptest::collection::vec(page, 0..60)
+}
+
+#[test]
+fn a_set_of_the_first_version_says_of_no_page_that_it_was_written() {
+    let packed = include_bytes!("../../../fuzz/seeds/working_set/version-1");
+    let pages = decode(&"s-0123".parse().unwrap(), packed).unwrap();
+    let listed: Vec<_> = pages
+        .iter()
+        .map(|p| (p.page.0, p.content.is_some(), p.written))
+        .collect();
+    assert_eq!(listed, [(16, true, false), (17, false, false), (20, true, false)]);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use crate::fill::ZEROS;
 use crate::memory::Filled;
 use crate::pager::{FilledBehind, PageRange};
 use crate::pin::pin;
-use crate::source::{Held, PageRef};
+use crate::source::{AheadPage, Held, PageRef};
 use crate::streams;
 use crate::thread::Thread;
 
@@ -82,7 +82,7 @@ impl Thread {
 
     /// Registers what the layout says, then fills `pages`, as far as the source holds them: answers how many were. An error
     /// is what could not be registered.
-    pub(crate) fn prepare(&self, pages: &[PageRef]) -> Result<u64, String> {
+    pub(crate) fn prepare(&self, pages: &[AheadPage]) -> Result<u64, String> {
         for range in &self.layout.mapped {
             let memory = self.memories.iter().find(|m| m.pid == range.first.pid);
             let memory = memory.ok_or_else(|| format!("criu sent no userfaultfd for process {}", range.first.pid))?;
@@ -107,8 +107,8 @@ impl Thread {
         Ok(filled)
     }
 
-    /// Fills runs of pages that are consecutive in the list, in the process and in the source.
-    fn fill_ahead(&self, pages: &[PageRef]) -> u64 {
+    /// Fills runs of pages that are consecutive in the list, in the process and in the source, and of which all or none will be written.
+    fn fill_ahead(&self, pages: &[AheadPage]) -> u64 {
         let mut filled = 0;
         let mut at = 0;
         while at < pages.len() {
@@ -116,7 +116,11 @@ impl Thread {
             let run = 1 + pages[at + 1..]
                 .iter()
                 .zip(1_u64..)
-                .take_while(|(p, n)| p.pid == first.pid && first.page.checked_add(*n) == Some(p.page))
+                .take_while(|(p, n)| {
+                    p.written == first.written
+                        && p.page.pid == first.page.pid
+                        && first.page.page.checked_add(*n) == Some(p.page.page)
+                })
                 .count();
             filled += self.fill_run(first, run as u64);
             at += run;
@@ -124,7 +128,7 @@ impl Thread {
         filled
     }
 
-    fn fill_run(&self, first: PageRef, count: u64) -> u64 {
+    fn fill_run(&self, AheadPage { page: first, written }: AheadPage, count: u64) -> u64 {
         let Some(memory) = self.memories.iter().find(|m| m.pid == first.pid) else {
             return 0;
         };
@@ -139,8 +143,8 @@ impl Thread {
                     let run = memory.map.run(page, count - done);
                     let source = PageRef { page: source, ..first };
                     match self.source.held(source, &pin) {
-                        Held::Mapped(bytes) => memory.let_in(page, (bytes.len() as u64 / PAGE).min(run)),
-                        Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
+                        Held::Mapped(bytes) if !written => memory.let_in(page, (bytes.len() as u64 / PAGE).min(run)),
+                        Held::Mapped(bytes) | Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
                         // Fresh memory is touched to be written.
                         Held::Zero => memory.copy(page, &ZEROS),
                         Held::Absent | Held::Settled => Filled::Unmapped,

@@ -36,7 +36,7 @@ mod waiting;
 pub use latency::Latency;
 pub use pager::{FilledBehind, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Stats};
 pub use pin::{Pin, pin, unpinned};
-pub use source::{Held, PageRef, PageSource, SourceError};
+pub use source::{AheadPage, Held, PageRef, PageSource, SourceError};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;

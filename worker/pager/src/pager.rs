@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::address_map::AddressMap;
 use crate::latency::Latency;
-use crate::source::{PageRef, PageSource};
+use crate::source::{AheadPage, PageRef, PageSource};
 use crate::thread::Thread;
 
 /// What a pager is started with.
@@ -143,7 +143,7 @@ pub struct Marks {
 
 pub(crate) enum Command {
     /// Registers what the layout says, then fills these pages.
-    Prepare(Arc<[PageRef]>, SyncSender<Result<u64, String>>),
+    Prepare(Arc<[AheadPage]>, SyncSender<Result<u64, String>>),
     /// Fills these pages, consecutive ones of a process by address, if they still hold what `origin` says.
     Fill(PageRange, u64, SyncSender<FilledBehind>),
     /// Tells what the addresses of all processes belong to.
@@ -230,7 +230,7 @@ impl Pager {
     ///
     /// # Errors
     /// When the pager has ended, does not answer in time, or cannot register; the processes must not run then.
-    pub fn prepare(&self, pages: Arc<[PageRef]>, limit: Duration) -> Result<u64, PagerError> {
+    pub fn prepare(&self, pages: Arc<[AheadPage]>, limit: Duration) -> Result<u64, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Prepare(pages, done))?;
         let answer = answer.recv_timeout(limit).map_err(|_| PagerError::Ended)?;

@@ -11,6 +11,15 @@ pub struct PageRef {
     pub page: u64,
 }
 
+/// A page to fill before the processes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AheadPage {
+    /// Which.
+    pub page: PageRef,
+    /// It is about to be written: it becomes the process's own at once, instead of in a fault that copies it.
+    pub written: bool,
+}
+
 /// What a source can say of a page at once.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Held<'a> {

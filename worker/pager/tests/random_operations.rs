@@ -19,7 +19,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use rekindle_pager::{
-    Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError, unpinned,
+    AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError, unpinned,
 };
 use userfaultfd::Uffd;
 
@@ -384,8 +384,14 @@ fn serve(seed: u64, snapshot: Arc<Snapshot>, uffd: &Uffd, mapped: u64, folded: u
         handshake_limit: LIMIT,
         on_lost: Box::new(criu::abort),
     };
-    // Some ahead: one of each kind.
-    let ahead: Vec<PageRef> = (mapped..mapped + 7).map(|page| PageRef { pid: PID, page }).collect();
+    // Some ahead: one of each kind, let in or copied.
+    let ahead: Vec<AheadPage> = (mapped..mapped + 7)
+        .chain(folded..folded + 4)
+        .map(|page| AheadPage {
+            page: PageRef { pid: PID, page },
+            written: page % 3 == seed % 3,
+        })
+        .collect();
     criu::serve(config, PID, uffd, &ahead)
 }
 

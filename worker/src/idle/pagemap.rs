@@ -62,6 +62,28 @@ pub fn read_runs(pid: i32, runs: &[Run]) -> io::Result<Vec<Run>> {
     Ok(found.0)
 }
 
+/// Which of these pages, by number, are a process's own, present or evicted: it has written to them. `pagemap` is its `/proc/PID/pagemap`.
+///
+/// # Errors
+/// When the process is gone.
+pub fn own(pagemap: &File, pages: impl Iterator<Item = u64>) -> io::Result<Vec<u64>> {
+    let (mut asked, mut found) = (Vec::<(u64, u64)>::new(), Runs::default());
+    for page in pages {
+        match asked.last_mut() {
+            Some((_, end)) if *end == page => *end += 1,
+            _ => asked.push((page, page + 1)),
+        }
+    }
+    for (first, end) in asked {
+        read_between(pagemap, first, end, &mut found)?;
+    }
+    Ok(found
+        .0
+        .iter()
+        .flat_map(|run| run.first..run.first + run.pages)
+        .collect())
+}
+
 /// Adds what there is from one page to before another.
 fn read_between(pagemap: &File, first: u64, end: u64, found: &mut Runs) -> io::Result<()> {
     let mut bytes = [0; 8 * READ];

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::protocol::held_path;
-use rekindle_pager::{Layout, PageRange, PageRef, PageSource, Pager};
+use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
 use rekindle_snapshotter::images::place_external;
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Expected, Standing};
@@ -533,8 +533,10 @@ impl Restoring {
 }
 
 /// What is filled before the processes run: of what has arrived, and what restores of the snapshot want.
-fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[PageRef]> {
-    let mut pages: Vec<PageRef> = base.map_or_else(Vec::new, |base| base.working_set().to_vec());
+fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
+    // What it wrote long ago comes with it.
+    let wanted = base.map(OpenSnapshot::working_set);
+    let mut pages: Vec<PageRef> = wanted.iter().flat_map(|ahead| ahead.iter().map(|a| a.page)).collect();
     for (range, number) in written.runs().take_while(|(_, number)| *number < AHEAD) {
         let ready = written.ready_run(number, range.pages.min(AHEAD - number));
         let page = |n| PageRef {
@@ -545,7 +547,8 @@ fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[PageRef]> {
     }
     pages.sort_unstable();
     pages.dedup();
-    pages.into()
+    let pages = pages.into_iter().map(|page| AheadPage { page, written: false });
+    pages.collect()
 }
 
 /// Takes in what the source sends, until all is here or nobody needs it: a little while the processes stand still, the rest when they run, as both

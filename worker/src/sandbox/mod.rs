@@ -6,6 +6,8 @@ mod netns;
 pub mod pool;
 mod zygote;
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,9 +18,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_init::protocol::{Answer, ExitCause, Request, Setup, Spawn};
+use rekindle_pager::PageRef;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::idle::pagemap;
 use control::Control;
 pub use control::ControlError;
 pub use netns::NetworkNamespace;
@@ -113,6 +117,26 @@ impl Sandbox {
     /// Its network namespace.
     pub fn network(&self) -> Arc<NetworkNamespace> {
         Arc::clone(&self.network)
+    }
+
+    /// Which of these pages of the processes inside are their own by now and not their template's: they have written to them. Blocks for some
+    /// 100 us.
+    ///
+    /// # Errors
+    /// When a process is gone.
+    pub fn written(&self, pages: &[PageRef]) -> io::Result<HashSet<PageRef>> {
+        let mut of_each = BTreeMap::<i32, BTreeSet<u64>>::new();
+        for page in pages {
+            of_each.entry(page.pid).or_default().insert(page.page);
+        }
+        let mut written = HashSet::new();
+        for (pid, pages) in of_each {
+            // Inside it has the id that it had at the checkpoint.
+            let pagemap = File::open(format!("/proc/{}/root/proc/{pid}/pagemap", self.init))?;
+            let own = pagemap::own(&pagemap, pages.into_iter())?;
+            written.extend(own.into_iter().map(|page| PageRef { pid, page }));
+        }
+        Ok(written)
     }
 
     /// Init's process id on the host.

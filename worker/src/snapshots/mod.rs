@@ -10,7 +10,7 @@ mod template;
 mod tier;
 mod working_set;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use rekindle_pager::{PageRef, SourceError};
+use rekindle_pager::{AheadPage, PageRef, SourceError};
 use rekindle_snapshotter::layer::FetchLayerError;
-use rekindle_snapshotter::working_set::WorkingSetError;
+use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set,
     store_working_set,
@@ -100,7 +100,7 @@ pub struct OpenSnapshot {
 
 impl OpenSnapshot {
     /// Pages to map before the first instruction, by address.
-    pub fn working_set(&self) -> Arc<[PageRef]> {
+    pub fn working_set(&self) -> Arc<[AheadPage]> {
         self.working_set.lock().ahead()
     }
 
@@ -109,13 +109,24 @@ impl OpenSnapshot {
         self.working_set.lock().is_recording()
     }
 
-    /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded. Answers the
-    /// working set if it is to be stored now.
-    pub fn record(&self, touched: &[PageRef], faults: u64) -> Option<Vec<PageRef>> {
+    /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded; `written` answers which of some
+    /// pages it has written. Answers the working set if it is to be stored now.
+    pub fn record(
+        &self,
+        touched: &[PageRef],
+        written: impl FnOnce(&[PageRef]) -> HashSet<PageRef>,
+        faults: u64,
+    ) -> Option<Vec<AheadPage>> {
+        let written = if touched.is_empty() {
+            HashSet::new()
+        } else {
+            let always = self.working_set.lock().always().to_vec();
+            written(&[touched, &always].concat())
+        };
         // Together, so that the template keeps the newest of two.
         let mut set = self.working_set.lock();
         let before = set.ahead();
-        let stored = set.record(touched, faults);
+        let stored = set.record(touched, written, faults);
         let ahead = set.ahead();
         if !Arc::ptr_eq(&before, &ahead) {
             self.template.set_ahead(&ahead);
@@ -285,7 +296,7 @@ impl Snapshots {
             let (pid, first) = (range.first.pid, range.first.page);
             (first..first + range.pages).map(move |page| PageRef { pid, page })
         });
-        let working_set = WorkingSet::new(recorded, folded.collect());
+        let working_set = WorkingSet::new(&recorded, folded.collect());
         template.set_ahead(&working_set.ahead());
         template.keep(&first);
         let brought = template.bring(&first).await;
@@ -314,12 +325,19 @@ impl Snapshots {
     ///
     /// # Errors
     /// When the store fails; the set is still used here.
-    pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[PageRef]) -> Result<(), WorkingSetError> {
-        let first = snapshot.template.pages_at(&snapshot.first);
+    pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[AheadPage]) -> Result<(), WorkingSetError> {
+        let first = snapshot.template.pages_at(&snapshot.first).into_iter();
+        // What is also in the order is as it says there.
+        let recorded: HashSet<_> = order.iter().map(|p| p.page).collect();
+        let first = first.filter(|page| !recorded.contains(page));
+        let first = first.map(|page| AheadPage { page, written: false });
         let order: Vec<_> = first
-            .iter()
-            .chain(order)
-            .map(|p| (p.pid.cast_unsigned(), PageIndex(p.page)))
+            .chain(order.iter().copied())
+            .map(|AheadPage { page, written }| Touched {
+                pid: page.pid.cast_unsigned(),
+                page: PageIndex(page.page),
+                written,
+            })
             .collect();
         store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order)
             .await
@@ -395,7 +413,7 @@ fn put_working_set(
     id: &SnapshotId,
     loaded: Result<Option<Vec<WorkingSetPage>>, WorkingSetError>,
     template: &Template,
-) -> Vec<PageRef> {
+) -> Vec<AheadPage> {
     let pages = loaded.unwrap_or_else(|e| {
         tracing::warn!(snapshot = %id, error = %e, "no working set");
         None
@@ -406,7 +424,10 @@ fn put_working_set(
             page: page.page.0,
         };
         template.put_page(at, page.bytes());
-        at
+        AheadPage {
+            page: at,
+            written: page.written,
+        }
     };
     pages.unwrap_or_default().into_iter().map(put).collect()
 }

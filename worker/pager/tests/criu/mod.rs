@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use rekindle_pager::handshake::FINISHED;
-use rekindle_pager::{LostPage, PAGE, PageRef, Pager, PagerConfig};
+use rekindle_pager::{AheadPage, LostPage, PAGE, Pager, PagerConfig};
 use userfaultfd::{FeatureFlags, Uffd, UffdBuilder};
 
 /// For everything that is waited for.
@@ -74,7 +74,7 @@ pub(crate) fn serve(
     config: impl FnOnce(UnixListener) -> PagerConfig,
     pid: i32,
     uffd: &Uffd,
-    ahead: &[PageRef],
+    ahead: &[AheadPage],
 ) -> Pager {
     let dir = std::env::temp_dir().join(format!("rekindle-pager-{}-{}", std::process::id(), uffd.as_raw_fd()));
     let _ = std::fs::remove_file(&dir);

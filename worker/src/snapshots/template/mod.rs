@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rekindle_init::causes::chain;
-use rekindle_pager::{Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
+use rekindle_pager::{AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, PageIndex, PageMap, Region, RegionReader};
@@ -212,10 +212,10 @@ impl Template {
     }
 
     /// These pages are the working set from now on, and no others.
-    pub(super) fn set_ahead(&self, pages: &[PageRef]) {
+    pub(super) fn set_ahead(&self, pages: &[AheadPage]) {
         for process in &self.processes {
-            let own = pages.iter().filter(|page| page.pid == process.pid);
-            process.set_ahead(own.map(|page| page.page));
+            let own = pages.iter().filter(|ahead| ahead.page.pid == process.pid);
+            process.set_ahead(own.map(|ahead| ahead.page.page));
         }
     }
 
