@@ -1,20 +1,26 @@
 //! Filling pages before they are touched: what the handle names, before the processes run; and the neighbours of a touched page.
 
 use std::sync::atomic::Ordering;
+use std::thread;
 
 use crate::PAGE;
 use crate::address_map::Origin;
 use crate::fill::ZEROS;
-use crate::memory::Filled;
+use crate::memory::{Filled, Memory};
 use crate::pager::{FilledBehind, PageRange};
 use crate::pin::pin;
-use crate::source::{AheadPage, Held, PageRef};
+use crate::source::{AheadPage, Held, PageRef, PageSource};
 use crate::streams;
 use crate::thread::Thread;
 
 /// Pages of the aligned block of which all that can be had without a copy is let in with a touched page. Measured with 1 to 64
 /// (docs/decisions/0008-fault-path.md): beyond 4 the touched page itself comes too late where function and pager share a core.
 const BLOCK: u64 = streams::LEAST;
+
+/// From so many pages on two threads fill them: a thread takes some 50 us to start, and a page about one.
+const SHARED_LEAST: usize = 256;
+/// Bytes of the second one's stack.
+const HELPER_STACK: usize = 64 << 10;
 
 impl Thread {
     /// Lets in what lies around a page that was just filled, within an aligned block, and ahead of it where it is read from front to back: of the mapped
@@ -102,13 +108,85 @@ impl Thread {
                 tracing::debug!(page = range.first.page, error = %e, "memory without content stays watched");
             }
         }
-        let filled = self.fill_ahead(pages);
+        let filled = Filler {
+            memories: &self.memories,
+            source: &*self.source,
+        }
+        .fill(pages);
         self.reach.stats.prefetched.fetch_add(filled, Ordering::Relaxed);
         Ok(filled)
     }
 
+    /// Copies pages to where they belong while the process runs: those that still hold the source's page `origin` and what
+    /// follows it.
+    pub(crate) fn fill_behind(&self, pages: PageRange, origin: u64) -> FilledBehind {
+        let mut done = FilledBehind::default();
+        let Some(memory) = self.memories.iter().find(|m| m.pid == pages.first.pid) else {
+            return done;
+        };
+        let mut at = 0;
+        while at < pages.pages {
+            let (page, source) = (pages.first.page + at, origin + at);
+            let run = memory.map.run(page, pages.pages - at);
+            if memory.map.origin(page) != Origin::Snapshot(source) {
+                at += run;
+                continue;
+            }
+            let pin = pin();
+            let wanted = PageRef {
+                pid: memory.pid,
+                page: source,
+            };
+            let filled = match self.source.held(wanted, &pin) {
+                Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
+                _ => Filled::Changing,
+            };
+            at += match filled {
+                Filled::Pages(n) => {
+                    done.filled += n;
+                    n
+                }
+                Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => 1,
+                // A fault brings it, or the next attempt.
+                Filled::Changing | Filled::NotInFile | Filled::NoMemory | Filled::Refused(_) => {
+                    done.left += 1;
+                    1
+                }
+            };
+        }
+        self.reach.stats.prefetched.fetch_add(done.filled, Ordering::Relaxed);
+        done
+    }
+}
+
+/// Fills pages of processes that do not run.
+struct Filler<'a> {
+    memories: &'a [Memory],
+    source: &'a dyn PageSource,
+}
+
+impl Filler<'_> {
+    /// Fills `pages`, as far as the source holds them; answers how many were filled. CRIU and its processes wait meanwhile, so that a processor has nothing to
+    /// do: half of many pages is another thread's.
+    fn fill(&self, pages: &[AheadPage]) -> u64 {
+        if pages.len() < SHARED_LEAST {
+            return self.fill_part(pages);
+        }
+        let (ours, theirs) = pages.split_at(pages.len() / 2);
+        thread::scope(|scope| {
+            let helper = thread::Builder::new()
+                .name("pager-ahead".to_owned())
+                .stack_size(HELPER_STACK);
+            match helper.spawn_scoped(scope, || self.fill_part(theirs)) {
+                // One that panicked has filled some, and faults bring the rest.
+                Ok(helper) => self.fill_part(ours) + helper.join().unwrap_or(0),
+                Err(_) => self.fill_part(pages),
+            }
+        })
+    }
+
     /// Fills runs of pages that are consecutive in the list, in the process and in the source, and of which all or none will be written.
-    fn fill_ahead(&self, pages: &[AheadPage]) -> u64 {
+    fn fill_part(&self, pages: &[AheadPage]) -> u64 {
         let mut filled = 0;
         let mut at = 0;
         while at < pages.len() {
@@ -162,47 +240,6 @@ impl Thread {
             };
         }
         filled
-    }
-
-    /// Copies pages to where they belong while the process runs: those that still hold the source's page `origin` and what
-    /// follows it.
-    pub(crate) fn fill_behind(&self, pages: PageRange, origin: u64) -> FilledBehind {
-        let mut done = FilledBehind::default();
-        let Some(memory) = self.memories.iter().find(|m| m.pid == pages.first.pid) else {
-            return done;
-        };
-        let mut at = 0;
-        while at < pages.pages {
-            let (page, source) = (pages.first.page + at, origin + at);
-            let run = memory.map.run(page, pages.pages - at);
-            if memory.map.origin(page) != Origin::Snapshot(source) {
-                at += run;
-                continue;
-            }
-            let pin = pin();
-            let wanted = PageRef {
-                pid: memory.pid,
-                page: source,
-            };
-            let filled = match self.source.held(wanted, &pin) {
-                Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
-                _ => Filled::Changing,
-            };
-            at += match filled {
-                Filled::Pages(n) => {
-                    done.filled += n;
-                    n
-                }
-                Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => 1,
-                // A fault brings it, or the next attempt.
-                Filled::Changing | Filled::NotInFile | Filled::NoMemory | Filled::Refused(_) => {
-                    done.left += 1;
-                    1
-                }
-            };
-        }
-        self.reach.stats.prefetched.fetch_add(done.filled, Ordering::Relaxed);
-        done
     }
 }
 

@@ -120,8 +120,8 @@ impl OpenSnapshot {
         let written = if touched.is_empty() {
             HashSet::new()
         } else {
-            let always = self.working_set.lock().always().to_vec();
-            written(&[touched, &always].concat())
+            let known: Vec<_> = self.working_set().iter().map(|ahead| ahead.page).collect();
+            written(&[touched, &known].concat())
         };
         // Together, so that the template keeps the newest of two.
         let mut set = self.working_set.lock();

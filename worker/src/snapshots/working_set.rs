@@ -53,18 +53,13 @@ impl WorkingSet {
         Arc::clone(&self.ahead)
     }
 
-    /// What is mapped ahead in any case.
-    pub(super) fn always(&self) -> &[PageRef] {
-        &self.always
-    }
-
     /// Whether what restores touch is to be recorded.
     pub(super) fn is_recording(&self) -> bool {
         self.restores < RECORDED
     }
 
     /// A restore has taken `faults` until its first answer and, while this is recording, touched these pages in this order, and `written` to
-    /// some of them and of those that are always mapped. Answers what is to be stored now, in its order, if anything is.
+    /// some of all that is known by now. Answers what is to be stored now, in its order, if anything is.
     pub(super) fn record(
         &mut self,
         touched: &[PageRef],
