@@ -14,6 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_identity::{Connector, Member, Role, TlsError};
+use rekindle_relay::Doors;
 use rekindle_wire::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
@@ -96,6 +97,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(crate) struct SchedulerClient {
     http: Http,
+    doors: Doors,
     addresses: Arc<[String]>,
     current: Arc<AtomicUsize>,
     /// Which answered last as the one that leads.
@@ -112,8 +114,14 @@ enum Asked<T> {
 
 impl SchedulerClient {
     /// `addresses` has one, or several with commas between.
-    pub(crate) fn new(addresses: &str, token: HeaderValue, member: Option<&Member>) -> Result<Self, TlsError> {
+    pub(crate) fn new(
+        addresses: &str,
+        token: HeaderValue,
+        member: Option<&Member>,
+        doors: Doors,
+    ) -> Result<Self, TlsError> {
         Ok(Self {
+            doors,
             http: client(member, Role::Scheduler)?,
             addresses: addresses.split(',').map(|a| a.trim().to_owned()).collect(),
             current: Arc::default(),
@@ -337,7 +345,11 @@ impl SchedulerClient {
         sent.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers::set_token(sent, &self.token);
         rekindle_telemetry::inject(sent);
-        let answer = match self.http.request(request).await {
+        let answer = match self.doors.pass(address, request) {
+            Ok(answering) => Ok(answering.await),
+            Err(request) => self.http.request(request).await.map(|answer| answer.map(Body::new)),
+        };
+        let answer = match answer {
             Ok(answer) if answer.headers().contains_key(STANDBY) => return Asked::Elsewhere(nobody_leads()),
             Ok(answer) => answer,
             // Of several, this one has died in the middle, and what it did in memory with it. What it may have written down is done at

@@ -131,7 +131,12 @@ pub async fn serve(
         return Err(ServeError::Token);
     }
     token.set_sensitive(true);
-    let scheduler = SchedulerClient::new(&config.scheduler, token.clone(), config.member.as_deref())?;
+    let scheduler = SchedulerClient::new(
+        &config.scheduler,
+        token.clone(),
+        config.member.as_deref(),
+        config.doors.clone(),
+    )?;
     let slots = Slots::new(scheduler.clone(), config.place_wait);
     let (in_flight, room) = (
         Arc::new(Semaphore::new(config.max_in_flight)),

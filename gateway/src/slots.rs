@@ -411,6 +411,7 @@ pub(crate) fn throttled(function: &FunctionName) -> ApiError {
 mod tests {
     use futures::FutureExt as _;
     use http::HeaderValue;
+    use rekindle_relay::Doors;
 
     use super::*;
 
@@ -419,7 +420,7 @@ mod tests {
         // It takes connections and never answers.
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = silent.local_addr().unwrap().to_string();
-        let client = SchedulerClient::new(&address, HeaderValue::from_static("token"), None).unwrap();
+        let client = SchedulerClient::new(&address, HeaderValue::from_static("token"), None, Doors::default()).unwrap();
         let slots = Slots::new(client, Duration::from_secs(60));
         let busy: FunctionName = "busy".parse().unwrap();
         let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy))).collect();

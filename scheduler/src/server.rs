@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_identity::{Caller, Issuing, Listener};
+use rekindle_relay::Doors;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -42,6 +43,8 @@ pub struct Config {
     pub idle_bin: Duration,
     /// From what share of its processors on a worker counts as hot, so that instances move off it; 0 for never.
     pub rebalance_at: f64,
+    /// Doors to roles of the same process.
+    pub doors: Doors,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
     pub issuing: Option<Arc<Issuing>>,
 }
@@ -97,7 +100,7 @@ pub async fn serve(
         led = Some(begin(config.clone(), store.clone(), &front).await?);
     }
     let (ending, mut ended) = tokio::sync::watch::channel(false);
-    let issuing = config.issuing.clone();
+    let (issuing, doors, address) = (config.issuing.clone(), config.doors.clone(), config.address.clone());
     let listener = Listener::new(listener, issuing.as_ref().map(|i| &**i.member())).map_err(ServeError::Listen)?;
     let renewing = tokio::spawn(async move {
         match issuing {
@@ -105,7 +108,9 @@ pub async fn serve(
             None => std::future::pending().await,
         }
     });
-    let router = front::router(front.clone()).into_make_service_with_connect_info::<Caller>();
+    let router = front::router(front.clone());
+    let _door = doors.open(&address, rekindle_identity::inside(router.clone()));
+    let router = router.into_make_service_with_connect_info::<Caller>();
     let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
         shutdown.await;
         let _ = ending.send(true);

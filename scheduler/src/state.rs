@@ -71,7 +71,7 @@ impl Shared {
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         let scheduler = Arc::new(Self {
             objects: metrics.measured(&config.objects),
-            workers: WorkerClient::new(&config.cluster_token, config.issuing.as_deref())?,
+            workers: WorkerClient::new(&config.cluster_token, config.issuing.as_deref(), config.doors.clone())?,
             config,
             store,
             recalls: Notify::new(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
+use rekindle_relay::Doors;
 use rekindle_wire::headers;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
 use rekindle_wire::migration::{Departed, DepartureOrder, Expected, Leave};
@@ -68,7 +69,7 @@ pub(crate) struct WorkerClient {
 
 impl WorkerClient {
     /// `token` must be usable as a header value; [`crate::serve`] checks it.
-    pub(crate) fn new(token: &str, issuing: Option<&Issuing>) -> Result<Self, TlsError> {
+    pub(crate) fn new(token: &str, issuing: Option<&Issuing>, doors: Doors) -> Result<Self, TlsError> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_LIMIT)
             .tcp_nodelay(true)
@@ -78,7 +79,7 @@ impl WorkerClient {
         let mut token = HeaderValue::from_str(token).unwrap_or(HeaderValue::from_static(""));
         token.set_sensitive(true);
         let member = issuing.map(|i| &**i.member());
-        let transport = Transport::new(http, member, Role::Worker)?;
+        let transport = Transport::new(http, member, Role::Worker)?.with_doors(doors);
         Ok(Self { transport, token })
     }
 

@@ -120,9 +120,12 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
 
     phase(layout, "starting the scheduler");
     let (scheduler, scheduler_address) = loopback().await?;
+    // Who is waited for goes without a connection: from the gateway to the worker, and by way of the scheduler.
+    let doors = Doors::default();
     let config = rekindle_scheduler::Config {
-        // On one machine they speak over loopback.
+        // On one machine they speak plainly.
         issuing: None,
+        doors: doors.clone(),
         database: layout.data.join("scheduler.db").into(),
         address: scheduler_address.to_string(),
         spool: layout.spool(),
@@ -139,8 +142,6 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
 
     phase(layout, "starting the worker");
     let (worker, worker_address) = loopback().await?;
-    // Invocations go from the gateway to the worker without a connection.
-    let doors = Doors::default();
     let mut config = role::worker_config(role::WorkerSettings {
         layout,
         listen: worker_address,

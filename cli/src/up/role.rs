@@ -82,6 +82,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             collecting: collecting(&args.collecting),
             idle_bin: args.retention.idle_bin,
             rebalance_at: f64::from(args.rebalance_at) / 100.0,
+            doors: rekindle_relay::Doors::default(),
             issuing,
         };
         roles.start("scheduler", |stop| {

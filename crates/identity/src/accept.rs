@@ -8,8 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::extract::connect_info::Connected;
+use axum::response::IntoResponse as _;
 use axum::serve::IncomingStream;
+use http::{Request, Response};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -17,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tower::Service as _;
 
 use crate::member::Member;
 use crate::peer::{Peer, Role};
@@ -38,6 +44,15 @@ pub enum Caller {
     Member(Peer),
     /// It has shown no certificate.
     Stranger,
+}
+
+/// A role's answers to requests of its own process: who asks is as on a listener that asks for no certificates.
+pub fn inside(router: Router) -> impl Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>> {
+    move |mut request| {
+        request.extensions_mut().insert(ConnectInfo(Caller::Plain));
+        let mut router = router.clone();
+        Box::pin(async move { router.call(request).await.into_response() })
+    }
 }
 
 impl Caller {

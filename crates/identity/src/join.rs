@@ -111,7 +111,7 @@ async fn join_at(address: &str, token: &Token, peer: &Peer, directory: &Path) ->
             .body(reqwest::Body::from(body))
             .map_err(CallError::Request)?;
         let (head, body) = client.request(request).await.map_err(CallError::Guarded)?.into_parts();
-        let body = body.collect().await.map_err(CallError::Body)?.to_bytes();
+        let body = body.collect().await.map_err(|e| CallError::Body(e.into()))?.to_bytes();
         Ok((head.status, body))
     };
     let called = tokio::time::timeout(LIMIT, call).await;

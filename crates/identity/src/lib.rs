@@ -26,7 +26,7 @@ mod peer;
 mod tests;
 mod token;
 
-pub use accept::{Caller, Connection, Listener};
+pub use accept::{Caller, Connection, Listener, inside};
 pub use authority::{Authority, AuthorityError};
 pub use connect::{CallError, Connector, Transport, connector};
 pub use issue::Issuing;

@@ -11,7 +11,8 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use parking_lot::RwLock;
 
-type Door = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+/// What answers behind a door.
+pub type Door = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
 /// The open doors of a process, by the address that each role tells others. Clones share them.
 #[derive(Clone, Default)]
@@ -31,6 +32,16 @@ impl Doors {
         }
     }
 
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
+    }
+
+    /// The door at `address`, if one is open.
+    pub fn at(&self, address: &str) -> Option<Door> {
+        self.0.read().get(address).cloned()
+    }
+
     /// Passes a request through the door at `address`, if one is open. The answer is made where the future is polled.
     ///
     /// # Errors
@@ -41,8 +52,7 @@ impl Doors {
         address: &str,
         request: Request<Body>,
     ) -> Result<BoxFuture<'static, Response<Body>>, Request<Body>> {
-        let door = self.0.read().get(address).cloned();
-        match door {
+        match self.at(address) {
             Some(door) => Ok(door(request)),
             None => Err(request),
         }

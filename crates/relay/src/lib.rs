@@ -16,7 +16,7 @@ mod reply;
 mod waking;
 
 pub use answer::{Answer, End, Held};
-pub use door::{Doors, Opened};
+pub use door::{Door, Doors, Opened};
 pub use headers::strip_hop_by_hop;
 pub use lasting::Lasting;
 pub use lines::{Lines, SendError};

@@ -76,22 +76,23 @@ pub async fn serve(
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
         tokio::spawn(member.keep_renewed(address.to_owned(), client.clone(), token.clone()))
     });
-    let inside = Arc::clone(&worker);
+    let router = router(Arc::clone(&worker));
+    let (invoked, others) = (Arc::clone(&worker), rekindle_identity::inside(router.clone()));
     let _door = worker.config.doors.open(&worker.config.advertise, move |request| {
-        let worker = Arc::clone(&inside);
+        if !request.uri().path().starts_with("/invoke/") {
+            return others(request);
+        }
+        let worker = Arc::clone(&invoked);
         Box::pin(async move { invoke_instance(State(worker), request).await.into_response() })
     });
     let stopping = Arc::clone(&worker);
-    let served = axum::serve(
-        listener,
-        router(Arc::clone(&worker)).into_make_service_with_connect_info::<Caller>(),
-    )
-    .with_graceful_shutdown(async move {
-        shutdown.await;
-        leave::finish(&stopping).await;
-        stopping.stop_all().await;
-    })
-    .await;
+    let served = axum::serve(listener, router.into_make_service_with_connect_info::<Caller>())
+        .with_graceful_shutdown(async move {
+            shutdown.await;
+            leave::finish(&stopping).await;
+            stopping.stop_all().await;
+        })
+        .await;
     beating.abort();
     filling.abort();
     if let Some(renewing) = renewing {
