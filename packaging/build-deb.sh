@@ -86,7 +86,7 @@ strip --strip-unneeded "$root/usr/lib/rekindle/fn" "$root/usr/lib/rekindle/rekin
 mkdir -p "$root/usr/bin"
 ln -s ../lib/rekindle/fn "$root/usr/bin/fn"
 install -m 755 "$here"/packaging/aws/* "$root/usr/lib/rekindle/"
-for script in copy-criu install-criu prove-criu; do
+for script in copy-criu install-criu prove-criu defer-libraries; do
     install -m 755 "$here/scripts/$script.sh" "$root/usr/lib/rekindle/$script.sh"
 done
 ln -s prove-criu.sh "$root/usr/lib/rekindle/prove-criu"

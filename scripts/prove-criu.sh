@@ -26,4 +26,16 @@ if [ ! -x "$prefix/criu" ] || ! proves "$prefix/criu"; then
     fi
     proves "$prefix/criu" || { cat "$log" >&2; fail "it cannot checkpoint on this machine: see above and \`fn doctor\`"; }
 fi
+if [ "$(id -u)" = 0 ]; then
+    # Only if it works as well so.
+    rm -rf "$prefix.whole"
+    cp -a "$prefix" "$prefix.whole"
+    "$here/defer-libraries.sh" "$prefix"
+    if ! proves "$prefix/criu"; then
+        rm -rf "$prefix"
+        mv "$prefix.whole" "$prefix"
+        say "starts with all its libraries, as it cannot checkpoint without"
+    fi
+    rm -rf "$prefix.whole"
+fi
 say "proved: $("$prefix/criu" --version | sed -n 's/^Version: *//p')"

@@ -53,7 +53,7 @@ criu() {
     local binary=$criu_prefix/criu stamp=$cache/criu-proved
     local prover
     # Part of the stamp: when the proof changes, or the pager that serves it, what they said before counts no more.
-    prover=$(cat "$here"/../cli/src/commands/doctor/*.rs "$here"/../worker/pager/src/*.rs | sha256sum | cut -c -16)
+    prover=$(cat "$here"/{prove-criu,defer-libraries}.sh "$here"/../cli/src/commands/doctor/*.rs "$here"/../worker/pager/src/*.rs | sha256sum | cut -c -16)
     identity() { echo "$(stat -c '%s %Y' "$binary") $(uname -r) $prover"; }
     if [ -x "$binary" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(identity)" ]; then
         say "CRIU is proved"

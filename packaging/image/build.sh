@@ -35,6 +35,7 @@ mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN)' 'Created-By: Pack
 # With its libraries, in a prefix of its own: the same on every machine.
 criu=/usr/local/lib/rekindle/criu
 "$here/../../scripts/install-criu.sh" "$criu" >&2
+"$here/../../scripts/defer-libraries.sh" "$criu" >&2
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

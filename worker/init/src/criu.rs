@@ -21,7 +21,8 @@ pub fn start(bundle: &Path, fds: &[OwnedFd], real_uid: Option<u32>) -> io::Resul
     let path = |name: &str| CString::new(bundle.join(name).into_os_string().into_vec());
     let (loader, libraries, program) = (path("lib/ld.so")?, path("lib")?, path("criu")?);
     let argv = [c"ld.so", c"--library-path", &libraries, &program, c"swrk", c"3"];
-    let env = [CString::new("PATH=/usr/bin:/bin")?];
+    // Symbols are looked up while it waits, and not in a restore.
+    let env = [c"PATH=/usr/bin:/bin", c"LD_BIND_NOW=1"];
     match fork_as(None)? {
         0 => {
             let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
