@@ -1,7 +1,6 @@
 //! One invocation into an instance: wait until it is ready, send the request over a connection inside its sandbox, stream
 //! the answer back. The request counts as in flight until the function has ended its answer, whether anybody waits for it or not.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -352,14 +351,7 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     tell_first_fault(pager);
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
-    let written = |pages: &[PageRef]| {
-        let written = parts.sandbox.written(pages);
-        // Then it is copied when it is written, as before.
-        written.unwrap_or_else(|error| {
-            tracing::debug!(instance = %instance.id, %error, "what was written is not known");
-            HashSet::new()
-        })
-    };
+    let written = |pages: &[PageRef]| parts.sandbox.written(pages);
     let Some(order) = snapshot.record(&touched, written, faults) else {
         return;
     };

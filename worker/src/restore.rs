@@ -61,6 +61,8 @@ pub async fn restore(
         outputs,
         criu,
     } = enclosure?;
+    let completing = snapshot.template.complete();
+    completing.map_err(|e| failed("read the files of the function", &e))?;
     // Only now, when everything is here: a store that is slow to answer must not hold up others.
     let turn = instance.phase("turn", worker.turns.take()).await;
     let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
@@ -249,7 +251,7 @@ async fn lay_out(restore: &CriuRestore<'_>) -> Result<(), ApiError> {
     let held: Vec<_> = std::iter::once(&images)
         .chain(restore.templates.iter().copied())
         .collect();
-    tokio::try_join!(
+    futures::try_join!(
         async {
             restore
                 .sandbox

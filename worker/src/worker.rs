@@ -81,7 +81,7 @@ pub struct Worker {
     /// What functions write.
     pub logs: Logs,
     /// Unpacked layers.
-    pub layers: Arc<Layers>,
+    pub layers: Layers,
     /// Open snapshots.
     pub snapshots: Snapshots,
     /// What it measures.
@@ -204,18 +204,17 @@ impl Worker {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64);
         let turns = Arc::new(Turns::new(config.starts_at_once));
-        let layers = Arc::new(Layers::new(config.store.clone(), &layers));
         let worker = Arc::new(Self {
             metrics,
             load: Load::default(),
             kept: KeptReport::default(),
             damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
-            layers: Arc::clone(&layers),
+            layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(
                 config.store.clone(),
                 reader,
                 &images,
-                layers,
+                &layers,
                 MemoryFs::new()?,
                 config.template_bytes,
                 Arc::clone(&turns),

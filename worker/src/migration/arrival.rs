@@ -162,6 +162,10 @@ pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), Ap
     // Not the instance's name: what it left here may still be about when it comes back.
     let (base, enclosure) = tokio::join!(opening, enclose(worker, &instance, order.id.as_str()));
     let (base, enclosure) = (base?, enclosure?);
+    if let Some(base) = &base {
+        let completing = base.template.complete();
+        completing.map_err(|e| unavailable("read the files of the function", &e))?;
+    }
     let layout = base.as_ref().map_or_else(String::new, |b| b.template.fingerprint());
     if layout != order.layout {
         let message = "the two workers lay templates out differently: they run different versions of fn";

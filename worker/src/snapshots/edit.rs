@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rekindle_init::protocol::held_path;
 use rekindle_pager::PAGE;
-use rekindle_snapshotter::Process;
 use rekindle_snapshotter::images::{
     EagerRun, FoldedArea, ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area,
 };
+use rekindle_snapshotter::{PageIndex, Process};
 
-use super::originals::{Originals, is_of_a_layer};
+use super::originals::is_of_a_layer;
 
 /// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
 pub(super) const MAPPED_MAX: usize = 16;
@@ -35,17 +35,6 @@ pub enum EditError {
         #[source]
         cause: ImageError,
     },
-    /// A library's data cannot be read.
-    #[error("{file} of the function's files, at {offset}")]
-    Original {
-        /// Its path in the sandbox.
-        file: String,
-        /// The first byte of the page.
-        offset: u64,
-        /// Why.
-        #[source]
-        cause: io::Error,
-    },
 }
 
 fn read(path: PathBuf) -> Result<Vec<u8>, EditError> {
@@ -59,18 +48,15 @@ pub(super) struct Edited {
     pub(super) layout: TemplateLayout,
     /// The bytes of the layout's folded areas, one after the other.
     pub(super) folded: Vec<u8>,
+    /// Which pages of them were not written, and are zero there: their bytes are their files'.
+    pub(super) unwritten: Vec<PageIndex>,
 }
 
-/// Replaces the images in `dir`: processes that can be are restored from templates. Answers what became of them, in order. `originals` are the
-/// files that their libraries' data is from. Blocks.
+/// Replaces the images in `dir`: processes that can be are restored from templates. Answers what became of them, in order.
 ///
 /// # Errors
-/// When an image is missing or malformed, or such a file cannot be read; none is replaced then, or the directory cannot be used any more.
-pub(super) fn use_templates(
-    dir: &Path,
-    processes: &[Process],
-    originals: &Originals,
-) -> Result<Vec<Edited>, EditError> {
+/// When an image is missing or malformed; none is replaced then, or the directory cannot be used any more.
+pub(super) fn use_templates(dir: &Path, processes: &[Process]) -> Result<Vec<Edited>, EditError> {
     let image_path = |kind: &str, pid: u32| dir.join(format!("{kind}-{pid}.img"));
     let paths: Vec<_> = (FIRST_TEMPLATE..).map(held_path).take(processes.len()).collect();
     let both = |p: &Process| Ok((read(image_path("mm", p.pid))?, read(image_path("pagemap", p.pid))?));
@@ -98,8 +84,8 @@ pub(super) fn use_templates(
             continue;
         };
         write(image_path("mm", process.pid), &edit.mm)?;
-        let folded = if edit.folded.is_empty() {
-            Vec::new()
+        let (folded, unwritten) = if edit.folded.is_empty() {
+            Default::default()
         } else {
             write(image_path("pagemap", process.pid), &edit.pagemap)?;
             let written = take_pages(
@@ -107,43 +93,43 @@ pub(super) fn use_templates(
                 &edit.folded,
                 &edit.kept,
             )?;
-            fold(&edit.layout.folded, &edit.folded, &written, originals)?
+            let folded = fold(&edit.layout.folded, &edit.folded, &written);
+            if folded.0.len() != written.len() + folded.1.len() * PAGE as usize {
+                let why = io::Error::new(io::ErrorKind::InvalidData, "its pages are not those of the mappings");
+                return Err(EditError::File(image_path("pagemap", process.pid), why));
+            }
+            folded
         };
         let layout = edit.layout.clone();
-        done.push(Edited { layout, folded });
+        done.push(Edited {
+            layout,
+            folded,
+            unwritten,
+        });
     }
     write(files_path, &edited.files)?;
     Ok(done)
 }
 
-/// The bytes of folded areas: of the pages `runs`, by address, as they were `written`, of all others as the files have them.
-fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8], originals: &Originals) -> Result<Vec<u8>, EditError> {
+/// The bytes of folded areas, of the pages `runs`, by address, as they were `written`; and which are in none of them, and zero.
+fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Vec<PageIndex>) {
     let mut written = written.chunks_exact(PAGE as usize);
     let mut runs = runs
         .iter()
         .flat_map(|run| run.first.0..run.first.0 + run.pages)
         .peekable();
-    let mut folded = Vec::with_capacity(areas.iter().map(|a| (a.area.pages * PAGE) as usize).sum());
-    for area in areas {
-        let first = area.area.first.0;
-        for page in first..area.area.end().0 {
-            match runs.next_if_eq(&page).and_then(|_| written.next()) {
-                Some(bytes) => folded.extend_from_slice(bytes),
-                None => {
-                    let offset = area.offset + (page - first) * PAGE;
-                    let original = originals
-                        .page(&area.file, offset)
-                        .map_err(|cause| EditError::Original {
-                            file: area.file.clone(),
-                            offset,
-                            cause,
-                        })?;
-                    folded.extend_from_slice(&original);
-                }
+    let pages: u64 = areas.iter().map(|a| a.area.pages).sum();
+    let (mut folded, mut unwritten) = (Vec::with_capacity((pages * PAGE) as usize), Vec::new());
+    for page in areas.iter().flat_map(|a| a.area.first.0..a.area.end().0) {
+        match runs.next_if_eq(&page).and_then(|_| written.next()) {
+            Some(bytes) => folded.extend_from_slice(bytes),
+            None => {
+                folded.resize(folded.len() + PAGE as usize, 0);
+                unwritten.push(PageIndex(page));
             }
         }
     }
-    Ok(folded)
+    (folded, unwritten)
 }
 
 /// Leaves only the pages `kept` in a pages image, and answers those `taken`.
@@ -190,42 +176,31 @@ pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_snapshotter::PageIndex;
     use rekindle_snapshotter::images::TemplateArea;
 
     use super::*;
 
     #[test]
-    fn between_pages_that_were_written_lie_those_of_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let page = PAGE as usize;
-        let file: Vec<u8> = (0..5_u8).flat_map(|n| vec![n; page]).collect();
-        fs::write(dir.path().join("lib.so"), file).unwrap();
-        let originals = Originals {
-            rootfs: dir.path().to_owned(),
-            app: dir.path().to_owned(),
-        };
-        let area = |first, pages, at, offset| FoldedArea {
+    fn between_pages_that_were_written_lie_those_that_were_not() {
+        let area = |first, pages, at| FoldedArea {
             area: TemplateArea {
                 first: PageIndex(first),
                 pages,
                 at,
             },
             file: "/lib.so".to_owned(),
-            offset,
+            offset: 0,
         };
         let run = |first| EagerRun {
             first: PageIndex(first),
             pages: 1,
             at: 0,
         };
-        let areas = [area(100, 3, 0, PAGE), area(200, 1, 3, 0)];
+        let areas = [area(100, 4, 0), area(200, 1, 4)];
         let written = [[0xa0; PAGE as usize], [0xa1; PAGE as usize], [0xa2; PAGE as usize]].concat();
-        let folded = fold(&areas, &[run(100), run(102), run(200)], &written, &originals).unwrap();
-        let first_bytes: Vec<u8> = folded.chunks_exact(page).map(|page| page[0]).collect();
-        assert_eq!(first_bytes, [0xa0, 2, 0xa1, 0xa2]);
-        fs::remove_file(dir.path().join("lib.so")).unwrap();
-        let lost = fold(&areas, &[run(100), run(102), run(200)], &written, &originals);
-        assert!(matches!(lost, Err(EditError::Original { offset: 8192, .. })));
+        let (folded, unwritten) = fold(&areas, &[run(100), run(103), run(200)], &written);
+        let first_bytes: Vec<u8> = folded.chunks_exact(PAGE as usize).map(|page| page[0]).collect();
+        assert_eq!(first_bytes, [0xa0, 0, 0, 0xa1, 0xa2]);
+        assert_eq!(unwritten, [PageIndex(101), PageIndex(102)]);
     }
 }

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_pager::{AheadPage, PageRef, SourceError};
-use rekindle_snapshotter::layer::FetchLayerError;
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set,
@@ -28,7 +27,6 @@ use rekindle_snapshotter::{
 use rekindle_wire::SnapshotId;
 
 use crate::instance::turns::Turns;
-use crate::layers::Layers;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
 pub(crate) use edit::touched_early;
@@ -60,9 +58,6 @@ pub enum SnapshotError {
     /// It lacks what this worker noted at the checkpoint, or it is malformed.
     #[error("read the notes of snapshot {0}")]
     Notes(SnapshotId, #[source] NotesError),
-    /// The files of its function cannot be had.
-    #[error("fetch the files of snapshot {0}")]
-    Layers(SnapshotId, #[source] FetchLayerError),
     /// Its images cannot be edited.
     #[error("edit the images of snapshot {0}")]
     Edit(SnapshotId, #[source] EditError),
@@ -176,7 +171,7 @@ pub struct Snapshots {
     store: Store,
     reader: Arc<RegionReader>,
     dir: PathBuf,
-    layers: Arc<Layers>,
+    layers_dir: PathBuf,
     memory: MemoryFs,
     openings: AtomicU64,
     tier: Arc<Tier>,
@@ -186,13 +181,13 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// None open yet; images go below `dir`, and templates and images take at most
+    /// None open yet; images go below `dir`, layers are by digest below `layers_dir`, and templates and images take at most
     /// `limit_bytes` of `memory` together, but for a moment. Within a runtime, which then keeps to the limit.
     pub fn new(
         store: Store,
         reader: Arc<RegionReader>,
         dir: &Path,
-        layers: Arc<Layers>,
+        layers_dir: &Path,
         memory: MemoryFs,
         limit_bytes: u64,
         starts: Arc<Turns>,
@@ -201,7 +196,7 @@ impl Snapshots {
             store,
             reader,
             dir: dir.to_owned(),
-            layers,
+            layers_dir: layers_dir.to_owned(),
             memory,
             openings: AtomicU64::new(0),
             tier: Tier::start(limit_bytes),
@@ -264,12 +259,7 @@ impl Snapshots {
                 .map_err(writing)?;
         }
         let notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
-        let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
-        // Where they are not here, the sandbox waits for the same fetching.
-        let (rootfs, app) = tokio::try_join!(self.layers.directory(rootfs), self.layers.directory(app))
-            .map_err(|e| SnapshotError::Layers(id.clone(), e))?;
-        let originals = Originals { rootfs, app };
-        let edited = edit::use_templates(&images_dir, &snapshot.processes, &originals);
+        let edited = edit::use_templates(&images_dir, &snapshot.processes);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
@@ -277,7 +267,13 @@ impl Snapshots {
             map: Arc::clone(&process.page_map),
             layout: edited.layout,
             folded: edited.folded,
+            unwritten: edited.unwritten,
         });
+        let (rootfs, app) = snapshot.layers().ok_or_else(|| SnapshotError::Imported(id.clone()))?;
+        let originals = Originals {
+            rootfs: self.layers_dir.join(&rootfs.digest),
+            app: self.layers_dir.join(&app.digest),
+        };
         let runtime = tokio::runtime::Handle::current();
         let template = Template::new(
             id.as_str(),

@@ -92,21 +92,24 @@ impl WorkingSet {
         self.order.extend(new);
         self.sort();
         let changed = before != (self.order.len(), self.written.len());
-        changed.then(|| self.order.iter().map(|page| self.as_ahead(page)).collect())
-    }
-
-    fn as_ahead(&self, page: &PageRef) -> AheadPage {
-        AheadPage {
+        let stored = |page: &PageRef| AheadPage {
             page: *page,
             written: self.written.contains(page),
-        }
+        };
+        changed.then(|| self.order.iter().map(stored).collect())
     }
 
     fn sort(&mut self) {
         let mut pages: Vec<_> = self.order.iter().chain(&self.always).copied().collect();
         pages.sort_unstable();
         pages.dedup();
-        self.ahead = pages.iter().map(|page| self.as_ahead(page)).collect();
+        // While it is recorded none is copied: each would be its process's own then, whether that writes to it or not.
+        let is_known = !self.is_recording();
+        let ahead = pages.into_iter().map(|page| AheadPage {
+            page,
+            written: is_known && self.written.contains(&page),
+        });
+        self.ahead = ahead.collect();
     }
 }
 
@@ -194,6 +197,7 @@ mod tests {
         let all = [touched, pages(5..7)].concat();
         let second = ahead(&all, |page| page == 3 || page == 52);
         assert_eq!(stored, Some(second.clone()));
+        assert!(set.ahead().iter().all(|page| !page.written), "it would confirm itself");
         assert_eq!(
             set.record(&pages(1..2), written(&[3..4, 52..53]), 1),
             None,

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use rekindle_init::causes::chain;
 use rekindle_pager::{AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
 use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
@@ -77,12 +78,16 @@ pub struct ProcessMemory {
     pub layout: TemplateLayout,
     /// The bytes of the layout's folded areas, one after the other.
     pub folded: Vec<u8>,
+    /// Which pages of them are still to be had from their files.
+    pub unwritten: Vec<PageIndex>,
 }
 
 /// A snapshot's memory on this host.
 pub struct Template {
     processes: Vec<ProcessTemplate>,
     originals: Originals,
+    /// Whether what lies between written pages of folded areas was read.
+    completed: Mutex<bool>,
     reader: Arc<RegionReader>,
     runtime: Handle,
     /// What is there of it.
@@ -129,10 +134,33 @@ impl Template {
         Ok(Self {
             processes,
             originals,
+            completed: Mutex::default(),
             reader,
             runtime,
             charge,
         })
+    }
+
+    /// Reads from their files the pages of folded areas that were not written: once, when the layers are here, and before anything is restored from this.
+    /// Blocks for some 100 us.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn complete(&self) -> Result<(), SourceError> {
+        let mut completed = self.completed.lock();
+        if !*completed {
+            for process in &self.processes {
+                for page in process.unwritten() {
+                    let at = PageRef {
+                        pid: process.pid,
+                        page: page.0,
+                    };
+                    process.put_unwritten(*page, &self.file_page(at)?);
+                }
+            }
+            *completed = true;
+        }
+        Ok(())
     }
 
     /// What the processes map, in their order, of those that may map anything: descriptors to read and map privately.

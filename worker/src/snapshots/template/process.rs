@@ -47,6 +47,8 @@ pub(super) struct ProcessTemplate {
     ahead: PageBits,
     /// Which of them stay: the kernel touches them before a pager could answer.
     kept: PageBits,
+    /// Pages of folded areas that were not written.
+    unwritten: Vec<PageIndex>,
     memory: MmapRaw,
     file: File,
     pub(super) read_only: OwnedFd,
@@ -62,6 +64,7 @@ impl ProcessTemplate {
             map,
             layout,
             folded,
+            unwritten,
         } = process;
         // Regions end where a mapping ends, so each is inside one or outside all.
         let mut length = (layout.pages() * PAGE) as usize;
@@ -113,6 +116,7 @@ impl ProcessTemplate {
             ready,
             ahead,
             kept,
+            unwritten,
             memory,
             file: file.writable,
             read_only: file.read_only,
@@ -154,6 +158,23 @@ impl ProcessTemplate {
             Held::Mapped(bytes)
         } else {
             Held::Bytes(bytes)
+        }
+    }
+
+    /// Pages of folded areas that were not written: zero until [`Self::put_unwritten`] was called for each.
+    pub(super) fn unwritten(&self) -> &[PageIndex] {
+        &self.unwritten
+    }
+
+    /// Puts the bytes of one of them in its place. Nothing may be restored from this meanwhile, nor before.
+    pub(super) fn put_unwritten(&self, page: PageIndex, bytes: &[u8]) {
+        let Some(folded) = self.layout.folded(page) else { return };
+        let at = folded.area.at + page.0 - folded.area.first.0;
+        let length = bytes.len().min(PAGE as usize);
+        // SAFETY: the page lies inside the mapping, as all of the layout's; nobody reads it yet, by this function's contract, and its one caller holds a lock.
+        unsafe {
+            let to = self.memory.as_mut_ptr().add((at * PAGE) as usize);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length);
         }
     }
 
@@ -345,6 +366,7 @@ mod tests {
             map: Arc::new(map),
             layout: TemplateLayout::default(),
             folded: Vec::new(),
+            unwritten: Vec::new(),
         };
         let template = ProcessTemplate::new("s-1", memory, &MemoryFs::new().unwrap()).unwrap();
         for index in 0..2 {
