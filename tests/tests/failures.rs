@@ -4,15 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rekindle_e2e::s3::{Line, ObjectStore};
-use rekindle_e2e::{Answer, Folder, Options, Platform, RUNTIME, host, shared, until};
+use rekindle_e2e::{Answer, Folder, Options, Platform, RUNTIME, binaries, host, shared, until};
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, Snapshot, keys, load_working_set};
 use rekindle_wire::SnapshotId;
+use rekindle_worker::sandbox::{Sandbox, Zygote};
 
 const SOON: Duration = Duration::from_secs(15);
 /// For a page that cannot be had: the store's own limit is 10 seconds, the fault's 12.
@@ -504,4 +506,27 @@ fn a_store_that_hangs_or_dies_in_the_middle_of_a_restore_gives_an_error_in_time_
     }
     platform.stop();
     assert_eq!(platform.leftovers(), Vec::<String>::new());
+}
+
+/// Its root is the host's until then, and the worker asks for the next thing before it knows that the furnishing failed.
+#[test]
+fn a_sandbox_that_is_not_furnished_touches_no_files() {
+    let probe = tempfile::NamedTempFile::new().unwrap();
+    fs::write(probe.path(), "a probe of nobody's").unwrap();
+    let probe = OwnedFd::from(File::open(probe.path()).unwrap());
+    let init = binaries::directory().join("rekindle-init");
+    let answers = RUNTIME.block_on(async {
+        let sandbox = Sandbox::create(&Zygote::new(init), Vec::new()).await.unwrap();
+        [
+            sandbox.write_probe(&probe).await.err(),
+            sandbox.load_files(&probe).await.err(),
+            sandbox.save_files(&probe).await.err(),
+            sandbox.hold(&[&probe]).await.err(),
+            sandbox.read_probe().await.err(),
+        ]
+    });
+    for error in answers {
+        let causes = error.map(|e| rekindle_init::causes::chain(&e)).unwrap_or_default();
+        assert!(causes.contains("the sandbox is not furnished"), "{causes}");
+    }
 }

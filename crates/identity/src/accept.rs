@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,7 +15,8 @@ use axum::extract::ConnectInfo;
 use axum::extract::connect_info::Connected;
 use axum::response::IntoResponse as _;
 use axum::serve::IncomingStream;
-use http::{Request, Response};
+use futures::FutureExt as _;
+use http::{Request, Response, StatusCode};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -46,12 +48,17 @@ pub enum Caller {
     Stranger,
 }
 
-/// A role's answers to requests of its own process: who asks is as on a listener that asks for no certificates.
+/// A role's answers to requests of its own process: who asks is as on a listener that asks for no certificates. A panic is an answer too, 500: who asks is another
+/// role, and goes on.
 pub fn inside(router: Router) -> impl Fn(Request<Body>) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>> {
     move |mut request| {
         request.extensions_mut().insert(ConnectInfo(Caller::Plain));
         let mut router = router.clone();
-        Box::pin(async move { router.call(request).await.into_response() })
+        let answering = async move { router.call(request).await.into_response() };
+        Box::pin(async move {
+            let answered = AssertUnwindSafe(answering).catch_unwind().await;
+            answered.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+        })
     }
 }
 

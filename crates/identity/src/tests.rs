@@ -227,3 +227,39 @@ fn keys_are_root_s_alone_and_an_authority_is_made_once() {
 fn holds(file: &Path, secret: &str) -> bool {
     std::fs::read_to_string(file).unwrap().contains(secret)
 }
+
+async fn broken() -> &'static str {
+    panic!("as it was told to")
+}
+
+#[tokio::test]
+async fn a_call_goes_through_a_door_with_its_limit_and_a_panic_behind_it_is_an_answer() {
+    let router = Router::new()
+        .route(
+            "/who",
+            post(|ConnectInfo(caller): ConnectInfo<Caller>, body: String| async move {
+                format!("{} said {body}", caller.described())
+            }),
+        )
+        .route("/late", get(|| std::future::pending::<&'static str>()))
+        .route("/broken", get(broken));
+    let doors = rekindle_relay::Doors::default();
+    let transport = Transport::to(Role::Worker, None).unwrap().with_doors(doors.clone());
+    let _door = doors.open("127.0.0.1:1", inside(router));
+    let http = transport.http();
+    let said = transport
+        .send(http.post("http://127.0.0.1:1/who").body("hello"))
+        .await
+        .unwrap();
+    assert_eq!(
+        said.text().await.unwrap(),
+        format!("{} said hello", Caller::Plain.described())
+    );
+    let limited = http.get("http://127.0.0.1:1/late").timeout(Duration::from_millis(50));
+    assert!(matches!(transport.send(limited).await, Err(CallError::TimedOut(_))));
+    let broken = transport.send(http.get("http://127.0.0.1:1/broken")).await.unwrap();
+    assert_eq!(broken.status(), 500);
+    // Where there is none, a connection is made.
+    let closed = transport.send(http.get("http://127.0.0.1:2/who")).await;
+    assert!(matches!(closed, Err(CallError::Plain(_))));
+}

@@ -139,7 +139,8 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
     };
     match worker.probe() {
         // Init takes one after the other: the second need not wait for the answer to the first.
-        Some(probe) => tokio::try_join!(furnishing, write_probe(sandbox, &probe)).map(drop)?,
+        // In this order, so that what is told is what failed first.
+        Some(probe) => futures::try_join!(furnishing, write_probe(sandbox, &probe)).map(drop)?,
         None => {
             furnishing.await?;
             make_probe(worker, instance, sandbox).await?;
