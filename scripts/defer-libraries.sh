@@ -20,9 +20,9 @@ if [ -z "$compiler" ] || ! command -v readelf > /dev/null || [ "$(uname -m)" != 
 fi
 
 work=$(mktemp -d)
-trap 'rm -rf "$work" "$prefix.new"' EXIT
-rm -rf "$prefix.new"
-cp -a "$prefix" "$prefix.new"
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/lib"
+made=()
 
 # imports KIND: the symbols of $version that CRIU has: functions that it calls, or data of which it has a copy.
 imports() {
@@ -67,8 +67,11 @@ for soname in "${todo[@]}"; do
 __attribute__((visibility("hidden"))) void *deferred_find(unsigned long number)
 {
     static void *library;
+    /* As a sandbox has it; nothing of a function's files is looked at. */
     if (!library)
-        library = dlopen("deferred-$soname", RTLD_NOW | RTLD_LOCAL);
+        library = dlopen("/run/criu/lib/deferred-$soname", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        library = dlopen("$prefix/lib/deferred-$soname", RTLD_NOW | RTLD_LOCAL);
     void *found = library ? dlsym(library, names[number]) : NULL;
     if (!found) {
         fprintf(stderr, "criu: %s cannot be loaded: %s\n", names[number], dlerror());
@@ -139,19 +142,27 @@ EOF
         echo '.section .note.GNU-stack, "", @progbits'
     } > "$work/slots.S"
     { echo "$version { global:"; for name in $functions $data; do echo "    $name;"; done; echo 'local: *; };'; } > "$work/versions"
-    mv "$prefix.new/lib/$soname" "$prefix.new/lib/deferred-$soname"
-    patchelf --set-soname "deferred-$soname" "$prefix.new/lib/deferred-$soname"
-    "$compiler" -shared -fPIC -O2 -Wl,-soname,"$soname" -Wl,--version-script="$work/versions" -Wl,--disable-new-dtags \
-        -Wl,-rpath,"$prefix/lib" -o "$prefix.new/lib/$soname" "$work/find.c" "$work/slots.S"
+    cp -L "$prefix/lib/$soname" "$work/lib/deferred-$soname"
+    # What it needs lies beside it. RPATH, not RUNPATH: only the former also serves the libraries of the libraries.
+    # shellcheck disable=SC2016
+    patchelf --set-soname "deferred-$soname" --force-rpath --set-rpath '$ORIGIN' "$work/lib/deferred-$soname"
+    "$compiler" -shared -fPIC -O2 -Wl,-soname,"$soname" -Wl,--version-script="$work/versions" -o "$work/lib/$soname" "$work/find.c" "$work/slots.S"
+    made+=("$soname")
 done
+[ ${#made[@]} -gt 0 ] || exit 0
 
 # All that CRIU imports is there, or it does not start.
-if LD_BIND_NOW=1 "$prefix.new/lib/ld.so" --inhibit-rpath "$prefix.new/criu" --library-path "$prefix.new/lib" "$prefix.new/criu" --version > "$work/said" 2>&1; then
-    rm -rf "$prefix.old"
-    mv "$prefix" "$prefix.old"
-    mv "$prefix.new" "$prefix"
-    rm -rf "$prefix.old"
-    say "loads ${todo[*]} when it calls them"
-else
+if ! LD_BIND_NOW=1 "$prefix/lib/ld.so" --inhibit-rpath "$prefix/criu" --library-path "$work/lib:$prefix/lib" "$prefix/criu" --version > "$work/said" 2>&1; then
     say "starts with all its libraries, as it does not start without: $(tail -n 1 "$work/said")"
+    exit 0
 fi
+# In place, and each at once: processes run from this directory, and sandboxes have it mounted.
+place() {
+    cp "$work/lib/$1" "$prefix/lib/$1.new"
+    mv -T "$prefix/lib/$1.new" "$prefix/lib/$1"
+}
+for soname in "${made[@]}"; do
+    place "deferred-$soname"
+    place "$soname"
+done
+say "loads ${made[*]} when it calls them"

@@ -22,20 +22,23 @@ if [ ! -x "$prefix/criu" ] || ! proves "$prefix/criu"; then
         "$here/copy-criu.sh" "$system" "$prefix"
     else
         say "installing a newer one into $prefix"
+        # One that starts and does not work may be so for its deferred libraries.
+        rm -rf "$prefix"
         "$here/install-criu.sh" "$prefix"
     fi
     proves "$prefix/criu" || { cat "$log" >&2; fail "it cannot checkpoint on this machine: see above and \`fn doctor\`"; }
 fi
 if [ "$(id -u)" = 0 ]; then
-    # Only if it works as well so.
-    rm -rf "$prefix.whole"
-    cp -a "$prefix" "$prefix.whole"
-    "$here/defer-libraries.sh" "$prefix"
-    if ! proves "$prefix/criu"; then
-        rm -rf "$prefix"
-        mv "$prefix.whole" "$prefix"
+    # Only if it works as well so. The directory stays: sandboxes have it mounted.
+    libraries() { find "$prefix/lib" -name 'deferred-*' | sort; }
+    before=$(libraries)
+    whole=$(mktemp -d)
+    cp -a "$prefix/lib/." "$whole"
+    "$here/defer-libraries.sh" "$prefix" || say "starts with all its libraries"
+    if [ "$(libraries)" != "$before" ] && ! proves "$prefix/criu"; then
+        (cd "$whole" && for library in *; do cp -a "$library" "$prefix/lib/$library.new" && mv -T "$prefix/lib/$library.new" "$prefix/lib/$library"; done)
         say "starts with all its libraries, as it cannot checkpoint without"
     fi
-    rm -rf "$prefix.whole"
+    rm -rf "$whole"
 fi
 say "proved: $("$prefix/criu" --version | sed -n 's/^Version: *//p')"
