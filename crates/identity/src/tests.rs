@@ -241,7 +241,7 @@ async fn a_call_goes_through_a_door_with_its_limit_and_a_panic_behind_it_is_an_a
                 format!("{} said {body}", caller.described())
             }),
         )
-        .route("/late", get(|| std::future::pending::<&'static str>()))
+        .route("/late", get(std::future::pending::<&'static str>))
         .route("/broken", get(broken));
     let doors = rekindle_relay::Doors::default();
     let transport = Transport::to(Role::Worker, None).unwrap().with_doors(doors.clone());

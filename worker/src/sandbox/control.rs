@@ -87,6 +87,8 @@ impl Waiting {
 
 pub(super) struct Control {
     socket: Arc<AsyncFd<OwnedFd>>,
+    /// Whose turn it is to send: who came first.
+    sending: tokio::sync::Mutex<()>,
     waiting: Waiting,
     init: watch::Receiver<Option<Pid>>,
     function: watch::Receiver<FunctionState>,
@@ -105,6 +107,7 @@ impl Control {
         let reader = tokio::spawn(read(Arc::clone(&socket), waiting.clone(), tell, told_init));
         Ok(Self {
             socket,
+            sending: tokio::sync::Mutex::default(),
             waiting,
             init,
             function,
@@ -151,6 +154,7 @@ impl Control {
     }
 
     async fn send(&self, call: &Call, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        let _turn = self.sending.lock().await;
         loop {
             let mut ready = self.socket.writable().await.map_err(ControlError::Send)?;
             match ready.try_io(|s| protocol::send(s.get_ref().as_fd(), call, fds)) {
