@@ -237,9 +237,6 @@ impl Transport {
     /// # Errors
     /// When there is no answer.
     pub async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
-        if self.guarded.is_none() && self.doors.is_empty() {
-            return Ok(call.send().await?);
-        }
         let request = call.build()?;
         let limit = request.timeout().copied();
         if let Some(door) = self.doors.at(request.url().authority()) {

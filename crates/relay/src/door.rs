@@ -32,11 +32,6 @@ impl Doors {
         }
     }
 
-    /// Whether none is open.
-    pub fn is_empty(&self) -> bool {
-        self.0.read().is_empty()
-    }
-
     /// The door at `address`, if one is open.
     pub fn at(&self, address: &str) -> Option<Door> {
         self.0.read().get(address).cloned()

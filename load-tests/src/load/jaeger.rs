@@ -1,7 +1,5 @@
 //! A real trace store: Jaeger v2 on free ports of loopback, in memory, gone when dropped.
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use http::Method;
 
 use crate::args::checkout;
+use crate::children;
 use crate::client::Connection;
 use crate::platform::free_port;
 
@@ -30,8 +29,8 @@ impl Jaeger {
     pub(super) async fn start(cache: &Path) -> Result<Option<Self>> {
         let Some(program) = find(cache) else { return Ok(None) };
         let [query, query_grpc, otlp, otlp_http] = [free_port()?, free_port()?, free_port()?, free_port()?];
-        let mut said = tempfile::tempfile().context("no file for what jaeger says")?;
-        let errors = said.try_clone().context("no file for what jaeger says")?;
+        let log = tempfile::NamedTempFile::new().context("no file for what jaeger says")?;
+        let errors = log.reopen().context("no file for what jaeger says")?;
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(&program)
@@ -60,9 +59,9 @@ impl Jaeger {
                     |status| format!("and has ended: {status}"),
                 );
                 bail!(
-                    "{}: jaeger does not answer at port {query} {ended}{}",
+                    "{}: jaeger does not answer at port {query} {ended}:\n{}",
                     program.display(),
-                    last_lines(&mut said)
+                    children::log_tail(log.path())
                 );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -104,17 +103,6 @@ impl Drop for Jaeger {
             let _reaped = child.wait();
         }
     }
-}
-
-/// The end of what a program wrote, on lines of its own.
-fn last_lines(said: &mut File) -> String {
-    let mut bytes = Vec::new();
-    // What cannot be read is not told.
-    let _read = said.rewind().and_then(|()| said.read_to_end(&mut bytes));
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().collect();
-    let last = &lines[lines.len().saturating_sub(3)..];
-    last.iter().map(|line| format!("\n  {line}")).collect()
 }
 
 fn find(cache: &Path) -> Option<PathBuf> {

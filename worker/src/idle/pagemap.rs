@@ -55,11 +55,7 @@ pub fn read(pid: i32) -> io::Result<Vec<Run>> {
 /// # Errors
 /// As [`read`].
 pub fn read_runs(pid: i32, runs: &[Run]) -> io::Result<Vec<Run>> {
-    let (pagemap, mut found) = (File::open(format!("/proc/{pid}/pagemap"))?, Runs::default());
-    for run in runs {
-        read_between(&pagemap, run.first, run.first + run.pages, &mut found)?;
-    }
-    Ok(found.0)
+    read_all(&File::open(format!("/proc/{pid}/pagemap"))?, runs)
 }
 
 /// Which of these pages, by number, are a process's own, present or evicted: it has written to them. `pagemap` is its `/proc/PID/pagemap`.
@@ -67,21 +63,25 @@ pub fn read_runs(pid: i32, runs: &[Run]) -> io::Result<Vec<Run>> {
 /// # Errors
 /// When the process is gone.
 pub fn own(pagemap: &File, pages: impl Iterator<Item = u64>) -> io::Result<Vec<u64>> {
-    let (mut asked, mut found) = (Vec::<(u64, u64)>::new(), Runs::default());
-    for page in pages {
-        match asked.last_mut() {
-            Some((_, end)) if *end == page => *end += 1,
-            _ => asked.push((page, page + 1)),
-        }
+    let mut asked = Runs::default();
+    for first in pages {
+        asked.add(Run {
+            first,
+            pages: 1,
+            present: true,
+        });
     }
-    for (first, end) in asked {
-        read_between(pagemap, first, end, &mut found)?;
+    let found = read_all(pagemap, &asked.0)?;
+    Ok(found.iter().flat_map(|run| run.first..run.first + run.pages).collect())
+}
+
+/// What there is of these pages.
+fn read_all(pagemap: &File, runs: &[Run]) -> io::Result<Vec<Run>> {
+    let mut found = Runs::default();
+    for run in runs {
+        read_between(pagemap, run.first, run.first + run.pages, &mut found)?;
     }
-    Ok(found
-        .0
-        .iter()
-        .flat_map(|run| run.first..run.first + run.pages)
-        .collect())
+    Ok(found.0)
 }
 
 /// Adds what there is from one page to before another.
