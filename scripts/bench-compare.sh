@@ -3,6 +3,7 @@
 # of `make bench` (files) are compared as they are. Built programs are kept by commit below $FN_CACHE/compare.
 # usage: bench-compare.sh REVISION|RECORD REVISION|RECORD [OPTIONS OF rekindle-bench compare]
 set -euo pipefail
+shopt -s inherit_errexit # what `programs` runs to print a name must not go on after a failed build
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 a=${1:?usage: bench-compare.sh A B [options]} b=${2:?usage: bench-compare.sh A B [options]}
@@ -31,8 +32,9 @@ programs() {
         mkdir -p "$cache"
         work=$(mktemp -d "$cache/.checkout.XXXXXX")
         echo "bench-compare: building ${1:0:12}" >&2
-        git -C "$here" archive "$1" | tar -x -C "$work"
-        # One target directory for all, so that dependencies are built once.
+        # With the time of now: in one target directory, which has dependencies built once, files as old as their commit would pass for the
+        # other revision's, built later.
+        git -C "$here" archive "$1" | tar -x --touch -C "$work"
         (cd "$work" && CARGO_TARGET_DIR=$cache/target cargo build --release --locked -p rekindle-cli -p rekindle-init) >&2
         mkdir -p "$to.new"
         cp "$cache/target/release/fn" "$cache/target/release/rekindle-init" "$to.new/"
