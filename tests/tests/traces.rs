@@ -52,7 +52,7 @@ const RESTORE: &[&[&str]] = &[
     &["worker:restore", "worker:sandbox"],
     &["worker:restore", "worker:criu", ":criu until resume"],
     &["worker:restore", "worker:criu", ":handshake"],
-    &["worker:restore", "worker:criu", "worker:working set"],
+    &["worker:restore", "worker:criu", ":working set"],
     &["worker:restore", "worker:criu", ":criu resume"],
     &["worker:restore", ":first fault"],
     &[

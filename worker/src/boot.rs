@@ -23,8 +23,6 @@ const KNOCK_EVERY: Duration = Duration::from_millis(2);
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 /// Lines of output shown when a function does not start.
 const TAIL: usize = 12;
-/// How long a CRIU that was not needed may take to go.
-const DISMISS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Boots `instance`; it is not marked ready.
 ///
@@ -38,11 +36,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         .await?;
     // Nothing is to be restored. Nobody waits for its end.
     let criu = enclosure.criu;
-    tokio::task::spawn_blocking(move || {
-        if let Err(e) = criu.dismiss(DISMISS_LIMIT) {
-            tracing::debug!(error = &e as &dyn std::error::Error, "criu ended in another way");
-        }
-    });
+    tokio::task::spawn_blocking(move || criu.dismiss());
     let sandbox = &enclosure.sandbox;
     let [stdout, stderr] = &enclosure.outputs;
     let order = Spawn {

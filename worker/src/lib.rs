@@ -17,6 +17,7 @@
 
 #![recursion_limit = "256"]
 
+mod begin;
 pub mod boot;
 pub mod build;
 pub mod cgroup;

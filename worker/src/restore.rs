@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! open snapshot ─┐
-//! make sandbox ──┴─> (turn) link images, bind lazy-pages.socket, start pager
-//!                      └─> criu restore ──processes stand, memory registered──> map the working set
+//! make sandbox ──┴─> (turn) link images, start pager
+//!                      └─> criu restore ──all is mapped──> register memory, fill the working set, while criu goes on
 //!                             └─> they run ──> after-restore hook ──> ready; pages follow as they are touched
 //! ```
 
@@ -11,28 +11,35 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use rekindle_init::protocol::{FUNCTION_PID, held_path};
+use rekindle_init::protocol::FUNCTION_PID;
 use rekindle_pager::address_map::AddressMap;
-use rekindle_pager::{AheadPage, Layout, LostPage, PageSource, Pager, PagerConfig};
-use rekindle_snapshotter::criu::{InheritFd, LAZY_PAGES_SOCKET, RESTORE_LOG, RestoreOrder, Session, Stage};
+use rekindle_pager::{
+    AheadPage, Ancestor, Handover, Layout, LostPage, PageSource, Pager, PagerConfig, Prepared, Preparing,
+};
+use rekindle_snapshotter::criu::{LAZY_PAGES_SOCKET, RESTORE_LOG, Stage};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
+use tokio::sync::oneshot;
 
+use crate::begin::{Begun, Images, begin};
 use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
 use crate::sandbox::Sandbox;
-use crate::sandbox::pool::OUTPUT_FDS;
-use crate::snapshots::{FILES_ARCHIVE, PipeNote};
+use crate::sandbox::criu::Restore;
+use crate::snapshots::FILES_ARCHIVE;
 use crate::worker::Worker;
 
 /// How long the pager may take to watch the memory and map the working set.
 const PREPARE_LIMIT: Duration = Duration::from_secs(10);
+/// How long init may take to lay out what CRIU needs.
+const LAY_OUT_LIMIT: Duration = Duration::from_secs(60);
 /// From this log level on CRIU's logs are kept.
 const KEPT_LOG_LEVEL: i32 = 2;
 
@@ -65,31 +72,61 @@ pub async fn restore(
     completing.map_err(|e| failed("read the files of the function", &e))?;
     // Only now, when everything is here: a store that is slow to answer must not hold up others.
     let turn = instance.phase("turn", worker.turns.take()).await;
-    let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
-    let scratch = Scratch::link(&snapshot.images_dir, dir).map_err(|e| failed("lay out the images", &e))?;
+    let alone = snapshot.layout_of_one();
+    let pid = alone.as_ref().map(|(pid, _)| *pid);
+    let images = Images {
+        dir: &snapshot.images_dir,
+        to: instance.id.as_str(),
+        alone: pid,
+        pipes: &snapshot.notes.pipes,
+    };
+    let begun = begin(worker, &sandbox, &outputs, criu, images).await?;
+    let handover = begun.handover();
+    tracing::Span::current().record("rekindle.handover", handover);
+    let Begun {
+        restore,
+        descent,
+        scratch,
+    } = begun;
+    let layout = match alone.filter(|_| descent.is_some()) {
+        Some((_, layout)) => layout,
+        None => snapshot.template.layout(),
+    };
     let pages = Pages {
         name: format!("snapshot {}", snapshot.id),
         source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
-        layout: snapshot.template.layout(),
+        descent,
+        layout,
         maps: HashMap::new(),
         record: snapshot.is_recording(),
         code: ErrorCode::SnapshotLost,
     };
     let pager = start_pager(worker, instance, &sandbox, pages, scratch.path())?;
     let order = CriuRestore {
-        session: criu,
+        restore,
         sandbox: &sandbox,
-        outputs: &outputs,
-        pipes: &snapshot.notes.pipes,
         templates: snapshot.template.files().collect(),
         dir: scratch.path(),
         eager_bytes: snapshot.eager_bytes,
     };
     let working_set = snapshot.working_set();
-    let standing = move |pager: &Pager| prepare_memory(pager, &working_set);
-    instance
-        .phase("criu", run_criu(worker, instance, order, &pager, standing))
-        .await?;
+    let (resumes, resumed) = oneshot::channel();
+    let mut running = Box::pin(run_criu(
+        worker,
+        instance,
+        order,
+        Arc::clone(&pager),
+        || working_set,
+        || Ok(()),
+        resumes,
+    ));
+    let criu = instance.phase("criu", async {
+        tokio::select! {
+            done = &mut running => Some(done),
+            Ok(()) = resumed => None,
+        }
+    });
+    let heard = criu.await.transpose()?;
     drop(turn);
     let Ok(pager) = Arc::try_unwrap(pager).map_err(drop) else {
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
@@ -97,18 +134,23 @@ pub async fn restore(
     let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
     let parts = Arc::new(Parts {
         client: FunctionClient::new(&sandbox),
-        sandbox,
+        sandbox: Arc::clone(&sandbox),
         pager: Some(pager),
         cgroup,
         pipes: pipes.map_err(|e| failed("look at the outputs", &e))?,
         arrived: None,
         frozen: AtomicBool::new(false),
-        snapshot: Some(snapshot),
+        snapshot: Some(Arc::clone(&snapshot)),
     });
-    instance
-        .phase("after-restore", call_hook(instance, &parts, Hook::AfterRestore))
-        .await
-        .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
+    let hook = async {
+        let called = instance.phase("after-restore", call_hook(instance, &parts, Hook::AfterRestore));
+        called.await.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))
+    };
+    match heard {
+        Some(()) => hook.await?,
+        // It runs, or is about to, while CRIU still says its last words.
+        None => drop(tokio::try_join!(hook, running)?),
+    }
     if let Some(pager) = &parts.pager {
         tell_first_fault(pager);
         let faults = &pager.stats().latency;
@@ -118,6 +160,7 @@ pub async fn restore(
             fault_p50_below_us = below_us(0.5),
             fault_p99_below_us = below_us(0.99),
             fault_max_below_us = below_us(1.0),
+            handover,
             pager = ?pager.stats(),
             "restored"
         );
@@ -133,44 +176,13 @@ pub fn tell_first_fault(pager: &Pager) {
     }
 }
 
-/// A directory of one restore: the images, and what CRIU writes. Removed with its content.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    /// An empty one.
-    pub(crate) fn make(dir: PathBuf) -> std::io::Result<Self> {
-        std::fs::create_dir(&dir)?;
-        Ok(Self(dir))
-    }
-
-    /// One with hard links to a snapshot's images.
-    fn link(images: &Path, dir: PathBuf) -> std::io::Result<Self> {
-        let scratch = Self::make(dir)?;
-        for entry in std::fs::read_dir(images)? {
-            let entry = entry?;
-            std::fs::hard_link(entry.path(), scratch.0.join(entry.file_name()))?;
-        }
-        Ok(scratch)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove a restore's directory");
-        }
-    }
-}
-
 /// Where the memory of a restored instance comes from.
 pub(crate) struct Pages {
     /// Said when a page is lost: whose memory it is.
     pub(crate) name: String,
     pub(crate) source: Arc<dyn PageSource>,
+    /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else CRIU does.
+    pub(crate) descent: Option<(Ancestor, i32)>,
     pub(crate) layout: Layout,
     pub(crate) maps: HashMap<i32, AddressMap>,
     pub(crate) record: bool,
@@ -193,7 +205,10 @@ pub(crate) fn start_pager(
     pages: Pages,
     dir: &Path,
 ) -> Result<Arc<Pager>, ApiError> {
-    let listener = listen(dir).map_err(|e| failed("listen for criu", &e))?;
+    let handover = match pages.descent {
+        Some((ancestor, pid)) => Handover::Descent(ancestor, pid),
+        None => Handover::Socket(listen(dir).map_err(|e| failed("listen for criu", &e))?),
+    };
     let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(sandbox));
     let (name, code) = (pages.name, pages.code);
     let measuring = Arc::downgrade(worker);
@@ -212,7 +227,7 @@ pub(crate) fn start_pager(
     };
     let pager = Pager::start(PagerConfig {
         name: format!("pager-{}", instance.spec.function),
-        listener,
+        handover,
         source: pages.source,
         layout: pages.layout,
         maps: pages.maps,
@@ -227,11 +242,8 @@ pub(crate) fn start_pager(
 
 /// What CRIU restores from.
 pub(crate) struct CriuRestore<'a> {
-    pub(crate) session: Session,
+    pub(crate) restore: Restore,
     pub(crate) sandbox: &'a Arc<Sandbox>,
-    pub(crate) outputs: &'a [Output; 2],
-    /// What the outputs were called at the checkpoint.
-    pub(crate) pipes: &'a [PipeNote],
     pub(crate) templates: Vec<&'a OwnedFd>,
     /// The images, and the archive of private files.
     pub(crate) dir: &'a Path,
@@ -242,26 +254,22 @@ pub(crate) struct CriuRestore<'a> {
 pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Puts the private files in place, and gives init what CRIU opens.
-async fn lay_out(restore: &CriuRestore<'_>) -> Result<(), ApiError> {
+async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Path) -> Result<(), ApiError> {
     // Every snapshot has one, though it may be empty.
-    let archive = File::open(restore.dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
+    let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
     let archive = OwnedFd::from(archive);
-    let images = OwnedFd::from(File::open(restore.dir).map_err(|e| failed("open the images", &e))?);
+    let images = OwnedFd::from(File::open(dir).map_err(|e| failed("open the images", &e))?);
     // As `use_templates` counts on: the images first, then the templates.
-    let held: Vec<_> = std::iter::once(&images)
-        .chain(restore.templates.iter().copied())
-        .collect();
+    let held: Vec<_> = std::iter::once(&images).chain(templates.iter().copied()).collect();
     futures::try_join!(
         async {
-            restore
-                .sandbox
+            sandbox
                 .load_files(&archive)
                 .await
                 .map_err(|e| failed("restore /tmp", &e))
         },
         async {
-            restore
-                .sandbox
+            sandbox
                 .hold(&held)
                 .await
                 .map_err(|e| failed("give criu the images", &e))
@@ -270,40 +278,50 @@ async fn lay_out(restore: &CriuRestore<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Puts the private files in place, and runs CRIU. `standing` is called, on a thread that may block, when the processes stand before their first instruction; if it fails
-/// they are killed.
+/// Puts the private files in place, and runs CRIU. Once all mappings are where they belong, what is `ahead` is filled, while CRIU goes on; `standing` is called when the
+/// processes stand before their first instruction. Both on a thread that may block; if one fails, the processes are killed. `resumes` is told when they are about to
+/// run: of CRIU itself is heard a little later.
 pub(crate) async fn run_criu(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     restore: CriuRestore<'_>,
-    pager: &Arc<Pager>,
-    standing: impl FnOnce(&Pager) -> Result<(), StageError> + Send + 'static,
+    pager: Arc<Pager>,
+    ahead: impl FnOnce() -> Arc<[AheadPage]> + Send + 'static,
+    standing: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    resumes: oneshot::Sender<()>,
 ) -> Result<(), ApiError> {
-    let dir = restore.dir;
-    lay_out(&restore).await?;
-    let pipes = OUTPUT_FDS.into_iter().zip(restore.outputs.iter());
-    let inherit = pipes.filter_map(|(fd, output)| {
-        let note = restore.pipes.iter().find(|n| n.stream == output.stream)?;
-        let key = note.key.clone();
-        Some(InheritFd { key, fd })
-    });
-    let order = RestoreOrder {
-        images_dir: held_path(0),
-        inherit: inherit.collect(),
-        lazy_pages: true,
-        log_level: worker.config.criu_log_level,
-        limit: worker.config.restore_limit,
-    };
-    let pager = Arc::clone(pager);
-    let sandbox = Arc::clone(restore.sandbox);
+    let CriuRestore {
+        restore: order,
+        sandbox,
+        templates,
+        dir,
+        eager_bytes: eager,
+    } = restore;
+    // What it reads first lies there already; only when it makes something of it must the rest be there.
+    let beside = order.has_images();
+    let (is_laid_out, laid_out) = sync_channel(1);
+    if !beside {
+        lay_out(sandbox, &templates, dir).await?;
+        let _ = is_laid_out.send(());
+    }
+    let (killed, measuring) = (Arc::clone(sandbox), Arc::clone(instance));
     let span = tracing::Span::current();
-    let (session, eager, measuring) = (restore.session, restore.eager_bytes, Arc::clone(instance));
-    let restored = tokio::task::spawn_blocking(move || {
+    let running = tokio::task::spawn_blocking(move || {
         let _in = span.enter();
         let began = Instant::now();
         let (mut stood, mut resuming) = (None, None);
-        let mut standing = Some(standing);
-        let restored = session.restore(&order, |stage| match stage {
+        let stats = Arc::clone(pager.stats());
+        let mut readying = Some((pager, Readying::Not(ahead)));
+        let mut standing = Some((standing, resumes));
+        let restored = order.run(|stage| match stage {
+            Stage::PreRestore => Ok(laid_out.recv_timeout(LAY_OUT_LIMIT)?),
+            Stage::PostRestore => {
+                if let Some((pager, state)) = readying.take() {
+                    let begun = state.begin(&pager)?;
+                    readying = Some((pager, begun));
+                }
+                Ok(())
+            }
             Stage::PreResume => {
                 // All up to here: processes made, eager pages read, mappings and descriptors laid out, memory handed over.
                 record_past(
@@ -315,11 +333,20 @@ pub(crate) async fn run_criu(
                 );
                 let prepared = Instant::now();
                 stood = Some(prepared);
-                let done = standing.take().map_or(Ok(()), |standing| standing(&pager));
+                let ready = readying.take().map_or(Ok(()), |(pager, state)| state.end(&pager));
+                let done = ready.and_then(|()| {
+                    let Some((standing, resumes)) = standing.take() else {
+                        return Ok(());
+                    };
+                    standing()?;
+                    // Nobody waiting for it is fine.
+                    let _ = resumes.send(());
+                    Ok(())
+                });
                 measuring.inner_phases.lock().push(("working-set", prepared.elapsed()));
                 resuming = Some(Instant::now());
                 // CRIU lets the processes run even if this fails.
-                done.inspect_err(|_| sandbox.kill())
+                done.inspect_err(|_| killed.kill())
             }
             Stage::PostDump | Stage::Other(_) => Ok(()),
         });
@@ -329,7 +356,7 @@ pub(crate) async fn run_criu(
             record_past(&span, "criu resume", since, took, &[]);
             inner.push(("resume", took));
         }
-        let handshake = pager.stats().marks.lock().handshake;
+        let handshake = stats.marks.lock().handshake;
         if let Some((since, took)) = handshake {
             record_past(&span, "handshake", since, took, &[]);
             inner.push(("processes", since.saturating_duration_since(began)));
@@ -340,11 +367,22 @@ pub(crate) async fn run_criu(
         }
         drop(inner);
         restored
-    })
-    .await
-    .map_err(|e| failed("restore", &e))?;
+    });
+    let laid_out = if beside {
+        let laid_out = lay_out(sandbox, &templates, dir).await;
+        // Where it failed CRIU is told so by nobody's being left to send this.
+        match &laid_out {
+            Ok(()) => drop(is_laid_out.send(())),
+            Err(_) => drop(is_laid_out),
+        }
+        laid_out
+    } else {
+        Ok(())
+    };
+    let restored = running.await.map_err(|e| failed("restore", &e))?;
+    laid_out?;
     if worker.config.criu_log_level >= KEPT_LOG_LEVEL {
-        keep_log(worker, dir);
+        keep_log(worker, dir, instance.id.as_str());
     }
     match restored {
         Ok(FUNCTION_PID) => Ok(()),
@@ -363,30 +401,46 @@ pub(crate) async fn run_criu(
 }
 
 /// Best effort: for whoever wants to see where the time of a restore goes.
-fn keep_log(worker: &Worker, dir: &Path) {
+fn keep_log(worker: &Worker, dir: &Path, name: &str) {
     let kept = worker.config.data_dir.join("criu-logs");
-    let name = format!(
-        "{}-{RESTORE_LOG}",
-        dir.file_name().unwrap_or_default().to_string_lossy()
-    );
+    let name = format!("{name}-{RESTORE_LOG}");
     let copied = std::fs::create_dir_all(&kept).and_then(|()| std::fs::copy(dir.join(RESTORE_LOG), kept.join(name)));
     if let Err(e) = copied {
         tracing::warn!(error = %e, "criu's log is not kept");
     }
 }
 
-/// The processes stand: has their memory watched, and maps the working set.
-pub(crate) fn prepare_memory(pager: &Pager, pages: &Arc<[AheadPage]>) -> Result<(), StageError> {
-    let _span = tracing::info_span!("working set", "rekindle.role" = "worker", rekindle.pages = pages.len()).entered();
-    let started = Instant::now();
-    let mapped = pager.prepare(Arc::clone(pages), PREPARE_LIMIT)?;
-    tracing::debug!(
-        asked = pages.len(),
-        mapped,
-        us = started.elapsed().as_micros(),
-        "working set mapped"
-    );
-    Ok(())
+/// Having memory watched and what is ahead filled, how far it is.
+enum Readying<F> {
+    Not(F),
+    Begun(Preparing, usize),
+}
+
+impl<F: FnOnce() -> Arc<[AheadPage]>> Readying<F> {
+    fn begin(self, pager: &Pager) -> Result<Self, StageError> {
+        match self {
+            Self::Not(ahead) => {
+                let pages = ahead();
+                let asked = pages.len();
+                Ok(Self::Begun(pager.prepare(pages)?, asked))
+            }
+            begun @ Self::Begun(..) => Ok(begun),
+        }
+    }
+
+    /// Waits until it is done; begins it where that was not.
+    fn end(self, pager: &Pager) -> Result<(), StageError> {
+        match self.begin(pager)? {
+            Self::Begun(preparing, asked) => {
+                let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
+                let pages = ("rekindle.pages", asked as u64);
+                record_past(&tracing::Span::current(), "working set", took.0, took.1, &[pages]);
+                tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
+                Ok(())
+            }
+            Self::Not(_) => Ok(()),
+        }
+    }
 }
 
 /// The errors at the end of a CRIU log, for a message.

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::migration::{Arrivals, Departures, Tracking, with_tracking};
 use crate::network::Network;
 use crate::sandbox::Zygote;
+use crate::sandbox::criu::Priming;
 use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::{MemoryFs, Snapshots};
 
@@ -223,6 +224,10 @@ impl Worker {
                 cgroups.clone(),
                 Arc::new(Zygote::new(config.init_binary.clone())),
                 config.criu_dir.clone(),
+                Priming {
+                    dirs: config.run_dir.join("restores"),
+                    log_level: config.criu_log_level,
+                },
                 network.clone(),
                 config.empty_sandboxes,
                 config.empty_sandboxes_most,
@@ -338,6 +343,7 @@ impl Worker {
         });
         match kept {
             Ok(file) => {
+                self.pool.prime_with(Arc::clone(&file));
                 *self.probe.lock() = Some(Probe {
                     file,
                     version,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
-use rekindle_pager::{Layout, PageRange, Pager, PagerConfig};
+use rekindle_pager::{Handover, Layout, PageRange, Pager, PagerConfig};
 use serde::Serialize;
 
 use super::child::Restored;
@@ -94,7 +94,7 @@ impl Case {
         ])?;
         ensure!(restored.line()? == "ready", "the process did not get ready");
         if let Some(pager) = &pager {
-            pager.prepare(Arc::new([]), LIMIT)?;
+            pager.prepare(Arc::new([]))?.done(LIMIT)?;
         }
         let (before, started) = (processor_time()?, Instant::now());
         restored.go()?;
@@ -127,12 +127,11 @@ impl Case {
         let all = PageRange { first: FIRST, pages };
         let pager = Pager::start(PagerConfig {
             name: "pager-bench".to_owned(),
-            listener,
+            handover: Handover::Socket(listener),
             source: Arc::clone(content) as Arc<_>,
             layout: Layout {
                 mapped: if self.way.is_mapped() { vec![all] } else { Vec::new() },
-                empty: Vec::new(),
-                backed: Vec::new(),
+                ..Layout::default()
             },
             record: false,
             maps: std::collections::HashMap::new(),

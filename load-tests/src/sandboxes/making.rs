@@ -12,6 +12,7 @@ use rekindle_init::protocol::Setup;
 use rekindle_snapshotter::criu::Session;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::network::{Egress, Network};
+use rekindle_worker::sandbox::criu::Priming;
 use rekindle_worker::sandbox::{Sandbox, Zygote};
 use serde::Serialize;
 use tempfile::TempDir;
@@ -79,6 +80,7 @@ pub(super) struct Place {
     pub(super) parent: String,
     pub(super) zygote: Arc<Zygote>,
     pub(super) criu: PathBuf,
+    pub(super) priming: Priming,
     pub(super) network: Option<Arc<Network>>,
     skeleton: TempDir,
     made: AtomicU64,
@@ -106,6 +108,11 @@ impl Place {
             parent,
             zygote: Arc::new(Zygote::new(Programs::find(args)?.init())),
             criu,
+            // Nothing is restored in them.
+            priming: Priming {
+                dirs: std::env::temp_dir(),
+                log_level: 1,
+            },
             network,
             skeleton,
             made: AtomicU64::new(0),

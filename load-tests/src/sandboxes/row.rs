@@ -51,6 +51,7 @@ pub(super) async fn run(place: &Place, count: usize) -> Result<Row> {
         place.cgroups.clone(),
         Arc::clone(&place.zygote),
         place.criu.clone(),
+        place.priming.clone(),
         place.network.clone(),
         8,
         8,

@@ -58,6 +58,10 @@ pub enum CriuError {
 pub enum Stage {
     /// Dump: everything is written and the processes still stand.
     PostDump,
+    /// Restore: the images are read, and nothing of them is made yet.
+    PreRestore,
+    /// Restore: the processes have all their mappings, and threads; they get their rights next.
+    PostRestore,
     /// Restore: the processes have their memory and registered their userfaultfd, and stand before their first instruction.
     PreResume,
     /// Any other, by CRIU's name.
@@ -154,6 +158,18 @@ impl Session {
         self.converse("dump", Kind::Dump, options, order.limit, at).map(drop)
     }
 
+    /// Orders a restore of whose images none need be there yet, and of which nothing is heard until [`Self::hear_restored`].
+    ///
+    /// # Errors
+    /// When it has died.
+    pub fn order_restore(&self, order: &RestoreOrder) -> Result<(), CriuError> {
+        self.send(&Request {
+            kind: Kind::Restore.into(),
+            options: Some(restore_options(order)),
+            ..Request::default()
+        })
+    }
+
     /// Restores a checkpoint. `at` is called at each stage, [`Stage::PreResume`] last before the processes run. Returns the
     /// root's process id in CRIU's pid namespace.
     ///
@@ -164,20 +180,20 @@ impl Session {
         order: &RestoreOrder,
         at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
     ) -> Result<i32, CriuError> {
-        let inherit_fd = order
-            .inherit
-            .iter()
-            .map(|i| InheritFdMessage {
-                key: i.key.clone(),
-                fd: i.fd,
-            })
-            .collect();
-        let options = Options {
-            inherit_fd,
-            lazy_pages: Some(order.lazy_pages),
-            ..common(order.images_dir.clone(), order.log_level, RESTORE_LOG, order.limit)
-        };
-        let response = self.converse("restore", Kind::Restore, options, order.limit, at)?;
+        self.order_restore(order)?;
+        self.hear_restored(order.limit, at)
+    }
+
+    /// The rest of [`Self::restore`], of what was ordered before; within `limit` from now on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hear_restored(
+        &self,
+        limit: Duration,
+        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<i32, CriuError> {
+        let response = self.hear("restore", limit, at)?;
         Ok(response.restore.map_or(0, |r| r.pid))
     }
 
@@ -228,14 +244,23 @@ impl Session {
         kind: Kind,
         options: Options,
         limit: Duration,
-        mut at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
     ) -> Result<Response, CriuError> {
-        let deadline = Instant::now() + limit;
         self.send(&Request {
             kind: kind.into(),
             options: Some(options),
             ..Request::default()
         })?;
+        self.hear(what, limit, at)
+    }
+
+    fn hear(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        mut at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<Response, CriuError> {
+        let mut deadline = Instant::now() + limit;
         let mut stopped_at = None;
         loop {
             let response = self.receive(deadline, limit)?;
@@ -252,10 +277,15 @@ impl Session {
             }
             let stage = match response.notify.and_then(|n| n.script).unwrap_or_default().as_str() {
                 "post-dump" => Stage::PostDump,
+                "pre-restore" => Stage::PreRestore,
+                "post-restore" => Stage::PostRestore,
                 "pre-resume" => Stage::PreResume,
                 other => Stage::Other(other.to_owned()),
             };
+            let asked = Instant::now();
             let done = at(&stage);
+            // What the caller takes for it is not CRIU's.
+            deadline += asked.elapsed();
             let go_on = Request {
                 kind: Kind::Notify.into(),
                 notify_success: Some(done.is_ok()),
@@ -266,6 +296,12 @@ impl Session {
             }
             self.send(&go_on)?;
         }
+    }
+
+    /// Whether it has said something, or is gone, though nothing was to be heard of it.
+    pub fn has_spoken(&self) -> bool {
+        let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     fn send(&self, request: &Request) -> Result<(), CriuError> {
@@ -310,6 +346,18 @@ pub fn external_file(mount: u64, inode: u64) -> String {
 /// The path of a descriptor of the CRIU process itself: of a directory that lies outside the sandbox's mount namespace.
 pub fn own_descriptor(fd: i32) -> String {
     format!("/proc/self/fd/{fd}")
+}
+
+fn restore_options(order: &RestoreOrder) -> Options {
+    let inherit = order.inherit.iter().map(|i| InheritFdMessage {
+        key: i.key.clone(),
+        fd: i.fd,
+    });
+    Options {
+        inherit_fd: inherit.collect(),
+        lazy_pages: Some(order.lazy_pages),
+        ..common(order.images_dir.clone(), order.log_level, RESTORE_LOG, order.limit)
+    }
 }
 
 fn common(images_dir: String, log_level: i32, log: &str, limit: Duration) -> Options {

@@ -1,10 +1,10 @@
-//! `files.img`: the open and mapped files of all processes. Entries are added, none is changed.
+//! `files.img`: the open and mapped files of all processes. Entries are added; of those that are there, only pipes get other names.
 
 use std::collections::HashMap;
 
 use prost::Message as _;
 
-use super::{ImageError, framing};
+use super::{ImageError, framing, wire};
 
 const KIND: &str = "files";
 const FILES_MAGIC: u32 = 0x5630_3138;
@@ -19,6 +19,20 @@ struct FileEntry {
     id: u32,
     #[prost(message, optional, tag = "3")]
     regular: Option<RegularFile>,
+    /// A [`PipeEntry`].
+    #[prost(bytes = "vec", optional, tag = "18")]
+    pipe: Option<Vec<u8>>,
+}
+
+/// Field of [`FileEntry::pipe`], and of [`PipeEntry::pipe_id`] in it.
+const FIELD_PIPE: u64 = 18;
+const FIELD_PIPE_ID: u64 = 2;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PipeEntry {
+    /// The inode, by which CRIU names the pipe.
+    #[prost(uint32, required, tag = "2")]
+    pipe_id: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -62,6 +76,7 @@ fn regular_file(id: u32, path: &str) -> FileEntry {
         kind: TYPE_REGULAR,
         id,
         regular: Some(regular),
+        pipe: None,
     }
 }
 
@@ -137,10 +152,71 @@ impl<'a> FilesImage<'a> {
     }
 }
 
+/// A files image whose pipes have other numbers, by those they have; `None` where another pipe has one of the new ones. What CRIU has kept of a pipe's
+/// data is not found by the new number, nor is it wanted: a pipe that is inherited has its own.
+///
+/// # Errors
+/// When the image does not parse.
+pub fn renumber_pipes(image: &[u8], numbers: &HashMap<u32, u32>) -> Result<Option<Vec<u8>>, ImageError> {
+    let messages = framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let mut out = Vec::with_capacity(messages.len());
+    for (entry, message) in messages.iter().enumerate() {
+        let malformed = |cause| ImageError::Message {
+            kind: KIND,
+            entry,
+            cause,
+        };
+        let file = FileEntry::decode(*message).map_err(malformed)?;
+        let Some(pipe) = file.pipe else {
+            out.push(message.to_vec());
+            continue;
+        };
+        let PipeEntry { pipe_id } = PipeEntry::decode(pipe.as_slice()).map_err(malformed)?;
+        match numbers.get(&pipe_id) {
+            Some(number) => {
+                let renumbered = wire::with_varint(&pipe, FIELD_PIPE_ID, u64::from(*number))
+                    .and_then(|pipe| wire::with_bytes(message, FIELD_PIPE, &pipe));
+                out.push(renumbered.map_err(|cause| ImageError::Wire { kind: KIND, cause })?);
+            }
+            None if numbers.values().any(|taken| *taken == pipe_id) => return Ok(None),
+            None => out.push(message.to_vec()),
+        }
+    }
+    Ok(Some(framing::image(FILES_MAGIC, out.iter().map(Vec::as_slice))))
+}
+
 /// The paths of regular files, by id; those that are not UTF-8 are shown as well as they can be.
 pub fn file_names(image: &[u8]) -> Result<HashMap<u32, String>, ImageError> {
     let names = FilesImage::parse(image)?.names.into_iter();
     Ok(names
         .map(|(id, name)| (id, String::from_utf8_lossy(&name).into_owned()))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipe(id: u32, number: u32) -> Vec<u8> {
+        // Between the numbers of both lies what is not known here: the flags.
+        let entry = [0x08, 5, 0x10, number as u8, 0x18, 1];
+        let file = FileEntry {
+            kind: 2,
+            id,
+            regular: None,
+            pipe: Some(entry.to_vec()),
+        };
+        file.encode_to_vec()
+    }
+
+    #[test]
+    fn pipes_get_their_new_numbers_and_nothing_else_changes() {
+        let file = regular_file(9, "/lib.so").encode_to_vec();
+        let image = |messages: &[Vec<u8>]| framing::image(FILES_MAGIC, messages.iter().map(Vec::as_slice));
+        let before = image(&[pipe(1, 70), file.clone(), pipe(2, 71), pipe(3, 70)]);
+        let after = renumber_pipes(&before, &HashMap::from([(70, 90)])).unwrap();
+        assert_eq!(after, Some(image(&[pipe(1, 90), file, pipe(2, 71), pipe(3, 90)])));
+        let taken = renumber_pipes(&before, &HashMap::from([(70, 71)])).unwrap();
+        assert_eq!(taken, None, "two pipes would be one");
+    }
 }

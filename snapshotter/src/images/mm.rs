@@ -212,6 +212,12 @@ impl MmImage {
         vma.flags & private == private && vma.flags & (MAP_LOCKED | MAP_HUGETLB) == 0 && vma.status & STATUS_KERNEL == 0
     }
 
+    /// Whether mapping `at` is plain private anonymous memory.
+    pub(super) fn is_anonymous(&self, at: usize) -> bool {
+        let plain = STATUS_REGULAR | STATUS_ANON_PRIVATE;
+        self.vmas[at].status & plain == plain
+    }
+
     /// What mapping `at` is, if it is an ordinary private mapping of a file.
     pub(super) fn file_mapping(&self, at: usize) -> Option<FileMapping> {
         let vma = &self.vmas[at];
@@ -289,6 +295,15 @@ pub fn parse_vmas(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
     let mut vmas: Vec<Vma> = MmImage::parse(image)?.vmas().map(|(_, vma)| vma).collect();
     vmas.sort_by_key(|v| v.start);
     Ok(vmas)
+}
+
+/// Where a process has its arguments and its environment, bytes: anybody on the host may have the kernel read them (`/proc/PID/cmdline`).
+///
+/// # Errors
+/// When the image does not parse.
+pub fn argument_areas(image: &[u8]) -> Result<[Range<u64>; 2], ImageError> {
+    let entry = MmImage::parse(image)?.entry;
+    Ok([entry.arg_start..entry.arg_end, entry.env_start..entry.env_end])
 }
 
 /// The mappings in an mm image that a fork's child finds empty (`MADV_WIPEONFORK`), by address. That is where libraries keep

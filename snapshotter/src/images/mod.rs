@@ -20,12 +20,12 @@ mod travel;
 mod wire;
 
 pub use self::core::rseq_area;
-pub use files::file_names;
+pub use files::{file_names, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;
 pub use mappings::{Backing, Mapping, parse_mappings};
-pub use mm::{Vma, parse_vmas, parse_wiped_on_fork};
-pub use pagemap::{EagerRun, PE_LAZY, PE_PARENT, PE_PRESENT, PagemapEntry, PagemapImage};
+pub use mm::{Vma, argument_areas, parse_vmas, parse_wiped_on_fork};
+pub use pagemap::{EagerRun, PE_LAZY, PE_PARENT, PE_PRESENT, PageFrom, PagemapEntry, PagemapImage, with_eager_pages};
 pub use stored::{BLOCK_BYTES_MAX, Blocks, PE_PAYLOAD_ALIGNED, StoredPagemap, StoredRun};
 pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,

@@ -133,6 +133,25 @@ pub struct EagerRun {
     pub at: u64,
 }
 
+/// Where a page of a pages image comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageFrom {
+    /// The pages image as it was: which of its pages.
+    Image(u64),
+    /// What was added: which of these.
+    Added(usize),
+}
+
+/// A pagemap image of eager runs with these pages besides, by address; the number of its pages image, and what that has then, in order.
+///
+/// # Errors
+/// When the image does not parse.
+pub fn with_eager_pages(image: &[u8], pages: &[PageIndex]) -> Result<(u32, Vec<u8>, Vec<PageFrom>), ImageError> {
+    let parsed = PagemapImage::parse(image)?;
+    let (encoded, order) = parsed.encode_with(pages);
+    Ok((parsed.pages_id, encoded, order))
+}
+
 /// A run of pages in a pagemap image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PagemapEntry {
@@ -224,6 +243,41 @@ impl PagemapImage {
         Ok((framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), kept))
     }
 
+    /// The image, of eager runs, with these pages besides, by address; and where each page of the pages image that belongs to it comes from. Pages that it has already
+    /// are passed over.
+    pub(super) fn encode_with(&self, pages: &[PageIndex]) -> (Vec<u8>, Vec<PageFrom>) {
+        let (mut messages, mut order) = (vec![self.head.clone()], Vec::new());
+        let mut added = pages.iter().enumerate().peekable();
+        let mut at = 0;
+        let add = |(index, page): (usize, &PageIndex), messages: &mut Vec<Vec<u8>>, order: &mut Vec<PageFrom>| {
+            let entry = EntryMessage {
+                vaddr: page.address(),
+                compat_nr_pages: 0,
+                in_parent: None,
+                flags: Some(PE_PRESENT),
+                nr_pages: Some(1),
+            };
+            messages.push(entry.encode_to_vec());
+            order.push(PageFrom::Added(index));
+        };
+        for entry in self.entries.iter().filter(|e| !e.lazy) {
+            while let Some(new) = added.next_if(|(_, page)| **page < entry.first) {
+                add(new, &mut messages, &mut order);
+            }
+            while added
+                .next_if(|(_, page)| page.0 < entry.first.0 + entry.pages)
+                .is_some()
+            {}
+            messages.push(entry.message.clone());
+            order.extend((at..at + entry.pages).map(PageFrom::Image));
+            at += entry.pages;
+        }
+        for new in added {
+            add(new, &mut messages, &mut order);
+        }
+        (framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), order)
+    }
+
     /// The image with those runs only that are not lazy: what a restore must find in its directory.
     pub fn encode_eager(&self) -> Vec<u8> {
         let eager = self.entries.iter().filter(|e| !e.lazy).map(|e| e.message.as_slice());
@@ -276,6 +330,26 @@ mod tests {
         let parsed = PagemapImage::parse(&all).unwrap();
         assert_eq!(parsed.pages_id, 3);
         assert_eq!(parsed.encode_eager(), image(&[eager]));
+    }
+
+    #[test]
+    fn pages_are_added_where_they_belong() {
+        let (low, high) = (entry(0x3000, 2, PE_PRESENT), entry(0x9000, 1, PE_PRESENT));
+        let before = image(&[low.clone(), high.clone()]);
+        let (id, after, order) = with_eager_pages(&before, &[1, 4, 5, 11].map(PageIndex)).unwrap();
+        let added = |page: u64| EntryMessage {
+            flags: Some(PE_PRESENT),
+            ..entry(page << 12, 1, 0)
+        };
+        let runs = |image: &[u8]| -> Vec<_> {
+            let entries = PagemapImage::parse(image).unwrap().entries.into_iter();
+            entries.map(|e| (e.first, e.pages)).collect()
+        };
+        // Page 4 was there.
+        let expected = image(&[added(1), low, added(5), high, added(11)]);
+        assert_eq!((id, runs(&after)), (3, runs(&expected)));
+        let (image, new) = (PageFrom::Image, PageFrom::Added);
+        assert_eq!(order, [new(0), image(0), image(1), new(2), image(2), new(3)]);
     }
 
     #[test]

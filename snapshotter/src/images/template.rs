@@ -48,6 +48,9 @@ pub struct TemplateLayout {
     pub mappings: Vec<TemplateArea>,
     /// Anonymous mappings of which the snapshot holds nothing: the kernel itself can serve them.
     pub empty: Vec<TemplateArea>,
+    /// Anonymous mappings that map no template and of which the snapshot holds something, by address: CRIU's own rule has them served by a pager. `None` if
+    /// there are such that are no plain memory, which only CRIU can prepare for that.
+    pub anonymous: Option<Vec<TemplateArea>>,
     /// Those of `mappings` that stood for a private mapping of a file, by address. Their pages are those that were written, and so were
     /// eager, and what lay between.
     pub folded: Vec<FoldedArea>,
@@ -223,7 +226,10 @@ fn plan(
     lasting: &impl Fn(&str) -> bool,
 ) -> Option<Plan> {
     let mut plan = Plan {
-        layout: TemplateLayout::default(),
+        layout: TemplateLayout {
+            anonymous: Some(Vec::new()),
+            ..TemplateLayout::default()
+        },
         whole: Vec::new(),
         cut: Vec::new(),
     };
@@ -255,6 +261,19 @@ fn plan(
             }
         } else if let Some((mapping, name)) = mm.file_mapping(at).and_then(data_of) {
             fold(&mut plan, at, &whole_pages(vma)?, mapping, name, pagemap)?;
+        } else if mm.can_be_lazy(at) {
+            let pages = whole_pages(vma)?;
+            if process.page_map.holds_any(pages.start, pages.end) {
+                let others = plan.layout.anonymous.take().filter(|_| mm.is_anonymous(at));
+                plan.layout.anonymous = others.map(|mut others| {
+                    others.push(TemplateArea {
+                        first: pages.start,
+                        pages: pages.end.0 - pages.start.0,
+                        at: 0,
+                    });
+                    others
+                });
+            }
         }
     }
     Some(plan)

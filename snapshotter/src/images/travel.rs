@@ -77,6 +77,8 @@ pub struct Travelling {
     pub mapped: Vec<(TemplateArea, u32)>,
     /// Other private memory that a pager serves, by address: first page and how many.
     pub lazy: Vec<(PageIndex, u64)>,
+    /// Whether all of that is plain anonymous memory, which a pager can register itself.
+    pub plain: bool,
 }
 
 impl Travelling {
@@ -103,7 +105,7 @@ impl Travelling {
 pub fn travelling(mm: &[u8], pagemap: &[u8], templates: &[u32], early: &[u64]) -> Result<Travelling, ImageError> {
     let mm = MmImage::parse(mm)?;
     let page = PAGE_BYTES as u64;
-    let (mut mapped, mut lazy) = (Vec::new(), Vec::new());
+    let (mut mapped, mut lazy, mut plain) = (Vec::new(), Vec::new(), true);
     let mut vmas: Vec<_> = mm.vmas().collect();
     vmas.sort_by_key(|(_, vma)| vma.start);
     for (at, vma) in vmas {
@@ -114,6 +116,7 @@ pub fn travelling(mm: &[u8], pagemap: &[u8], templates: &[u32], early: &[u64]) -
             mapped.push((TemplateArea { first, pages, at }, mapping.file));
         } else if mm.can_be_lazy(at) {
             lazy.push((first, pages));
+            plain &= mm.is_anonymous(at);
         }
     }
     let served: Vec<_> = {
@@ -139,6 +142,7 @@ pub fn travelling(mm: &[u8], pagemap: &[u8], templates: &[u32], early: &[u64]) -
         written,
         mapped,
         lazy,
+        plain,
     })
 }
 

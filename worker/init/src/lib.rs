@@ -3,10 +3,11 @@
 //! The worker starts this program once, with a control socket, and it forks for each sandbox ([`zygote`]); the worker tells each init what to do; see
 //! [`protocol`]. It builds the sandbox
 //! ([`namespaces`], [`rootfs`]), starts the function with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU
-//! inside the same namespaces ([`criu`]), refuses a checkpoint that would miss a process ([`strays`]), saves and loads the
+//! inside the same namespaces ([`criu`]) with a way for a pager to reach the memory it will restore ([`ancestor`]), refuses a checkpoint that would miss a process ([`strays`]), saves and loads the
 //! private files that belong to a snapshot ([`files`]), and reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a worker
 //! that is killed leaves no sandbox behind.
 
+pub mod ancestor;
 pub mod causes;
 pub mod criu;
 pub mod descriptors;

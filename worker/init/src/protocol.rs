@@ -102,6 +102,12 @@ pub enum Request {
         /// confined root lacks) read their limits, so CRIU gets it as its real, not its effective, user.
         real_uid: Option<u32>,
     },
+    /// Before the files are laid out: until CRIU's [`Request::Ancestor`] is asked for, have it find such a result as [`Request::WriteProbe`] stores. Beside it: a
+    /// descriptor to read that from.
+    ShowProbe,
+    /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory ([`ancestor`](crate::ancestor)). Answered with
+    /// [`Answer::Ancestor`], the userfaultfd beside it.
+    Ancestor,
     /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]; those of an
     /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`].
     Hold,
@@ -124,6 +130,8 @@ pub enum Answer {
     Started(i32),
     /// Content of a small file.
     Bytes(Vec<u8>),
+    /// CRIU's userfaultfd is beside this: the address of a page of its memory that is for nothing else.
+    Ancestor(u64),
     /// It did not work.
     Failed(String),
 }

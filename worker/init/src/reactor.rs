@@ -19,12 +19,13 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
+use crate::ancestor::Ancestor;
 use crate::causes::chain;
 use crate::protocol::{
     Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID, ReceiveError,
     Request, receive, send,
 };
-use crate::{criu, descriptors, files, namespaces, rootfs, spawn, strays};
+use crate::{ancestor, criu, descriptors, files, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
@@ -59,7 +60,12 @@ pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
 }
 
 fn answer(control: BorrowedFd<'_>, number: u64, answer: Answer) -> io::Result<()> {
-    send(control, &Message::Answer(number, answer), &[])
+    answer_with(control, number, answer, None)
+}
+
+fn answer_with(control: BorrowedFd<'_>, number: u64, answer: Answer, beside: Option<OwnedFd>) -> io::Result<()> {
+    let fds: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
+    send(control, &Message::Answer(number, answer), &fds)
 }
 
 fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::Result<()> {
@@ -88,8 +94,14 @@ fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::
                 Err(ReceiveError::Closed) => return Ok(()),
                 Err(e) => return Err(io::Error::other(e)),
             };
-            let done = perform(call.request, fds, &mut sandbox).unwrap_or_else(Answer::Failed);
-            answer(control, call.number, done)?;
+            let (done, beside) = match call.request {
+                Request::Ancestor => match make_ancestor(&mut sandbox) {
+                    Ok(Ancestor { userfault, page }) => (Answer::Ancestor(page), Some(userfault)),
+                    Err(why) => (Answer::Failed(why), None),
+                },
+                other => (perform(other, fds, &mut sandbox).unwrap_or_else(Answer::Failed), None),
+            };
+            answer_with(control, call.number, done, beside)?;
         }
     }
 }
@@ -116,6 +128,8 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
 struct Sandbox {
     /// Set once the sandbox is furnished.
     last_pid: Option<File>,
+    /// Whether CRIU finds its probe on what covers the host's /run.
+    probe_is_shown: bool,
     /// CRIU's processes that have not ended.
     criu: Vec<i32>,
     /// What CRIU opens by its number.
@@ -147,6 +161,28 @@ impl Sandbox {
     }
 }
 
+/// Read at a place, not from where the descriptor stands: all sandboxes share it.
+fn read_probe(probe: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; PROBE_MAX];
+    let length = File::from(probe).read_at(&mut content, 0)?;
+    content.truncate(length);
+    Ok(content)
+}
+
+fn make_ancestor(sandbox: &mut Sandbox) -> Result<Ancestor, String> {
+    if std::mem::take(&mut sandbox.probe_is_shown) {
+        rootfs::hide_probe().map_err(|e| chain(&e))?;
+    }
+    let criu = *sandbox.criu.last().ok_or("no criu waits")?;
+    ancestor::of(criu).map_err(|e| {
+        if e == nix::Error::ESRCH {
+            // It has been reaped.
+            sandbox.criu.retain(|other| *other != criu);
+        }
+        format!("make criu's userfaultfd: {e}")
+    })
+}
+
 fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result<Answer, String> {
     let mut fds = fds.into_iter();
     let mut next = |what: &str| {
@@ -163,7 +199,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         return Err("the sandbox is not furnished".to_owned());
     }
     match request {
-        Request::Enter(_) | Request::Fork => Err("the sandbox is entered already".to_owned()),
+        Request::Enter(_) | Request::Fork | Request::Ancestor => Err("the sandbox is entered already".to_owned()),
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::Furnish(setup) => {
             sandbox.last_pid = Some(rootfs::enter(&setup).map_err(|e| chain(&e))?);
@@ -206,14 +242,16 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)
             .map(Answer::Bytes)
             .map_err(plain("read the probe")),
-        Request::WriteProbe => {
-            // Read at a place, not from where the descriptor stands: all sandboxes share it.
-            let mut content = vec![0; PROBE_MAX];
-            File::from(next("probe")?)
-                .read_at(&mut content, 0)
-                .and_then(|length| File::create(CRIU_PROBE_CACHE)?.write_all(&content[..length]))
-                .map(|()| Answer::Done)
-                .map_err(plain("write the probe"))
+        Request::WriteProbe => read_probe(next("probe")?)
+            .and_then(|probe| std::fs::write(CRIU_PROBE_CACHE, probe))
+            .map(|()| Answer::Done)
+            .map_err(plain("write the probe")),
+        Request::ShowProbe if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
+        Request::ShowProbe => {
+            let probe = read_probe(next("probe")?).map_err(plain("read the probe"))?;
+            rootfs::show_probe(&probe).map_err(|e| chain(&e))?;
+            sandbox.probe_is_shown = true;
+            Ok(Answer::Done)
         }
     }
 }

@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
 use nix::unistd::{chdir, pivot_root};
 
-use crate::protocol::{CRIU_DIR, Setup};
+use crate::protocol::{CRIU_DIR, CRIU_PROBE_CACHE, Setup};
 
 /// Why the files could not be laid out.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,9 @@ pub enum RootfsError {
 }
 
 const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+
+/// Where CRIU looks for its kernel probe, as long as the root is the host's.
+const COVERED: &str = "/run";
 
 /// Sets the last process id of the writer's pid namespace.
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
@@ -127,6 +130,30 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
         name_servers(text)?;
     }
     Ok(last_pid)
+}
+
+/// Covers the host's /run, for this mount namespace alone, by one that has CRIU's kernel probe and nothing else.
+///
+/// # Errors
+/// When a mount is refused; /run is the host's then.
+pub fn show_probe(probe: &[u8]) -> Result<(), RootfsError> {
+    // What the host unmounts meanwhile goes here as well; nothing of this goes there.
+    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mounted("slave", None, Path::new("/"), None, slave, None)?;
+    tmpfs("run", Path::new(COVERED), QUIET, "mode=700,size=128k,nr_inodes=16")?;
+    fs::write(CRIU_PROBE_CACHE, probe).map_err(|e| {
+        // Of the two errors the first is told.
+        let _uncovered = hide_probe();
+        RootfsError::Make(PathBuf::from(CRIU_PROBE_CACHE), e)
+    })
+}
+
+/// Takes that away again.
+///
+/// # Errors
+/// When it is refused.
+pub fn hide_probe() -> Result<(), RootfsError> {
+    umount2(COVERED, MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("uncover /run", e))
 }
 
 fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {

@@ -89,14 +89,21 @@ impl Thread {
     /// Registers what the layout says, then fills `pages`, as far as the source holds them: answers how many were. An error
     /// is what could not be registered.
     pub(crate) fn prepare(&self, pages: &[AheadPage]) -> Result<u64, String> {
-        for range in &self.layout.mapped {
+        let mapped = self.layout.mapped.iter().map(|range| (range, true));
+        let anonymous = self.layout.anonymous.iter().map(|range| (range, false));
+        for (range, of_file) in mapped.chain(anonymous) {
             let memory = self.memories.iter().find(|m| m.pid == range.first.pid);
-            let memory = memory.ok_or_else(|| format!("criu sent no userfaultfd for process {}", range.first.pid))?;
-            memory.register_mapped(range.first.page, range.pages).map_err(|e| {
+            let memory = memory.ok_or_else(|| format!("there is no userfaultfd of process {}", range.first.pid))?;
+            let (first, pages) = (range.first.page, range.pages);
+            let registered = if of_file {
+                memory.register_mapped(first, pages)
+            } else {
+                memory.register_anonymous(first, pages)
+            };
+            registered.map_err(|e| {
                 format!(
-                    "cannot watch {} pages at {:#x} of process {}: {e}",
-                    range.pages,
-                    range.first.page * PAGE,
+                    "cannot watch {pages} pages at {:#x} of process {}: {e}",
+                    first * PAGE,
                     range.first.pid
                 )
             })?;

@@ -11,7 +11,7 @@
 //! - [`address_map`]: which addresses of a process still belong to the snapshot (pure).
 //! - [`source`]: where pages come from, behind a trait.
 //! - `pin`: how a source's host takes pages back that somebody may be looking at.
-//! - [`handshake`]: the protocol on `lazy-pages.socket`.
+//! - [`handshake`]: the protocol on `lazy-pages.socket`; [`Ancestor`]: the way without it.
 //! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
 //! - [`pager`]: the handle; `thread` reads what happens (`waiting` for it), `fill` answers it, `ahead` fills what is likely
 //!   touched next (`streams` tells what is read from front to back), `fetching` has what is absent brought.
@@ -19,6 +19,7 @@
 
 pub mod address_map;
 mod ahead;
+mod ancestor;
 mod fetching;
 mod fill;
 #[doc(hidden)]
@@ -33,8 +34,12 @@ mod streams;
 mod thread;
 mod waiting;
 
+pub use ancestor::Ancestor;
 pub use latency::Latency;
-pub use pager::{FilledBehind, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Stats};
+pub use pager::{
+    FilledBehind, Handover, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Prepared, Preparing,
+    Stats,
+};
 pub use pin::{Pin, pin, unpinned};
 pub use source::{AheadPage, Held, PageRef, PageSource, SourceError};
 

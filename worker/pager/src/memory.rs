@@ -167,6 +167,17 @@ impl Memory {
         self.uffd.register_with_mode(start, length, mode).map(drop)
     }
 
+    /// Takes the faults on anonymous memory: on pages that are not there.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the memory must not be touched then.
+    pub fn register_anonymous(&self, page: u64, count: u64) -> Result<(), UffdError> {
+        let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
+        self.uffd
+            .register_with_mode(start, length, RegisterMode::MISSING)
+            .map(drop)
+    }
+
     /// Leaves a range to the kernel. Nobody may wait for a page of it.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::address_map::AddressMap;
+use crate::ancestor::Ancestor;
 use crate::latency::Latency;
 use crate::source::{AheadPage, PageRef, PageSource};
 use crate::thread::Thread;
@@ -22,8 +23,8 @@ use crate::thread::Thread;
 pub struct PagerConfig {
     /// Names the thread.
     pub name: String,
-    /// Bound to `lazy-pages.socket` in the image directory.
-    pub listener: UnixListener,
+    /// How it gets the memory of what CRIU restores.
+    pub handover: Handover,
     /// Where pages come from.
     pub source: Arc<dyn PageSource>,
     /// How the memory is laid out.
@@ -40,6 +41,16 @@ pub struct PagerConfig {
     pub on_lost: Box<dyn FnOnce(LostPage) + Send>,
 }
 
+/// How a pager gets the memory of what CRIU restores.
+#[derive(Debug)]
+pub enum Handover {
+    /// CRIU hands it over and registers what is anonymous: bound to `lazy-pages.socket` in the image directory.
+    Socket(UnixListener),
+    /// The kernel does, when CRIU, whose own memory this is of, forks: of one process, with this id. CRIU is told nothing of a pager then, maps everything
+    /// where it belongs at once, and registers nothing.
+    Descent(Ancestor, i32),
+}
+
 /// Consecutive pages of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRange {
@@ -54,6 +65,8 @@ pub struct PageRange {
 pub struct Layout {
     /// Private mappings of a file: the pager registers them itself before the processes run.
     pub mapped: Vec<PageRange>,
+    /// Anonymous memory that the pager registers itself, likewise: by [`Handover::Descent`] CRIU does not.
+    pub anonymous: Vec<PageRange>,
     /// Anonymous memory of which the snapshot holds nothing: left to the kernel.
     pub empty: Vec<PageRange>,
     /// Those of the mapped, by address, that the process had mapped from a file: what it gives up reads as the file again,
@@ -135,7 +148,8 @@ pub struct Stats {
 /// When what happens once in a pager's life did, each with how long it took.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Marks {
-    /// CRIU handed the memory of all processes over: from its connection to the last descriptor.
+    /// The memory of all processes was handed over: from CRIU's connection to the last descriptor, or from when the kernel told of it until that was
+    /// taken.
     pub handshake: Option<(Instant, Duration)>,
     /// The first fault was answered.
     pub first_fault: Option<(Instant, Duration)>,
@@ -143,12 +157,36 @@ pub struct Marks {
 
 pub(crate) enum Command {
     /// Registers what the layout says, then fills these pages.
-    Prepare(Arc<[AheadPage]>, SyncSender<Result<u64, String>>),
+    Prepare(Arc<[AheadPage]>, SyncSender<Result<Prepared, String>>),
     /// Fills these pages, consecutive ones of a process by address, if they still hold what `origin` says.
     Fill(PageRange, u64, SyncSender<FilledBehind>),
     /// Tells what the addresses of all processes belong to.
     Report(SyncSender<Result<Vec<(i32, AddressMap)>, usize>>),
     Stop,
+}
+
+/// Memory that is being made ready.
+#[derive(Debug)]
+pub struct Preparing(Receiver<Result<Prepared, String>>);
+
+/// Memory that is ready.
+#[derive(Debug, Clone, Copy)]
+pub struct Prepared {
+    /// How many pages were filled ahead.
+    pub filled: u64,
+    /// When it was begun, and how long it took.
+    pub took: (Instant, Duration),
+}
+
+impl Preparing {
+    /// Waits until it is done, at most `limit`.
+    ///
+    /// # Errors
+    /// When the pager has ended, does not answer in time, or cannot register; the processes must not run then.
+    pub fn done(self, limit: Duration) -> Result<Prepared, PagerError> {
+        let answer = self.0.recv_timeout(limit).map_err(|_| PagerError::Ended)?;
+        answer.map_err(PagerError::Register)
+    }
 }
 
 /// What the thread and its handle share.
@@ -203,11 +241,11 @@ impl Pager {
             config.handshake_limit,
         )
         .map_err(PagerError::Start)?;
-        let listener = config.listener;
+        let handover = config.handover;
         thread::Builder::new()
             .name(name)
             .stack_size(256 * 1024)
-            .spawn(move || worker.run(&listener))
+            .spawn(move || worker.run(handover))
             .map_err(PagerError::Start)?;
         Ok(Self {
             commands,
@@ -225,16 +263,15 @@ impl Pager {
     }
 
     /// Makes the memory ready for the processes to run: registers what the layout says, and fills `pages` ahead of any fault,
-    /// as far as the source holds them. To be called once, when the processes stand with all their mappings and do not run
-    /// yet. Blocks until done, at most `limit`. Answers how many pages were filled.
+    /// as far as the source holds them. To be called once, when the processes have all their mappings and nothing of their own has run
+    /// yet. Does not wait for it.
     ///
     /// # Errors
-    /// When the pager has ended, does not answer in time, or cannot register; the processes must not run then.
-    pub fn prepare(&self, pages: Arc<[AheadPage]>, limit: Duration) -> Result<u64, PagerError> {
+    /// When the pager has ended; the processes must not run then.
+    pub fn prepare(&self, pages: Arc<[AheadPage]>) -> Result<Preparing, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Prepare(pages, done))?;
-        let answer = answer.recv_timeout(limit).map_err(|_| PagerError::Ended)?;
-        answer.map_err(PagerError::Register)
+        Ok(Preparing(answer))
     }
 
     /// Fills pages while the processes run, from what the source holds: `pages`, by address, as far as the first still holds the

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use nix::sys::epoll::EpollTimeout;
 use userfaultfd::EventBuffer;
 
 use crate::address_map::AddressMap;
+use crate::ancestor::Ancestor;
 use crate::fetching::Fetching;
 use crate::handshake::{self, Greeting};
 use crate::memory::{Fault, Happened, Memory};
-use crate::pager::{Command, Layout, LostPage, Reach};
+use crate::pager::{Command, Handover, Layout, LostPage, Prepared, Reach};
 use crate::source::PageSource;
 use crate::waiting::Waiting;
 
@@ -50,6 +51,23 @@ pub(crate) struct Pending {
     pub(crate) brought: u32,
     /// When it was read.
     pub(crate) since: Instant,
+}
+
+/// Who tells of processes that were restored.
+enum Words {
+    /// CRIU, on its stream.
+    Criu(UnixStream),
+    /// The kernel, of the children of CRIU; of the one that is restored, the process id.
+    Kernel(Ancestor, i32),
+}
+
+impl AsFd for Words {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Criu(stream) => stream.as_fd(),
+            Self::Kernel(ancestor, _) => ancestor.fd(),
+        }
+    }
 }
 
 pub(crate) struct Thread {
@@ -95,9 +113,13 @@ impl Thread {
         })
     }
 
-    pub(crate) fn run(mut self, listener: &UnixListener) {
-        let Some(stream) = self.accept(listener) else { return };
-        let failed = match catch_unwind(AssertUnwindSafe(|| self.serve(stream))) {
+    pub(crate) fn run(mut self, handover: Handover) {
+        let words = match handover {
+            Handover::Socket(listener) => self.accept(&listener).map(Words::Criu),
+            Handover::Descent(ancestor, pid) => Some(Words::Kernel(ancestor, pid)),
+        };
+        let Some(words) = words else { return };
+        let failed = match catch_unwind(AssertUnwindSafe(|| self.serve(words))) {
             Ok(Ok(())) => None,
             Ok(Err(e)) => Some(e.to_string()),
             Err(_) => Some("it panicked".to_owned()),
@@ -172,19 +194,21 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, stream: UnixStream) -> io::Result<()> {
+    fn serve(&mut self, words: Words) -> io::Result<()> {
         let mut buffer = EventBuffer::new(EVENTS);
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         let mut ready = Vec::with_capacity(EVENTS);
-        self.waiting.add_criu(&stream)?;
-        self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
-        // Closed with the last word: our end belongs to the sandbox's network namespace, where the function would see its path.
-        let mut greeting = Some(stream);
+        self.waiting.add_criu(&words)?;
+        if matches!(words, Words::Criu(_)) {
+            self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
+        }
+        // Closed with the last word: our end of a stream belongs to the sandbox's network namespace, where the function would see its path.
+        let mut words = Some(words);
         let mut in_vain = 0;
         loop {
             self.wait(&mut in_vain)?;
             if self.waiting.spoken {
-                self.listen(&mut greeting)?;
+                self.listen(&mut words, &mut buffer)?;
             }
             std::mem::swap(&mut ready, &mut self.waiting.memories);
             for key in ready.drain(..) {
@@ -195,6 +219,11 @@ impl Thread {
                     }
                     continue;
                 }
+                if matches!(words, Some(Words::Kernel(..))) {
+                    // Of the ancestor's page, which a child has given up before it was left out. The kernel tells of all that was unmapped with it.
+                    happened.clear();
+                    faults.clear();
+                }
                 self.take(index, &mut happened, &mut faults)?;
             }
             for _ in 0..self.pending.len() {
@@ -204,8 +233,8 @@ impl Thread {
             }
             if self.waiting.rung {
                 // What CRIU has said before counts for what we are told now.
-                self.listen(&mut greeting)?;
-                if self.obey() {
+                self.listen(&mut words, &mut buffer)?;
+                if self.obey(&mut words) {
                     return Ok(());
                 }
                 self.answer_fetched();
@@ -258,32 +287,65 @@ impl Thread {
         });
     }
 
-    /// Takes all words that CRIU has said.
-    fn listen(&mut self, greeting: &mut Option<UnixStream>) -> io::Result<()> {
-        while let Some(stream) = greeting.as_ref() {
-            let mut ready = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    /// Takes all words that were said of processes.
+    fn listen(&mut self, words: &mut Option<Words>, buffer: &mut EventBuffer) -> io::Result<()> {
+        while let Some(said) = words.as_ref() {
+            let mut ready = [PollFd::new(said.as_fd(), PollFlags::POLLIN)];
             match poll(&mut ready, PollTimeout::ZERO) {
                 Err(nix::Error::EINTR) => continue,
                 Err(e) => return Err(e.into()),
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
             }
-            match handshake::next(stream)? {
-                Greeting::Process(pid, fd) => {
-                    let plain = || AddressMap::new(self.layout.backed_of(pid));
-                    let map = self.maps.remove(&pid).unwrap_or_else(plain);
-                    self.add_memory(pid, fd, Arc::new(map))?;
-                    if let Some((since, took)) = &mut self.reach.stats.marks.lock().handshake {
-                        *took = since.elapsed();
+            match said {
+                Words::Criu(stream) => match handshake::next(stream)? {
+                    Greeting::Process(pid, fd) => {
+                        self.take_over(pid, fd)?;
+                        self.maps.remove(&pid);
+                        if let Some((since, took)) = &mut self.reach.stats.marks.lock().handshake {
+                            *took = since.elapsed();
+                        }
                     }
-                }
-                Greeting::Finished | Greeting::Closed => {
-                    self.waiting.remove(stream);
-                    *greeting = None;
+                    Greeting::Finished | Greeting::Closed => {
+                        self.waiting.remove(stream);
+                        *words = None;
+                    }
+                },
+                Words::Kernel(ancestor, pid) => {
+                    let since = Instant::now();
+                    for fd in ancestor.children(buffer)? {
+                        self.take_over(*pid, fd)?;
+                        // The child would be held where it gives this page up. It may be quicker.
+                        if let Some(Err(e)) = self.memories.last().map(|m| m.unregister(ancestor.page(), 1)) {
+                            tracing::debug!(error = %e, "a child of criu's has gone");
+                        }
+                    }
+                    self.reach.stats.marks.lock().handshake = Some((since, since.elapsed()));
                 }
             }
         }
         Ok(())
+    }
+
+    fn take_over(&mut self, pid: i32, fd: OwnedFd) -> io::Result<()> {
+        let plain = || AddressMap::new(self.layout.backed_of(pid));
+        let map = self.maps.get(&pid).cloned().unwrap_or_else(plain);
+        self.add_memory(pid, fd, Arc::new(map))
+    }
+
+    /// All processes are there. Where the kernel told of them, some may have been CRIU's own, and have ended: the one that is left is the restored.
+    fn settle(&mut self, words: &mut Option<Words>) -> Result<(), String> {
+        let Some(Words::Kernel(ancestor, _)) = words else {
+            return Ok(());
+        };
+        self.waiting.remove(ancestor.fd());
+        *words = None;
+        self.maps.clear();
+        self.sweep();
+        match self.memories.len() {
+            1 => Ok(()),
+            other => Err(format!("criu has {other} children where it restored one")),
+        }
     }
 
     /// Takes what was read at once. The kernel gives faults before other events, whatever came first; and once an event is
@@ -332,15 +394,20 @@ impl Thread {
     }
 
     /// Does what the handle asked for; `true` when that is to stop.
-    fn obey(&mut self) -> bool {
+    fn obey(&mut self, words: &mut Option<Words>) -> bool {
         // The bell is only a reminder; its count does not matter.
         let _ = self.reach.bell.read();
         loop {
             match self.reach.inbox.try_recv() {
                 Ok(Command::Prepare(pages, done)) => {
-                    let filled = self.prepare(&pages);
+                    let since = Instant::now();
+                    let prepared = self.settle(words).and_then(|()| self.prepare(&pages));
+                    let prepared = prepared.map(|filled| Prepared {
+                        filled,
+                        took: (since, since.elapsed()),
+                    });
                     // Nobody waiting any more is fine.
-                    let _ = done.try_send(filled);
+                    let _ = done.try_send(prepared);
                 }
                 Ok(Command::Fill(pages, origin, done)) => drop(done.try_send(self.fill_behind(pages, origin))),
                 Ok(Command::Report(done)) => drop(done.try_send(self.report())),

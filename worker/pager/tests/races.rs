@@ -16,7 +16,7 @@ use criu::{LIMIT, map};
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rekindle_pager::{
-    Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
+    Handover, Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
 };
 
 const PID: i32 = 501;
@@ -134,15 +134,14 @@ impl Restored {
         let killed = Arc::clone(&victim);
         let config = |listener| PagerConfig {
             name: "test".to_owned(),
-            listener,
+            handover: Handover::Socket(listener),
             source: Arc::clone(&snapshot) as Arc<_>,
             layout: Layout {
                 mapped: vec![PageRange {
                     first: PageRef { pid: PID, page: first },
                     pages: PAGES,
                 }],
-                empty: Vec::new(),
-                backed: Vec::new(),
+                ..Layout::default()
             },
             record: false,
             maps: std::collections::HashMap::new(),

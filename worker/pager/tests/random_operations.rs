@@ -19,7 +19,8 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use rekindle_pager::{
-    AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError, unpinned,
+    AheadPage, Handover, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
+    unpinned,
 };
 use userfaultfd::Uffd;
 
@@ -371,12 +372,12 @@ fn serve(seed: u64, snapshot: Arc<Snapshot>, uffd: &Uffd, mapped: u64, folded: u
     };
     let config = |listener| PagerConfig {
         name: "test".to_owned(),
-        listener,
+        handover: Handover::Socket(listener),
         source: snapshot,
         layout: Layout {
             mapped: vec![range(mapped), range(folded)],
-            empty: Vec::new(),
             backed: vec![range(folded)],
+            ..Layout::default()
         },
         // What is recorded is let in page by page, the rest with its neighbours.
         record: seed.is_multiple_of(2),

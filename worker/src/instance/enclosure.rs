@@ -17,6 +17,7 @@ use super::Instance;
 use crate::cgroup::{Cgroup, Limits};
 use crate::network::resolv_conf;
 use crate::sandbox::Sandbox;
+use crate::sandbox::criu::Waiting;
 use crate::sandbox::pool::Empty;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
@@ -62,7 +63,7 @@ pub struct Enclosure {
     pub outputs: [Output; 2],
     /// A CRIU that waits inside for its order, with the write ends of `outputs` at
     /// [`OUTPUT_FDS`](crate::sandbox::pool::OUTPUT_FDS).
-    pub criu: Session,
+    pub criu: Waiting,
     /// Its limits.
     pub cgroup: Arc<Cgroup>,
 }

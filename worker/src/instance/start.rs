@@ -143,6 +143,7 @@ async fn measured(
         "rekindle.role" = "worker",
         rekindle.snapshot = instance.spec.snapshot.as_ref().map(|id| id.as_str()),
         rekindle.tier = tracing::field::Empty,
+        rekindle.handover = tracing::field::Empty,
         otel.status_code = tracing::field::Empty,
         error.type = tracing::field::Empty,
     );

@@ -22,11 +22,15 @@ use super::numbered::{Numbered, read};
 use super::parcel::{Header, set_pieces, unpack};
 use super::peer::{Peer, Source};
 use super::written::Written;
+use crate::begin::{Begun, Images, begin};
+use crate::cgroup::Cgroup;
 use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts, tear_down};
-use crate::restore::{CriuRestore, Pages, Scratch, StageError, prepare_memory, run_criu, start_pager};
-use crate::snapshots::OpenSnapshot;
+use crate::restore::{CriuRestore, Pages, StageError, run_criu, start_pager};
+use crate::sandbox::Sandbox;
+use crate::sandbox::criu::{Restore, Scratch};
+use crate::snapshots::{OpenSnapshot, name_outputs};
 use crate::worker::Worker;
 
 /// How long an arrival that was prepared waits for its images.
@@ -261,30 +265,51 @@ impl Arrival {
         let path = scratch.path().to_owned();
         let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path)).await;
         let laid_out = laid_out.map_err(|e| failed("lay out the images")(&e))??;
-        let memory = self.memory(worker, base.as_deref(), &laid_out)?;
+        let Enclosure {
+            sandbox,
+            outputs,
+            criu,
+            cgroup,
+        } = enclosure;
+        let to = format!("{}-images", self.order.id);
+        let images = Images {
+            dir: scratch.path(),
+            to: &to,
+            alone: laid_out.numbered.alone(),
+            pipes: &laid_out.header.pipes,
+        };
+        let Begun {
+            restore,
+            descent,
+            scratch,
+        } = begin(worker, &sandbox, &outputs, criu, images).await?;
+        let memory = self.memory(worker, base.as_deref(), &laid_out, descent.is_none())?;
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));
         let pages = Pages {
             name: format!("an instance that came from worker {}", self.order.from),
             source: Arc::clone(&written) as Arc<dyn PageSource>,
+            descent,
             layout: memory.layout,
             maps: memory.maps,
             record: false,
             code: ErrorCode::MigrationLost,
         };
-        let pager = start_pager(worker, &self.instance, &enclosure.sandbox, pages, scratch.path())?;
+        let pager = start_pager(worker, &self.instance, &sandbox, pages, scratch.path())?;
         let (stands, told) = oneshot::channel();
         let (go, may_go) = sync_channel(1);
         let (done, restored) = oneshot::channel();
         let task = Restoring {
             worker: Arc::clone(worker),
             arrival: Arc::clone(self),
-            enclosure,
+            sandbox,
+            outputs,
+            cgroup,
+            restore,
             base,
             written: Arc::clone(&written),
             pager,
             scratch,
-            header: laid_out.header,
         };
         let running = async move { drop(done.send(task.run(stands, may_go).await)) };
         tokio::spawn(running.instrument(tracing::Span::current()));
@@ -304,8 +329,14 @@ impl Arrival {
         }
     }
 
-    /// What the pager is told of the memory.
-    fn memory(&self, worker: &Worker, base: Option<&OpenSnapshot>, laid_out: &LaidOut) -> Result<Memory, ApiError> {
+    /// What the pager is told of the memory, of which CRIU registers what is anonymous if it has `lazy_pages`.
+    fn memory(
+        &self,
+        worker: &Worker,
+        base: Option<&OpenSnapshot>,
+        laid_out: &LaidOut,
+        lazy_pages: bool,
+    ) -> Result<Memory, ApiError> {
         let template = base.map(|b| Arc::clone(&b.template));
         let mut layout = Layout {
             backed: template.as_ref().map_or_else(Vec::new, |t| t.layout().backed),
@@ -343,12 +374,15 @@ impl Arrival {
                     written.filter(|(run, _)| run.first.0 < first + pages && first < run.first.0 + run.pages);
                 below || moved || written.next().is_some()
             };
-            let empty = traveller
-                .memory
-                .lazy
-                .iter()
-                .filter(|(first, pages)| !holds_any(first.0, *pages));
-            layout.empty.extend(empty.map(|(first, pages)| range(first.0, *pages)));
+            let lazy = traveller.memory.lazy.iter();
+            let (full, empty): (Vec<_>, Vec<_>) = lazy
+                .map(|(first, pages)| range(first.0, *pages))
+                .partition(|range| holds_any(range.first.page, range.pages));
+            if lazy_pages {
+                layout.empty.extend(empty);
+            } else {
+                layout.anonymous.extend(full);
+            }
         }
         let source = Source(Peer::new(worker, &self.order.from, &self.order.id));
         let written = Written::new(template, &laid_out.numbered, under, source, Handle::current());
@@ -462,7 +496,7 @@ pub(super) fn eager_name(pid: i32) -> String {
 /// Writes the images into `dir`, as CRIU is to find them here; blocks.
 fn lay_out(parcel: &[u8], dir: &Path) -> Result<LaidOut, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
-    let header = unpack(parcel, dir).map_err(|e| failed(&e))?;
+    let mut header = unpack(parcel, dir).map_err(|e| failed(&e))?;
     let paths: Vec<_> = (0..header.templates.len()).map(|at| held_path(1 + at)).collect();
     let names = std::iter::zip(&header.templates, &paths).map(|(name, path)| (name.as_str(), path.as_str()));
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
@@ -477,6 +511,7 @@ fn lay_out(parcel: &[u8], dir: &Path) -> Result<LaidOut, ApiError> {
         let (from, to) = (eager_name(pid), format!("pages-{}.img", traveller.memory.pages_id));
         std::fs::rename(dir.join(from), dir.join(to)).map_err(|e| failed(&e))?;
     }
+    name_outputs(dir, &mut header.pipes).map_err(|e| failed(&e))?;
     Ok(LaidOut { header, numbered })
 }
 
@@ -484,41 +519,51 @@ fn lay_out(parcel: &[u8], dir: &Path) -> Result<LaidOut, ApiError> {
 struct Restoring {
     worker: Arc<Worker>,
     arrival: Arc<Arrival>,
-    enclosure: Enclosure,
+    sandbox: Arc<Sandbox>,
+    outputs: [Output; 2],
+    cgroup: Arc<Cgroup>,
+    restore: Restore,
     base: Option<Arc<OpenSnapshot>>,
     written: Arc<Written>,
     pager: Arc<Pager>,
     scratch: Scratch,
-    header: Header,
 }
 
 impl Restoring {
     /// Says when the processes stand, and lets them go when it may.
     async fn run(self, stands: oneshot::Sender<()>, may_go: Receiver<()>) -> Result<Arc<Parts>, ApiError> {
-        let Enclosure {
+        let Self {
             sandbox,
             outputs,
-            criu,
             cgroup,
-        } = self.enclosure;
+            ..
+        } = self;
         let templates = self.base.iter().flat_map(|base| base.template.files()).collect();
         let order = CriuRestore {
-            session: criu,
+            restore: self.restore,
             sandbox: &sandbox,
-            outputs: &outputs,
-            pipes: &self.header.pipes,
             templates,
             dir: self.scratch.path(),
             eager_bytes: 0,
         };
         let (written, base) = (Arc::clone(&self.written), self.base.clone());
-        let standing = move |pager: &Pager| -> Result<(), StageError> {
-            prepare_memory(pager, &ahead(&written, base.as_deref()))?;
+        let ahead = move || ahead(&written, base.as_deref());
+        let standing = move || -> Result<(), StageError> {
             stands.send(()).map_err(|()| "nobody waits for it any more")?;
             may_go.recv_timeout(GO_LIMIT).map_err(|_| "it was not let go")?;
             Ok(())
         };
-        run_criu(&self.worker, &self.arrival.instance, order, &self.pager, standing).await?;
+        run_criu(
+            &self.worker,
+            &self.arrival.instance,
+            order,
+            Arc::clone(&self.pager),
+            ahead,
+            standing,
+            // It waits for CRIU's last word.
+            oneshot::channel().0,
+        )
+        .await?;
         let Ok(pager) = Arc::try_unwrap(self.pager).map_err(drop) else {
             return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
         };

@@ -62,6 +62,14 @@ impl Numbered {
         Ok(Self::count(travellers))
     }
 
+    /// The process id, if a pager can be handed its memory by the kernel alone: there is one process, and what CRIU would register is plain memory.
+    pub(super) fn alone(&self) -> Option<i32> {
+        match self.travellers.as_slice() {
+            [traveller] if traveller.memory.plain => Some(traveller.pid),
+            _ => None,
+        }
+    }
+
     /// Gives the pages of all runs their numbers.
     fn count(mut travellers: Vec<Traveller>) -> Self {
         let runs =
@@ -130,6 +138,7 @@ mod tests {
                 written: Vec::new(),
                 mapped: Vec::new(),
                 lazy: Vec::new(),
+                plain: true,
             },
             runs,
         };

@@ -40,6 +40,9 @@ pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
+/// An answer, and what came beside it.
+type Answered = (Answer, Vec<OwnedFd>);
+
 /// Who waits for an answer, by the numbers of their requests.
 #[derive(Clone, Default)]
 struct Waiting(Arc<Mutex<Asked>>);
@@ -47,14 +50,14 @@ struct Waiting(Arc<Mutex<Asked>>);
 #[derive(Default)]
 struct Asked {
     next: u64,
-    open: HashMap<u64, oneshot::Sender<Answer>>,
+    open: HashMap<u64, oneshot::Sender<Answered>>,
     /// Init says nothing any more.
     is_over: bool,
 }
 
 impl Waiting {
     /// The number of a new request, and its answer.
-    fn ask(&self) -> Result<(u64, oneshot::Receiver<Answer>), ControlError> {
+    fn ask(&self) -> Result<(u64, oneshot::Receiver<Answered>), ControlError> {
         let mut asked = self.0.lock();
         if asked.is_over {
             return Err(ControlError::Closed);
@@ -67,9 +70,9 @@ impl Waiting {
     }
 
     /// The answer to one of them; to one that was given up it is nobody's.
-    fn answer(&self, number: u64, answer: Answer) {
+    fn answer(&self, number: u64, answered: Answered) {
         if let Some(tell) = self.0.lock().open.remove(&number) {
-            let _ = tell.send(answer);
+            let _ = tell.send(answered);
         }
     }
 
@@ -130,14 +133,14 @@ impl Control {
         self.function.clone()
     }
 
-    /// Sends a request and waits for its answer, which is not [`Answer::Failed`]. Several may be asked at once: init takes them in the order
+    /// Sends a request and waits for its answer, which is not [`Answer::Failed`], and what comes beside it. Several may be asked at once: init takes them in the order
     /// in which these futures were first polled.
     pub(super) async fn request(
         &self,
         request: Request,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> Result<Answer, ControlError> {
+    ) -> Result<Answered, ControlError> {
         let (number, answer) = self.waiting.ask()?;
         let _forget = GivenUp(&self.waiting, number);
         let call = Call { number, request };
@@ -148,8 +151,8 @@ impl Control {
         match tokio::time::timeout(limit, exchange).await {
             Err(_) => Err(ControlError::Timeout),
             Ok(Err(e)) => Err(e),
-            Ok(Ok(Answer::Failed(text))) => Err(ControlError::Refused(text)),
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok((Answer::Failed(text), _))) => Err(ControlError::Refused(text)),
+            Ok(Ok(answered)) => Ok(answered),
         }
     }
 
@@ -198,7 +201,7 @@ async fn read(
         };
         match received {
             Ok(Ok((Message::Forked(pid), _))) => drop(init.send_replace(Some(Pid::from_raw(pid)))),
-            Ok(Ok((Message::Answer(number, answer), _))) => waiting.answer(number, answer),
+            Ok(Ok((Message::Answer(number, answer), beside))) => waiting.answer(number, (answer, beside)),
             Ok(Ok((Message::Ended(cause), _))) => drop(function.send_replace(FunctionState::Ended(cause))),
             Ok(Err(ReceiveError::Closed)) | Err(_) => break,
             Ok(Err(e)) => {
@@ -247,7 +250,7 @@ mod tests {
                 say(Message::Answer(call.number, Answer::Bytes(b"new".to_vec())));
             }
         );
-        assert!(matches!(answer.unwrap(), Answer::Bytes(new) if new == b"new"));
+        assert!(matches!(answer.unwrap(), (Answer::Bytes(new), _) if new == b"new"));
     }
 
     #[tokio::test]
@@ -262,8 +265,8 @@ mod tests {
             say(Message::Answer(second.number, Answer::Done));
             say(Message::Answer(first.number, Answer::Bytes(b"probe".to_vec())));
         });
-        assert!(matches!(probe.unwrap(), Answer::Bytes(probe) if probe == b"probe"));
-        assert!(matches!(held.unwrap(), Answer::Done));
+        assert!(matches!(probe.unwrap(), (Answer::Bytes(probe), _) if probe == b"probe"));
+        assert!(matches!(held.unwrap(), (Answer::Done, _)));
         // One waits as init ends; one comes after.
         let ending = async {
             next_call(&init).await;

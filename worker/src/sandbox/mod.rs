@@ -1,6 +1,7 @@
 //! A sandbox as the worker holds it: the init inside, the way to talk to it, and the network namespace requests enter by.
 
 mod control;
+pub mod criu;
 mod demand;
 mod netns;
 pub mod pool;
@@ -18,7 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_init::protocol::{Answer, ExitCause, Request, Setup, Spawn};
-use rekindle_pager::PageRef;
+use rekindle_pager::{Ancestor, PageRef};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -174,6 +175,34 @@ impl Sandbox {
             .map(drop)
     }
 
+    /// Until [`Self::ancestor`], has CRIU find the result of an earlier kernel probe, in an empty sandbox.
+    ///
+    /// # Errors
+    /// When it cannot be stored.
+    pub async fn show_probe(&self, probe: &OwnedFd) -> Result<(), SandboxError> {
+        self.ask("show criu its probe", Request::ShowProbe, &[probe.as_fd()])
+            .await
+            .map(drop)
+    }
+
+    /// What a pager gets the memory by of whatever the CRIU that waits inside restores. Before anything is asked of that CRIU, which forks only while
+    /// somebody reads it.
+    ///
+    /// # Errors
+    /// When the kernel refuses a part.
+    pub async fn ancestor(&self) -> Result<Ancestor, SandboxError> {
+        let what = "reach criu's memory";
+        let failed = |e| SandboxError::Control(what, e);
+        let answered = self.control.request(Request::Ancestor, &[], REQUEST_LIMIT).await;
+        let (answer, beside) = answered.map_err(failed)?;
+        match (answer, beside.into_iter().next()) {
+            (Answer::Ancestor(page), Some(userfault)) => {
+                Ancestor::new(userfault, page).map_err(|e| failed(ControlError::Send(e)))
+            }
+            _ => Err(failed(ControlError::Refused("init did not say where it is".to_owned()))),
+        }
+    }
+
     /// Has init hold descriptors for CRIU to open by [`held_path`](rekindle_init::protocol::held_path), in place of any it
     /// holds; for a restore.
     ///
@@ -229,7 +258,7 @@ impl Sandbox {
         fds: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<Vec<u8>, SandboxError> {
         match self.control.request(request, fds, REQUEST_LIMIT).await {
-            Ok(Answer::Bytes(bytes)) => Ok(bytes),
+            Ok((Answer::Bytes(bytes), _)) => Ok(bytes),
             Ok(_) => Ok(Vec::new()),
             Err(e) => Err(SandboxError::Control(what, e)),
         }

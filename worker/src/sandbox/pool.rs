@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
+use rekindle_init::causes::chain;
 use rekindle_snapshotter::criu::{CriuError, Session};
 use tokio::sync::{Notify, Semaphore};
 
+use super::criu::{self, PrimeError, Priming, Waiting};
 use super::demand::Demand;
 use super::{Sandbox, SandboxError, Zygote};
 use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits, SpareCounts};
@@ -21,6 +23,11 @@ use crate::network::{Network, RouterError, SandboxLink};
 
 /// The descriptors at which CRIU has the write ends of the output pipes.
 pub const OUTPUT_FDS: [i32; 2] = [4, 5];
+/// Their streams.
+pub const OUTPUT_STREAMS: [&str; 2] = ["stdout", "stderr"];
+/// What they are called in images, so that CRIU can be told of them before it is known what is to be restored: their numbers as pipes, higher
+/// than a kernel soon counts.
+pub const OUTPUT_PIPES: [u32; 2] = [0xffff_fff0, 0xffff_fff1];
 
 /// What an empty sandbox may use. More memory than any function, since v1 refuses to raise a limit above that of memory and
 /// swap together.
@@ -33,6 +40,8 @@ const EMPTY: Limits = Limits {
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
+/// How often in a row a CRIU is primed in vain before it is left.
+const VAIN_MOST: u64 = 5;
 /// Sandboxes that are made at once, for each core: half of the time they wait for the kernel.
 const MAKERS_A_CORE: usize = 2;
 /// How long is waited after one could not be made.
@@ -61,6 +70,9 @@ pub enum PoolError {
     /// It does not answer.
     #[error("hear from criu")]
     Silent(#[source] CriuError),
+    /// It does not take an order ahead.
+    #[error("prime criu")]
+    Prime(#[source] PrimeError),
 }
 
 /// An empty sandbox and its control group, which can be removed only after it.
@@ -74,7 +86,7 @@ pub struct Empty {
     /// Whether its control group was another sandbox's before.
     pub used_before: bool,
     /// A CRIU inside, waiting; it has the write ends of `outputs` at [`OUTPUT_FDS`]. Ends when this is dropped.
-    pub criu: Session,
+    pub criu: Waiting,
     /// Pipes for what the function writes: standard output, standard error; their read and write ends.
     pub outputs: [(OwnedFd, OwnedFd); 2],
 }
@@ -84,6 +96,7 @@ pub struct SandboxPool {
     cgroups: Cgroups,
     zygote: Arc<Zygote>,
     criu_dir: PathBuf,
+    priming: Priming,
     network: Option<Arc<Network>>,
     least: usize,
     most: usize,
@@ -98,6 +111,10 @@ pub struct SandboxPool {
     made_while_waiting: AtomicU64,
     failed: AtomicU64,
     closed: AtomicBool,
+    /// How often in a row CRIU was primed, or its memory reached, in vain.
+    vain: AtomicU64,
+    /// What CRIU has found of the kernel, once it has looked.
+    probe: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 /// The pool's level, and what it has given.
@@ -123,6 +140,7 @@ impl SandboxPool {
         cgroups: Cgroups,
         zygote: Arc<Zygote>,
         criu_dir: PathBuf,
+        priming: Priming,
         network: Option<Arc<Network>>,
         least: usize,
         most: usize,
@@ -132,6 +150,7 @@ impl SandboxPool {
             cgroups,
             zygote,
             criu_dir,
+            priming,
             network,
             least,
             most,
@@ -145,6 +164,8 @@ impl SandboxPool {
             made_while_waiting: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            vain: AtomicU64::new(0),
+            probe: Mutex::default(),
         }
     }
 
@@ -188,12 +209,32 @@ impl SandboxPool {
     async fn make(&self) -> Result<Empty, PoolError> {
         // The semaphore is never closed.
         let _maker = self.makers.acquire().await.ok();
-        let made = self.make_one().await;
+        let primes = self.primes();
+        let made = match self.make_one(primes).await {
+            // Whatever it was: what is plain may still be had.
+            Err(e) if primes => {
+                self.primed_in_vain(&e);
+                self.make_one(false).await
+            }
+            made => made,
+        };
         self.failed.fetch_add(u64::from(made.is_err()), Ordering::Relaxed);
         made
     }
 
-    async fn make_one(&self) -> Result<Empty, PoolError> {
+    /// Whether a CRIU is to be primed: not before it is known what it finds of the kernel, nor where it failed again and again.
+    fn primes(&self) -> bool {
+        self.probe.lock().is_some() && self.vain.load(Ordering::Relaxed) < VAIN_MOST
+    }
+
+    fn primed_in_vain(&self, why: &dyn std::error::Error) {
+        let times = self.vain.fetch_add(1, Ordering::Relaxed) + 1;
+        if times <= VAIN_MOST {
+            tracing::warn!(error = %chain(why), times, most = VAIN_MOST, "a sandbox's criu was primed in vain: restores take some milliseconds more");
+        }
+    }
+
+    async fn make_one(&self, primes: bool) -> Result<Empty, PoolError> {
         let name = format!("empty-{}", self.made.fetch_add(1, Ordering::Relaxed));
         let (cgroup, used_before) = self.cgroups.ready(&name, EMPTY).map_err(PoolError::Cgroup)?;
         let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
@@ -201,30 +242,63 @@ impl SandboxPool {
             .map_err(PoolError::Sandbox)?;
         let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()));
         let outputs = [pipe()?, pipe()?];
+        let probe = self.probe.lock().clone().filter(|_| primes);
+        let place = match probe {
+            Some(probe) => Some(self.place(&sandbox, &name, &probe).await?),
+            None => None,
+        };
         let (criu, theirs) = Session::pair().map_err(PoolError::Pipes)?;
+        let mut fds = vec![&theirs, &outputs[0].1, &outputs[1].1];
+        fds.extend(place.as_ref().map(|place| &place.opened));
         sandbox
-            .start_criu(&self.criu_dir, &[&theirs, &outputs[0].1, &outputs[1].1], None)
+            .start_criu(&self.criu_dir, &fds, None)
             .await
             .map_err(PoolError::Criu)?;
         drop(theirs);
-        // Only when it answers has it found all its libraries, whose paths end when the sandbox is furnished.
-        let answered = tokio::task::spawn_blocking(move || criu.version(CRIU_LIMIT).map(|_| criu));
+        let priming = self.priming.clone();
+        let answered = tokio::task::spawn_blocking(move || {
+            // Only when it answers has it found all its libraries, whose paths end when the sandbox is furnished.
+            criu.version(CRIU_LIMIT)?;
+            let primed = place.map(|place| priming.prime(&criu, place));
+            Ok((criu, primed))
+        });
         let link = match &self.network {
             Some(network) => Some(network.attach(sandbox.network()).await.map_err(PoolError::Network)?),
             None => None,
         };
-        let criu = answered
+        let (session, primed) = answered
             .await
             .map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?
             .map_err(PoolError::Silent)?;
+        let primed = primed.transpose().map_err(PoolError::Prime)?;
+        let ancestor = sandbox.ancestor().await;
+        match &ancestor {
+            Ok(_) => self.vain.store(0, Ordering::Relaxed),
+            Err(e) => self.primed_in_vain(e),
+        }
         Ok(Empty {
             cgroup,
             used_before,
             sandbox,
             link,
-            criu,
+            criu: Waiting {
+                session,
+                ancestor: ancestor.ok(),
+                primed,
+            },
             outputs,
         })
+    }
+
+    /// Where a CRIU is to be primed.
+    async fn place(&self, sandbox: &Sandbox, name: &str, probe: &OwnedFd) -> Result<criu::Place, PoolError> {
+        sandbox.show_probe(probe).await.map_err(PoolError::Criu)?;
+        self.priming.place(name).map_err(PoolError::Prime)
+    }
+
+    /// From now on sandboxes are made with a CRIU that is primed by this result of its kernel probe.
+    pub fn prime_with(&self, probe: Arc<OwnedFd>) {
+        *self.probe.lock() = Some(probe);
     }
 
     /// Fills the pool, and again after each that is taken; ends those that are too many. Runs until dropped.

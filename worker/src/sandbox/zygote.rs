@@ -59,7 +59,7 @@ impl Zygote {
                 .request(Request::Fork, &[theirs.as_fd()], FORK_LIMIT)
                 .await
             {
-                Ok(Answer::Started(pid)) => {
+                Ok((Answer::Started(pid), _)) => {
                     *running = Some(zygote);
                     return Ok((control, Pid::from_raw(pid)));
                 }

@@ -1,5 +1,6 @@
 //! Edits a snapshot's images on this host so that its memory is mapped from the template.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,11 +8,15 @@ use std::path::{Path, PathBuf};
 use rekindle_init::protocol::held_path;
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::{
-    EagerRun, FoldedArea, ImageError, TemplateLayout, TemplateProcess, map_templates, rseq_area,
+    EagerRun, FoldedArea, ImageError, PageFrom, TemplateLayout, TemplateProcess, argument_areas, map_templates,
+    renumber_pipes, rseq_area, with_eager_pages,
 };
 use rekindle_snapshotter::{PageIndex, Process};
 
+use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
+use crate::sandbox::criu::pipe_key;
+use crate::sandbox::pool::{OUTPUT_PIPES, OUTPUT_STREAMS};
 
 /// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
 pub(super) const MAPPED_MAX: usize = 16;
@@ -132,6 +137,60 @@ fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Ve
     (folded, unwritten)
 }
 
+/// Gives the outputs the names that they have in all images which a primed CRIU restores. Where another pipe has one of these, all keep theirs.
+///
+/// # Errors
+/// When the image is missing or malformed, or cannot be written.
+pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), EditError> {
+    let number = |key: &str| key.strip_prefix("pipe:[")?.strip_suffix(']')?.parse::<u32>().ok();
+    let named = |note: &PipeNote| {
+        let at = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream)?;
+        Some((number(&note.key)?, OUTPUT_PIPES[at]))
+    };
+    let numbers: HashMap<_, _> = notes.iter().filter_map(named).collect();
+    let path = dir.join("files.img");
+    let renumbered = renumber_pipes(&read(path.clone())?, &numbers).map_err(|cause| EditError::Image {
+        name: "files.img".to_owned(),
+        cause,
+    })?;
+    let Some(image) = renumbered.filter(|_| numbers.len() == notes.len()) else {
+        return Ok(());
+    };
+    fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
+    for note in notes {
+        if let Some(number) = number(&note.key).and_then(|number| numbers.get(&number)) {
+            note.key = pipe_key(*number);
+        }
+    }
+    Ok(())
+}
+
+/// Has CRIU restore these pages of a process, by address, whose images [`use_templates`] has edited.
+///
+/// # Errors
+/// When an image is missing or malformed, or cannot be written.
+pub(super) fn make_eager(dir: &Path, pid: i32, pages: &[(PageIndex, Vec<u8>)]) -> Result<(), EditError> {
+    let path = dir.join(format!("pagemap-{pid}.img"));
+    let addresses: Vec<_> = pages.iter().map(|(page, _)| *page).collect();
+    let (id, image, order) = with_eager_pages(&read(path.clone())?, &addresses).map_err(|cause| EditError::Image {
+        name: format!("pagemap-{pid}.img"),
+        cause,
+    })?;
+    let pages_path = dir.join(format!("pages-{id}.img"));
+    let before = read(pages_path.clone())?;
+    let mut after = Vec::with_capacity(order.len() * PAGE as usize);
+    for from in order {
+        let bytes = match from {
+            PageFrom::Image(at) => before.get((at * PAGE) as usize..((at + 1) * PAGE) as usize),
+            PageFrom::Added(index) => Some(pages[index].1.as_slice()),
+        };
+        let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "it has fewer pages than its pagemap says");
+        after.extend_from_slice(bytes.ok_or_else(|| EditError::File(pages_path.clone(), ended()))?);
+    }
+    fs::write(&pages_path, after).map_err(|e| EditError::File(pages_path, e))?;
+    fs::write(&path, image).map_err(|e| EditError::File(path, e))
+}
+
 /// Leaves only the pages `kept` in a pages image, and answers those `taken`.
 fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<u8>, EditError> {
     let pages = read(path.to_owned())?;
@@ -151,16 +210,27 @@ fn take_pages(path: &Path, taken: &[EagerRun], kept: &[EagerRun]) -> Result<Vec<
     Ok(taken)
 }
 
-/// Addresses in memory that the kernel touches before the pager can take faults on it: they must be in the template before.
+/// Addresses in memory that the kernel touches before the pager can take faults on it, for CRIU (restartable sequences) or for whoever asks it what the process's
+/// arguments are: they must be in the template before, or be restored by CRIU.
 ///
 /// # Errors
-/// When a thread's image cannot be read.
+/// When an image cannot be read.
 pub(crate) fn touched_early(dir: &Path) -> Result<Vec<u64>, EditError> {
     let mut addresses = Vec::new();
     let listed = |e| EditError::File(dir.to_owned(), e);
     for entry in fs::read_dir(dir).map_err(listed)? {
         let name = entry.map_err(listed)?.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("core-") || !name.ends_with(".img") {
+        if !name.ends_with(".img") {
+            continue;
+        }
+        if name.starts_with("mm-") {
+            let areas = argument_areas(&read(dir.join(&name))?).map_err(|cause| EditError::Image { name, cause })?;
+            let pages = areas.into_iter().filter(|area| !area.is_empty());
+            addresses
+                .extend(pages.flat_map(|area| (area.start / PAGE..area.end.div_ceil(PAGE)).map(|page| page * PAGE)));
+            continue;
+        }
+        if !name.starts_with("core-") {
             continue;
         }
         let image = read(dir.join(&name))?;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use rekindle_pager::{AheadPage, PageRef, SourceError};
+use rekindle_pager::{AheadPage, Layout, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set,
@@ -29,7 +29,7 @@ use rekindle_wire::SnapshotId;
 use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
-pub(crate) use edit::touched_early;
+pub(crate) use edit::{name_outputs, touched_early};
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
@@ -97,6 +97,11 @@ impl OpenSnapshot {
     /// Pages to map before the first instruction, by address.
     pub fn working_set(&self) -> Arc<[AheadPage]> {
         self.working_set.lock().ahead()
+    }
+
+    /// Whose memory it is and how it is laid out, for a pager that the kernel hands it to; `None` where CRIU must.
+    pub fn layout_of_one(&self) -> Option<(i32, Layout)> {
+        self.template.layout_of_one()
     }
 
     /// Whether what a restore touches is still to be recorded.
@@ -258,9 +263,11 @@ impl Snapshots {
                 .await
                 .map_err(writing)?;
         }
-        let notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
+        let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let named = edit::name_outputs(&images_dir, &mut notes.pipes);
+        named.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let first = edit::touched_early(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let processes = std::iter::zip(&snapshot.processes, edited).map(|(process, edited)| ProcessMemory {
             pid: process.pid.cast_signed(),
@@ -297,6 +304,10 @@ impl Snapshots {
         template.keep(&first);
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
+        let early = template.anonymous_at(&first);
+        if let (Some((pid, _)), false) = (template.layout_of_one(), early.is_empty()) {
+            edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        }
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let (tier, starts) = (Arc::clone(&self.tier), Arc::clone(&self.starts));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rekindle_pager::{Layout, LostPage, PageSource, Pager, PagerConfig};
+use rekindle_pager::{Handover, Layout, LostPage, PageSource, Pager, PagerConfig};
 
 /// CRIU's name for it, in its work directory.
 const SOCKET: &str = "lazy-pages.socket";
@@ -29,7 +29,7 @@ impl Paging {
         let (tell, lost) = channel();
         let pager = Pager::start(PagerConfig {
             name: "pager-doctor".to_owned(),
-            listener,
+            handover: Handover::Socket(listener),
             source: Arc::new(source),
             layout: Layout::default(),
             record: false,

@@ -11,7 +11,7 @@
 mod page_bits;
 mod process;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,9 +176,40 @@ impl Template {
         };
         Layout {
             mapped: ranges(|l| &l.mappings),
+            anonymous: Vec::new(),
             empty: ranges(|l| &l.empty),
             backed: self.folded(),
         }
+    }
+
+    /// The same, and whose memory it is, for a pager that is told by nobody but the kernel: where there is one process. Of its anonymous memory, what the kernel
+    /// touches before the pager registers it is to be restored by CRIU.
+    pub fn layout_of_one(&self) -> Option<(i32, Layout)> {
+        let [process] = self.processes.as_slice() else {
+            return None;
+        };
+        let anonymous = process.layout.anonymous.as_ref()?;
+        let layout = Layout {
+            anonymous: anonymous.iter().map(|a| range(process.pid, a)).collect(),
+            // Nobody registers it.
+            empty: Vec::new(),
+            ..self.layout()
+        };
+        Some((process.pid, layout))
+    }
+
+    /// Of that process, the pages with these addresses that no mapping of the template has, as far as they are here, by address.
+    pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(PageIndex, Vec<u8>)> {
+        let [process] = self.processes.as_slice() else {
+            return Vec::new();
+        };
+        let pages: BTreeSet<_> = addresses.iter().map(|address| address / PAGE).collect();
+        let _pin = pin();
+        let anonymous = pages.into_iter().filter_map(|page| match process.held(page) {
+            Held::Bytes(bytes) => Some((PageIndex(page), bytes[..PAGE as usize].to_vec())),
+            _ => None,
+        });
+        anonymous.collect()
     }
 
     /// How it is laid out, as a digest: two hosts whose digests of a snapshot are the same have its pages at the same places.

@@ -1,0 +1,252 @@
+//! The CRIU that waits in an empty sandbox: for any order, or, where all is known that it asks the kernel for, primed. That one was ordered ahead to restore
+//! one process from a directory that has no images yet, and has done what comes before the first of them:
+//!
+//! ```text
+//! worker                                   criu
+//!   │── restore from DIR ─────────────────>│  looks at the kernel and the processor, 1 ms
+//!   │                       DIR/inventory.img, a FIFO: waits for its first byte
+//!   │        (a function is to be restored)
+//!   │── links its images into DIR,
+//!   │── writes the inventory ─────────────>│  goes on as ever
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use rekindle_pager::Ancestor;
+use rekindle_snapshotter::criu::{CriuError, InheritFd, RestoreOrder, Session, Stage, own_descriptor};
+
+use super::pool::{OUTPUT_FDS, OUTPUT_PIPES};
+
+/// The first image that CRIU opens.
+const INVENTORY: &str = "inventory.img";
+/// The image directory's descriptor in a CRIU that is to be primed.
+const IMAGES_FD: i32 = 6;
+/// How long CRIU may take to get to the inventory, and the pause between looks.
+const PRIME_LIMIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_micros(300);
+/// How long it may take to end when nothing is asked of it.
+const DISMISS_LIMIT: Duration = Duration::from_secs(5);
+
+/// Why a CRIU is not primed.
+#[derive(Debug, thiserror::Error)]
+pub enum PrimeError {
+    /// No directory, or no FIFO in it.
+    #[error("lay out {}", .0.display())]
+    Directory(PathBuf, #[source] std::io::Error),
+    /// It does not take the order.
+    #[error("order a restore ahead")]
+    Order(#[source] CriuError),
+    /// It does not get to its images.
+    #[error("criu did not open its inventory within {} s", PRIME_LIMIT.as_secs())]
+    Silent,
+    /// It has given up.
+    #[error("criu gave up before it opened its inventory")]
+    GaveUp,
+}
+
+/// A directory of one restore: the images, and what CRIU writes. Removed with its content.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make(dir: PathBuf) -> std::io::Result<Self> {
+        std::fs::create_dir(&dir)?;
+        Ok(Self(dir))
+    }
+
+    /// Hard links to these images.
+    ///
+    /// # Errors
+    /// When one cannot be linked.
+    pub fn link(&self, images: &Path) -> std::io::Result<()> {
+        self.link_but(images, "")
+    }
+
+    /// The same, but for the image of this name.
+    fn link_but(&self, images: &Path, without: &str) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(images)? {
+            let entry = entry?;
+            if entry.file_name() != without {
+                std::fs::hard_link(entry.path(), self.0.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove a restore's directory");
+        }
+    }
+}
+
+/// How a CRIU is primed: the same for all of a worker's sandboxes.
+#[derive(Debug, Clone)]
+pub struct Priming {
+    /// Where the directories are made.
+    pub dirs: PathBuf,
+    /// CRIU's, 0 to 4.
+    pub log_level: i32,
+}
+
+/// The directory of a CRIU that is to be primed.
+#[derive(Debug)]
+pub(super) struct Place {
+    images: Scratch,
+    /// To be CRIU's descriptor [`IMAGES_FD`].
+    pub(super) opened: OwnedFd,
+}
+
+impl Priming {
+    pub(super) fn place(&self, name: &str) -> Result<Place, PrimeError> {
+        let dir = self.dirs.join(name);
+        let failed = |e| PrimeError::Directory(dir.clone(), e);
+        let images = Scratch::make(dir.clone()).map_err(failed)?;
+        mkfifo(&dir.join(INVENTORY), Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed(e.into()))?;
+        let opened = File::open(&dir).map_err(failed)?.into();
+        Ok(Place { images, opened })
+    }
+
+    /// Has CRIU, which has [`Place::opened`], go as far as it can. Blocks for a millisecond.
+    pub(super) fn prime(&self, session: &Session, place: Place) -> Result<Images, PrimeError> {
+        let inherit = std::iter::zip(OUTPUT_PIPES, OUTPUT_FDS).map(|(number, fd)| InheritFd {
+            key: pipe_key(number),
+            fd,
+        });
+        let order = RestoreOrder {
+            images_dir: own_descriptor(IMAGES_FD),
+            inherit: inherit.collect(),
+            lazy_pages: false,
+            log_level: self.log_level,
+            limit: PRIME_LIMIT,
+        };
+        session.order_restore(&order).map_err(PrimeError::Order)?;
+        let Place { images, opened: _ } = place;
+        let path = images.path().join(INVENTORY);
+        let deadline = Instant::now() + PRIME_LIMIT;
+        loop {
+            // As long as nobody reads, there is nobody to write to.
+            match OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(&path)
+            {
+                Ok(inventory) => return Ok(Images { inventory, images }),
+                Err(e) if e.raw_os_error() != Some(Errno::ENXIO as i32) => return Err(PrimeError::Directory(path, e)),
+                Err(_) if session.has_spoken() => return Err(PrimeError::GaveUp),
+                Err(_) if Instant::now() > deadline => return Err(PrimeError::Silent),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+/// CRIU's name for the pipe with this number.
+pub fn pipe_key(number: u32) -> String {
+    format!("pipe:[{number}]")
+}
+
+/// What a primed CRIU waits for.
+#[derive(Debug)]
+pub struct Images {
+    /// Closing it has CRIU give up.
+    inventory: File,
+    images: Scratch,
+}
+
+/// A CRIU that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The way to talk to it.
+    pub session: Session,
+    /// Its memory, by which a pager gets that of what it restores; where the kernel allows that. To be dropped where no pager does.
+    pub ancestor: Option<Ancestor>,
+    /// If it is primed.
+    pub primed: Option<Images>,
+}
+
+impl Waiting {
+    /// Lets it go; blocks until one that is not primed has answered.
+    pub fn dismiss(self) {
+        // It forks for nobody any more.
+        drop(self.ancestor);
+        match self.primed {
+            // It finds its inventory empty.
+            Some(images) => drop(images),
+            None => {
+                if let Err(e) = self.session.dismiss(DISMISS_LIMIT) {
+                    tracing::debug!(error = &e as &dyn std::error::Error, "criu ended in another way");
+                }
+            }
+        }
+    }
+}
+
+/// A restore that is to be heard of.
+pub(crate) enum Restore {
+    /// By CRIU's order yet to be given.
+    Ordered(Session, RestoreOrder),
+    /// By a primed CRIU: what it waits for, and how long it may take then.
+    Primed(Session, File, Vec<u8>, Duration),
+}
+
+impl Restore {
+    /// Whether CRIU finds its images without what init holds.
+    pub(crate) fn has_images(&self) -> bool {
+        matches!(self, Self::Primed(..))
+    }
+
+    /// Has it happen, as [`Session::restore`]. Blocks.
+    pub(crate) fn run(
+        self,
+        at: impl FnMut(&Stage) -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Result<i32, CriuError> {
+        match self {
+            Self::Ordered(session, order) => session.restore(&order, at),
+            Self::Primed(session, mut fifo, inventory, limit) => {
+                fifo.write_all(&inventory).map_err(CriuError::Died)?;
+                drop(fifo);
+                session.hear_restored(limit, at)
+            }
+        }
+    }
+}
+
+impl Images {
+    /// Puts these images in their place, but for the first.
+    pub(crate) fn fill(self, images: &Path) -> std::io::Result<Filled> {
+        self.images.link_but(images, INVENTORY)?;
+        Ok(Filled {
+            inventory: std::fs::read(images.join(INVENTORY))?,
+            fifo: self.inventory,
+            scratch: self.images,
+        })
+    }
+}
+
+/// Images in a primed CRIU's directory.
+pub(crate) struct Filled {
+    /// What it waits for, and where to write it.
+    pub(crate) inventory: Vec<u8>,
+    pub(crate) fifo: File,
+    pub(crate) scratch: Scratch,
+}
