@@ -311,15 +311,18 @@ pub(crate) async fn run_criu(
         let began = Instant::now();
         let (mut stood, mut resuming) = (None, None);
         let stats = Arc::clone(pager.stats());
-        let mut readying = Some((pager, Readying::Not(ahead)));
+        let mut unready = Some((pager, ahead));
+        // At the first stage that is told: a CRIU need not tell of both.
+        let mut begin = move || match unready.take() {
+            Some((pager, ahead)) => Readying::begin(&pager, ahead()).map(Some),
+            None => Ok(None),
+        };
+        let mut readying = None;
         let mut standing = Some((standing, resumes));
         let restored = order.run(|stage| match stage {
             Stage::PreRestore => Ok(laid_out.recv_timeout(LAY_OUT_LIMIT)?),
             Stage::PostRestore => {
-                if let Some((pager, state)) = readying.take() {
-                    let begun = state.begin(&pager)?;
-                    readying = Some((pager, begun));
-                }
+                readying = begin()?;
                 Ok(())
             }
             Stage::PreResume => {
@@ -333,7 +336,8 @@ pub(crate) async fn run_criu(
                 );
                 let prepared = Instant::now();
                 stood = Some(prepared);
-                let ready = readying.take().map_or(Ok(()), |(pager, state)| state.end(&pager));
+                let begun = readying.take().map_or_else(&mut begin, |begun| Ok(Some(begun)));
+                let ready = begun.and_then(|begun| begun.map_or(Ok(()), Readying::end));
                 let done = ready.and_then(|()| {
                     let Some((standing, resumes)) = standing.take() else {
                         return Ok(());
@@ -410,36 +414,31 @@ fn keep_log(worker: &Worker, dir: &Path, name: &str) {
     }
 }
 
-/// Having memory watched and what is ahead filled, how far it is.
-enum Readying<F> {
-    Not(F),
-    Begun(Preparing, usize),
+/// Memory is being watched, and what is ahead filled.
+struct Readying {
+    preparing: Preparing,
+    asked: usize,
 }
 
-impl<F: FnOnce() -> Arc<[AheadPage]>> Readying<F> {
-    fn begin(self, pager: &Pager) -> Result<Self, StageError> {
-        match self {
-            Self::Not(ahead) => {
-                let pages = ahead();
-                let asked = pages.len();
-                Ok(Self::Begun(pager.prepare(pages)?, asked))
-            }
-            begun @ Self::Begun(..) => Ok(begun),
-        }
+impl Readying {
+    fn begin(pager: &Pager, ahead: Arc<[AheadPage]>) -> Result<Self, StageError> {
+        let asked = ahead.len();
+        let preparing = pager.prepare(ahead)?;
+        Ok(Self { preparing, asked })
     }
 
-    /// Waits until it is done; begins it where that was not.
-    fn end(self, pager: &Pager) -> Result<(), StageError> {
-        match self.begin(pager)? {
-            Self::Begun(preparing, asked) => {
-                let Prepared { filled, took } = preparing.done(PREPARE_LIMIT)?;
-                let pages = ("rekindle.pages", asked as u64);
-                record_past(&tracing::Span::current(), "working set", took.0, took.1, &[pages]);
-                tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
-                Ok(())
-            }
-            Self::Not(_) => Ok(()),
-        }
+    /// Waits until it is done.
+    fn end(self) -> Result<(), StageError> {
+        let Prepared { filled, took } = self.preparing.done(PREPARE_LIMIT)?;
+        let pages = ("rekindle.pages", self.asked as u64);
+        record_past(&tracing::Span::current(), "working set", took.0, took.1, &[pages]);
+        tracing::debug!(
+            asked = self.asked,
+            mapped = filled,
+            us = took.1.as_micros(),
+            "working set mapped"
+        );
+        Ok(())
     }
 }
 

@@ -42,18 +42,21 @@ struct EntryMessage {
     nr_pages: Option<u64>,
 }
 
+/// The message of such a run.
+fn run_message(first: PageIndex, pages: u64, flags: u32) -> Vec<u8> {
+    let entry = EntryMessage {
+        vaddr: first.address(),
+        compat_nr_pages: 0,
+        in_parent: None,
+        flags: Some(flags),
+        nr_pages: Some(pages),
+    };
+    entry.encode_to_vec()
+}
+
 /// A pagemap image of these runs, first page and count each, all with these flags.
 pub(super) fn encode_runs(pages_id: u32, flags: u32, runs: impl Iterator<Item = (PageIndex, u64)>) -> Vec<u8> {
-    let entries = runs.map(|(first, pages)| {
-        let entry = EntryMessage {
-            vaddr: first.address(),
-            compat_nr_pages: 0,
-            in_parent: None,
-            flags: Some(flags),
-            nr_pages: Some(pages),
-        };
-        entry.encode_to_vec()
-    });
+    let entries = runs.map(|(first, pages)| run_message(first, pages, flags));
     let messages: Vec<_> = std::iter::once(HeadMessage { pages_id }.encode_to_vec())
         .chain(entries)
         .collect();
@@ -250,14 +253,7 @@ impl PagemapImage {
         let mut added = pages.iter().enumerate().peekable();
         let mut at = 0;
         let add = |(index, page): (usize, &PageIndex), messages: &mut Vec<Vec<u8>>, order: &mut Vec<PageFrom>| {
-            let entry = EntryMessage {
-                vaddr: page.address(),
-                compat_nr_pages: 0,
-                in_parent: None,
-                flags: Some(PE_PRESENT),
-                nr_pages: Some(1),
-            };
-            messages.push(entry.encode_to_vec());
+            messages.push(run_message(*page, 1, PE_PRESENT));
             order.push(PageFrom::Added(index));
         };
         for entry in self.entries.iter().filter(|e| !e.lazy) {

@@ -273,6 +273,8 @@ impl SandboxPool {
         let primed = primed.transpose().map_err(PoolError::Prime)?;
         let ancestor = sandbox.ancestor().await;
         match &ancestor {
+            // One that was not primed does not tell whether the next could be.
+            Ok(_) if primed.is_none() => {}
             Ok(_) => self.vain.store(0, Ordering::Relaxed),
             Err(e) => self.primed_in_vain(e),
         }
