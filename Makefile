@@ -23,6 +23,8 @@ TOOLS := $(FN_CACHE)/tools
 DENY := $(TOOLS)/bin/cargo-deny
 FUZZ := $(TOOLS)/bin/cargo-fuzz
 CARGO_ARGS ?=
+# For `cargo test` alone.
+TEST_ARGS ?=
 BENCH_ARGS ?=
 LOAD_ARGS ?=
 SCENARIOS ?=
@@ -130,7 +132,7 @@ setup: build
 	@scripts/setup.sh host
 
 test-rust: setup
-	cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS)
+	cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS) $(TEST_ARGS)
 
 test-functions: setup
 	functions/tests/run.sh
