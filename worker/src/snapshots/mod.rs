@@ -257,12 +257,13 @@ impl Snapshots {
         let images_dir = ImagesDir::claim(self.dir.join(format!("{id}-{opening}")));
         let writing = |e| SnapshotError::Images(id.clone(), e);
         snapshot.write_images(&images_dir).await.map_err(writing)?;
-        for name in snapshot.extra_files() {
-            snapshot
-                .write_extra(name, &images_dir.join(name))
-                .await
-                .map_err(writing)?;
-        }
+        // Those that are objects of their own at once: one round trip.
+        let extras = snapshot.extra_files().map(|name| {
+            let path = images_dir.join(name);
+            let snapshot = &snapshot;
+            async move { snapshot.write_extra(name, &path).await }
+        });
+        futures::future::try_join_all(extras).await.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
