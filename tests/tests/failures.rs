@@ -267,7 +267,15 @@ fn bulky(name: &str) -> Folder {
 #[track_caller]
 fn is_lost(platform: &Platform, function: &str, words: &str) {
     let started = Instant::now();
-    let answer = platform.fresh("restored", function, "/sum").error(502, "snapshot_lost");
+    let answer = platform.fresh("restored", function, "/sum");
+    if answer.status == 200 {
+        panic!(
+            "{function} was {}: {}",
+            answer.start(),
+            platform.until_logged(function, "booting instead").text
+        );
+    }
+    let answer = answer.error(502, "snapshot_lost");
     assert!(started.elapsed() < LOST_LIMIT, "{function}: {:?}", started.elapsed());
     assert!(answer.message().contains(words), "{function}: {}", answer.message());
     // The log tells the same.
