@@ -18,8 +18,16 @@ const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
 /// Who must have a span in it.
 const ROLES: [&str; 3] = ["gateway", "scheduler", "worker"];
-/// What a restore is known by.
-const RESTORE: &str = "criu";
+/// What a restored invocation has of a restore, and of the function.
+const SPANS: [&str; 7] = [
+    "sandbox",
+    "criu",
+    "handshake",
+    "working set",
+    "after-restore",
+    "first fault",
+    "function",
+];
 
 /// Traces among which the newest invocation is looked for.
 const LOOKED_AT: u32 = 100;
@@ -196,9 +204,12 @@ fn tree(id: &str, spans: &[Span]) -> Trace {
             .filter(|r| spans.iter().all(|s| s.role() != **r))
             .map(|r| format!("a span of the {r}")),
     );
-    if spans.iter().all(|s| s.operation_name != RESTORE) {
-        lacks.push(format!("a span \"{RESTORE}\""));
-    }
+    lacks.extend(
+        SPANS
+            .iter()
+            .filter(|name| spans.iter().all(|s| s.operation_name != **name))
+            .map(|name| format!("a span \"{name}\"")),
+    );
     Trace {
         id: id.to_owned(),
         spans: shown,
@@ -252,17 +263,21 @@ mod tests {
 
     #[test]
     fn a_whole_trace_is_a_tree_in_the_order_of_time() {
-        let body = answer(&[
-            span("c", "criu", "b", 1_400, "worker"),
+        let phases = std::iter::zip(SPANS, 1_400..).map(|(name, began)| span(name, name, "b", began, "worker"));
+        let around = [
             span("a", "invoke", CLIENT_SPAN, 1_000, "gateway"),
             span("d", "place", "a", 1_050, "scheduler"),
             span("b", "start", "a", 1_100, "worker"),
-        ]);
+        ];
+        let body = answer(&phases.chain(around).collect::<Vec<_>>());
         let trace = read("t", body.as_bytes()).unwrap();
         assert_eq!(trace.lacks, Vec::<String>::new());
         let shown: Vec<(usize, &str)> = trace.spans.iter().map(|s| (s.depth, s.name.as_str())).collect();
-        assert_eq!(shown, [(0, "invoke"), (1, "place"), (1, "start"), (2, "criu")]);
-        assert!(trace.text().contains("0.40      1.50      criu"), "{}", trace.text());
+        assert_eq!(
+            shown[..5],
+            [(0, "invoke"), (1, "place"), (1, "start"), (2, "sandbox"), (2, "criu")]
+        );
+        assert!(trace.text().contains("0.40      1.50      sandbox"), "{}", trace.text());
     }
 
     #[test]
@@ -288,6 +303,7 @@ mod tests {
             span("c", "criu", "gone", 1_400, "worker"),
         ]);
         let lacks = read("t", body.as_bytes()).unwrap().lacks;
-        assert_eq!(lacks, ["the parent of criu (gone)", "a span of the scheduler"]);
+        assert_eq!(lacks[..2], ["the parent of criu (gone)", "a span of the scheduler"]);
+        assert!(lacks.contains(&"a span \"function\"".to_owned()), "{lacks:?}");
     }
 }

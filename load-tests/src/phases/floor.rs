@@ -1,8 +1,7 @@
-//! What the parts cannot be below: an exchange over loopback with somebody who does nothing, and the bare start of a process.
+//! What the parts cannot be below: an exchange over loopback with somebody who does nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -20,8 +19,15 @@ pub(super) struct Floors {
     pub(super) hop: Vec<f64>,
     /// The same on a new connection.
     pub(super) connected: Vec<f64>,
-    /// A process from its start to its end, which does nothing.
-    pub(super) process: Vec<f64>,
+}
+
+impl Floors {
+    /// Takes another's samples.
+    pub(super) fn add(&mut self, other: Self) {
+        self.direct.extend(other.direct);
+        self.hop.extend(other.hop);
+        self.connected.extend(other.connected);
+    }
 }
 
 /// Answers every request with the same few bytes, one thread for each connection.
@@ -71,15 +77,6 @@ impl Echo {
         connection.call(Method::GET, "/", &[]).await?;
         Ok(ms_since(began))
     }
-}
-
-/// Milliseconds of a process that does nothing.
-pub(super) fn process_start() -> Result<f64> {
-    let began = Instant::now();
-    Command::new("/bin/true")
-        .status()
-        .context("/bin/true cannot be started")?;
-    Ok(ms_since(began))
 }
 
 fn ms_since(began: Instant) -> f64 {

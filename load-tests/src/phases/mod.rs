@@ -98,20 +98,19 @@ impl Measuring<'_> {
                 }
             }
         }
+        // Each several times in a row, as the invocations above: what goes between leaves caches cold.
+        let mut floors = Floors::default();
         for _ in 0..SHORT_RUNS {
-            let (direct, hop, connected) = (
-                self.peers.run(Subject::Direct).await?.ms,
-                self.echo.exchange().await?,
-                self.echo.exchange_anew().await?,
-            );
-            let started = floor::process_start()?;
-            if let Some(record) = counts.as_deref_mut() {
-                let floors = &mut record.floors;
-                floors.direct.push(direct);
-                floors.hop.push(hop);
-                floors.connected.push(connected);
-                floors.process.push(started);
-            }
+            floors.direct.push(self.peers.run(Subject::Direct).await?.ms);
+        }
+        for _ in 0..SHORT_RUNS {
+            floors.hop.push(self.echo.exchange().await?);
+        }
+        for _ in 0..SHORT_RUNS {
+            floors.connected.push(self.echo.exchange_anew().await?);
+        }
+        if let Some(record) = counts {
+            record.floors.add(floors);
         }
         Ok(())
     }

@@ -5,14 +5,12 @@ use crate::subject::{Sample, Subject};
 /// What a part is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Floor {
-    /// An exchange over loopback with somebody who does nothing, so many times.
-    Hops(u32),
+    /// An exchange over loopback with somebody who does nothing.
+    Hop,
     /// The same with a new connection.
     NewConnection,
     /// The function asked directly.
     Direct,
-    /// The start of a process that does nothing.
-    Process,
     /// No time at all: the work of some lines of code.
     Nothing,
     /// Estimated: the least that was seen.
@@ -47,8 +45,8 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
             (
                 "place",
                 "scheduler: a placement, and the order to the worker",
-                "two exchanges over loopback",
-                Floor::Hops(2),
+                "its code, and the wake-ups of threads: the roles are one process here, and need no connection",
+                Floor::Nothing,
             ),
             (
                 "wait",
@@ -66,12 +64,7 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
         ],
         Subject::Parked => vec![
             route,
-            (
-                "place",
-                "scheduler: a placement",
-                "an exchange over loopback",
-                Floor::Hops(1),
-            ),
+            ("place", "scheduler: a placement", "its code, as above", Floor::Nothing),
             (
                 "thaw",
                 "worker: the control group goes on",
@@ -96,7 +89,7 @@ pub(super) fn of(subject: Subject) -> Vec<Part> {
                 // Not what it takes to be asked directly: that has the client's wake-up too, which is in the rest here.
                 Floor::Least,
             ),
-            rest(Floor::Hops(1)),
+            rest(Floor::Hop),
         ],
     }
 }
@@ -144,7 +137,7 @@ pub(super) const CRIU: [Part; 5] = [
         "processes",
         "images read, until the restored process is forked and the kernel tells of its memory",
         "CRIU, which has been waiting with its probes done",
-        Floor::Process,
+        Floor::Least,
     ),
     (
         "handshake",

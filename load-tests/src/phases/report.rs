@@ -32,7 +32,6 @@ pub(super) fn print(record: &Record) {
         ("exchange over loopback, kept connection", &floors.hop),
         ("… on a new connection", &floors.connected),
         ("the function asked directly", &floors.direct),
-        ("start and end of a process that does nothing", &floors.process),
     ] {
         if let Some(f) = figures(samples.iter().copied()) {
             shown.add_row([name.to_owned(), ms(f.p50), ms(f.p99)]);
@@ -72,10 +71,9 @@ fn told(record: &Record, floor: Floor, least: f64) -> String {
     let floors = &record.floors;
     let median = |samples: &[f64]| figures(samples.iter().copied()).map_or(0.0, |f| f.p50);
     match floor {
-        Floor::Hops(n) => ms(f64::from(n) * median(&floors.hop)),
+        Floor::Hop => ms(median(&floors.hop)),
         Floor::NewConnection => ms(median(&floors.connected)),
         Floor::Direct => ms(median(&floors.direct)),
-        Floor::Process => ms(median(&floors.process)),
         Floor::Nothing => "0".to_owned(),
         Floor::Least => format!("about {} (the least seen)", ms(least)),
     }
