@@ -40,6 +40,7 @@ pub mod migration;
 pub mod network;
 pub mod prepare;
 pub mod pressure;
+mod probe;
 pub mod restore;
 pub mod sandbox;
 pub mod snapshots;

@@ -56,6 +56,7 @@ pub async fn restore(
     instance: &Arc<Instance>,
     snapshot: &SnapshotId,
 ) -> Result<Arc<Parts>, ApiError> {
+    let _starting = worker.turns.starting();
     let opening = instance.phase("open", worker.snapshots.open(snapshot));
     let enclosing = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);

@@ -31,6 +31,7 @@ use crate::config::WorkerConfig;
 use crate::instance::enclosure::unavailable;
 use crate::instance::parking::Parking;
 use crate::instance::{gone, start};
+use crate::probe;
 use crate::worker::{StartError, Worker};
 use crate::{heartbeat, invoke, leave, prepare};
 
@@ -70,7 +71,12 @@ pub async fn serve(
     let listener = Listener::new(listener, member.as_deref()).map_err(ServeError::Listen)?;
     let worker = Worker::start(config).await?;
     let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
-    let filling = tokio::spawn(Arc::clone(&worker.pool).keep_filled());
+    let filled = Arc::clone(&worker);
+    let filling = tokio::spawn(async move {
+        // First, so that all that it is filled with is primed.
+        probe::ahead(&filled).await;
+        Arc::clone(&filled.pool).keep_filled().await;
+    });
     let renewing = member.map(|member| {
         let (url, token) = (&worker.config.scheduler_url, &worker.config.token);
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);

@@ -2,13 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rekindle_init::causes::chain;
-use rekindle_init::protocol::{CRIU_DIR, Setup};
-use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
+use rekindle_init::protocol::Setup;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -16,6 +13,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::Instance;
 use crate::cgroup::{Cgroup, Limits};
 use crate::network::resolv_conf;
+use crate::probe;
 use crate::sandbox::Sandbox;
 use crate::sandbox::criu::Waiting;
 use crate::sandbox::pool::Empty;
@@ -26,11 +24,6 @@ use crate::worker::Worker;
 const PIDS_MAX: u64 = 512;
 /// What init and CRIU need beside the function's own memory, bytes.
 const OVERHEAD: u64 = 16 << 20;
-
-/// How long CRIU may take to probe the kernel. It takes about 60 ms.
-const PROBE_LIMIT: Duration = Duration::from_secs(10);
-/// The directory's descriptor in the CRIU that probes.
-const IMAGES_FD: i32 = 4;
 
 /// A pipe's end for the function, and its stream's name.
 pub struct Output {
@@ -141,53 +134,13 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
     match worker.probe() {
         // Init takes one after the other: the second need not wait for the answer to the first.
         // In this order, so that what is told is what failed first.
-        Some(probe) => futures::try_join!(furnishing, write_probe(sandbox, &probe)).map(drop)?,
+        Some(probe) => futures::try_join!(furnishing, probe::give(sandbox, &probe)).map(drop)?,
         None => {
             furnishing.await?;
-            make_probe(worker, instance, sandbox).await?;
+            probe::make(worker, instance.id.as_str(), sandbox).await?;
         }
     }
     Ok(enclosure)
-}
-
-/// Gives the sandbox the result of CRIU's kernel probe. A dump needs it: with the function's real user CRIU could not make it.
-async fn write_probe(sandbox: &Sandbox, probe: &OwnedFd) -> Result<(), ApiError> {
-    let written = sandbox.write_probe(probe).await;
-    written.map_err(|e| unavailable("give criu its probe", &e))
-}
-
-/// Has CRIU probe the kernel: in the first sandbox of a worker's life, before anything of a function runs there.
-async fn make_probe(worker: &Worker, instance: &Instance, sandbox: &Sandbox) -> Result<(), ApiError> {
-    let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
-    let dir = worker
-        .config
-        .run_dir
-        .join("restores")
-        .join(format!("probe-{}", instance.id));
-    std::fs::create_dir(&dir).map_err(|e| failed(&e))?;
-    let opened = std::fs::File::open(&dir).map_err(|e| failed(&e))?;
-    let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
-    sandbox
-        .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], None)
-        .await
-        .map_err(|e| failed(&e))?;
-    drop(theirs);
-    let probed = tokio::task::spawn_blocking(move || {
-        let version = session.version(PROBE_LIMIT)?;
-        session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
-        Ok::<_, CriuError>(version)
-    })
-    .await;
-    // What it wrote there is of no use; the directory is on a tmpfs that goes with this process.
-    let _ = std::fs::remove_dir_all(&dir);
-    let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
-    let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
-    worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
-    // What is kept may say more than what CRIU has found.
-    match worker.probe() {
-        Some(probe) => write_probe(sandbox, &probe).await,
-        None => Ok(()),
-    }
 }
 
 fn output(

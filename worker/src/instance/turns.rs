@@ -2,8 +2,9 @@
 //! So some run, and the others wait in the order they came.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How long is waited at most. Those before it wait for something else than a processor then, and it goes on beside them.
@@ -13,6 +14,8 @@ pub const KEEP: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether nothing starts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How long after a start the first answer has the processors.
+const ANSWERS_IN: Duration = Duration::from_millis(10);
 
 /// Turns of a host.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub struct Turns {
     free: Semaphore,
     all: usize,
     waiting: AtomicUsize,
+    starting: AtomicUsize,
+    last_ended: Mutex<Option<Instant>>,
     limit: Duration,
 }
 
@@ -34,6 +39,8 @@ impl Turns {
             free: Semaphore::new(all.max(1)),
             all: all.max(1),
             waiting: AtomicUsize::new(0),
+            starting: AtomicUsize::new(0),
+            last_ended: Mutex::default(),
             limit: WAIT_LIMIT,
         }
     }
@@ -51,10 +58,21 @@ impl Turns {
         self.all - self.free.available_permits().min(self.all)
     }
 
+    /// Says that something starts, with a turn or not, until what is answered is dropped.
+    pub fn starting(&self) -> Starting<'_> {
+        self.starting.fetch_add(1, Ordering::Relaxed);
+        Starting(self)
+    }
+
+    fn is_calm(&self) -> bool {
+        let answers = || self.last_ended.lock().is_some_and(|ended| ended.elapsed() < ANSWERS_IN);
+        self.running() == 0 && self.starting.load(Ordering::Relaxed) == 0 && !answers()
+    }
+
     /// Waits for a moment without a start, so long at most; for work that nobody waits for.
     pub async fn until_calm(&self, limit: Duration) {
         let calm = async {
-            while self.running() > 0 {
+            while !self.is_calm() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
@@ -65,6 +83,17 @@ impl Turns {
     /// How many wait for one.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// Something starts. It has, however that came out, when this is dropped.
+#[derive(Debug)]
+pub struct Starting<'a>(&'a Turns);
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        *self.0.last_ended.lock() = Some(Instant::now());
+        self.0.starting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -106,6 +135,16 @@ mod tests {
             turns.until_calm(Duration::from_secs(3600))
         );
         assert_eq!(turns.running(), 0);
+        let starting = turns.starting();
+        turns.until_calm(Duration::from_millis(30)).await;
+        assert!(
+            !turns.is_calm(),
+            "what has no turn yet, or none any more, starts all the same"
+        );
+        let ended = Instant::now();
+        drop(starting);
+        turns.until_calm(Duration::from_secs(3600)).await;
+        assert!(ended.elapsed() >= ANSWERS_IN, "its first answer comes before");
     }
 
     #[tokio::test]

@@ -206,7 +206,8 @@ impl SandboxPool {
         }
     }
 
-    async fn make(&self) -> Result<Empty, PoolError> {
+    /// Makes one that is not the pool's.
+    pub(crate) async fn make(&self) -> Result<Empty, PoolError> {
         // The semaphore is never closed.
         let _maker = self.makers.acquire().await.ok();
         let primes = self.primes();
@@ -363,7 +364,7 @@ impl SandboxPool {
 }
 
 /// Ends one that nobody needs.
-async fn end(empty: Empty) {
+pub(crate) async fn end(empty: Empty) {
     let ended = tokio::task::spawn_blocking(move || {
         empty.sandbox.end();
         drop(empty);

@@ -1,0 +1,112 @@
+//! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a worker comes up, in a sandbox that no function
+//! sees, so that no start waits for it and all CRIUs of the pool are primed by it; the first start makes it where that failed.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_init::protocol::{CRIU_DIR, Setup};
+use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
+use rekindle_wire::ApiError;
+
+use crate::instance::enclosure::unavailable;
+use crate::sandbox::{Sandbox, pool};
+use crate::worker::Worker;
+
+/// How long CRIU may take to probe the kernel.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// The directory's descriptor in the CRIU that probes.
+const IMAGES_FD: i32 = 4;
+/// What the root filesystem of a sandbox must have: the places of its mounts.
+const MOUNT_POINTS: [&str; 5] = ["app", "dev", "proc", "run", "tmp"];
+/// Of its /tmp and /dev/shm, which nothing is put into.
+const SMALL: u64 = 1 << 20;
+
+/// Makes the probe ahead of all starts. What fails is told in the log.
+pub(crate) async fn ahead(worker: &Arc<Worker>) {
+    if let Err(e) = in_a_sandbox_of_its_own(worker).await {
+        tracing::warn!(error = %e.message, "the kernel was not probed ahead: the first start does it");
+    }
+}
+
+async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
+    let rootfs = Rootfs::make(worker.config.run_dir.join("probe-root"))
+        .map_err(|e| unavailable("lay out a place to probe the kernel from", &e))?;
+    let empty = worker.pool.make().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    let setup = Setup {
+        hostname: "probe".to_owned(),
+        rootfs: rootfs.0.clone(),
+        app: rootfs.0.join("app"),
+        criu: worker.config.criu_dir.clone(),
+        tmp_bytes: SMALL,
+        shm_bytes: SMALL,
+        resolv_conf: None,
+    };
+    let made = match empty.sandbox.furnish(setup).await {
+        Ok(()) => make(worker, "ahead", &empty.sandbox).await,
+        Err(e) => Err(unavailable("furnish the sandbox", &e)),
+    };
+    pool::end(empty).await;
+    made
+}
+
+/// An empty root filesystem, removed when dropped.
+struct Rootfs(PathBuf);
+
+impl Rootfs {
+    fn make(path: PathBuf) -> io::Result<Self> {
+        let made = Self(path);
+        for name in MOUNT_POINTS {
+            fs::create_dir_all(made.0.join(name))?;
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Rootfs {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove the place that the kernel was probed from");
+        }
+    }
+}
+
+/// Has CRIU probe the kernel in this sandbox, which is furnished and in which nothing of a function runs yet, and keeps what it found for all others. `name` is
+/// that of a directory for it.
+pub(crate) async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
+    let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
+    fs::create_dir(&dir).map_err(|e| failed(&e))?;
+    let opened = fs::File::open(&dir).map_err(|e| failed(&e))?;
+    let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
+    sandbox
+        .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], None)
+        .await
+        .map_err(|e| failed(&e))?;
+    drop(theirs);
+    let probed = tokio::task::spawn_blocking(move || {
+        let version = session.version(PROBE_LIMIT)?;
+        session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
+        Ok::<_, CriuError>(version)
+    })
+    .await;
+    // What it wrote there is of no use; the directory is on a tmpfs that goes with this process.
+    let _ = fs::remove_dir_all(&dir);
+    let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+    let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
+    worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
+    // What is kept may say more than what CRIU has found.
+    match worker.probe() {
+        Some(probe) => give(sandbox, &probe).await,
+        None => Ok(()),
+    }
+}
+
+/// Gives the sandbox the result of CRIU's kernel probe. A dump needs it: with the function's real user CRIU could not make it.
+pub(crate) async fn give(sandbox: &Sandbox, probe: &OwnedFd) -> Result<(), ApiError> {
+    let written = sandbox.write_probe(probe).await;
+    written.map_err(|e| unavailable("give criu its probe", &e))
+}
