@@ -7,10 +7,12 @@
 //!                                                       ─► cache it ─► cut out and decode ─► digest right? ─► bytes
 //! ```
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::cache::{CacheUse, ChunkCache};
 use crate::buffers::Buffers;
@@ -23,6 +25,8 @@ use crate::store::{Store, StoreError};
 
 /// Buffers of up to 4 MiB that wait for the next chunk that is read whole.
 const SCRATCH: usize = 4;
+/// Chunks that may be on their way to the cache while the next is fetched.
+const KEPT_BEHIND: usize = 4;
 /// Costs no memory until it is read.
 static ZEROS: [u8; RegionSize::MAX.bytes()] = [0; RegionSize::MAX.bytes()];
 
@@ -127,6 +131,8 @@ struct Inner {
     counts: Counts,
     /// For the bytes of chunks that are read whole, and of their regions.
     scratch: Buffers,
+    /// Chunks that were fetched and are on their way to the cache.
+    being_kept: Mutex<HashMap<Digest, Bytes>>,
     /// Chunks being fetched now.
     fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
 }
@@ -149,6 +155,7 @@ impl RegionReader {
                 caches: AtomicBool::new(true),
                 counts: Counts::default(),
                 scratch: Buffers::keeping(SCRATCH),
+                being_kept: Mutex::default(),
                 fetches: Arc::default(),
             }),
         }
@@ -306,6 +313,21 @@ impl RegionReader {
 }
 
 impl Inner {
+    /// Puts a chunk into the cache, as far as the disk takes it.
+    fn keep(&self, chunk: ChunkRef, bytes: &[u8]) {
+        match self.cache.insert(chunk, bytes) {
+            Ok(_) if self.caches.swap(true, Ordering::Relaxed) => {}
+            Ok(_) => tracing::info!("chunks can be cached again"),
+            Err(error) => {
+                // The bytes are there all the same: a full disk makes restores slower, not impossible.
+                let error = &error as &dyn std::error::Error;
+                if self.caches.swap(false, Ordering::Relaxed) {
+                    tracing::warn!(chunk = %chunk.id, error, "chunks cannot be cached");
+                }
+            }
+        }
+    }
+
     async fn fetch_and_cache(self: Arc<Self>, chunk: ChunkRef) -> Result<Bytes, ReadError> {
         // Whoever looked for it before an earlier fetch had ended asks again: it is here now.
         let this = Arc::clone(&self);
@@ -313,25 +335,30 @@ impl Inner {
             return Ok(bytes);
         }
         self.cache.missed();
-        let result = Box::pin(self.fetch_checked(chunk)).await;
-        if let Ok(bytes) = &result {
-            let (this, bytes) = (self.clone(), bytes.clone());
-            let kept = tokio::task::spawn_blocking(move || this.cache.insert(chunk, &bytes)).await;
-            if let Ok(Err(error)) = kept {
-                // The bytes are there all the same: a full disk makes restores slower, not impossible.
-                let error = &error as &dyn std::error::Error;
-                if self.caches.swap(false, Ordering::Relaxed) {
-                    tracing::warn!(chunk = %chunk.id, error, "chunks cannot be cached");
-                }
-            } else if !self.caches.swap(true, Ordering::Relaxed) {
-                tracing::info!("chunks can be cached again");
-            }
+        let bytes = Box::pin(self.fetch_checked(chunk)).await?;
+        // Whoever waits for it, a page fault maybe, does not wait for the disk.
+        let being_kept = {
+            let mut being_kept = self.being_kept.lock();
+            being_kept.insert(chunk.id, bytes.clone());
+            being_kept.len()
+        };
+        let (this, kept) = (Arc::clone(&self), bytes.clone());
+        let keeping = tokio::task::spawn_blocking(move || {
+            this.keep(chunk, &kept);
+            this.being_kept.lock().remove(&chunk.id);
+        });
+        if being_kept > KEPT_BEHIND {
+            // It does not panic; a shutdown is the only other way to fail.
+            let _ = keeping.await;
         }
-        result
+        Ok(bytes)
     }
 
     /// The whole chunk from the cache, checked.
     fn whole_local(&self, chunk: ChunkRef) -> Option<Bytes> {
+        if let Some(bytes) = self.being_kept.lock().get(&chunk.id) {
+            return Some(bytes.clone());
+        }
         if !self.cache.contains(&chunk.id) {
             return None;
         }

@@ -50,6 +50,12 @@ impl Thread {
                     Some(filled) => filled,
                     None => {
                         self.reach.stats.fetched.fetch_add(1, Ordering::Relaxed);
+                        tracing::debug!(
+                            pid = wanted.pid,
+                            address = format_args!("{:#x}", fault.page * PAGE),
+                            write = fault.write,
+                            "a touched page is fetched"
+                        );
                         return self.fetching.order(wanted, asked);
                     }
                 }
