@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use rekindle_pager::{AheadPage, Layout, PageRef, SourceError};
+use rekindle_pager::{AheadPage, Layout, PAGE, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set,
@@ -135,6 +135,8 @@ impl OpenSnapshot {
     }
 }
 
+/// What the kernel maps around a touched page of a file at most, bytes; its own default.
+const FAULT_AROUND: u64 = 64 << 10;
 /// How long the start that a snapshot was opened for has until it takes its turn.
 const FILL_AFTER: Duration = Duration::from_millis(20);
 /// How long a chunk of a template waits for a moment without a start.
@@ -329,12 +331,12 @@ impl Snapshots {
     }
 
     /// Stores what a snapshot's restores touched, in that order, for hosts that have nothing of it yet; with it what the kernel
-    /// touches before, so that it is not asked for by itself.
+    /// touches before, so that it is not asked for by itself, and what it maps along with that, whose first touch no restore on this host records.
     ///
     /// # Errors
     /// When the store fails; the set is still used here.
     pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[AheadPage]) -> Result<(), WorkingSetError> {
-        let first = snapshot.template.pages_at(&snapshot.first).into_iter();
+        let first = snapshot.template.pages_at(&mapped_around(&snapshot.first)).into_iter();
         // What is also in the order is as it says there.
         let recorded: HashSet<_> = order.iter().map(|p| p.page).collect();
         let first = first.filter(|page| !recorded.contains(page));
@@ -378,6 +380,14 @@ impl Snapshots {
         self.known
             .latest(|id, chunks| !open.contains(id) && chunks.iter().all(cached))
     }
+}
+
+/// The pages that the kernel may map when one of these addresses is touched before a pager watches it: those of the same 64 KiB (its fault-around), as far
+/// as the file has them. A thread's stack begins below its rseq area.
+fn mapped_around(addresses: &[u64]) -> Vec<u64> {
+    let windows: BTreeSet<u64> = addresses.iter().map(|at| at - at % FAULT_AROUND).collect();
+    let pages = |window: u64| (window..window.saturating_add(FAULT_AROUND)).step_by(PAGE as usize);
+    windows.into_iter().flat_map(pages).collect()
 }
 
 /// Fills the template in the background, as far as it is worth its memory: when the start that it was opened for, and others, have had the
@@ -438,4 +448,21 @@ fn put_working_set(
         }
     };
     pages.unwrap_or_default().into_iter().map(put).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_maps_around_is_whole_windows_each_once() {
+        let pages = mapped_around(&[0x7f12_3456_7a80, 0x7f12_3456_0000, 0x7f12_3457_0008]);
+        let expected: Vec<u64> = (0x7f12_3456_0000..0x7f12_3458_0000).step_by(4096).collect();
+        assert_eq!(pages, expected);
+        assert_eq!(
+            mapped_around(&[u64::MAX]).len(),
+            16,
+            "a wrong address is no reason to panic"
+        );
+    }
 }
