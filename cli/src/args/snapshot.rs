@@ -13,7 +13,7 @@ use super::{Listing, Places, S3Args};
 Examples:
   fn snapshot list                            every snapshot in the platform's store
   fn snapshot inspect s-0198c0de --svg map.svg  what is in it, and a picture of its memory
-  fn snapshot export s-0198c0de images        what CRIU wrote, for `criu restore -D images`
+  fn snapshot export s-0198c0de images        what CRIU wrote, for stock `criu restore`
   fn snapshot import images --name nightly    plain, compressed or incremental images into the store
   fn snapshot delete s-0198c0de               remove one that was imported
   fn snapshot gc                              remove what nobody needs

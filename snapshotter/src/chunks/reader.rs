@@ -228,6 +228,14 @@ impl RegionReader {
         }
     }
 
+    /// Has a chunk be on this host, unless it is; its bytes are checked by whoever reads a region of it.
+    pub async fn bring(&self, chunk: ChunkRef) -> Result<(), ReadError> {
+        if self.inner.cache.contains(&chunk.id) {
+            return Ok(());
+        }
+        self.fetch(chunk).await.map(drop)
+    }
+
     /// Gives `take` the plain bytes of these regions of one chunk, checked, each with its place among them: for reading ahead. The chunk is
     /// fetched at most once; the rest is done on one of the runtime's blocking threads, in two buffers. A region may come twice if
     /// the cached chunk turns out corrupt on the way.

@@ -137,8 +137,6 @@ impl OpenSnapshot {
 
 /// What the kernel maps around a touched page of a file at most, bytes; its own default.
 const FAULT_AROUND: u64 = 64 << 10;
-/// How long the start that a snapshot was opened for has until it takes its turn.
-const FILL_AFTER: Duration = Duration::from_millis(20);
 /// How long a chunk of a template waits for a moment without a start.
 const CALM_LIMIT: Duration = Duration::from_millis(500);
 
@@ -390,10 +388,9 @@ fn mapped_around(addresses: &[u64]) -> Vec<u64> {
     windows.into_iter().flat_map(pages).collect()
 }
 
-/// Fills the template in the background, as far as it is worth its memory: when the start that it was opened for, and others, have had the
-/// processors.
+/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once; they are decoded when the start that it was opened for,
+/// and others, have had the processors.
 async fn fill(template: Arc<Template>, tier: Arc<Tier>, starts: Arc<Turns>, id: SnapshotId) {
-    tokio::time::sleep(FILL_AFTER).await;
     let name = id.clone();
     let room = move |bytes| -> BoxFuture<'static, bool> {
         let (tier, starts, id) = (Arc::clone(&tier), Arc::clone(&starts), name.clone());

@@ -14,6 +14,7 @@ mod process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -335,11 +336,18 @@ impl Template {
                 }
             }
         }
-        let room = &room;
+        let (room, is_full) = (&room, &AtomicBool::new(false));
         futures::stream::iter(by_chunk.into_values().map(Ok))
             .try_for_each_concurrent(BACKGROUND, |(chunk, mut places)| async move {
+                if is_full.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                // On its way at once: of what a function touches beside its working set the first page waits for this, and not for a fetch of its own.
+                let brought = self.reader.bring(chunk).await;
+                brought.map_err(|e| SourceError { message: chain(&e) })?;
                 let bytes = places.iter().map(|place| self.region(*place).plain_len() as u64);
                 if !room(bytes.sum()).await {
+                    is_full.store(true, Ordering::Relaxed);
                     return Ok(());
                 }
                 places.retain(|place| !self.processes[place.process].is_full(place.index));
