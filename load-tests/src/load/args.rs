@@ -12,7 +12,7 @@ Examples:
   rekindle-bench load --scenarios spike,deploys --duration 1m
   rekindle-bench load --port 8080                               on the platform that `make up` started
   rekindle-bench load --set RATE=200 --set SPIKE=50             what load-tests/README.md lists
-  rekindle-bench load --otlp http://127.0.0.1:4317              k6's own metrics to a collector as well")]
+  rekindle-bench load --otlp http://collector:4317              k6's own metrics to a collector that takes metrics")]
 pub(crate) struct LoadArgs {
     /// Which, in this order; by default all of them.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
