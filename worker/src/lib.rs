@@ -19,6 +19,7 @@
 
 mod begin;
 pub mod boot;
+mod breakpoints;
 pub mod build;
 pub mod cgroup;
 pub mod config;

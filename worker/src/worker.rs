@@ -122,6 +122,8 @@ pub struct Worker {
     traces_told: Mutex<Option<Instant>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<Probe>>,
+    /// Held so that CRIU's breakpoints are at once.
+    _breakpoints: Option<OwnedFd>,
 }
 
 /// Reports go at every change; which traces are kept is told no more often.
@@ -204,6 +206,9 @@ impl Worker {
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64);
+        let breakpoints = crate::breakpoints::ready()
+            .inspect_err(|e| tracing::warn!(error = %e, "a start may wait some 10 ms for CRIU's first breakpoint"))
+            .ok();
         let turns = Arc::new(Turns::new(config.starts_at_once));
         let worker = Arc::new(Self {
             metrics,
@@ -252,6 +257,7 @@ impl Worker {
             traces_told: Mutex::default(),
             instances: Mutex::default(),
             probe: Mutex::new(None),
+            _breakpoints: breakpoints,
             config,
         });
         crate::metrics::observe(&worker.metrics.registry, &Arc::downgrade(&worker));
