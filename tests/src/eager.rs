@@ -8,17 +8,22 @@
 //! ```
 
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::sched::{CloneFlags, setns};
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
 use rekindle_snapshotter::manifest::Origin;
+use rekindle_worker::instance::PORT;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
 use rekindle_worker::sandbox::{Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
@@ -30,19 +35,25 @@ const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
 const TMPFS_BYTES: u64 = 64 << 20;
 
-/// The one image directory that a deploy under way has dumped into, copied; it lies where only the platform's mount namespace sees it.
+/// What a worker keeps of images in memory, which only its own mount namespace sees.
+pub fn images_in_memory(platform: &Platform) -> Vec<PathBuf> {
+    let images = platform.directory("run").join("worker/images");
+    let seen = PathBuf::from(format!("/proc/{}/root{}", platform.pid(), images.display()));
+    fs::read_dir(&seen).unwrap().map(|e| e.unwrap().path()).collect()
+}
+
+/// Which of these are directories that a deploy under way dumps into.
+pub fn dumps_of(images: Vec<PathBuf>) -> Vec<PathBuf> {
+    let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump-");
+    images.into_iter().filter(is_dump).collect()
+}
+
+/// The one image directory that a deploy under way has dumped into memory, copied.
 ///
 /// # Panics
 /// When there is none, or more than one.
 pub fn copy_dump(platform: &Platform) -> TempDir {
-    let images = platform.directory("run").join("worker/images");
-    let seen = PathBuf::from(format!("/proc/{}/root{}", platform.pid(), images.display()));
-    let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump-");
-    let dumps: Vec<PathBuf> = fs::read_dir(&seen)
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .filter(is_dump)
-        .collect();
+    let dumps = dumps_of(images_in_memory(platform));
     assert_eq!(dumps.len(), 1, "{dumps:?}");
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(&dumps[0]).unwrap() {
@@ -125,6 +136,31 @@ impl Eager {
                 fs::read_to_string(images.join(RESTORE_LOG)).unwrap_or_default()
             ),
         }
+    }
+
+    /// Asks the function that was restored for a path, from within its network namespace; answers the body.
+    ///
+    /// # Panics
+    /// When it does not answer 200.
+    pub fn get(&self, path: &str) -> Vec<u8> {
+        let network = File::open(format!("/proc/{}/ns/net", self.sandbox.init_pid())).unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\nhost: function\r\nconnection: close\r\n\r\n");
+        // A thread of its own, which ends where it went.
+        let asking = thread::spawn(move || {
+            setns(network, CloneFlags::CLONE_NEWNET).unwrap();
+            let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).unwrap();
+            connection.set_read_timeout(Some(LIMIT)).unwrap();
+            connection.write_all(request.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            connection.read_to_end(&mut answer).unwrap();
+            answer
+        });
+        let mut answer = asking.join().unwrap();
+        let head = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+        let body = answer.split_off(head);
+        let head = String::from_utf8_lossy(&answer);
+        assert_eq!(head.split_whitespace().nth(1), Some("200"), "{head}");
+        body
     }
 
     /// Its processes by their pids inside, as [`host::processes`] gives an instance's.

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rekindle_e2e::eager::images_in_memory;
 use rekindle_e2e::host::{self, PAGE};
 use rekindle_e2e::memory;
 use rekindle_e2e::s3::ObjectStore;
@@ -295,6 +298,42 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 
 /// Restartable sequences: the kernel writes the processor's number there whenever the thread goes on.
 const RSEQ_BYTES: usize = 32;
+
+/// Pages that CRIU itself may read of a small function's memory: those that the kernel touches before a pager can watch.
+const EAGER_PAGES: u64 = 16;
+
+#[test]
+fn criu_itself_reads_next_to_nothing_of_memory() {
+    for (sample, name) in [
+        ("hello-python", "eager-python"),
+        ("hello-node", "eager-node"),
+        ("touch-python", "eager-touch"),
+    ] {
+        let named = |text: String| {
+            let renamed = |line: &str| {
+                if line.starts_with("name = ") {
+                    format!("name = \"{name}\"")
+                } else {
+                    line.to_owned()
+                }
+            };
+            text.lines().map(renamed).collect::<Vec<_>>().join("\n")
+        };
+        let id = shared().deploy(&Folder::sample(sample, named)).snapshot.unwrap().id;
+        assert_eq!(shared().fresh("restored", name, "/").ok().start(), "restored");
+        let opened = images_in_memory(shared());
+        let of_it = |dir: &&PathBuf| dir.file_name().unwrap().to_string_lossy().starts_with(id.as_str());
+        let dir = opened.iter().find(of_it).expect("the snapshot's images");
+        let files = fs::read_dir(dir).unwrap().map(|e| e.unwrap());
+        let pages = files.filter(|e| e.file_name().to_string_lossy().starts_with("pages-"));
+        let bytes: u64 = pages.map(|e| e.metadata().unwrap().len()).sum();
+        println!("{sample}: CRIU reads {} pages", bytes / PAGE as u64);
+        assert!(
+            bytes <= EAGER_PAGES * PAGE as u64,
+            "{sample}: CRIU reads {bytes} bytes of memory"
+        );
+    }
+}
 
 #[test]
 fn a_restored_process_has_the_original_s_memory_byte_for_byte() {

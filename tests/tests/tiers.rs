@@ -6,11 +6,14 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rekindle_e2e::eager::{dumps_of, images_in_memory};
 use rekindle_e2e::platform::Options;
+use rekindle_e2e::s3::{Line, ObjectStore};
 use rekindle_e2e::{Folder, Platform, host, until};
 use rekindle_init::protocol::FUNCTION_PID;
 
@@ -107,6 +110,39 @@ fn templates_stay_within_their_limit_and_every_byte_is_right_all_the_same() {
     assert!(metric("rekindle_chunk_cache_evicted_bytes_total") > 0);
     assert!(metric("rekindle_chunk_cache_lookups_total{outcome=\"miss\"}") > 0);
     println!("templates evicted {parts:?}");
+}
+
+/// A dump that is more than may lie in memory goes by the cache's disk.
+#[test]
+fn a_dump_that_memory_may_not_hold_goes_by_the_disk_and_leaves_nothing_there() {
+    let store = ObjectStore::start();
+    let mut options = store.options();
+    options.args.extend(["--dump-in-memory", "64MiB"].map(str::to_owned));
+    let platform = Platform::start_with(options);
+    let on_disk = platform.directory("cache").join("worker/dumps");
+    let list = || -> Vec<PathBuf> { fs::read_dir(&on_disk).unwrap().map(|e| e.unwrap().path()).collect() };
+    assert_eq!(list(), Vec::<PathBuf>::new());
+    // It is looked at while the store keeps the snapshot's first chunk waiting.
+    store.set(Line::ChunksWait);
+    thread::scope(|scope| {
+        let deploy = scope.spawn(|| platform.deploy(&heavy("first")));
+        until("a chunk on its way", Duration::from_secs(30), || {
+            (store.kept() > 0 || deploy.is_finished()).then_some(())
+        });
+        let (dumps, in_memory) = (dumps_of(list()), dumps_of(images_in_memory(&platform)));
+        let images = dumps.first().map(|dump| fs::read_dir(dump).unwrap().count());
+        store.set(Line::Good);
+        assert!(deploy.join().unwrap().snapshot.is_some());
+        assert_eq!((dumps.len(), in_memory), (1, Vec::new()));
+        assert!(images.is_some_and(|count| count > 10), "{images:?} files in the dump");
+    });
+    assert_eq!(list(), Vec::<PathBuf>::new());
+    let sums = ["booted", "restored"].map(|start| {
+        let answer = platform.fresh(start, "first", "/").ok();
+        assert_eq!(answer.start(), start);
+        answer.text()
+    });
+    assert_eq!(sums[0], sums[1]);
 }
 
 /// Clones that wait side by side.
