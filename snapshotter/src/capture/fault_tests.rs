@@ -198,6 +198,7 @@ async fn a_cached_chunk_that_rots_is_fetched_again() {
     let dir = captured.server.scratch("cache");
     let reader = captured.reader(&dir);
     captured.read_all(&snapshot, &reader).await.unwrap();
+    reader.settled().await;
     let (name, good) = files(&dir).pop_first().unwrap();
     let path = dir.join(name);
     let spoil: [&dyn Fn(); 3] = [
@@ -212,6 +213,7 @@ async fn a_cached_chunk_that_rots_is_fetched_again() {
     for spoil in spoil {
         spoil();
         assert_eq!(captured.read_all(&snapshot, &reader).await.unwrap(), captured.memory);
+        reader.settled().await;
         assert_eq!(std::fs::read(&path).unwrap(), good);
     }
 }
@@ -239,15 +241,32 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     let whole = async |reader: &RegionReader| {
         let (give, given) = std::sync::mpsc::channel();
         let take = move |_, plain: &[u8]| give.send(plain.to_vec()).unwrap();
-        reader.read_chunk(chunk, regions.into(), take).await.unwrap();
+        reader.read_chunk(chunk, None, regions.into(), take).await.unwrap();
         given.into_iter().collect::<Vec<_>>()
     };
+    reader.settled().await;
     assert_eq!(whole(&reader).await.concat(), captured.memory);
     assert_eq!(wire.received(), received, "all from disk");
-    let later = RegionReader::new(store, ChunkCache::open(&dir, 64 << 20).unwrap());
+    let later = RegionReader::new(store.clone(), ChunkCache::open(&dir, 64 << 20).unwrap());
     let local: Option<Vec<Bytes>> = regions.iter().map(|r| later.read_local(r)).collect();
     assert_eq!(local.unwrap().concat(), captured.memory);
     assert_eq!(wire.received(), received, "all from disk");
+
+    // What the disk does not take is fetched once, where it is read from what was brought.
+    let nowhere = RegionReader::new(
+        store.clone(),
+        ChunkCache::open(&captured.server.scratch("small"), 1).unwrap(),
+    );
+    let brought = nowhere.bring(chunk).await.unwrap();
+    nowhere.settled().await;
+    let received = wire.received();
+    assert!(brought.is_some() && !nowhere.is_cached(&chunk.id));
+    let (give, given) = std::sync::mpsc::channel();
+    let take = move |_, plain: &[u8]| give.send(plain.to_vec()).unwrap();
+    nowhere.read_chunk(chunk, brought, regions.into(), take).await.unwrap();
+    assert_eq!(given.into_iter().collect::<Vec<_>>().concat(), captured.memory);
+    assert_eq!(wire.received(), received, "from what was brought");
+    assert_eq!(later.bring(chunk).await.unwrap(), None, "it is on the disk");
 
     // One that rots is fetched again, and what was given of it before is given again.
     let path = dir.join(chunk.id.to_string());

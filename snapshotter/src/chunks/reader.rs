@@ -4,7 +4,8 @@
 //! read(region) ─► zero? ─► cached on disk? ─► digest right? ─► bytes
 //!                              │ no               │ no: drop the cached chunk
 //!                              └──────────────────┴─► fetch the chunk (once, however many wait) ─► digest right?
-//!                                                       ─► cache it ─► cut out and decode ─► digest right? ─► bytes
+//!                                                       ├─► cache it, behind
+//!                                                       └─► cut out and decode ─► digest right? ─► bytes
 //! ```
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::cache::{CacheUse, ChunkCache};
 use crate::buffers::Buffers;
@@ -25,7 +27,7 @@ use crate::store::{Store, StoreError};
 
 /// Buffers of up to 4 MiB that wait for the next chunk that is read whole.
 const SCRATCH: usize = 4;
-/// Chunks that may be on their way to the cache while the next is fetched.
+/// From so many chunks on their way to the cache on, each fetch waits until its own is there: what memory holds of them is bounded.
 const KEPT_BEHIND: usize = 4;
 /// Costs no memory until it is read.
 static ZEROS: [u8; RegionSize::MAX.bytes()] = [0; RegionSize::MAX.bytes()];
@@ -133,6 +135,8 @@ struct Inner {
     scratch: Buffers,
     /// Chunks that were fetched and are on their way to the cache.
     being_kept: Mutex<HashMap<Digest, Bytes>>,
+    /// Told when one of them is there, or could not be put there.
+    kept: Notify,
     /// Chunks being fetched now.
     fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
 }
@@ -156,6 +160,7 @@ impl RegionReader {
                 counts: Counts::default(),
                 scratch: Buffers::keeping(SCRATCH),
                 being_kept: Mutex::default(),
+                kept: Notify::new(),
                 fetches: Arc::default(),
             }),
         }
@@ -228,24 +233,37 @@ impl RegionReader {
         }
     }
 
-    /// Has a chunk be on this host, unless it is; its bytes are checked by whoever reads a region of it.
-    pub async fn bring(&self, chunk: ChunkRef) -> Result<(), ReadError> {
-        if self.inner.cache.contains(&chunk.id) {
-            return Ok(());
+    /// Waits until all that was fetched is in the cache, or could not be put there: before the cache's directory is looked at or removed.
+    pub async fn settled(&self) {
+        loop {
+            let mut kept = std::pin::pin!(self.inner.kept.notified());
+            kept.as_mut().enable();
+            if self.inner.being_kept.lock().is_empty() {
+                return;
+            }
+            kept.await;
         }
-        self.fetch(chunk).await.map(drop)
+    }
+
+    /// Has a chunk be on this host, for [`Self::read_chunk`]: its bytes, unless it is in the cache.
+    pub async fn bring(&self, chunk: ChunkRef) -> Result<Option<Bytes>, ReadError> {
+        if self.inner.cache.contains(&chunk.id) {
+            return Ok(None);
+        }
+        self.fetch(chunk).await.map(Some)
     }
 
     /// Gives `take` the plain bytes of these regions of one chunk, checked, each with its place among them: for reading ahead. The chunk is
-    /// fetched at most once; the rest is done on one of the runtime's blocking threads, in two buffers. A region may come twice if
+    /// fetched at most once, and not if it was `brought`; the rest is done on one of the runtime's blocking threads, in two buffers. A region may come twice if
     /// the cached chunk turns out corrupt on the way.
     pub async fn read_chunk(
         &self,
         chunk: ChunkRef,
+        brought: Option<Bytes>,
         regions: Arc<[Region]>,
         mut take: impl FnMut(usize, &[u8]) + Send + 'static,
     ) -> Result<(), ReadError> {
-        if self.inner.cache.contains(&chunk.id) {
+        if brought.is_none() && self.inner.cache.contains(&chunk.id) {
             let (this, wanted) = (self.clone(), Arc::clone(&regions));
             let (done, back) = blocking(chunk, move || (this.each_local(chunk, &wanted, &mut take), take)).await?;
             if done {
@@ -253,7 +271,10 @@ impl RegionReader {
             }
             take = back;
         }
-        let bytes = self.fetch(chunk).await?;
+        let bytes = match brought {
+            Some(bytes) => bytes,
+            None => self.fetch(chunk).await?,
+        };
         let this = self.clone();
         let each = move || {
             let done = this.each_of(chunk, &bytes, 0, &regions, &this.inner.counts.fetched, &mut take);
@@ -354,8 +375,9 @@ impl Inner {
         let keeping = tokio::task::spawn_blocking(move || {
             this.keep(chunk, &kept);
             this.being_kept.lock().remove(&chunk.id);
+            this.kept.notify_waiters();
         });
-        if being_kept > KEPT_BEHIND {
+        if being_kept >= KEPT_BEHIND {
             // It does not panic; a shutdown is the only other way to fail.
             let _ = keeping.await;
         }

@@ -115,9 +115,16 @@ pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Export
     snapshot.write_images(&draft.0).await.map_err(opening)?;
     let chunks = draft.0.join(".chunks");
     let reader = RegionReader::new(store.clone(), ChunkCache::open(&chunks, CHUNKS_BYTES)?);
-    for process in &snapshot.processes {
-        restore_pages(&snapshot, process, &reader, &draft.0).await?;
-    }
+    let restoring = async {
+        for process in &snapshot.processes {
+            restore_pages(&snapshot, process, &reader, &draft.0).await?;
+        }
+        Ok(())
+    };
+    let restored: Result<(), ExportError> = restoring.await;
+    // Nothing is put there any more, whether it is removed now or with the draft.
+    reader.settled().await;
+    restored?;
     fs::remove_dir_all(&chunks).map_err(writing(&chunks))?;
     for name in snapshot.extra_files() {
         snapshot.write_extra(name, &draft.0.join(name)).await.map_err(opening)?;
