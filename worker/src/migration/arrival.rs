@@ -258,6 +258,8 @@ impl Arrival {
         prepared: Prepared,
         parcel: axum::body::Bytes,
     ) -> Result<Standing, ApiError> {
+        // The source's instance stands still meanwhile.
+        let _starting = worker.turns.starting();
         let Prepared { enclosure, base } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let dir = worker.config.run_dir.join("restores").join(self.order.id.as_str());

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_pager::{AheadPage, Layout, PAGE, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
@@ -25,6 +24,7 @@ use rekindle_snapshotter::{
     store_working_set,
 };
 use rekindle_wire::SnapshotId;
+use tokio::sync::Semaphore;
 
 use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
@@ -137,6 +137,8 @@ impl OpenSnapshot {
 
 /// What the kernel maps around a touched page of a file at most, bytes; its own default.
 const FAULT_AROUND: u64 = 64 << 10;
+/// Chunks of all templates together that are fetched, or held in memory until they are decoded, while nobody waits for them.
+const FETCHED_AT_ONCE: usize = 16;
 /// How long a chunk of a template waits for a moment without a start.
 const CALM_LIMIT: Duration = Duration::from_millis(500);
 
@@ -183,6 +185,8 @@ pub struct Snapshots {
     known: Known,
     /// What templates are filled beside.
     starts: Arc<Turns>,
+    /// For whoever fetches chunks that nobody waits for.
+    fetching: Arc<Semaphore>,
 }
 
 impl Snapshots {
@@ -207,6 +211,7 @@ impl Snapshots {
             tier: Tier::start(limit_bytes),
             known: Known::default(),
             starts,
+            fetching: Arc::new(Semaphore::new(FETCHED_AT_ONCE)),
         }
     }
 
@@ -263,7 +268,9 @@ impl Snapshots {
             let snapshot = &snapshot;
             async move { snapshot.write_extra(name, &path).await }
         });
-        futures::future::try_join_all(extras).await.map_err(writing)?;
+        // All of them, also where one fails: the directory is not removed while something is written there.
+        let written: Result<(), OpenError> = futures::future::join_all(extras).await.into_iter().collect();
+        written.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
@@ -311,8 +318,12 @@ impl Snapshots {
         }
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
-        let (tier, starts) = (Arc::clone(&self.tier), Arc::clone(&self.starts));
-        tokio::spawn(fill(Arc::clone(&template), tier, starts, id.clone()));
+        let room = Room {
+            tier: Arc::clone(&self.tier),
+            starts: Arc::clone(&self.starts),
+            id: id.clone(),
+        };
+        tokio::spawn(fill(Arc::clone(&template), room, Arc::clone(&self.fetching)));
         Ok(Arc::new(OpenSnapshot {
             id: id.clone(),
             images_dir,
@@ -388,20 +399,33 @@ fn mapped_around(addresses: &[u64]) -> Vec<u64> {
     windows.into_iter().flat_map(pages).collect()
 }
 
-/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once; they are decoded when the start that it was opened for,
-/// and others, have had the processors.
-async fn fill(template: Arc<Template>, tier: Arc<Tier>, starts: Arc<Turns>, id: SnapshotId) {
-    let name = id.clone();
-    let room = move |bytes| -> BoxFuture<'static, bool> {
-        let (tier, starts, id) = (Arc::clone(&tier), Arc::clone(&starts), name.clone());
-        Box::pin(async move {
-            starts.until_calm(CALM_LIMIT).await;
-            let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
-            made.await.unwrap_or(false)
-        })
-    };
-    if let Err(e) = template.fill_all(room).await {
-        tracing::warn!(snapshot = %id, error = %e, "the template stays incomplete");
+/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once where there is room for them; they are decoded, and others
+/// give way for them, when the start that it was opened for, and others, have had the processors.
+async fn fill(template: Arc<Template>, room: Room, fetching: Arc<Semaphore>) {
+    if let Err(e) = template.fill_all(&room, &fetching).await {
+        tracing::warn!(snapshot = %room.id, error = %e, "the template stays incomplete");
+    }
+}
+
+/// The room that a template may have.
+struct Room {
+    tier: Arc<Tier>,
+    starts: Arc<Turns>,
+    id: SnapshotId,
+}
+
+impl Room {
+    /// Whether so many bytes more have room where nobody gives way.
+    fn is_free(&self, bytes: u64) -> bool {
+        self.tier.is_free(bytes)
+    }
+
+    /// Waits for a moment without a start, and makes room then; `false` where it is not worth it.
+    async fn make(&self, bytes: u64) -> bool {
+        self.starts.until_calm(CALM_LIMIT).await;
+        let (tier, id) = (Arc::clone(&self.tier), self.id.clone());
+        let made = tokio::task::spawn_blocking(move || tier.make_room(&id, bytes));
+        made.await.unwrap_or(false)
     }
 }
 

@@ -186,6 +186,11 @@ impl Tier {
         }
     }
 
+    /// Whether there is room for `bytes` more as it is.
+    pub(super) fn is_free(&self, bytes: u64) -> bool {
+        self.level.excess(bytes) == 0
+    }
+
     /// Whether `bytes` more of a snapshot's template may be filled while nobody waits for them: what is worth less makes room, and
     /// nothing else. Blocks.
     pub(super) fn make_room(&self, id: &SnapshotId, bytes: u64) -> bool {

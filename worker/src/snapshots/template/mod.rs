@@ -14,10 +14,9 @@ mod process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
 use rekindle_pager::{AheadPage, Held, Layout, PAGE, PageRange, PageRef, PageSource, Pin, SourceError, pin};
@@ -25,9 +24,11 @@ use rekindle_snapshotter::images::{TemplateArea, TemplateLayout};
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, PageIndex, PageMap, Region, RegionReader};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 pub(super) use self::process::Pages;
 use self::process::ProcessTemplate;
+use super::Room;
 use super::edit::MAPPED_MAX;
 use super::level::{Charge, Level};
 use super::memory_fs::{MemoryFs, MemoryFsError};
@@ -317,14 +318,11 @@ impl Template {
         }
     }
 
-    /// Fills what is still missing, from a few chunks at a time, for as long as there is `room` for so many bytes more.
+    /// Fills what is still missing, from a few chunks at a time, for as long as there is `room` for them; `fetching` bounds what all templates have on its way.
     ///
     /// # Errors
     /// The first chunk that cannot be had; what was filled stays.
-    pub(super) async fn fill_all(
-        self: &Arc<Self>,
-        room: impl Fn(u64) -> BoxFuture<'static, bool> + Sync,
-    ) -> Result<(), SourceError> {
+    pub(super) async fn fill_all(self: &Arc<Self>, room: &Room, fetching: &Semaphore) -> Result<(), SourceError> {
         use futures::TryStreamExt;
         let mut by_chunk: BTreeMap<Digest, (ChunkRef, Vec<Place>)> = BTreeMap::new();
         for (process, template) in self.processes.iter().enumerate() {
@@ -336,22 +334,23 @@ impl Template {
                 }
             }
         }
-        let (room, is_full) = (&room, &AtomicBool::new(false));
         futures::stream::iter(by_chunk.into_values().map(Ok))
             .try_for_each_concurrent(BACKGROUND, |(chunk, mut places)| async move {
-                if is_full.load(Ordering::Relaxed) {
-                    return Ok(());
-                }
+                // It is never closed.
+                let _one_of_them = fetching.acquire().await.ok();
+                let bytes = places.iter().map(|place| self.region(*place).plain_len() as u64).sum();
                 // On its way at once: of what a function touches beside its working set the first page waits for this, and not for a fetch of its own.
-                let brought = self.reader.bring(chunk).await;
-                brought.map_err(|e| SourceError { message: chain(&e) })?;
-                let bytes = places.iter().map(|place| self.region(*place).plain_len() as u64);
-                if !room(bytes.sum()).await {
-                    is_full.store(true, Ordering::Relaxed);
+                let brought = if room.is_free(bytes) {
+                    let brought = self.reader.bring(chunk).await;
+                    brought.map_err(|e| SourceError { message: chain(&e) })?
+                } else {
+                    None
+                };
+                if !room.make(bytes).await {
                     return Ok(());
                 }
                 places.retain(|place| !self.processes[place.process].is_full(place.index));
-                self.fill_chunk(chunk, places).await
+                self.fill_chunk(chunk, brought, places).await
             })
             .await
     }
@@ -361,7 +360,12 @@ impl Template {
     }
 
     /// Fills these regions, all of one chunk.
-    async fn fill_chunk(self: &Arc<Self>, chunk: ChunkRef, places: Vec<Place>) -> Result<(), SourceError> {
+    async fn fill_chunk(
+        self: &Arc<Self>,
+        chunk: ChunkRef,
+        brought: Option<Bytes>,
+        places: Vec<Place>,
+    ) -> Result<(), SourceError> {
         let regions = places.iter().map(|place| *self.region(*place)).collect();
         let this = Arc::clone(self);
         let take = move |at: usize, plain: &[u8]| {
@@ -371,7 +375,7 @@ impl Template {
             std::thread::yield_now();
         };
         // Nobody waits for it, and the store has limits of its own.
-        let read = self.reader.read_chunk(chunk, regions, take).await;
+        let read = self.reader.read_chunk(chunk, brought, regions, take).await;
         read.map_err(|e| SourceError { message: chain(&e) })
     }
 
