@@ -3,7 +3,10 @@
 //! after the last one has gone they are off again. An event that is held, and counts nothing, keeps them on: so a start on a host where nothing restored is
 //! running does not wait for it.
 
-#![expect(unsafe_code, reason = "perf_event_open has no safe wrapper; it takes a structure of numbers")]
+#![expect(
+    unsafe_code,
+    reason = "perf_event_open has no safe wrapper; it takes a structure of numbers"
+)]
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -13,11 +13,14 @@ use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
 use rekindle_wire::ApiError;
 
 use crate::instance::enclosure::unavailable;
+use crate::sandbox::criu::Scratch;
 use crate::sandbox::{Sandbox, pool};
 use crate::worker::Worker;
 
 /// How long CRIU may take to probe the kernel.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// How long the pool waits for it to be made ahead.
+const AHEAD_LIMIT: Duration = Duration::from_secs(5);
 /// The directory's descriptor in the CRIU that probes.
 const IMAGES_FD: i32 = 4;
 /// What the root filesystem of a sandbox must have: the places of its mounts.
@@ -25,10 +28,23 @@ const MOUNT_POINTS: [&str; 5] = ["app", "dev", "proc", "run", "tmp"];
 /// Of its /tmp and /dev/shm, which nothing is put into.
 const SMALL: u64 = 1 << 20;
 
-/// Makes the probe ahead of all starts. What fails is told in the log.
+/// Makes the probe ahead of all starts. What fails, or takes too long, is told in the log.
 pub(crate) async fn ahead(worker: &Arc<Worker>) {
-    if let Err(e) = in_a_sandbox_of_its_own(worker).await {
-        tracing::warn!(error = %e.message, "the kernel was not probed ahead: the first start does it");
+    let _alone = worker.probing.lock().await;
+    let error = match tokio::time::timeout(AHEAD_LIMIT, in_a_sandbox_of_its_own(worker)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(e)) => e.message,
+        Err(_) => format!("it took more than {} s", AHEAD_LIMIT.as_secs()),
+    };
+    tracing::warn!(error, "the kernel was not probed ahead: the first start does it");
+}
+
+/// Gives a sandbox, which is furnished, the result of the probe; makes that there if there is none yet. Whoever comes while it is being made waits for that.
+pub(crate) async fn give_or_make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let _alone = worker.probing.lock().await;
+    match worker.probe() {
+        Some(probe) => give(sandbox, &probe).await,
+        None => make(worker, name, sandbox).await,
     }
 }
 
@@ -76,11 +92,12 @@ impl Drop for Rootfs {
 
 /// Has CRIU probe the kernel in this sandbox, which is furnished and in which nothing of a function runs yet, and keeps what it found for all others. `name` is
 /// that of a directory for it.
-pub(crate) async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
     let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
-    fs::create_dir(&dir).map_err(|e| failed(&e))?;
-    let opened = fs::File::open(&dir).map_err(|e| failed(&e))?;
+    // What CRIU writes there is of no use.
+    let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
+    let opened = fs::File::open(dir.path()).map_err(|e| failed(&e))?;
     let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
     sandbox
         .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], None)
@@ -93,8 +110,7 @@ pub(crate) async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Resu
         Ok::<_, CriuError>(version)
     })
     .await;
-    // What it wrote there is of no use; the directory is on a tmpfs that goes with this process.
-    let _ = fs::remove_dir_all(&dir);
+    drop(dir);
     let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
     worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));

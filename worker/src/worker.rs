@@ -122,6 +122,8 @@ pub struct Worker {
     traces_told: Mutex<Option<Instant>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<Probe>>,
+    /// Held by whoever makes that probe.
+    pub(crate) probing: tokio::sync::Mutex<()>,
     /// Held so that CRIU's breakpoints are at once.
     _breakpoints: Option<OwnedFd>,
 }
@@ -257,6 +259,7 @@ impl Worker {
             traces_told: Mutex::default(),
             instances: Mutex::default(),
             probe: Mutex::new(None),
+            probing: tokio::sync::Mutex::default(),
             _breakpoints: breakpoints,
             config,
         });

@@ -137,7 +137,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         Some(probe) => futures::try_join!(furnishing, probe::give(sandbox, &probe)).map(drop)?,
         None => {
             furnishing.await?;
-            probe::make(worker, instance.id.as_str(), sandbox).await?;
+            probe::give_or_make(worker, instance.id.as_str(), sandbox).await?;
         }
     }
     Ok(enclosure)

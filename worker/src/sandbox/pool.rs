@@ -40,8 +40,10 @@ const EMPTY: Limits = Limits {
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
-/// How often in a row a CRIU is primed in vain before it is left.
+/// How often in a row a CRIU is primed in vain before it is left for a while.
 const VAIN_MOST: u64 = 5;
+/// How long it is left then, before one more is tried.
+const LEFT_FOR: Duration = Duration::from_secs(60);
 /// Sandboxes that are made at once, for each core: half of the time they wait for the kernel.
 const MAKERS_A_CORE: usize = 2;
 /// How long is waited after one could not be made.
@@ -113,6 +115,8 @@ pub struct SandboxPool {
     closed: AtomicBool,
     /// How often in a row CRIU was primed, or its memory reached, in vain.
     vain: AtomicU64,
+    /// When that was last so.
+    last_vain: Mutex<Option<Instant>>,
     /// What CRIU has found of the kernel, once it has looked.
     probe: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -165,6 +169,7 @@ impl SandboxPool {
             failed: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             vain: AtomicU64::new(0),
+            last_vain: Mutex::default(),
             probe: Mutex::default(),
         }
     }
@@ -223,12 +228,17 @@ impl SandboxPool {
         made
     }
 
-    /// Whether a CRIU is to be primed: not before it is known what it finds of the kernel, nor where it failed again and again.
+    /// Whether a CRIU is to be primed: not before it is known what it finds of the kernel, nor where it failed again and again a moment ago.
     fn primes(&self) -> bool {
-        self.probe.lock().is_some() && self.vain.load(Ordering::Relaxed) < VAIN_MOST
+        let is_left = || {
+            let last = *self.last_vain.lock();
+            self.vain.load(Ordering::Relaxed) >= VAIN_MOST && last.is_some_and(|at| at.elapsed() < LEFT_FOR)
+        };
+        self.probe.lock().is_some() && !is_left()
     }
 
     fn primed_in_vain(&self, why: &dyn std::error::Error) {
+        *self.last_vain.lock() = Some(Instant::now());
         let times = self.vain.fetch_add(1, Ordering::Relaxed) + 1;
         if times <= VAIN_MOST {
             tracing::warn!(error = %chain(why), times, most = VAIN_MOST, "a sandbox's criu was primed in vain: restores take some milliseconds more");
@@ -275,7 +285,7 @@ impl SandboxPool {
         let ancestor = sandbox.ancestor().await;
         match &ancestor {
             // One that was not primed does not tell whether the next could be.
-            Ok(_) if primed.is_none() => {}
+            _ if primed.is_none() => {}
             Ok(_) => self.vain.store(0, Ordering::Relaxed),
             Err(e) => self.primed_in_vain(e),
         }
