@@ -117,7 +117,7 @@ fn templates_stay_within_their_limit_and_every_byte_is_right_all_the_same() {
 fn a_dump_that_memory_may_not_hold_goes_by_the_disk_and_leaves_nothing_there() {
     let store = ObjectStore::start();
     let mut options = store.options();
-    options.args.extend(["--dump-in-memory", "64MiB"].map(str::to_owned));
+    options.args.extend(["--dump-in-memory", "16MiB"].map(str::to_owned));
     let platform = Platform::start_with(options);
     let on_disk = platform.directory("cache").join("worker/dumps");
     let list = || -> Vec<PathBuf> { fs::read_dir(&on_disk).unwrap().map(|e| e.unwrap().path()).collect() };
