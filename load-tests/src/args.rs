@@ -9,6 +9,7 @@ use crate::clones::ClonesArgs;
 use crate::cluster::{PlacementArgs, SimulateArgs};
 use crate::codec::CodecArgs;
 use crate::compare::CompareArgs;
+use crate::freeze::FreezeArgs;
 use crate::idle::IdleArgs;
 use crate::idle::process::ProcessArgs as IdleProcessArgs;
 use crate::load::{LoadArgs, LoadReportArgs, TraceArgs};
@@ -109,6 +110,8 @@ pub(crate) enum Command {
     Phases(PhasesArgs),
     /// Measure how many warm invocations a second one core bears, beside the function asked directly.
     Throughput(ThroughputArgs),
+    /// Measure how long an instance stands still for its snapshot, beside CRIU's own dump.
+    Freeze(FreezeArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
     /// Measure what sandboxes cost, beside the bare floor of this machine.

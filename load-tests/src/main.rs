@@ -23,6 +23,7 @@ mod cold;
 mod compare;
 mod figures;
 mod folder;
+mod freeze;
 mod host;
 mod hosts;
 mod idle;
@@ -83,6 +84,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             | Command::Clones(_)
             | Command::Migration(_)
             | Command::Many(_)
+            | Command::Freeze(_)
             | Command::Phases(_)
             | Command::Throughput(_)
             | Command::Load(_)
@@ -109,6 +111,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Phases(phases)) => phases::run(args, phases).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Throughput(asked)) => throughput::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Many(many)) => many::run(args, many).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::Freeze(asked)) => freeze::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),
             _ => bench::run(args).await,
         }

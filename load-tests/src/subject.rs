@@ -41,6 +41,10 @@ pub(crate) enum Subject {
     CriuOnDisk,
     /// As [`Criu`](Self::Criu), by a `criu swrk` that was started before the trigger.
     CriuWaiting,
+    /// Stock `criu dump` of that process into memory, which goes on afterwards. Its start is not measured.
+    CriuDump,
+    /// As [`CriuDump`](Self::CriuDump), by a `criu swrk` that was started before.
+    CriuDumpWaiting,
 }
 
 impl Subject {
@@ -51,6 +55,9 @@ impl Subject {
         Self::CriuOnDisk,
         Self::CriuWaiting,
     ];
+
+    /// What an instance's freeze is measured beside (`rekindle-bench freeze`).
+    pub(crate) const DUMPS: [Self; 2] = [Self::CriuDump, Self::CriuDumpWaiting];
 
     /// All others, in the order of the tables.
     pub(crate) const ALL: [Self; 12] = [
@@ -87,6 +94,8 @@ impl Subject {
             Self::CriuUnprobed => "criu-unprobed",
             Self::CriuOnDisk => "criu-on-disk",
             Self::CriuWaiting => "criu-waiting",
+            Self::CriuDump => "criu-dump",
+            Self::CriuDumpWaiting => "criu-dump-waiting",
         }
     }
 
@@ -109,6 +118,8 @@ impl Subject {
             Self::CriuUnprobed => "CRIU, eager, no kernel probe kept",
             Self::CriuOnDisk => "CRIU, eager, images on disk",
             Self::CriuWaiting => "CRIU, eager, started ahead",
+            Self::CriuDump => "CRIU, dump to memory",
+            Self::CriuDumpWaiting => "CRIU, dump to memory, started ahead",
         }
     }
 

@@ -23,7 +23,7 @@ use super::function::{Function, Running};
 use crate::client::Connection;
 
 /// For one CRIU command.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// How often its end is looked for. Only the lazy-pages daemon's socket is awaited inside a measurement.
 const POLL: Duration = Duration::from_micros(200);
 /// The pid of the checkpointed process: the kernel gives it to nobody else as long as the next pids begin low.
@@ -264,7 +264,7 @@ impl Drop for Restored {
 }
 
 /// What the platform does before it checkpoints: warm-up requests, then the runtime's hook, and no connection left open.
-async fn warm_up(port: u16, running: &mut Running) -> Result<()> {
+pub(super) async fn warm_up(port: u16, running: &mut Running) -> Result<()> {
     let mut connection = Connection::open_when_listening(port, || running.still_runs()).await?;
     for _ in 0..3 {
         connection.call(Method::GET, "/", &[]).await?.of_function()?;

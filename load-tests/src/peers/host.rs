@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::checkpoint::{Checkpoint, Way};
 use super::container::Containers;
+use super::dump::Dumps;
 use super::function::{Function, Running};
 use super::podman::Podman;
 use super::{Outcome, Prepared};
@@ -26,6 +27,7 @@ const TMPFS_SIZE: &str = "size=6g,mode=0755";
 struct Peers {
     function: Function,
     checkpoint: Option<Checkpoint>,
+    dumps: Dumps,
     crun: Option<Containers>,
     runc: Option<Containers>,
     podman: Option<Podman>,
@@ -111,6 +113,7 @@ async fn prepare(args: &PeerHostArgs) -> Result<(Peers, Prepared)> {
         Peers {
             function,
             checkpoint,
+            dumps: Dumps::of(&args.criu, &args.dir),
             crun,
             runc,
             podman,
@@ -150,7 +153,7 @@ async fn start_direct(function: &Function) -> Result<(Running, u16)> {
 }
 
 impl Peers {
-    /// Milliseconds from the trigger to the last byte of the first response.
+    /// Milliseconds from the trigger to the last byte of the first response; of a dump, to its end.
     async fn run(&self, subject: Subject) -> Result<f64> {
         let absent = || format!("{} was not prepared", subject.name());
         match subject {
@@ -175,6 +178,8 @@ impl Peers {
                 };
                 self.checkpoint.as_ref().with_context(absent)?.restore(way).await
             }
+            Subject::CriuDump => self.dumps.by_command(&self.function).await,
+            Subject::CriuDumpWaiting => self.dumps.by_one_that_waits(&self.function).await,
             Subject::Direct | Subject::Booted | Subject::Restored | Subject::Parked | Subject::Warm => bail!(absent()),
         }
     }

@@ -4,6 +4,7 @@
 
 mod checkpoint;
 mod container;
+mod dump;
 mod function;
 pub(crate) mod host;
 mod podman;
