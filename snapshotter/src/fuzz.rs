@@ -233,7 +233,7 @@ mod tests {
     use crate::keys;
     use crate::region_index::RegionIndex;
     use crate::testing::{TestStore, meta, noise, small_dump};
-    use crate::working_set::{WorkingSetPage, encoding};
+    use crate::working_set::{Recording, WorkingSetPage, encoding};
 
     use super::*;
 
@@ -300,7 +300,8 @@ mod tests {
             page(20, Some(vec![9; 4096])),
         ];
         let id = "s-0123".parse().unwrap();
-        put("working_set", "small", &encoding::encode(&id, &pages));
+        let recording = Recording { number: 4, restores: 2 };
+        put("working_set", "small", &encoding::encode(&id, recording, &pages));
         for (kind, name) in [
             (0, "mm-11597.img"),
             (1, "core-11597.img"),

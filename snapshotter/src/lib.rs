@@ -52,4 +52,4 @@ pub use region_index::RegionIndex;
 pub use rekindle_retention::GreedyDual;
 pub use snapshot::{OpenError, Process, Snapshot};
 pub use store::{Outcome, Store, StoreConfig, StoreError, StoreEvent, StoreObserver, Timeouts};
-pub use working_set::{Touched, WorkingSetPage, load_working_set, store_working_set};
+pub use working_set::{Recording, Touched, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set};

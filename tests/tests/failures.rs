@@ -298,12 +298,10 @@ fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BT
     let mut of_each = BTreeMap::new();
     for (name, id) in snapshots {
         let snapshot = RUNTIME.block_on(Snapshot::open(&client, id)).unwrap();
-        let set = RUNTIME
-            .block_on(load_working_set(&client, id))
-            .unwrap()
-            .unwrap_or_default();
+        let set = RUNTIME.block_on(load_working_set(&client, id)).unwrap();
         let first: HashSet<ChunkRef> = set
             .iter()
+            .flat_map(|pack| &pack.pages)
             .filter_map(|page| {
                 let map = &snapshot.process(page.pid)?.page_map;
                 Some(map.lookup(page.page)?.payload?.chunk)

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,9 @@ use rekindle_e2e::host::{self, PAGE};
 use rekindle_e2e::memory;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Answer, Folder, Platform, RUNTIME, shared, until};
-use rekindle_snapshotter::{ChunkCache, PageIndex, RegionReader, Snapshot};
+use rekindle_snapshotter::{
+    ChunkCache, PageIndex, RegionReader, Snapshot, Touched, WorkingSetPack, load_working_set, store_working_set,
+};
 
 /// Twenty instances, each answering only when all of them are held.
 const CLONES: usize = 20;
@@ -435,6 +437,9 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     // But for what CRIU would have had to read at once, nothing was known to be mapped ahead.
     let pack = until("the working set's pack", Duration::from_secs(15), stored);
     assert!(!pack.is_empty());
+    let set = || RUNTIME.block_on(load_working_set(&client, &snapshot)).unwrap().unwrap();
+    let of_one = set();
+    assert_eq!((of_one.recording.number, of_one.recording.restores), (0, 1));
     // On a host that knows nothing of it, from the pack.
     platform.stop();
     platform.empty_cache();
@@ -448,6 +453,39 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
         ahead > first + 100,
         "{ahead} pages were mapped ahead on a host that has the pack, {first} on one that did not"
     );
+    // It goes on where the other was.
+    let of_two = until("the pack of two", Duration::from_secs(15), || {
+        Some(set()).filter(|set| set.recording.restores == 2)
+    });
+    let pages = |set: &WorkingSetPack| set.pages.iter().map(|p| (p.pid, p.page)).collect::<HashSet<_>>();
+    assert!(pages(&of_two).is_superset(&pages(&of_one)), "nothing is forgotten");
+    assert!(of_two.pages.len() > of_one.pages.len(), "/sum touches more");
+    // What a third host stores meanwhile is not lost.
+    let opened = RUNTIME.block_on(Snapshot::open(&client, &snapshot)).unwrap();
+    let known = pages(&of_two);
+    let regions = opened
+        .processes
+        .iter()
+        .flat_map(|p| p.page_map.regions().iter().map(|r| (p.pid, r.first)));
+    let elsewhere = { regions }.find(|page| !known.contains(page)).unwrap();
+    let theirs: Vec<_> = [elsewhere].into_iter().chain(pages(&of_one)).collect();
+    let theirs = theirs.into_iter().map(|(pid, page)| Touched {
+        pid,
+        page,
+        written: false,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let cache = ChunkCache::open(folder.path(), 1 << 30).unwrap();
+    let reader = RegionReader::new(client.clone(), cache);
+    let order: Vec<_> = theirs.collect();
+    let put = store_working_set(&client, &opened, &reader, of_one.recording, &order);
+    RUNTIME.block_on(put).unwrap();
+    platform.fresh("restored", "recorded", "/").ok();
+    let merged = until("the pack of all", Duration::from_secs(15), || {
+        Some(set()).filter(|set| set.recording.restores == 3)
+    });
+    assert!(pages(&merged).is_superset(&pages(&of_two)), "what this host knew");
+    assert!(pages(&merged).contains(&elsewhere), "what another has stored");
     // Not those sandboxes that were made before it was known what CRIU finds of the kernel.
     let primed = (0..20).any(|_| {
         let again = platform.fresh("restored", "recorded", "/sum").ok();

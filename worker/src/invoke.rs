@@ -352,12 +352,12 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
-    let Some(order) = snapshot.record(&touched, written, faults) else {
+    if !snapshot.record(&touched, written, faults) {
         return;
-    };
+    }
     let (worker, snapshot) = (Arc::clone(worker), Arc::clone(snapshot));
     tokio::spawn(async move {
-        if let Err(e) = worker.snapshots.store_working_set(&snapshot, &order).await {
+        if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
             tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
         }
     });

@@ -13,7 +13,7 @@ use crate::pagemap::PageIndex;
 use crate::snapshot::{OpenError, Snapshot};
 use crate::store::Store;
 use crate::testing::{TestStore, Wire, config, impatient, meta, noise, small_dump};
-use crate::working_set::{Touched, load_working_set, store_working_set};
+use crate::working_set::{Recording, Touched, load_working_set, store_working_set};
 
 /// Memory of all kinds: noise, zeros, text.
 fn memory() -> Vec<u8> {
@@ -482,9 +482,12 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     order.push(order[3]);
     order.push(touched(7, 1, false));
     order.push(touched(8, first, true));
-    let stored = store_working_set(store, &snapshot, &reader, &order).await.unwrap();
-    assert_eq!(stored.pages, pages + 1);
-    let loaded = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
+    let recording = |restores| Recording { number: 1, restores };
+    let stored = store_working_set(store, &snapshot, &reader, recording(1), &order);
+    assert_eq!(stored.await.unwrap().pages, pages + 1);
+    let pack = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
+    assert_eq!(pack.recording, recording(1));
+    let loaded = pack.pages;
     for (page, touched) in loaded.iter().zip(&order[..pages]) {
         let at = usize::try_from(touched.page.0 - first).unwrap() * PAGE_BYTES;
         assert_eq!(
@@ -498,9 +501,14 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
         );
     }
     assert_eq!(loaded[pages].content, None);
-    store_working_set(store, &snapshot, &reader, &order[..1]).await.unwrap();
+    let stored = store_working_set(store, &snapshot, &reader, recording(2), &order[..1]);
+    stored.await.unwrap();
     let later = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
-    assert_eq!(later.len(), 1, "the later one is in its place");
+    assert_eq!(
+        (later.recording, later.pages.len()),
+        (recording(2), 1),
+        "the later one is in its place"
+    );
     let key = keys::working_set(snapshot.id());
     captured.server.flip(&key, 90).await;
     let error = load_working_set(store, snapshot.id()).await.unwrap_err();

@@ -40,6 +40,10 @@ pub struct RegionCounts {
 /// What is known of a snapshot's working set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WorkingSetSummary {
+    /// How often it was recorded anew.
+    pub recording: u32,
+    /// Restores that it was merged from.
+    pub restores: u32,
     /// Its pages.
     pub pages: usize,
     /// Of them, all zero.
@@ -89,16 +93,18 @@ pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenE
         Err(cause) => return Err(in_store(cause)),
     };
     // One that is damaged is none to a restore either.
-    let pages = Box::pin(load_working_set(store, id)).await.ok().flatten();
+    let pack = Box::pin(load_working_set(store, id)).await.ok().flatten();
     let working_set = stored_bytes
-        .zip(pages.as_ref())
-        .map(|(stored_bytes, pages)| WorkingSetSummary {
-            pages: pages.len(),
-            zero_pages: pages.iter().filter(|p| p.content.is_none()).count(),
+        .zip(pack.as_ref())
+        .map(|(stored_bytes, pack)| WorkingSetSummary {
+            recording: pack.recording.number,
+            restores: pack.recording.restores,
+            pages: pack.pages.len(),
+            zero_pages: pack.pages.iter().filter(|p| p.content.is_none()).count(),
             stored_bytes,
         });
     let mut touched: BTreeMap<u32, Vec<PageIndex>> = BTreeMap::new();
-    for page in pages.iter().flatten() {
+    for page in pack.iter().flat_map(|pack| &pack.pages) {
         touched.entry(page.pid).or_default().push(page.page);
     }
     let maps = snapshot.processes.iter().map(|p| &*p.page_map);

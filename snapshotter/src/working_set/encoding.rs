@@ -3,6 +3,7 @@
 //! ```text
 //! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]      digest: BLAKE3 of all that follows
 //! snapshot[32]                                                  BLAKE3 of the snapshot's id
+//! recording:u32 restores:u32                                    from version 3 on
 //! pages  × { pid:u32 kind:u32 page:u64 }                        kind: 0 zero, 1 stored; + 2 written (from version 2 on)
 //! blocks × { len:u32 encoding:u32 }                             encoding: 1 raw, 2 LZ4; of 16 stored pages each
 //! block bytes
@@ -11,14 +12,14 @@
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;
 
-use super::{PAGES_MAX, WorkingSetPage};
+use super::{PAGES_MAX, RESTORES, Recording, WorkingSetPack, WorkingSetPage};
 use crate::codec::{self, Acceleration, DecodeError, Encoded, Encoding, PAGE_BYTES};
 use crate::digest::Digest;
 use crate::pagemap::{PAGE_INDEX_END, PageIndex};
 
 const MAGIC: &[u8; 4] = b"RKWS";
-const VERSION: u16 = 2;
-/// Without what is written.
+const VERSION: u16 = 3;
+/// Without what it was recorded from, as the second, and without what is written.
 const FIRST_VERSION: u16 = 1;
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 16;
@@ -35,7 +36,7 @@ pub enum PackError {
     #[error("not a working set")]
     Magic,
     /// Another version of the format.
-    #[error("working set has version {0}; this build reads {FIRST_VERSION} and {VERSION}")]
+    #[error("working set has version {0}; this build reads {FIRST_VERSION} to {VERSION}")]
     Version(u16),
     /// The bytes changed since they were written.
     #[error("working set is corrupt: its digest is {found}, not {expected}")]
@@ -61,9 +62,11 @@ fn snapshot_mark(id: &SnapshotId) -> Digest {
 }
 
 /// The working set as bytes. At most [`PAGES_MAX`] pages, so all counts fit.
-pub(crate) fn encode(id: &SnapshotId, pages: &[WorkingSetPage]) -> Vec<u8> {
+pub(crate) fn encode(id: &SnapshotId, recording: Recording, pages: &[WorkingSetPage]) -> Vec<u8> {
     let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
     let mut body = snapshot_mark(id).0.to_vec();
+    body.extend_from_slice(&recording.number.to_le_bytes());
+    body.extend_from_slice(&recording.restores.to_le_bytes());
     for page in pages {
         body.extend_from_slice(&page.pid.to_le_bytes());
         let stored = if page.content.is_some() { STORED } else { 0 };
@@ -126,13 +129,13 @@ impl<'a> Cursor<'a> {
 }
 
 /// Read a working set of `id`, checking everything.
-pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPage>, PackError> {
+pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<WorkingSetPack, PackError> {
     let mut rest = Cursor(packed);
     if rest.array::<4>().as_ref() != Some(MAGIC) {
         return Err(PackError::Magic);
     }
     let version = rest.u16().ok_or(PackError::Magic)?;
-    if version != VERSION && version != FIRST_VERSION {
+    if !(FIRST_VERSION..=VERSION).contains(&version) {
         return Err(PackError::Version(version));
     }
     if rest.u16() != Some(0) {
@@ -152,12 +155,24 @@ pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<Vec<WorkingSetPag
     if rest.array().map(Digest) != Some(snapshot_mark(id)) {
         return Err(PackError::OtherSnapshot);
     }
+    let recording = if version < VERSION {
+        // Whoever wrote it took what was stored as whole.
+        (0, RESTORES)
+    } else {
+        (|| Some((rest.u32()?, rest.u32()?)))().ok_or(PackError::Malformed)?
+    };
     let kinds = if version == FIRST_VERSION {
         STORED
     } else {
         STORED | WRITTEN
     };
-    decode_body(rest, pages, blocks, kinds)
+    Ok(WorkingSetPack {
+        recording: Recording {
+            number: recording.0,
+            restores: recording.1,
+        },
+        pages: decode_body(rest, pages, blocks, kinds)?,
+    })
 }
 
 /// `kinds` are the bits that a page's kind may have.

@@ -24,6 +24,9 @@ pub use encoding::PackError;
 /// Most pages of a working set: 256 MiB. What was touched later than that is left to faults.
 pub const PAGES_MAX: usize = 65_536;
 
+/// Restores that are recorded and merged; with so many a set is whole.
+pub const RESTORES: u32 = 3;
+
 static ZERO_PAGE: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// A page of a working set.
@@ -37,6 +40,24 @@ pub struct WorkingSetPage {
     pub content: Option<Bytes>,
     /// Whether every restore that was recorded has written to it.
     pub written: bool,
+}
+
+/// Which restores a working set was recorded from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recording {
+    /// How often the snapshot's set was recorded anew before, as it no longer fitted.
+    pub number: u32,
+    /// The restores that are merged in it, on all hosts, as far as they were counted.
+    pub restores: u32,
+}
+
+/// A working set as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkingSetPack {
+    /// What it was recorded from.
+    pub recording: Recording,
+    /// Its pages, in the order of their first use.
+    pub pages: Vec<WorkingSetPage>,
 }
 
 /// A page that was touched.
@@ -107,6 +128,7 @@ pub async fn store_working_set(
     store: &Store,
     snapshot: &Snapshot,
     reader: &RegionReader,
+    recording: Recording,
     order: &[Touched],
 ) -> Result<StoredWorkingSet, WorkingSetError> {
     let id = snapshot.id().clone();
@@ -145,17 +167,17 @@ pub async fn store_working_set(
     }
     let count = pages.len();
     let named = id.clone();
-    let encoded = tokio::task::spawn_blocking(move || encoding::encode(&named, &pages)).await;
+    let encoded = tokio::task::spawn_blocking(move || encoding::encode(&named, recording, &pages)).await;
     let encoded = Bytes::from(encoded.map_err(|_| WorkingSetError::Shutdown)?);
     let bytes = encoded.len() as u64;
-    // In the place of an earlier one: what a later restore has touched is better known.
+    // In the place of an earlier one, which whoever stores has merged into its own.
     let put = store.put(&keys::working_set(&id), encoded).await;
     put.map_err(|cause| WorkingSetError::Store { id, cause })?;
     Ok(StoredWorkingSet { pages: count, bytes })
 }
 
-/// The working set of a snapshot in the order of its first use; `None` while it has none.
-pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<Vec<WorkingSetPage>>, WorkingSetError> {
+/// The working set of a snapshot; `None` while it has none.
+pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<WorkingSetPack>, WorkingSetError> {
     let key = keys::working_set(id);
     let packed = match store.get(&key).await {
         Ok(packed) => packed,
@@ -164,8 +186,8 @@ pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<V
     };
     let id = id.clone();
     let decoded = tokio::task::spawn_blocking(move || encoding::decode(&id, &packed)).await;
-    let pages = decoded.map_err(|_| WorkingSetError::Shutdown)?;
-    pages.map(Some).map_err(|cause| WorkingSetError::Pack { key, cause })
+    let pack = decoded.map_err(|_| WorkingSetError::Shutdown)?;
+    pack.map(Some).map_err(|cause| WorkingSetError::Pack { key, cause })
 }
 
 fn page_of(region: &Region, page: PageIndex, bytes: &Bytes) -> Option<Bytes> {

@@ -30,15 +30,26 @@ fn pages() -> impl Strategy<Value = Vec<WorkingSetPage>> {
     proptest::collection::vec(page, 0..60)
 }
 
+const RECORDING: Recording = Recording { number: 4, restores: 2 };
+
 #[test]
-fn a_set_of_the_first_version_says_of_no_page_that_it_was_written() {
-    let packed = include_bytes!("../../../fuzz/seeds/working_set/version-1");
-    let pages = decode(&"s-0123".parse().unwrap(), packed).unwrap();
-    let listed: Vec<_> = pages
-        .iter()
-        .map(|p| (p.page.0, p.content.is_some(), p.written))
-        .collect();
-    assert_eq!(listed, [(16, true, false), (17, false, false), (20, true, false)]);
+fn sets_of_all_versions_are_read_and_older_ones_are_whole() {
+    let listed = |packed: &[u8]| {
+        let pack = decode(&"s-0123".parse().unwrap(), packed).unwrap();
+        let pages = pack.pages.iter().map(|p| (p.page.0, p.content.is_some(), p.written));
+        (pack.recording, pages.collect::<Vec<_>>())
+    };
+    let pages = |written: bool| vec![(16, true, written), (17, false, false), (20, true, written)];
+    let whole = Recording {
+        number: 0,
+        restores: RESTORES,
+    };
+    let first = listed(include_bytes!("../../../fuzz/seeds/working_set/version-1"));
+    assert_eq!(first, (whole, pages(false)), "none says that it was written");
+    let second = listed(include_bytes!("../../../fuzz/seeds/working_set/version-2"));
+    assert_eq!(second, (whole, pages(true)));
+    let third = listed(include_bytes!("../../../fuzz/seeds/working_set/small"));
+    assert_eq!(third, (RECORDING, pages(true)));
 }
 
 proptest! {
@@ -47,8 +58,9 @@ proptest! {
     #[test]
     fn bytes_give_back_the_pages_in_their_order(pages in pages()) {
         let id = SnapshotId::generate();
-        let packed = encode(&id, &pages);
-        prop_assert_eq!(decode(&id, &packed).unwrap(), pages);
+        let packed = encode(&id, RECORDING, &pages);
+        let pack = WorkingSetPack { recording: RECORDING, pages };
+        prop_assert_eq!(decode(&id, &packed).unwrap(), pack);
         prop_assert!(matches!(decode(&SnapshotId::generate(), &packed), Err(PackError::OtherSnapshot)));
     }
 
@@ -57,7 +69,7 @@ proptest! {
         pages in pages(), at: prop::sample::Index, bit in 0..8_u32, cut: prop::sample::Index,
     ) {
         let id = SnapshotId::generate();
-        let mut packed = encode(&id, &pages);
+        let mut packed = encode(&id, RECORDING, &pages);
         prop_assert!(decode(&id, &packed[..cut.index(packed.len())]).is_err());
         let at = at.index(packed.len());
         packed[at] ^= 1 << bit;
@@ -69,7 +81,7 @@ proptest! {
         pages in pages(), at: prop::sample::Index, to: u8,
     ) {
         let id = SnapshotId::generate();
-        let mut packed = encode(&id, &pages);
+        let mut packed = encode(&id, RECORDING, &pages);
         let at = 80 + at.index((packed.len() - 80).max(1));
         if at < packed.len() {
             packed[at] = to;
@@ -78,7 +90,7 @@ proptest! {
         packed[16..48].copy_from_slice(&digest.0);
         // Whatever it gives, it must not panic, and must give as many pages as the header says.
         if let Ok(decoded) = decode(&id, &packed) {
-            prop_assert_eq!(decoded.len(), pages.len());
+            prop_assert_eq!(decoded.pages.len(), pages.len());
         }
     }
 }

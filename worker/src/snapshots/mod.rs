@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use rekindle_pager::{AheadPage, Layout, PAGE, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
-    Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPage, load_working_set,
-    store_working_set,
+    Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPack, WorkingSetPage,
+    load_working_set, store_working_set,
 };
 use rekindle_wire::SnapshotId;
 use tokio::sync::Semaphore;
@@ -38,7 +38,7 @@ pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
 pub use tier::TemplateUse;
 use tier::Tier;
-use working_set::WorkingSet;
+use working_set::{Stored, WorkingSet};
 
 /// Why a snapshot cannot be used here.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +83,8 @@ pub struct OpenSnapshot {
     /// Addresses that the kernel touches first.
     first: Vec<u64>,
     working_set: Mutex<WorkingSet>,
+    /// Whoever stores the working set has it.
+    storing: tokio::sync::Mutex<()>,
     /// What the images take.
     images: Charge,
     /// When it was last asked for.
@@ -110,28 +112,32 @@ impl OpenSnapshot {
     }
 
     /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded; `written` answers which of some
-    /// pages it has written. Answers the working set if it is to be stored now.
+    /// pages it has written. Answers whether the working set is to be stored now.
     pub fn record(
         &self,
         touched: &[PageRef],
         written: impl FnOnce(&[PageRef]) -> HashSet<PageRef>,
         faults: u64,
-    ) -> Option<Vec<AheadPage>> {
+    ) -> bool {
         let written = if touched.is_empty() {
             HashSet::new()
         } else {
             let known: Vec<_> = self.working_set().iter().map(|ahead| ahead.page).collect();
             written(&[touched, &known].concat())
         };
+        self.change_working_set(|set| set.record(touched, written, faults))
+    }
+
+    fn change_working_set<R>(&self, change: impl FnOnce(&mut WorkingSet) -> R) -> R {
         // Together, so that the template keeps the newest of two.
         let mut set = self.working_set.lock();
         let before = set.ahead();
-        let stored = set.record(touched, written, faults);
+        let answer = change(&mut set);
         let ahead = set.ahead();
         if !Arc::ptr_eq(&before, &ahead) {
             self.template.set_ahead(&ahead);
         }
-        stored
+        answer
     }
 }
 
@@ -307,7 +313,7 @@ impl Snapshots {
             let (pid, first) = (range.first.pid, range.first.page);
             (first..first + range.pages).map(move |page| PageRef { pid, page })
         });
-        let working_set = WorkingSet::new(&recorded, folded.collect());
+        let working_set = WorkingSet::new(recorded.as_ref(), folded.collect());
         template.set_ahead(&working_set.ahead());
         template.keep(&first);
         let brought = template.bring(&first).await;
@@ -332,6 +338,7 @@ impl Snapshots {
             template,
             first,
             working_set: Mutex::new(working_set),
+            storing: tokio::sync::Mutex::default(),
             snapshot,
             restored: Mutex::new(Instant::now()),
             found_in,
@@ -339,26 +346,36 @@ impl Snapshots {
         }))
     }
 
-    /// Stores what a snapshot's restores touched, in that order, for hosts that have nothing of it yet; with it what the kernel
-    /// touches before, so that it is not asked for by itself, and what it maps along with that, whose first touch no restore on this host records.
+    /// Stores what a snapshot's restores touched, in that order, for hosts that have nothing of it yet, merged with what other hosts have stored; with it what
+    /// the kernel touches before, so that it is not asked for by itself, and what it maps along with that, whose first touch no restore on this host
+    /// records. Of two hosts that do so in the same moment one may lose what it has added.
     ///
     /// # Errors
     /// When the store fails; the set is still used here.
-    pub async fn store_working_set(&self, snapshot: &OpenSnapshot, order: &[AheadPage]) -> Result<(), WorkingSetError> {
+    pub async fn store_working_set(&self, snapshot: &OpenSnapshot) -> Result<(), WorkingSetError> {
+        let _one = snapshot.storing.lock().await;
+        let stored = load_working_set(&self.store, &snapshot.id).await;
+        if let Err(error @ (WorkingSetError::Store { .. } | WorkingSetError::Shutdown)) = stored {
+            return Err(error);
+        }
+        let stored = put_working_set(&snapshot.id, stored, &snapshot.template);
+        let Some(merged) = snapshot.change_working_set(|set| set.merge(stored.as_ref())) else {
+            return Ok(());
+        };
         let first = snapshot.template.pages_at(&mapped_around(&snapshot.first)).into_iter();
         // What is also in the order is as it says there.
-        let recorded: HashSet<_> = order.iter().map(|p| p.page).collect();
+        let recorded: HashSet<_> = merged.pages.iter().map(|p| p.page).collect();
         let first = first.filter(|page| !recorded.contains(page));
         let first = first.map(|page| AheadPage { page, written: false });
         let order: Vec<_> = first
-            .chain(order.iter().copied())
+            .chain(merged.pages.iter().copied())
             .map(|AheadPage { page, written }| Touched {
                 pid: page.pid.cast_unsigned(),
                 page: PageIndex(page.page),
                 written,
             })
             .collect();
-        store_working_set(&self.store, &snapshot.snapshot, &self.reader, &order)
+        store_working_set(&self.store, &snapshot.snapshot, &self.reader, merged.recording, &order)
             .await
             .map(drop)
     }
@@ -450,13 +467,13 @@ fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
 /// Puts a working set into the template: what pages it has. Best effort: without it a snapshot restores as well, only slower.
 fn put_working_set(
     id: &SnapshotId,
-    loaded: Result<Option<Vec<WorkingSetPage>>, WorkingSetError>,
+    loaded: Result<Option<WorkingSetPack>, WorkingSetError>,
     template: &Template,
-) -> Vec<AheadPage> {
-    let pages = loaded.unwrap_or_else(|e| {
+) -> Option<Stored> {
+    let pack = loaded.unwrap_or_else(|e| {
         tracing::warn!(snapshot = %id, error = %e, "no working set");
         None
-    });
+    })?;
     let put = |page: WorkingSetPage| {
         let at = PageRef {
             pid: page.pid.cast_signed(),
@@ -468,7 +485,10 @@ fn put_working_set(
             written: page.written,
         }
     };
-    pages.unwrap_or_default().into_iter().map(put).collect()
+    Some(Stored {
+        recording: pack.recording,
+        pages: pack.pages.into_iter().map(put).collect(),
+    })
 }
 
 #[cfg(test)]

@@ -3,22 +3,33 @@
 //! ```text
 //! Recording ──3 restores, each adds what it touched──> Known ──3 restores in a row that it does not fit──┐
 //!     ^                                                                                                  │
-//!     └───────────────────────────────── from nothing ───────────────────────────────────────────────────┘
+//!     └────────────────────────── from nothing, as the next recording ───────────────────────────────────┘
 //! ```
+//!
+//! All hosts record one set: who has something to store merges what was stored since by others. A later recording replaces an earlier one.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use rekindle_pager::{AheadPage, PageRef};
+use rekindle_snapshotter::working_set::{RESTORES, Recording};
 
-/// Restores whose faults are recorded and merged.
-const RECORDED: u32 = 3;
 /// Restores in a row that must not fit before it is recorded anew.
 const MISFITS: u32 = 3;
 /// Faults that a restore may take beside the set whatever its size: requests differ.
 const SLACK: u64 = 64;
 
-/// The working set of a snapshot on this host.
+/// A working set as it is stored, or to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// What it was recorded from.
+    pub recording: Recording,
+    /// In the order of their first faults.
+    pub pages: Vec<AheadPage>,
+}
+
+/// The working set of a snapshot as this host knows it.
 #[derive(Debug)]
 pub(super) struct WorkingSet {
     /// In the order of their first faults.
@@ -29,23 +40,42 @@ pub(super) struct WorkingSet {
     written: HashSet<PageRef>,
     /// All of them, by address, so that neighbours are mapped at once.
     ahead: Arc<[AheadPage]>,
-    restores: u32,
+    /// Which recording it is, and the restores that are known to be in it.
+    recording: Recording,
+    /// Of them, those of this host that were not merged with what is stored.
+    unmerged: u32,
     misfits: u32,
 }
 
 impl WorkingSet {
-    /// One that was `stored`, in its order; nothing is known yet if it is empty. `always` is mapped ahead beside it.
-    pub(super) fn new(stored: &[AheadPage], always: Vec<PageRef>) -> Self {
-        let mut set = Self {
-            restores: if stored.is_empty() { 0 } else { RECORDED },
-            order: stored.iter().map(|p| p.page).collect(),
-            always,
-            written: stored.iter().filter(|p| p.written).map(|p| p.page).collect(),
-            ahead: Arc::default(),
-            misfits: 0,
-        };
+    /// One that was `stored`, if any was. `always` is mapped ahead beside it.
+    pub(super) fn new(stored: Option<&Stored>, always: Vec<PageRef>) -> Self {
+        let mut set = Self::empty(0, always);
+        if let Some(stored) = stored {
+            set.adopt(stored);
+        }
         set.sort();
         set
+    }
+
+    fn empty(number: u32, always: Vec<PageRef>) -> Self {
+        Self {
+            order: Vec::new(),
+            always,
+            written: HashSet::new(),
+            ahead: Arc::default(),
+            recording: Recording { number, restores: 0 },
+            unmerged: 0,
+            misfits: 0,
+        }
+    }
+
+    fn adopt(&mut self, stored: &Stored) {
+        self.recording = stored.recording;
+        self.order = stored.pages.iter().map(|p| p.page).collect();
+        self.written = written_of(stored).collect();
+        self.unmerged = 0;
+        self.misfits = 0;
     }
 
     /// Pages to map before the first instruction, by address.
@@ -55,48 +85,78 @@ impl WorkingSet {
 
     /// Whether what restores touch is to be recorded.
     pub(super) fn is_recording(&self) -> bool {
-        self.restores < RECORDED
+        self.recording.restores < RESTORES
     }
 
     /// A restore has taken `faults` until its first answer and, while this is recording, touched these pages in this order, and `written` to
-    /// some of all that is known by now. Answers what is to be stored now, in its order, if anything is.
-    pub(super) fn record(
-        &mut self,
-        touched: &[PageRef],
-        written: HashSet<PageRef>,
-        faults: u64,
-    ) -> Option<Vec<AheadPage>> {
+    /// some of all that is known by now. Answers whether there is something to be stored.
+    pub(super) fn record(&mut self, touched: &[PageRef], written: HashSet<PageRef>, faults: u64) -> bool {
         if !self.is_recording() {
             let fits = faults <= SLACK.max(self.order.len() as u64 / 2);
             self.misfits = if fits { 0 } else { self.misfits + 1 };
             if self.misfits >= MISFITS {
-                *self = Self::new(&[], std::mem::take(&mut self.always));
+                let number = self.recording.number.saturating_add(1);
+                *self = Self::empty(number, std::mem::take(&mut self.always));
+                self.sort();
             }
-            return None;
+            return false;
         }
         if touched.is_empty() {
             // One that began before this was recording.
-            return None;
+            return false;
         }
-        let before = (self.order.len(), self.written.len());
-        if self.restores == 0 {
+        if self.recording.restores == 0 {
             self.written = written;
         } else {
             self.written.retain(|page| written.contains(page));
         }
-        self.restores += 1;
-        let known: HashSet<_> = self.order.iter().copied().collect();
+        self.recording.restores += 1;
+        self.unmerged += 1;
         // Of what is always mapped, only that it is written has to be known.
         let always = self.always.iter().filter(|page| self.written.contains(page));
-        let new = touched.iter().chain(always).filter(|page| !known.contains(page));
-        self.order.extend(new);
+        let new: Vec<_> = touched.iter().chain(always).copied().collect();
+        self.extend(new);
         self.sort();
-        let changed = before != (self.order.len(), self.written.len());
-        let stored = |page: &PageRef| AheadPage {
+        true
+    }
+
+    /// Takes in what is stored by now. Answers what is to be stored in its place, unless a later recording has taken this one's.
+    pub(super) fn merge(&mut self, stored: Option<&Stored>) -> Option<Stored> {
+        if let Some(stored) = stored {
+            match stored.recording.number.cmp(&self.recording.number) {
+                Ordering::Less => {}
+                Ordering::Greater => {
+                    self.adopt(stored);
+                    self.sort();
+                    return None;
+                }
+                Ordering::Equal => {
+                    let theirs: HashSet<_> = written_of(stored).collect();
+                    self.written.retain(|page| theirs.contains(page));
+                    let counted = stored.recording.restores.saturating_add(self.unmerged);
+                    self.recording.restores = counted.max(self.recording.restores);
+                    let ours = std::mem::take(&mut self.order);
+                    self.extend(stored.pages.iter().map(|p| p.page));
+                    self.extend(ours);
+                }
+            }
+        }
+        self.unmerged = 0;
+        self.sort();
+        let page = |page: &PageRef| AheadPage {
             page: *page,
             written: self.written.contains(page),
         };
-        changed.then(|| self.order.iter().map(stored).collect())
+        Some(Stored {
+            recording: self.recording,
+            pages: self.order.iter().map(page).collect(),
+        })
+    }
+
+    /// Those that are new, after what is known.
+    fn extend(&mut self, pages: impl IntoIterator<Item = PageRef>) {
+        let mut known: HashSet<_> = self.order.iter().copied().collect();
+        self.order.extend(pages.into_iter().filter(|page| known.insert(*page)));
     }
 
     fn sort(&mut self) {
@@ -111,6 +171,10 @@ impl WorkingSet {
         });
         self.ahead = ahead.collect();
     }
+}
+
+fn written_of(stored: &Stored) -> impl Iterator<Item = PageRef> {
+    stored.pages.iter().filter(|p| p.written).map(|p| p.page)
 }
 
 #[cfg(test)]
@@ -137,35 +201,50 @@ mod tests {
         range.map(|page| PageRef { pid: 501, page }).collect()
     }
 
+    fn stored(number: u32, restores: u32, pages: Vec<AheadPage>) -> Stored {
+        let recording = Recording { number, restores };
+        Stored { recording, pages }
+    }
+
+    /// What a host that is the only one stores.
+    fn alone(set: &mut WorkingSet, before: &mut Option<Stored>) -> Stored {
+        let merged = set.merge(before.as_ref()).unwrap();
+        *before = Some(merged.clone());
+        merged
+    }
+
     #[test]
     fn three_restores_are_merged_in_the_order_of_their_faults_then_no_more() {
-        let mut set = WorkingSet::new(&[], pages(100..102));
+        let mut set = WorkingSet::new(None, pages(100..102));
+        let mut store = None;
         assert_eq!(*set.ahead(), *read(&pages(100..102)));
         let reversed: Vec<_> = pages(1..4).into_iter().rev().collect();
-        assert_eq!(set.record(&reversed, none(), 3), Some(read(&reversed)));
+        assert!(set.record(&reversed, none(), 3));
+        assert_eq!(alone(&mut set, &mut store), stored(0, 1, read(&reversed)));
         assert_eq!(*set.ahead(), *read(&[pages(1..4), pages(100..102)].concat()));
-        assert_eq!(set.record(&[], none(), 0), None, "it was not recorded");
-        assert_eq!(
-            set.record(&pages(3..6), none(), 3),
-            Some(read(&[reversed, pages(4..6)].concat()))
-        );
-        assert_eq!(set.record(&pages(3..4), none(), 1), None, "nor is this");
-        assert_eq!(set.record(&pages(7..8), none(), 1), None, "it was the fourth");
+        assert!(!set.record(&[], none(), 0), "it was not recorded");
+        assert!(set.record(&pages(3..6), none(), 3));
+        let both = read(&[reversed, pages(4..6)].concat());
+        assert_eq!(alone(&mut set, &mut store), stored(0, 2, both.clone()));
+        assert!(set.record(&pages(3..4), none(), 1), "nothing new, and one more");
+        assert_eq!(alone(&mut set, &mut store), stored(0, 3, both));
+        assert!(!set.record(&pages(7..8), none(), 1), "it was the fourth");
         assert_eq!(*set.ahead(), *read(&[pages(1..6), pages(100..102)].concat()));
     }
 
     #[test]
-    fn a_set_that_does_not_fit_any_more_is_recorded_anew() {
-        let mut set = WorkingSet::new(&read(&pages(0..1000)), pages(5000..5001));
+    fn a_set_that_does_not_fit_any_more_is_recorded_anew_and_replaces_it() {
+        let mut store = Some(stored(2, 3, read(&pages(0..1000))));
+        let mut set = WorkingSet::new(store.as_ref(), pages(5000..5001));
         let other = pages(2000..2600);
         for round in 0..2 {
-            assert_eq!(set.record(&[], none(), 600), None, "{round}");
+            assert!(!set.record(&[], none(), 600), "{round}");
         }
         // One that fits in between: it was an odd request.
-        assert_eq!(set.record(&[], none(), 10), None);
+        assert!(!set.record(&[], none(), 10));
         for _ in 0..3 {
             assert!(!set.is_recording());
-            assert_eq!(set.record(&[], none(), 600), None);
+            assert!(!set.record(&[], none(), 600));
         }
         assert_eq!(
             *set.ahead(),
@@ -173,41 +252,73 @@ mod tests {
             "nothing of the old one is mapped ahead"
         );
         assert!(set.is_recording());
-        assert_eq!(set.record(&other, none(), 600), Some(read(&other)));
+        assert!(set.record(&other, none(), 600));
+        assert_eq!(alone(&mut set, &mut store), stored(3, 1, read(&other)));
     }
 
     #[test]
-    fn a_stored_set_is_used_at_once() {
-        let mut set = WorkingSet::new(&read(&pages(0..10)), Vec::new());
-        assert_eq!(set.ahead().len(), 10);
-        assert_eq!(set.record(&[], none(), 40), None, "within the slack");
-        assert_eq!(set.ahead().len(), 10);
+    fn a_stored_set_is_used_at_once_and_goes_on_where_it_was() {
+        let mut whole = WorkingSet::new(Some(&stored(0, 3, read(&pages(0..10)))), Vec::new());
+        assert_eq!(whole.ahead().len(), 10);
+        assert!(!whole.record(&[], none(), 40), "within the slack");
+        assert_eq!(whole.ahead().len(), 10);
+        let mut store = Some(stored(0, 2, read(&pages(0..10))));
+        let mut begun = WorkingSet::new(store.as_ref(), Vec::new());
+        assert_eq!(begun.ahead().len(), 10);
+        assert!(begun.is_recording());
+        assert!(begun.record(&pages(10..11), none(), 1));
+        assert!(!begun.is_recording());
+        assert_eq!(alone(&mut begun, &mut store), stored(0, 3, read(&pages(0..11))));
+    }
+
+    #[test]
+    fn hosts_that_record_at_once_come_to_one_set() {
+        let wrote = |pages: std::ops::Range<u64>| self::pages(pages).into_iter().collect::<HashSet<_>>();
+        let (mut a, mut b) = (WorkingSet::new(None, Vec::new()), WorkingSet::new(None, Vec::new()));
+        let mut store = None;
+        assert!(a.record(&pages(0..4), wrote(0..3), 4));
+        assert!(b.record(&pages(2..6), wrote(2..5), 4));
+        alone(&mut a, &mut store);
+        let both = ahead(&pages(0..6), |page| page == 2);
+        assert_eq!(alone(&mut b, &mut store), stored(0, 2, both));
+        // The first has two by its own count only; with the other's it is whole.
+        assert!(a.record(&pages(0..7), wrote(0..7), 1));
+        assert!(a.is_recording());
+        let all = ahead(&pages(0..7), |page| page == 2);
+        assert_eq!(alone(&mut a, &mut store), stored(0, 3, all.clone()));
+        assert!(!a.is_recording());
+        assert_eq!(*a.ahead(), *all);
+        // Another has found that it does not fit: what is recorded of the old one is not stored.
+        let newer = stored(1, 1, read(&pages(50..60)));
+        assert!(b.record(&pages(7..8), wrote(2..3), 1));
+        assert_eq!(b.merge(Some(&newer)), None);
+        assert_eq!(*b.ahead(), *read(&pages(50..60)));
+        assert!(b.is_recording());
     }
 
     #[test]
     fn what_every_restore_has_written_is_copied_ahead_and_what_is_always_mapped_too() {
-        let mut set = WorkingSet::new(&[], pages(50..54));
+        let mut set = WorkingSet::new(None, pages(50..54));
+        let mut store = None;
         let written = |ranges: &[std::ops::Range<u64>]| ranges.iter().cloned().flat_map(pages).collect::<HashSet<_>>();
-        let stored = set.record(&pages(1..5), written(&[2..4, 51..53]), 4);
+        assert!(set.record(&pages(1..5), written(&[2..4, 51..53]), 4));
         let touched = [pages(1..5), pages(51..53)].concat();
         let first = ahead(&touched, |page| (2..4).contains(&page) || (51..53).contains(&page));
-        assert_eq!(stored, Some(first));
+        assert_eq!(alone(&mut set, &mut store).pages, first);
         // A page that is new cannot have been written by all.
-        let stored = set.record(&pages(2..7), written(&[3..7, 52..54]), 4);
+        assert!(set.record(&pages(2..7), written(&[3..7, 52..54]), 4));
         let all = [touched, pages(5..7)].concat();
         let second = ahead(&all, |page| page == 3 || page == 52);
-        assert_eq!(stored, Some(second.clone()));
+        assert_eq!(alone(&mut set, &mut store).pages, second);
         assert!(set.ahead().iter().all(|page| !page.written), "it would confirm itself");
-        assert_eq!(
-            set.record(&pages(1..2), written(&[3..4, 52..53]), 1),
-            None,
-            "nothing new"
-        );
+        assert!(set.record(&pages(1..2), written(&[3..4, 52..53]), 1));
+        let whole = alone(&mut set, &mut store);
+        assert_eq!(whole.pages, second);
         let mut all = [all, pages(50..54)].concat();
         all.sort_unstable();
         all.dedup();
         assert_eq!(*set.ahead(), *ahead(&all, |page| page == 3 || page == 52));
-        let again = WorkingSet::new(&second, pages(50..54));
+        let again = WorkingSet::new(Some(&whole), pages(50..54));
         assert_eq!(again.ahead(), set.ahead(), "as it was stored");
     }
 }

@@ -99,10 +99,11 @@ fn print(found: &Inspection) {
             let bytes = w.pages as u64 * 4096;
             let share = 100.0 * bytes as f64 / s.memory_bytes.max(1) as f64;
             format!(
-                "{} ({}, {share:.1} % of memory, {} of them zero), stored as {}",
+                "{} ({}, {share:.1} % of memory, {} of them zero) of {}, stored as {}",
                 show::count(w.pages, "page"),
                 show::bytes(bytes),
                 w.zero_pages,
+                show::count(w.restores as usize, "restore"),
                 show::bytes(w.stored_bytes)
             )
         }
