@@ -28,6 +28,8 @@ const PID: i32 = 501;
 /// Pages of each of the three mappings, and of the room where pages are moved to.
 const PAGES: u64 = 96;
 const OPERATIONS: usize = 400;
+/// Of a forked child, and of its parent while it lives.
+const CHILD_OPERATIONS: usize = 8;
 /// Where the memory under test lies.
 const ROOM: u64 = 0x2000_0000_0000;
 const SEEDS: u64 = 24;
@@ -128,6 +130,7 @@ impl PageSource for Snapshot {
 }
 
 /// A page of the model.
+#[derive(Clone)]
 struct Page {
     bytes: Vec<u8>,
     /// What it holds when it is given up.
@@ -144,11 +147,174 @@ impl Page {
     }
 }
 
-/// The process and the model of it: what each mapped page must hold.
-struct Process {
+/// What a process does to its memory, in pages.
+enum Operation {
+    Write {
+        page: u64,
+        at: u64,
+        value: u8,
+    },
+    Free {
+        start: u64,
+        length: u64,
+    },
+    Unmap {
+        start: u64,
+        length: u64,
+    },
+    /// Fresh memory where there is none.
+    Map {
+        start: u64,
+        length: u64,
+    },
+    /// Sometimes growing: what is added is zero.
+    Move {
+        start: u64,
+        length: u64,
+        grown: u64,
+        to: u64,
+    },
+    /// Where the page is.
+    Grow {
+        page: u64,
+        grown: u64,
+    },
+}
+
+impl Operation {
+    /// Answers the error's number, or 0. Allocates nothing, so that a forked child may call it.
+    fn perform(&self) -> i32 {
+        let address = |page: u64| (page * PAGE) as *mut libc::c_void;
+        let bytes = |pages: u64| (pages * PAGE) as usize;
+        // SAFETY: pages that are mapped and of which nothing else holds a reference, as the model says, and places where nothing is.
+        let failed = unsafe {
+            match *self {
+                Self::Write { page, at, value } => {
+                    address(page).cast::<u8>().add(at as usize).write_volatile(value);
+                    false
+                }
+                Self::Free { start, length } => libc::madvise(address(start), bytes(length), libc::MADV_DONTNEED) != 0,
+                Self::Unmap { start, length } => libc::munmap(address(start), bytes(length)) != 0,
+                Self::Map { start, length } => {
+                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+                    let access = libc::PROT_READ | libc::PROT_WRITE;
+                    libc::mmap(address(start), bytes(length), access, flags, -1, 0) != address(start)
+                }
+                Self::Move {
+                    start,
+                    length,
+                    grown,
+                    to,
+                } => {
+                    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                    libc::mremap(address(start), bytes(length), bytes(grown), flags, address(to)) == libc::MAP_FAILED
+                }
+                Self::Grow { page, grown } => {
+                    libc::mremap(address(page), bytes(1), bytes(grown), 0) == libc::MAP_FAILED
+                }
+            }
+        };
+        if failed { nix::errno::Errno::last_raw() } else { 0 }
+    }
+}
+
+/// What each mapped page must hold.
+#[derive(Clone)]
+struct Model {
     pages: BTreeMap<u64, Page>,
     /// Every page that is, or was, or may come to be mapped.
     room: std::ops::Range<u64>,
+}
+
+impl Model {
+    /// A run of mapped pages.
+    fn run(&self, random: &mut u64) -> (u64, u64) {
+        let at = number(random, self.pages.len() as u64) as usize;
+        let start = *self.pages.keys().nth(at).unwrap();
+        let most = 1 + number(random, 12);
+        let mut length = 1;
+        while length < most && self.pages.contains_key(&(start + length)) {
+            length += 1;
+        }
+        (start, length)
+    }
+
+    fn is_vacant(&self, start: u64, length: u64) -> bool {
+        start + length <= self.room.end && self.pages.range(start..start + length).next().is_none()
+    }
+
+    /// The next operation; none where what was drawn cannot be done.
+    fn draw(&self, random: &mut u64) -> Option<Operation> {
+        let (start, length) = self.run(random);
+        let anywhere = self.room.start + number(random, PAGES * 8);
+        match number(random, 7) {
+            0..=1 => {
+                let (at, value) = (number(random, PAGE), number(random, 256) as u8);
+                Some(Operation::Write { page: start, at, value })
+            }
+            2 => Some(Operation::Free { start, length }),
+            3 if self.pages.len() as u64 > PAGES => Some(Operation::Unmap { start, length }),
+            4 => {
+                let (grown, to) = (length + number(random, 4), anywhere);
+                self.is_vacant(to, grown).then_some(Operation::Move {
+                    start,
+                    length,
+                    grown,
+                    to,
+                })
+            }
+            5 => {
+                let (page, added) = (start + length - 1, 1 + number(random, 3));
+                let grown = 1 + added;
+                self.is_vacant(page + 1, added)
+                    .then_some(Operation::Grow { page, grown })
+            }
+            6 => self.is_vacant(anywhere, 4).then_some(Operation::Map {
+                start: anywhere,
+                length: 4,
+            }),
+            _ => None,
+        }
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        let fresh = || Page::new(&[0; PAGE as usize]);
+        match *operation {
+            Operation::Write { page, at, value } => self.pages.get_mut(&page).unwrap().bytes[at as usize] = value,
+            Operation::Free { start, length } => {
+                for (_, page) in self.pages.range_mut(start..start + length) {
+                    page.bytes = page.behind.to_vec();
+                }
+            }
+            Operation::Unmap { start, length } => {
+                for page in start..start + length {
+                    self.pages.remove(&page);
+                }
+            }
+            Operation::Map { start, length } => self.pages.extend((start..start + length).map(|page| (page, fresh()))),
+            Operation::Move {
+                start,
+                length,
+                grown,
+                to,
+            } => {
+                for n in 0..grown {
+                    let page = if n < length {
+                        self.pages.remove(&(start + n)).unwrap()
+                    } else {
+                        fresh()
+                    };
+                    self.pages.insert(to + n, page);
+                }
+            }
+            Operation::Grow { page, grown } => self.pages.extend((page + 1..page + grown).map(|page| (page, fresh()))),
+        }
+    }
+}
+
+/// The process and the model of it.
+struct Process {
+    model: Model,
     pager: Option<Pager>,
     snapshot: Arc<Snapshot>,
     taker: Option<JoinHandle<()>>,
@@ -198,9 +364,12 @@ impl Process {
             let (bytes, behind) = (content(7 * n).to_vec(), behind(n));
             (folded + n, Page { bytes, behind })
         });
-        Self {
+        let model = Model {
             pages: pages.chain(of_file).collect(),
             room: first..first + PAGES * 8,
+        };
+        Self {
+            model,
             pager: Some(pager),
             snapshot,
             taker: Some(taker),
@@ -208,139 +377,100 @@ impl Process {
         }
     }
 
-    /// A number below `end`.
-    fn number(&mut self, end: u64) -> u64 {
-        number(&mut self.random, end)
-    }
-
-    /// A run of mapped pages.
-    fn run(&mut self) -> (u64, u64) {
-        let at = self.number(self.pages.len() as u64) as usize;
-        let start = *self.pages.keys().nth(at).unwrap();
-        let most = 1 + self.number(12);
-        let mut length = 1;
-        while length < most && self.pages.contains_key(&(start + length)) {
-            length += 1;
-        }
-        (start, length)
-    }
-
     fn step(&mut self) {
-        match self.number(10) {
+        match number(&mut self.random, 12) {
             0..=2 => {
-                let (page, _) = self.run();
+                let (page, _) = self.model.run(&mut self.random);
                 self.check(page);
             }
-            3..=4 => {
-                let (page, _) = self.run();
-                let (at, value) = (self.number(PAGE), self.number(256) as u8);
-                // SAFETY: a mapped, writable page.
-                unsafe { ((page * PAGE + at) as *mut u8).write_volatile(value) };
-                self.pages.get_mut(&page).unwrap().bytes[at as usize] = value;
-            }
-            5 => {
-                let (start, length) = self.run();
-                // SAFETY: mapped pages of which nothing else holds a reference.
-                let rc =
-                    unsafe { libc::madvise((start * PAGE) as *mut _, (length * PAGE) as usize, libc::MADV_DONTNEED) };
-                assert_eq!(rc, 0);
-                for page in start..start + length {
-                    let page = self.pages.get_mut(&page).unwrap();
-                    page.bytes = page.behind.to_vec();
-                }
-            }
-            6 if self.pages.len() as u64 > PAGES => {
-                let (start, length) = self.run();
-                // SAFETY: as above.
-                let rc = unsafe { libc::munmap((start * PAGE) as *mut _, (length * PAGE) as usize) };
-                assert_eq!(rc, 0);
-                for page in start..start + length {
-                    self.pages.remove(&page);
-                }
-            }
-            7 => self.move_pages(),
-            8 => {
-                // Fresh memory where there is none.
-                let start = self.room.start + self.number(PAGES * 8 - 4);
-                if (start..start + 4).all(|page| !self.pages.contains_key(&page)) {
-                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-                    assert_eq!(map(start, 4, flags, -1), start);
-                    self.pages
-                        .extend((start..start + 4).map(|page| (page, Page::new(&[0; PAGE as usize]))));
-                }
-            }
-            _ if self.number(4) == 0 => self.fork(),
-            _ => {}
+            3 if number(&mut self.random, 4) == 0 => self.fork(),
+            _ => self.operate(),
         }
     }
 
-    /// Moves pages, sometimes growing: what is added is zero.
-    fn move_pages(&mut self) {
-        let (start, length) = self.run();
-        let grown = length + self.number(4);
-        let to = self.room.start + self.number(PAGES * 8 - grown);
-        if (to..to + grown).any(|page| self.pages.contains_key(&page)) {
+    fn operate(&mut self) {
+        let Some(operation) = self.model.draw(&mut self.random) else {
             return;
-        }
-        let (from, flags) = ((start * PAGE) as *mut _, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
-        let new = (to * PAGE) as *mut libc::c_void;
-        // SAFETY: from mapped pages to a range where nothing is.
-        let moved = unsafe { libc::mremap(from, (length * PAGE) as usize, (grown * PAGE) as usize, flags, new) };
-        if moved == libc::MAP_FAILED {
+        };
+        match operation.perform() {
+            0 => self.model.apply(&operation),
             // Pages of several mappings cannot be moved at once.
-            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
-            return;
-        }
-        for n in 0..grown {
-            let page = if n < length {
-                self.pages.remove(&(start + n)).unwrap()
-            } else {
-                Page::new(&[0; PAGE as usize])
-            };
-            self.pages.insert(to + n, page);
+            libc::EFAULT if matches!(operation, Operation::Move { .. }) => {}
+            other => panic!("{}", std::io::Error::from_raw_os_error(other)),
         }
     }
 
-    /// A child has the same memory, and what it writes is its own.
+    /// A child has the same memory, and what either of them does to it afterwards is its own affair.
     fn fork(&mut self) {
-        let (page, _) = self.run();
+        // Made before, as a child of a process with threads must not allocate.
+        let mut of_child = self.model.clone();
+        let planned: Vec<Operation> = (0..CHILD_OPERATIONS)
+            .filter_map(|_| {
+                let mut operation = of_child.draw(&mut self.random)?;
+                if let Operation::Move { length, grown, .. } = &mut operation {
+                    // One page is in one mapping.
+                    (*length, *grown) = (1, *grown - *length + 1);
+                }
+                of_child.apply(&operation);
+                Some(operation)
+            })
+            .collect();
+        let (wait, go_on) = nix::unistd::pipe().unwrap();
         // Not the C library's fork: that holds the allocator's locks while the kernel waits for the pager, which is in this
         // process here.
-        // SAFETY: the child only looks at memory and ends.
+        // SAFETY: the child operates on memory as planned, looks at it, and ends.
         match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
             0 => {
-                // SAFETY: mapped pages.
-                let same = self
-                    .pages
-                    .iter()
-                    .all(|(page, expected)| unsafe { is(*page, &expected.bytes) });
-                // SAFETY: a mapped, writable page; then the end.
+                let done = planned.iter().all(|operation| operation.perform() == 0);
+                let mut byte = 0_u8;
+                // SAFETY: descriptors of its own, and a byte of its own; nothing comes if the parent has died.
                 unsafe {
-                    ((page * PAGE) as *mut u8).write_volatile(77);
-                    libc::_exit(i32::from(!same))
+                    libc::close(go_on.as_raw_fd());
+                    libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
                 }
+                // SAFETY: mapped pages.
+                let same = || {
+                    of_child
+                        .pages
+                        .iter()
+                        .all(|(page, expected)| unsafe { is(*page, &expected.bytes) })
+                };
+                // SAFETY: ends.
+                unsafe { libc::_exit(if !done { 2 } else { i32::from(!same()) }) }
             }
             child => {
                 assert!(child > 0);
+                for _ in 0..CHILD_OPERATIONS {
+                    self.operate();
+                }
+                assert_eq!(nix::unistd::write(&go_on, &[1]), Ok(1));
                 let mut status = 0;
                 // SAFETY: our own child.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
-                assert_eq!(status, 0, "the child has other memory");
+                assert_eq!(
+                    libc::WEXITSTATUS(status),
+                    0,
+                    "1: the child has other memory, 2: it could not do what it should"
+                );
+                assert_eq!(status, 0);
             }
         }
     }
 
     fn check(&self, page: u64) {
         // SAFETY: a mapped page.
-        assert!(unsafe { is(page, &self.pages[&page].bytes) }, "page {page:#x} differs");
+        assert!(
+            unsafe { is(page, &self.model.pages[&page].bytes) },
+            "page {page:#x} differs"
+        );
     }
 
     /// Answers how many pages were taken back meanwhile.
     fn end(mut self) -> u64 {
-        for page in self.pages.keys() {
+        for page in self.model.pages.keys() {
             self.check(*page);
         }
-        for page in self.pages.keys() {
+        for page in self.model.pages.keys() {
             // SAFETY: mapped pages of which nothing holds a reference; the kernel refuses nothing here.
             unsafe { libc::munmap((page * PAGE) as *mut _, PAGE as usize) };
         }
