@@ -265,6 +265,8 @@ struct Traffic {
     connections: AtomicU64,
     up_limit: u64,
     down_limit: u64,
+    /// How long what goes up takes at most; each packet another time.
+    delay: Duration,
 }
 
 impl Drop for Wire {
@@ -276,15 +278,20 @@ impl Drop for Wire {
 impl Wire {
     /// A path to `server` that is cut for good when `up_limit` bytes have gone up.
     pub(crate) async fn to(server: SocketAddr, up_limit: u64) -> Self {
-        Self::with_limits(server, up_limit, u64::MAX).await
+        Self::with_limits(server, up_limit, u64::MAX, Duration::ZERO).await
+    }
+
+    /// Such a path on which what goes up takes up to `delay`.
+    pub(crate) async fn slow(server: SocketAddr, up_limit: u64, delay: Duration) -> Self {
+        Self::with_limits(server, up_limit, u64::MAX, delay).await
     }
 
     /// A path on which nothing more comes down after `down_limit` bytes, while connections stay open.
     pub(crate) async fn stalling(server: SocketAddr, down_limit: u64) -> Self {
-        Self::with_limits(server, u64::MAX, down_limit).await
+        Self::with_limits(server, u64::MAX, down_limit, Duration::ZERO).await
     }
 
-    async fn with_limits(server: SocketAddr, up_limit: u64, down_limit: u64) -> Self {
+    async fn with_limits(server: SocketAddr, up_limit: u64, down_limit: u64, delay: Duration) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let traffic = Arc::new(Traffic {
@@ -293,6 +300,7 @@ impl Wire {
             connections: AtomicU64::new(0),
             up_limit,
             down_limit,
+            delay,
         });
         let counted = traffic.clone();
         let task = tokio::spawn(async move {
@@ -327,6 +335,7 @@ async fn carry(mut client: TcpStream, server: SocketAddr, traffic: Arc<Traffic>)
         down,
         up_limit,
         down_limit,
+        delay,
         ..
     } = &*traffic;
     if up.load(SeqCst) >= *up_limit {
@@ -338,6 +347,11 @@ async fn carry(mut client: TcpStream, server: SocketAddr, traffic: Arc<Traffic>)
         let passed = tokio::select! {
             n = client.read(&mut from_client) => match n {
                 Ok(n) if n > 0 && up.fetch_add(n as u64, SeqCst) + n as u64 <= *up_limit => {
+                    if !delay.is_zero() {
+                        // As different as the bytes: requests have signatures.
+                        let part = blake3::hash(&from_client[..n]).as_bytes()[0];
+                        tokio::time::sleep(delay.mul_f64(f64::from(part) / 255.0)).await;
+                    }
                     server.write_all(&from_client[..n]).await
                 }
                 _ => return,

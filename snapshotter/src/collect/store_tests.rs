@@ -1,14 +1,19 @@
 //! Collections beside the real capture, through a real S3 protocol.
 
-use futures::future::BoxFuture;
+use std::path::PathBuf;
 
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::model::Dice;
 use super::*;
 use crate::capture::publish;
 use crate::chunks::{ChunkCache, RegionReader};
 use crate::delete::delete;
 use crate::region_index::RegionIndex;
 use crate::snapshot::Snapshot;
-use crate::testing::{TestStore, meta, noise, small_dump};
+use crate::store::Store;
+use crate::testing::{TestStore, Wire, impatient, meta, noise, small_dump};
 
 /// Nothing is known beyond what the store has; the snapshots named are wanted.
 struct Keeping(Vec<SnapshotId>);
@@ -104,6 +109,160 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
         .await
         .unwrap();
     assert_eq!(again.total().objects, 0);
+}
+
+/// Snapshots that are being published, or are, and that nobody has deleted.
+#[derive(Default)]
+struct Alive(Mutex<BTreeSet<SnapshotId>>);
+
+impl Rule for Alive {
+    fn wanted<'a>(&'a self, _: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
+        Box::pin(async {
+            Ok(Wanted {
+                snapshots: self.0.lock().iter().cloned().collect(),
+                ..Wanted::default()
+            })
+        })
+    }
+}
+
+/// What requests take at most, in one history or another: so that others come between any two.
+const DELAYS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(12)];
+
+/// A history on a real server: publishers, who delete most of what they have published, and collections, at once. Whoever it is may be cut off from the server
+/// after any number of bytes, or die at any moment.
+struct Crowd {
+    server: TestStore,
+    /// Dumps that share half of their memory.
+    dumps: Vec<PathBuf>,
+    alive: Alive,
+    delay: Duration,
+    /// Published, cut off, collections done, collections cut off.
+    counts: Mutex<[u64; 4]>,
+}
+
+impl Crowd {
+    async fn start(dice: &mut Dice, delay: Duration) -> Self {
+        let server = TestStore::start().await;
+        let dumps = (0..3).map(|n| {
+            let dump = server.scratch(&format!("dump-{n}"));
+            let own = noise(150 << 10, dice.roll(1 << 40));
+            small_dump(&dump, &[&noise(150 << 10, 1), &own[..]].concat());
+            dump
+        });
+        Self {
+            dumps: dumps.collect(),
+            server,
+            alive: Alive::default(),
+            delay,
+            counts: Mutex::default(),
+        }
+    }
+
+    /// A slow way to the server, which one time in three ends after some bytes.
+    async fn store(&self, dice: &mut Dice) -> (Wire, Store) {
+        let limit = if dice.once_in(3) {
+            dice.roll(400 << 10)
+        } else {
+            u64::MAX
+        };
+        let wire = Wire::slow(self.server.address, limit, self.delay).await;
+        let store = Store::connect(impatient(wire.address)).await.unwrap();
+        (wire, store)
+    }
+
+    async fn publish(&self, mut dice: Dice) {
+        for _ in 0..8 {
+            let (_wire, store) = self.store(&mut dice).await;
+            let index = RegionIndex::new();
+            if !dice.once_in(3) {
+                drop(index.seed(&self.server.store).await);
+            }
+            let meta = meta();
+            let id = meta.id.clone();
+            self.alive.0.lock().insert(id.clone());
+            let life = match dice.once_in(3) {
+                true => Duration::from_millis(dice.roll(250)),
+                false => Duration::from_mins(1),
+            };
+            let done =
+                tokio::time::timeout(life, publish(&store, &index, dice.pick::<PathBuf>(&self.dumps), meta)).await;
+            if matches!(done, Ok(Ok(_))) {
+                self.counts.lock()[0] += 1;
+                self.read(&id).await;
+                if dice.once_in(4) {
+                    continue;
+                }
+            } else {
+                self.counts.lock()[1] += 1;
+            }
+            self.alive.0.lock().remove(&id);
+            if dice.once_in(2) {
+                drop(delete(&store, &id).await);
+            }
+        }
+    }
+
+    async fn collect(&self, mut dice: Dice) {
+        for _ in 0..12 {
+            let (_wire, store) = self.store(&mut dice).await;
+            let life = match dice.once_in(4) {
+                true => Duration::from_millis(dice.roll(200)),
+                false => Duration::from_mins(1),
+            };
+            let mut seen = Seen::default();
+            let done = tokio::time::timeout(life, collect(&store, &mut seen, &self.alive, false)).await;
+            self.counts.lock()[if matches!(done, Ok(Ok(_))) { 2 } else { 3 }] += 1;
+        }
+    }
+
+    /// Nothing of a snapshot is missing as long as it is wanted.
+    async fn read(&self, id: &SnapshotId) {
+        let read = async {
+            let snapshot = Snapshot::open(&self.server.store, id)
+                .await
+                .map_err(|e| format!("{e:?}"))?;
+            let folder = tempfile::tempdir().unwrap();
+            let cache = ChunkCache::open(folder.path(), 1 << 30).unwrap();
+            let reader = RegionReader::new(self.server.store.clone(), cache);
+            for region in snapshot.processes[0].page_map.regions() {
+                reader.read(region).await.map_err(|e| format!("{e:?}"))?;
+            }
+            Ok::<_, String>(())
+        };
+        if let Err(what) = read.await {
+            assert!(!self.alive.0.lock().contains(id), "{id} is wanted: {what}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is_wanted() {
+    let mut totals = [0; 4];
+    for (seed, delay) in (0..9).zip(DELAYS.into_iter().cycle()) {
+        let mut dice = Dice(seed);
+        let crowd = Crowd::start(&mut dice, delay).await;
+        let mut another = || Dice(dice.roll(u64::MAX));
+        let publishers = (0..3).map(|_| crowd.publish(another())).collect::<Vec<_>>();
+        let collections = [crowd.collect(another()), crowd.collect(another())];
+        tokio::join!(
+            futures::future::join_all(publishers),
+            futures::future::join_all(collections),
+        );
+        // Those whose manifest arrived although nobody was told are as whole, until a collection comes by.
+        for id in crowd.server.store.list_folders(keys::SNAPSHOTS).await.unwrap() {
+            let id: SnapshotId = id.parse().unwrap();
+            if crowd.server.store.get(&keys::manifest(&id)).await.is_ok() {
+                crowd.alive.0.lock().insert(id.clone());
+                crowd.read(&id).await;
+            }
+        }
+        for (total, count) in totals.iter_mut().zip(*crowd.counts.lock()) {
+            *total += count;
+        }
+    }
+    println!("published, cut off; collections done, cut off: {totals:?}");
+    assert!(totals.iter().all(|n| *n > 10), "{totals:?}");
 }
 
 #[tokio::test]

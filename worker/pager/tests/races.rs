@@ -4,6 +4,7 @@
 
 mod criu;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -11,12 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use criu::{LIMIT, map};
 use memmap2::{MmapOptions, MmapRaw};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_pager::{
-    Handover, Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, Pin, SourceError,
+    Handover, Held, Layout, LostPage, PAGE, PageRange, PageRef, PageSource, Pager, PagerConfig, PagerError, Pin,
+    SourceError,
 };
 
 const PID: i32 = 501;
@@ -41,6 +45,22 @@ struct Snapshot {
     opened: Condvar,
     /// Pages that wait at the gate.
     waiting: AtomicU64,
+    mishap: Mishap,
+}
+
+/// What a source does now and then.
+#[derive(Debug, Default)]
+enum Mishap {
+    #[default]
+    None,
+    /// It panics when it is asked for this page,
+    PanicsWhenAsked(u64),
+    /// or when it brings it.
+    PanicsWhenBringing(u64),
+    /// It says so many times that all have this page.
+    Settled(u64, AtomicU64),
+    /// It has what is not in the file.
+    HasBytes(u64, Vec<u8>),
 }
 
 impl Snapshot {
@@ -62,6 +82,26 @@ impl PageSource for Snapshot {
         let Some(index) = page.page.checked_sub(self.first).filter(|i| *i < PAGES) else {
             return Held::Zero;
         };
+        match &self.mishap {
+            Mishap::PanicsWhenAsked(bad) => assert_ne!(index, *bad, "asked for the page"),
+            Mishap::Settled(at, times) if index == *at => {
+                let one_less = |n: u64| n.checked_sub(1);
+                if times
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+                    .is_ok()
+                {
+                    return Held::Settled;
+                }
+            }
+            Mishap::HasBytes(from, bytes) if index >= *from => {
+                let start = ((index - from) * PAGE) as usize;
+                return bytes
+                    .get(start..)
+                    .filter(|b| !b.is_empty())
+                    .map_or(Held::Absent, Held::Bytes);
+            }
+            _ => {}
+        }
         let run = self.ready[index as usize..]
             .iter()
             .take_while(|r| r.load(Ordering::Acquire))
@@ -84,6 +124,9 @@ impl PageSource for Snapshot {
             let message = "the store has lost it".to_owned();
             return Err(SourceError { message });
         }
+        if let Mishap::PanicsWhenBringing(bad) = self.mishap {
+            assert_ne!(index, bad, "bringing the page");
+        }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut gate = self.gate.lock();
         while !*gate {
@@ -100,19 +143,42 @@ impl PageSource for Snapshot {
 /// This process as a restored one.
 struct Restored {
     snapshot: Arc<Snapshot>,
-    pager: Pager,
+    pager: Option<Pager>,
     first: u64,
     lost: Mutex<Receiver<LostPage>>,
-    /// Killed when a page is lost.
-    victim: Arc<AtomicU64>,
+    /// Of a page that is lost.
+    victim: Arc<Mutex<Victim>>,
     /// One at a time: a fork waits for the pagers of all memory in this process, and its child has their descriptors already.
     _alone: MutexGuard<'static, ()>,
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// What a lost page ends.
+#[derive(Clone, Copy)]
+enum Victim {
+    /// The test, as none may be lost.
+    Test,
+    Child(libc::pid_t),
+    /// The test sees to it.
+    Nobody,
+}
+
+/// What is special about a restore.
+#[derive(Default)]
+struct Special {
+    mishap: Mishap,
+    record: bool,
+    /// Pages that were given up before the process came here.
+    freed: Option<std::ops::Range<u64>>,
+}
+
 impl Restored {
     fn new() -> Self {
+        Self::with(Special::default())
+    }
+
+    fn with(special: Special) -> Self {
         let alone = ALONE.lock();
         let file = criu::template();
         let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
@@ -125,13 +191,19 @@ impl Restored {
             gate: Mutex::new(false),
             opened: Condvar::new(),
             waiting: AtomicU64::new(0),
+            mishap: special.mishap,
         });
         for index in 0..HALF {
             snapshot.fill(index);
         }
-        let victim = Arc::new(AtomicU64::new(0));
+        let victim = Arc::new(Mutex::new(Victim::Test));
         let (told, lost): (Sender<LostPage>, _) = channel();
         let killed = Arc::clone(&victim);
+        let freed = special.freed.map(|freed| {
+            let mut map = AddressMap::new(Arc::default());
+            map.free(first + freed.start, first + freed.end);
+            (PID, map)
+        });
         let config = |listener| PagerConfig {
             name: "test".to_owned(),
             handover: Handover::Socket(listener),
@@ -143,29 +215,44 @@ impl Restored {
                 }],
                 ..Layout::default()
             },
-            record: false,
-            maps: std::collections::HashMap::new(),
+            record: special.record,
+            maps: HashMap::from_iter(freed),
             handshake_limit: LIMIT,
             on_lost: Box::new(move |page| {
-                let victim = killed.load(Ordering::Relaxed) as libc::pid_t;
-                if victim == 0 {
-                    criu::abort(page);
-                } else {
+                match *killed.lock() {
+                    Victim::Test => return criu::abort(page),
                     // SAFETY: a child of this test that nobody has waited for yet.
-                    unsafe { libc::kill(victim, libc::SIGKILL) };
-                    told.send(page).unwrap();
+                    Victim::Child(child) => assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0),
+                    Victim::Nobody => {}
                 }
+                told.send(page).unwrap();
             }),
         };
         let pager = criu::serve(config, PID, &criu::userfaultfd(), &[]);
         Self {
             snapshot,
-            pager,
+            pager: Some(pager),
             first,
             lost: Mutex::new(lost),
             victim,
             _alone: alone,
         }
+    }
+
+    fn pager(&self) -> &Pager {
+        self.pager.as_ref().unwrap()
+    }
+
+    fn faults(&self) -> u64 {
+        self.pager().stats().faults.load(Ordering::Relaxed)
+    }
+
+    /// Without its pager this process must do nothing more to the memory, nor have children with it.
+    fn let_pager_go(&mut self) {
+        let (address, length) = (self.address(0) as *mut _, (PAGES * PAGE) as usize);
+        // SAFETY: mapped by `new`.
+        assert_eq!(unsafe { libc::madvise(address, length, libc::MADV_DONTFORK) }, 0);
+        self.pager = None;
     }
 
     fn address(&self, index: u64) -> u64 {
@@ -201,6 +288,9 @@ impl Restored {
         // SAFETY: the child only looks at memory and ends.
         match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
             0 => {
+                // It must not outlive a test that fails.
+                // SAFETY: only a setting.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 work();
                 // SAFETY: the end.
                 unsafe { libc::_exit(0) }
@@ -239,8 +329,27 @@ impl Restored {
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        self.unmap(0, PAGES);
+        if self.pager.is_some() {
+            self.unmap(0, PAGES);
+        }
     }
+}
+
+/// Has a child read a page, which is lost: the child is killed without having seen anything.
+fn lose(restored: &Restored, index: u64) -> LostPage {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let child = restored.child(|| {
+        let mut word = [0_u8; 1];
+        // SAFETY: a buffer of one byte.
+        unsafe { libc::read(reader.as_raw_fd(), word.as_mut_ptr().cast(), 1) };
+        restored.read(index);
+    });
+    *restored.victim.lock() = Victim::Child(child);
+    std::io::Write::write_all(&mut writer, b"x").unwrap();
+    let lost = restored.lost.lock().recv_timeout(LIMIT).unwrap();
+    assert_eq!(status_of(child), libc::SIGKILL, "never wrong bytes");
+    assert!(restored.lost.lock().try_recv().is_err(), "told once");
+    lost
 }
 
 fn status_of(child: libc::pid_t) -> i32 {
@@ -385,20 +494,225 @@ fn a_lost_page_kills_its_process_and_is_told_once() {
         return;
     }
     let restored = Restored::new();
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let child = restored.child(|| {
-        let mut word = [0_u8; 1];
-        // SAFETY: a buffer of one byte.
-        unsafe { libc::read(reader.as_raw_fd(), word.as_mut_ptr().cast(), 1) };
-        restored.read(LOST);
-    });
-    restored.victim.store(child as u64, Ordering::Relaxed);
-    std::io::Write::write_all(&mut writer, b"x").unwrap();
-    let lost = restored.lost.lock().recv_timeout(LIMIT).unwrap();
+    let lost = lose(&restored, LOST);
     assert_eq!((lost.pid, lost.page), (PID, restored.first + LOST));
     assert!(lost.to_string().contains("the store has lost it"), "{lost}");
-    assert_eq!(status_of(child), libc::SIGKILL, "never wrong bytes");
-    assert!(restored.lost.lock().try_recv().is_err());
+}
+
+#[test]
+fn a_source_that_panics_bringing_a_page_has_lost_it() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::with(Special {
+        mishap: Mishap::PanicsWhenBringing(HALF),
+        ..Special::default()
+    });
+    let lost = lose(&restored, HALF);
+    assert_eq!(lost.page, restored.first + HALF);
+    assert!(lost.to_string().contains("panicked"), "{lost}");
+}
+
+#[test]
+fn a_pager_that_panics_kills_its_processes() {
+    if !criu::is_possible() {
+        return;
+    }
+    let mut restored = Restored::with(Special {
+        mishap: Mishap::PanicsWhenAsked(HALF),
+        ..Special::default()
+    });
+    let lost = lose(&restored, HALF);
+    assert!(lost.to_string().contains("panicked"), "{lost}");
+    restored.let_pager_go();
+}
+
+#[test]
+fn a_process_that_outlives_its_pager_reads_nothing_wrong() {
+    if !criu::is_possible() {
+        return;
+    }
+    let mut restored = Restored::new();
+    let child = restored.child(|| {
+        restored.read(HALF);
+    });
+    restored.wait_for(|r| r.waits_at_the_gate(1));
+    restored.let_pager_go();
+    thread::sleep(Duration::from_millis(100));
+    let mut status = 0;
+    // SAFETY: our own child.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+    assert_eq!(ended, 0, "it read something");
+    // SAFETY: our own child, not waited for yet.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert_eq!(status_of(child), libc::SIGKILL);
+    restored.snapshot.open_gate();
+}
+
+#[test]
+fn several_pages_are_on_their_way_at_once() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let far: Vec<_> = (0..4)
+        .map(|n| (HALF + 16 * n, restored.read_by_call(HALF + 16 * n)))
+        .collect();
+    // Nobody is let through until all four are there.
+    restored.wait_for(|r| r.waits_at_the_gate(4));
+    restored.snapshot.open_gate();
+    for (index, reader) in far {
+        assert_eq!(reader.join().unwrap(), Ok(byte(index)));
+    }
+}
+
+#[test]
+fn who_waits_for_a_page_that_is_said_to_be_there_looks_again() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::with(Special {
+        mishap: Mishap::Settled(9, AtomicU64::new(3)),
+        ..Special::default()
+    });
+    let reader = restored.read_by_call(9);
+    restored.wait_for(|_| reader.is_finished());
+    assert_eq!(reader.join().unwrap(), Ok(byte(9)));
+    assert_eq!(restored.faults(), 4);
+}
+
+#[test]
+fn what_was_given_up_elsewhere_is_not_the_snapshot_s() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::with(Special {
+        freed: Some(3..5),
+        ..Special::default()
+    });
+    for index in 0..16 {
+        let expected = if (3..5).contains(&index) { 0 } else { byte(index) };
+        assert_eq!(restored.read(index), expected, "page {index}");
+    }
+}
+
+#[test]
+fn pages_that_follow_a_process_are_left_out_where_it_has_given_them_up() {
+    if !criu::is_possible() {
+        return;
+    }
+    let bytes = (HALF..HALF + 8)
+        .flat_map(|index| [byte(index); PAGE as usize])
+        .collect();
+    let restored = Restored::with(Special {
+        mishap: Mishap::HasBytes(HALF, bytes),
+        ..Special::default()
+    });
+    restored.madvise(HALF + 2, 2);
+    let first = PageRef {
+        pid: PID,
+        page: restored.first + HALF,
+    };
+    let filled = restored
+        .pager()
+        .fill(PageRange { first, pages: 8 }, first.page, LIMIT)
+        .unwrap();
+    assert_eq!((filled.filled, filled.left), (6, 0));
+    let before = restored.faults();
+    for index in HALF..HALF + 8 {
+        let freed = (HALF + 2..HALF + 4).contains(&index);
+        assert_eq!(
+            restored.read(index),
+            if freed { 0 } else { byte(index) },
+            "page {index}"
+        );
+    }
+    assert!(restored.faults() - before <= 2, "of those that were given up");
+}
+
+#[test]
+fn maps_are_told_as_long_as_there_is_one_process() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    restored.madvise(7, 1);
+    let maps = restored.pager().maps(LIMIT).unwrap();
+    let [(PID, map)] = &maps[..] else { panic!("{maps:?}") };
+    assert_eq!(map.origin(restored.first + 7), Origin::Zero);
+    assert_eq!(map.origin(restored.first + 8), Origin::Snapshot(restored.first + 8));
+    let child = restored.child(|| {
+        // SAFETY: waits for its end.
+        unsafe { libc::pause() };
+    });
+    assert!(matches!(restored.pager().maps(LIMIT), Err(PagerError::Forked(1))));
+    // SAFETY: our own child, not waited for yet.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    status_of(child);
+    assert_eq!(restored.pager().maps(LIMIT).unwrap().len(), 1);
+}
+
+#[test]
+fn children_that_have_ended_are_let_go_of() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    let watched = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let targets = open.filter_map(|e| std::fs::read_link(e.path()).ok());
+        targets.filter(|t| t.to_string_lossy().contains("userfaultfd")).count()
+    };
+    for _ in 0..100 {
+        let child = restored.child(|| {});
+        assert_eq!(status_of(child), 0);
+    }
+    restored.read(3);
+    assert!(watched() < 40, "{} are watched", watched());
+}
+
+#[test]
+fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::new();
+    // Each page that is moved leaves a piece where it was, and is one where it goes.
+    // Each page that is moved leaves a piece where it was, and is one where it goes.
+    let room = map(0, 2 * PAGES, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+    for index in (0..PAGES).step_by(2) {
+        let (from, to) = (
+            restored.address(index + 1) as *mut _,
+            ((room + index) * PAGE) as *mut libc::c_void,
+        );
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: mapped by `new`, over a page of the room.
+        let moved = unsafe { libc::mremap(from, PAGE as usize, PAGE as usize, flags, to) };
+        assert_eq!(moved, to);
+    }
+    // Each child has as many pieces again.
+    let mut children = Vec::new();
+    *restored.victim.lock() = Victim::Nobody;
+    let lost = loop {
+        if let Ok(lost) = restored.lost.lock().try_recv() {
+            break lost;
+        }
+        assert!(children.len() < 4000, "nobody minds");
+        // SAFETY: waits for its end.
+        let waits = || assert_eq!(unsafe { libc::pause() }, -1);
+        children.push(restored.child(waits));
+    };
+    for child in &children {
+        // SAFETY: our own child, not waited for yet.
+        unsafe { libc::kill(*child, libc::SIGKILL) };
+    }
+    for child in children {
+        assert_eq!(status_of(child), libc::SIGKILL);
+    }
+    assert!(lost.to_string().contains("pieces"), "{lost}");
+    // SAFETY: the room, of which nothing holds a reference.
+    let unmapped = unsafe { libc::munmap((room * PAGE) as *mut _, (2 * PAGES * PAGE) as usize) };
+    assert_eq!(unmapped, 0);
 }
 
 #[test]
@@ -412,18 +726,7 @@ fn a_page_that_vanishes_from_the_template_is_lost_not_zero() {
     // SAFETY: our own file; nobody looks at this page of it by our own mapping.
     let rc = unsafe { libc::fallocate(restored.snapshot.file.as_raw_fd(), mode, offset, length) };
     assert_eq!(rc, 0);
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let child = restored.child(|| {
-        let mut word = [0_u8; 1];
-        // SAFETY: a buffer of one byte.
-        unsafe { libc::read(reader.as_raw_fd(), word.as_mut_ptr().cast(), 1) };
-        restored.read(5);
-    });
-    restored.victim.store(child as u64, Ordering::Relaxed);
-    std::io::Write::write_all(&mut writer, b"x").unwrap();
-    let lost = restored.lost.lock().recv_timeout(LIMIT).unwrap();
-    assert_eq!(lost.page, restored.first + 5);
-    assert_eq!(status_of(child), libc::SIGKILL);
+    assert_eq!(lose(&restored, 5).page, restored.first + 5);
 }
 
 #[test]
@@ -435,7 +738,7 @@ fn memory_that_is_read_from_front_to_back_takes_few_faults() {
     for index in 0..HALF {
         assert_eq!(restored.read(index), byte(index));
     }
-    let faults = restored.pager.stats().faults.load(Ordering::Relaxed);
+    let faults = restored.faults();
     assert!(faults <= HALF / 8, "{faults} faults for {HALF} pages");
 }
 
@@ -446,13 +749,40 @@ fn neighbours_of_a_touched_page_are_let_in_with_it() {
     }
     let restored = Restored::new();
     restored.read(9);
-    restored.wait_for(|r| r.pager.stats().around.load(Ordering::Relaxed) == 3);
+    restored.wait_for(|r| r.pager().stats().around.load(Ordering::Relaxed) == 3);
     // Blocks are aligned in the address space.
     let block = 9 - (restored.first + 9) % 4;
     for index in block..block + 4 {
         assert_eq!(restored.read(index), byte(index));
     }
-    assert_eq!(restored.pager.stats().faults.load(Ordering::Relaxed), 1);
+    assert_eq!(restored.faults(), 1);
     // One fault, and so long as it took.
-    assert_eq!(restored.pager.stats().latency.buckets().map(|(_, n)| n).sum::<u64>(), 1);
+    assert_eq!(
+        restored.pager().stats().latency.buckets().map(|(_, n)| n).sum::<u64>(),
+        1
+    );
+}
+
+#[test]
+fn nothing_but_what_is_touched_is_let_in_while_it_is_recorded() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::with(Special {
+        record: true,
+        ..Special::default()
+    });
+    let touched = [9, 8, 10];
+    for index in touched {
+        assert_eq!(restored.read(index), byte(index));
+    }
+    // It notes a page after who waits for it is woken.
+    restored.pager().maps(LIMIT).unwrap();
+    let recorded: Vec<_> = restored
+        .pager()
+        .take_working_set()
+        .iter()
+        .map(|p| p.page - restored.first)
+        .collect();
+    assert_eq!(recorded, touched);
 }

@@ -428,12 +428,10 @@ impl Process {
                     libc::close(go_on.as_raw_fd());
                     libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
                 }
-                // SAFETY: mapped pages.
                 let same = || {
-                    of_child
-                        .pages
-                        .iter()
-                        .all(|(page, expected)| unsafe { is(*page, &expected.bytes) })
+                    let mut pages = of_child.pages.iter();
+                    // SAFETY: mapped pages.
+                    pages.all(|(page, expected)| unsafe { is(*page, &expected.bytes) })
                 };
                 // SAFETY: ends.
                 unsafe { libc::_exit(if !done { 2 } else { i32::from(!same()) }) }
@@ -458,11 +456,10 @@ impl Process {
     }
 
     fn check(&self, page: u64) {
+        let expected = &self.model.pages[&page].bytes;
         // SAFETY: a mapped page.
-        assert!(
-            unsafe { is(page, &self.model.pages[&page].bytes) },
-            "page {page:#x} differs"
-        );
+        let same = unsafe { is(page, expected) };
+        assert!(same, "page {page:#x} differs");
     }
 
     /// Answers how many pages were taken back meanwhile.
