@@ -352,7 +352,7 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
-    if !snapshot.record(&touched, written, faults) {
+    if !snapshot.record(touched.as_deref(), written, faults) {
         return;
     }
     let (worker, snapshot) = (Arc::clone(worker), Arc::clone(snapshot));

@@ -79,7 +79,9 @@ fn parked(record: &Record) -> Table {
 
 fn memory(record: &Record) -> Table {
     let mut table = table(
-        &["sample", "clones", "resident", "private", "PSS", "charged", "template"],
+        &[
+            "sample", "clones", "resident", "shared", "private", "PSS", "charged", "template",
+        ],
         1,
     );
     for sample in &record.samples {
@@ -89,6 +91,7 @@ fn memory(record: &Record) -> Table {
                 sample.name.clone(),
                 clones.count.to_string(),
                 median(|h| h.resident),
+                median(|h| h.resident - h.private),
                 median(|h| h.private),
                 median(|h| h.proportional),
                 median(|h| h.charged),

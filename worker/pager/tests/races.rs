@@ -781,8 +781,10 @@ fn nothing_but_what_is_touched_is_let_in_while_it_is_recorded() {
     let recorded: Vec<_> = restored
         .pager()
         .take_working_set()
+        .unwrap()
         .iter()
         .map(|p| p.page - restored.first)
         .collect();
     assert_eq!(recorded, touched);
+    assert!(restored.pager().take_working_set().is_none(), "only once");
 }

@@ -115,16 +115,15 @@ impl OpenSnapshot {
     /// pages it has written. Answers whether the working set is to be stored now.
     pub fn record(
         &self,
-        touched: &[PageRef],
+        touched: Option<&[PageRef]>,
         written: impl FnOnce(&[PageRef]) -> HashSet<PageRef>,
         faults: u64,
     ) -> bool {
-        let written = if touched.is_empty() {
-            HashSet::new()
-        } else {
+        let written = touched.map(|touched| {
             let known: Vec<_> = self.working_set().iter().map(|ahead| ahead.page).collect();
             written(&[touched, &known].concat())
-        };
+        });
+        let written = written.unwrap_or_default();
         self.change_working_set(|set| set.record(touched, written, faults))
     }
 

@@ -88,9 +88,9 @@ impl WorkingSet {
         self.recording.restores < RESTORES
     }
 
-    /// A restore has taken `faults` until its first answer and, while this is recording, touched these pages in this order, and `written` to
+    /// A restore has taken `faults` until its first answer and, if it was recorded, touched these pages in this order, and `written` to
     /// some of all that is known by now. Answers whether there is something to be stored.
-    pub(super) fn record(&mut self, touched: &[PageRef], written: HashSet<PageRef>, faults: u64) -> bool {
+    pub(super) fn record(&mut self, touched: Option<&[PageRef]>, written: HashSet<PageRef>, faults: u64) -> bool {
         if !self.is_recording() {
             let fits = faults <= SLACK.max(self.order.len() as u64 / 2);
             self.misfits = if fits { 0 } else { self.misfits + 1 };
@@ -101,10 +101,8 @@ impl WorkingSet {
             }
             return false;
         }
-        if touched.is_empty() {
-            // One that began before this was recording.
-            return false;
-        }
+        // None of one that began before this was recording.
+        let Some(touched) = touched else { return false };
         if self.recording.restores == 0 {
             self.written = written;
         } else {
@@ -219,16 +217,16 @@ mod tests {
         let mut store = None;
         assert_eq!(*set.ahead(), *read(&pages(100..102)));
         let reversed: Vec<_> = pages(1..4).into_iter().rev().collect();
-        assert!(set.record(&reversed, none(), 3));
+        assert!(set.record(Some(&reversed), none(), 3));
         assert_eq!(alone(&mut set, &mut store), stored(0, 1, read(&reversed)));
         assert_eq!(*set.ahead(), *read(&[pages(1..4), pages(100..102)].concat()));
-        assert!(!set.record(&[], none(), 0), "it was not recorded");
-        assert!(set.record(&pages(3..6), none(), 3));
+        assert!(!set.record(None, none(), 0), "it was not recorded");
+        assert!(set.record(Some(&pages(3..6)), none(), 3));
         let both = read(&[reversed, pages(4..6)].concat());
         assert_eq!(alone(&mut set, &mut store), stored(0, 2, both.clone()));
-        assert!(set.record(&pages(3..4), none(), 1), "nothing new, and one more");
+        assert!(set.record(Some(&[]), none(), 1), "nothing new, and one more");
         assert_eq!(alone(&mut set, &mut store), stored(0, 3, both));
-        assert!(!set.record(&pages(7..8), none(), 1), "it was the fourth");
+        assert!(!set.record(Some(&pages(7..8)), none(), 1), "it was the fourth");
         assert_eq!(*set.ahead(), *read(&[pages(1..6), pages(100..102)].concat()));
     }
 
@@ -238,13 +236,13 @@ mod tests {
         let mut set = WorkingSet::new(store.as_ref(), pages(5000..5001));
         let other = pages(2000..2600);
         for round in 0..2 {
-            assert!(!set.record(&[], none(), 600), "{round}");
+            assert!(!set.record(None, none(), 600), "{round}");
         }
         // One that fits in between: it was an odd request.
-        assert!(!set.record(&[], none(), 10));
+        assert!(!set.record(None, none(), 10));
         for _ in 0..3 {
             assert!(!set.is_recording());
-            assert!(!set.record(&[], none(), 600));
+            assert!(!set.record(None, none(), 600));
         }
         assert_eq!(
             *set.ahead(),
@@ -252,7 +250,7 @@ mod tests {
             "nothing of the old one is mapped ahead"
         );
         assert!(set.is_recording());
-        assert!(set.record(&other, none(), 600));
+        assert!(set.record(Some(&other), none(), 600));
         assert_eq!(alone(&mut set, &mut store), stored(3, 1, read(&other)));
     }
 
@@ -260,13 +258,13 @@ mod tests {
     fn a_stored_set_is_used_at_once_and_goes_on_where_it_was() {
         let mut whole = WorkingSet::new(Some(&stored(0, 3, read(&pages(0..10)))), Vec::new());
         assert_eq!(whole.ahead().len(), 10);
-        assert!(!whole.record(&[], none(), 40), "within the slack");
+        assert!(!whole.record(None, none(), 40), "within the slack");
         assert_eq!(whole.ahead().len(), 10);
         let mut store = Some(stored(0, 2, read(&pages(0..10))));
         let mut begun = WorkingSet::new(store.as_ref(), Vec::new());
         assert_eq!(begun.ahead().len(), 10);
         assert!(begun.is_recording());
-        assert!(begun.record(&pages(10..11), none(), 1));
+        assert!(begun.record(Some(&pages(10..11)), none(), 1));
         assert!(!begun.is_recording());
         assert_eq!(alone(&mut begun, &mut store), stored(0, 3, read(&pages(0..11))));
     }
@@ -276,13 +274,13 @@ mod tests {
         let wrote = |pages: std::ops::Range<u64>| self::pages(pages).into_iter().collect::<HashSet<_>>();
         let (mut a, mut b) = (WorkingSet::new(None, Vec::new()), WorkingSet::new(None, Vec::new()));
         let mut store = None;
-        assert!(a.record(&pages(0..4), wrote(0..3), 4));
-        assert!(b.record(&pages(2..6), wrote(2..5), 4));
+        assert!(a.record(Some(&pages(0..4)), wrote(0..3), 4));
+        assert!(b.record(Some(&pages(2..6)), wrote(2..5), 4));
         alone(&mut a, &mut store);
         let both = ahead(&pages(0..6), |page| page == 2);
         assert_eq!(alone(&mut b, &mut store), stored(0, 2, both));
         // The first has two by its own count only; with the other's it is whole.
-        assert!(a.record(&pages(0..7), wrote(0..7), 1));
+        assert!(a.record(Some(&pages(0..7)), wrote(0..7), 1));
         assert!(a.is_recording());
         let all = ahead(&pages(0..7), |page| page == 2);
         assert_eq!(alone(&mut a, &mut store), stored(0, 3, all.clone()));
@@ -290,7 +288,7 @@ mod tests {
         assert_eq!(*a.ahead(), *all);
         // Another has found that it does not fit: what is recorded of the old one is not stored.
         let newer = stored(1, 1, read(&pages(50..60)));
-        assert!(b.record(&pages(7..8), wrote(2..3), 1));
+        assert!(b.record(Some(&pages(7..8)), wrote(2..3), 1));
         assert_eq!(b.merge(Some(&newer)), None);
         assert_eq!(*b.ahead(), *read(&pages(50..60)));
         assert!(b.is_recording());
@@ -301,17 +299,17 @@ mod tests {
         let mut set = WorkingSet::new(None, pages(50..54));
         let mut store = None;
         let written = |ranges: &[std::ops::Range<u64>]| ranges.iter().cloned().flat_map(pages).collect::<HashSet<_>>();
-        assert!(set.record(&pages(1..5), written(&[2..4, 51..53]), 4));
+        assert!(set.record(Some(&pages(1..5)), written(&[2..4, 51..53]), 4));
         let touched = [pages(1..5), pages(51..53)].concat();
         let first = ahead(&touched, |page| (2..4).contains(&page) || (51..53).contains(&page));
         assert_eq!(alone(&mut set, &mut store).pages, first);
         // A page that is new cannot have been written by all.
-        assert!(set.record(&pages(2..7), written(&[3..7, 52..54]), 4));
+        assert!(set.record(Some(&pages(2..7)), written(&[3..7, 52..54]), 4));
         let all = [touched, pages(5..7)].concat();
         let second = ahead(&all, |page| page == 3 || page == 52);
         assert_eq!(alone(&mut set, &mut store).pages, second);
         assert!(set.ahead().iter().all(|page| !page.written), "it would confirm itself");
-        assert!(set.record(&pages(1..2), written(&[3..4, 52..53]), 1));
+        assert!(set.record(Some(&pages(1..2)), written(&[3..4, 52..53]), 1));
         let whole = alone(&mut set, &mut store);
         assert_eq!(whole.pages, second);
         let mut all = [all, pages(50..54)].concat();
