@@ -57,6 +57,8 @@ enum Mishap {
     PanicsWhenAsked(u64),
     /// or when it brings it.
     PanicsWhenBringing(u64),
+    /// It takes its time to say that it has one of these pages; how often it was asked for them.
+    Slow([u64; 2], AtomicU64),
     /// It says so many times that all have this page.
     Settled(u64, AtomicU64),
     /// It has what is not in the file.
@@ -84,6 +86,10 @@ impl PageSource for Snapshot {
         };
         match &self.mishap {
             Mishap::PanicsWhenAsked(bad) => assert_ne!(index, *bad, "asked for the page"),
+            Mishap::Slow(pages, asked) if pages.contains(&index) => {
+                asked.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(40));
+            }
             Mishap::Settled(at, times) if index == *at => {
                 let one_less = |n: u64| n.checked_sub(1);
                 if times
@@ -386,6 +392,30 @@ fn a_page_that_is_freed_while_it_is_on_its_way_reads_as_zero() {
     restored.madvise(HALF, 1);
     restored.snapshot.open_gate();
     assert_eq!(reader.join().unwrap(), Ok(0));
+}
+
+#[test]
+fn a_page_that_is_freed_before_its_fault_is_answered_stays_freed() {
+    if !criu::is_possible() {
+        return;
+    }
+    let restored = Restored::with(Special {
+        mishap: Mishap::Slow([9, 99], AtomicU64::new(0)),
+        ..Special::default()
+    });
+    let asked = |r: &Restored| match &r.snapshot.mishap {
+        Mishap::Slow(_, asked) => asked.load(Ordering::Relaxed),
+        _ => 0,
+    };
+    let first = restored.read_by_call(9);
+    restored.wait_for(|r| asked(r) == 1);
+    // While the pager is at it, a fault and its page's end come, and are read at once.
+    let second = restored.read_by_call(99);
+    thread::sleep(Duration::from_millis(10));
+    restored.madvise(99, 1);
+    assert_eq!(first.join().unwrap(), Ok(byte(9)));
+    assert!(second.join().unwrap().is_ok(), "before or after");
+    assert_eq!(restored.read(99), 0);
 }
 
 #[test]
