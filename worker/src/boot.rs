@@ -73,6 +73,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         pipes,
         arrived: None,
         snapshot: None,
+        begun: None,
         frozen: AtomicBool::new(false),
     }))
 }

@@ -345,14 +345,14 @@ fn outward(
 /// After the first answer of a restored instance: what it touched belongs to the snapshot's working set.
 fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
     let Some(parts) = instance.parts() else { return };
-    let (Some(pager), Some(snapshot)) = (&parts.pager, &parts.snapshot) else {
+    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
         return;
     };
     tell_first_fault(pager);
-    let touched = pager.take_working_set();
+    let touched = pager.take_working_set().unwrap_or_default();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
-    if !snapshot.record(touched.as_deref(), written, faults) {
+    if !snapshot.record(begun, &touched, written, faults) {
         return;
     }
     let (worker, snapshot) = (Arc::clone(worker), Arc::clone(snapshot));

@@ -93,13 +93,14 @@ pub async fn restore(
         Some((_, layout)) => layout,
         None => snapshot.template.layout(),
     };
+    let (begun_with, working_set) = snapshot.begin();
     let pages = Pages {
         name: format!("snapshot {}", snapshot.id),
         source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
         descent,
         layout,
         maps: HashMap::new(),
-        record: snapshot.is_recording(),
+        record: begun_with.records,
         code: ErrorCode::SnapshotLost,
     };
     let pager = start_pager(worker, instance, &sandbox, pages, scratch.path())?;
@@ -110,7 +111,6 @@ pub async fn restore(
         dir: scratch.path(),
         eager_bytes: snapshot.eager_bytes,
     };
-    let working_set = snapshot.working_set();
     let (resumes, resumed) = oneshot::channel();
     let mut running = Box::pin(run_criu(
         worker,
@@ -142,6 +142,7 @@ pub async fn restore(
         arrived: None,
         frozen: AtomicBool::new(false),
         snapshot: Some(Arc::clone(&snapshot)),
+        begun: Some(begun_with),
     });
     let hook = async {
         let called = instance.phase("after-restore", call_hook(instance, &parts, Hook::AfterRestore));

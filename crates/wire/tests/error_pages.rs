@@ -9,7 +9,9 @@ use rekindle_wire::ErrorCode;
 
 #[test]
 fn every_code_has_a_page_that_says_what_to_do_and_no_page_is_left_over() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+    // Cargo may have kept this program from another checkout.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let folder = Path::new(&here).join("../../docs/errors");
     let mut pages: BTreeSet<String> = std::fs::read_dir(&folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -129,6 +129,13 @@ impl Rule for Alive {
 /// What requests take at most, in one history or another: so that others come between any two.
 const DELAYS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(12)];
 
+/// Polls `work` for so long, then lets it die where it is: `None`. Without a limit it must not hang.
+async fn alive_for<T>(life: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+    let done = tokio::time::timeout(life.unwrap_or(Duration::from_mins(1)), work).await;
+    assert!(done.is_ok() || life.is_some(), "it hangs");
+    done.ok()
+}
+
 /// A history on a real server: publishers, who delete most of what they have published, and collections, at once. Whoever it is may be cut off from the server
 /// after any number of bytes, or die at any moment.
 struct Crowd {
@@ -137,8 +144,8 @@ struct Crowd {
     dumps: Vec<PathBuf>,
     alive: Alive,
     delay: Duration,
-    /// Published, cut off, collections done, collections cut off.
-    counts: Mutex<[u64; 4]>,
+    /// Published, cut off; collections done, cut off; chunks removed, snapshots removed.
+    counts: Mutex<[u64; 6]>,
 }
 
 impl Crowd {
@@ -181,13 +188,9 @@ impl Crowd {
             let meta = meta();
             let id = meta.id.clone();
             self.alive.0.lock().insert(id.clone());
-            let life = match dice.once_in(3) {
-                true => Duration::from_millis(dice.roll(250)),
-                false => Duration::from_mins(1),
-            };
-            let done =
-                tokio::time::timeout(life, publish(&store, &index, dice.pick::<PathBuf>(&self.dumps), meta)).await;
-            if matches!(done, Ok(Ok(_))) {
+            let life = dice.once_in(3).then(|| Duration::from_millis(dice.roll(250)));
+            let published = publish(&store, &index, dice.pick::<PathBuf>(&self.dumps), meta);
+            if matches!(alive_for(life, published).await, Some(Ok(_))) {
                 self.counts.lock()[0] += 1;
                 self.read(&id).await;
                 if dice.once_in(4) {
@@ -206,13 +209,17 @@ impl Crowd {
     async fn collect(&self, mut dice: Dice) {
         for _ in 0..12 {
             let (_wire, store) = self.store(&mut dice).await;
-            let life = match dice.once_in(4) {
-                true => Duration::from_millis(dice.roll(200)),
-                false => Duration::from_mins(1),
-            };
+            let life = dice.once_in(4).then(|| Duration::from_millis(dice.roll(200)));
             let mut seen = Seen::default();
-            let done = tokio::time::timeout(life, collect(&store, &mut seen, &self.alive, false)).await;
-            self.counts.lock()[if matches!(done, Ok(Ok(_))) { 2 } else { 3 }] += 1;
+            let done = alive_for(life, collect(&store, &mut seen, &self.alive, false)).await;
+            let mut counts = self.counts.lock();
+            if let Some(Ok(collected)) = done {
+                counts[2] += 1;
+                counts[4] += collected.chunks.objects;
+                counts[5] += collected.snapshots.objects;
+            } else {
+                counts[3] += 1;
+            }
         }
     }
 
@@ -238,7 +245,7 @@ impl Crowd {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is_wanted() {
-    let mut totals = [0; 4];
+    let mut totals = [0; 6];
     for (seed, delay) in (0..9).zip(DELAYS.into_iter().cycle()) {
         let mut dice = Dice(seed);
         let crowd = Crowd::start(&mut dice, delay).await;
@@ -249,19 +256,27 @@ async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is
             futures::future::join_all(publishers),
             futures::future::join_all(collections),
         );
+        let wanted = crowd.alive.0.lock().clone();
+        assert!(!wanted.is_empty());
+        for id in &wanted {
+            crowd.read(id).await;
+        }
         // Those whose manifest arrived although nobody was told are as whole, until a collection comes by.
         for id in crowd.server.store.list_folders(keys::SNAPSHOTS).await.unwrap() {
             let id: SnapshotId = id.parse().unwrap();
-            if crowd.server.store.get(&keys::manifest(&id)).await.is_ok() {
-                crowd.alive.0.lock().insert(id.clone());
-                crowd.read(&id).await;
+            match crowd.server.store.get(&keys::manifest(&id)).await {
+                Ok(_) => {
+                    crowd.alive.0.lock().insert(id.clone());
+                    crowd.read(&id).await;
+                }
+                Err(error) => assert!(error.is_not_found(), "{error}"),
             }
         }
         for (total, count) in totals.iter_mut().zip(*crowd.counts.lock()) {
             *total += count;
         }
     }
-    println!("published, cut off; collections done, cut off: {totals:?}");
+    println!("published, cut off; collections done, cut off; chunks, snapshots removed: {totals:?}");
     assert!(totals.iter().all(|n| *n > 10), "{totals:?}");
 }
 

@@ -18,7 +18,9 @@ use crate::digest::Digest;
 use crate::pagemap::{PAGE_INDEX_END, PageIndex};
 
 const MAGIC: &[u8; 4] = b"RKWS";
-const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 3;
+/// From this one on it says what it was recorded from.
+const RECORDING_SINCE: u16 = 3;
 /// Without what it was recorded from, as the second, and without what is written.
 const FIRST_VERSION: u16 = 1;
 const HEADER_BYTES: usize = 48;
@@ -155,7 +157,7 @@ pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<WorkingSetPack, P
     if rest.array().map(Digest) != Some(snapshot_mark(id)) {
         return Err(PackError::OtherSnapshot);
     }
-    let recording = if version < VERSION {
+    let recording = if version < RECORDING_SINCE {
         // Whoever wrote it took what was stored as whole.
         (0, RESTORES)
     } else {

@@ -122,6 +122,13 @@ pub enum WorkingSetError {
     Shutdown,
 }
 
+impl WorkingSetError {
+    /// Whether there is one, of a version that only a later build reads.
+    pub fn is_of_a_later_build(&self) -> bool {
+        matches!(self, Self::Pack { cause: PackError::Version(version), .. } if *version > encoding::VERSION)
+    }
+}
+
 /// Store the working set of `snapshot`: the pages `order`, of which the first [`PAGES_MAX`] are kept, each once. Pages of
 /// processes that are not in the snapshot are left out.
 pub async fn store_working_set(

@@ -27,6 +27,8 @@ const PID: i32 = 501;
 /// Of the mapping. The first half is in the template, the second half comes when the gate is open.
 const PAGES: u64 = 512;
 const HALF: u64 = PAGES / 2;
+/// Of another mapping, of which nothing is in the snapshot.
+const WIDE: u64 = 1 << 16;
 /// What is lost.
 const LOST: u64 = PAGES - 1;
 
@@ -151,6 +153,8 @@ struct Restored {
     snapshot: Arc<Snapshot>,
     pager: Option<Pager>,
     first: u64,
+    /// First page of the other mapping, if there is one.
+    wide: u64,
     lost: Mutex<Receiver<LostPage>>,
     /// Of a page that is lost.
     victim: Arc<Mutex<Victim>>,
@@ -175,6 +179,8 @@ enum Victim {
 struct Special {
     mishap: Mishap,
     record: bool,
+    /// Whether there is another mapping, of [`WIDE`] pages.
+    wide: bool,
     /// Pages that were given up before the process came here.
     freed: Option<std::ops::Range<u64>>,
 }
@@ -189,6 +195,7 @@ impl Restored {
         let file = criu::template();
         let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
         let first = map(0, PAGES, libc::MAP_PRIVATE, file.as_raw_fd());
+        let of_file = file.as_raw_fd();
         let snapshot = Arc::new(Snapshot {
             file,
             template,
@@ -210,15 +217,23 @@ impl Restored {
             map.free(first + freed.start, first + freed.end);
             (PID, map)
         });
+        let range = |page, pages| PageRange {
+            first: PageRef { pid: PID, page },
+            pages,
+        };
+        let mut mapped = vec![range(first, PAGES)];
+        let wide = if special.wide {
+            map(0, WIDE, libc::MAP_PRIVATE, of_file)
+        } else {
+            0
+        };
+        mapped.extend(special.wide.then(|| range(wide, WIDE)));
         let config = |listener| PagerConfig {
             name: "test".to_owned(),
             handover: Handover::Socket(listener),
             source: Arc::clone(&snapshot) as Arc<_>,
             layout: Layout {
-                mapped: vec![PageRange {
-                    first: PageRef { pid: PID, page: first },
-                    pages: PAGES,
-                }],
+                mapped,
                 ..Layout::default()
             },
             record: special.record,
@@ -239,6 +254,7 @@ impl Restored {
             snapshot,
             pager: Some(pager),
             first,
+            wide,
             lost: Mutex::new(lost),
             victim,
             _alone: alone,
@@ -317,9 +333,7 @@ impl Restored {
     }
 
     fn madvise(&self, index: u64, pages: u64) {
-        let (address, length) = (self.address(index) as *mut _, (pages * PAGE) as usize);
-        // SAFETY: mapped by `new`; nothing holds a reference.
-        assert_eq!(unsafe { libc::madvise(address, length, libc::MADV_DONTNEED) }, 0);
+        free(self.first + index, pages);
     }
 
     fn unmap(&self, index: u64, pages: u64) {
@@ -337,6 +351,11 @@ impl Drop for Restored {
     fn drop(&mut self) {
         if self.pager.is_some() {
             self.unmap(0, PAGES);
+            if self.wide != 0 {
+                let length = (WIDE * PAGE) as usize;
+                // SAFETY: mapped by `with`; nothing holds a reference.
+                assert_eq!(unsafe { libc::munmap((self.wide * PAGE) as *mut _, length) }, 0);
+            }
         }
     }
 }
@@ -356,6 +375,12 @@ fn lose(restored: &Restored, index: u64) -> LostPage {
     assert_eq!(status_of(child), libc::SIGKILL, "never wrong bytes");
     assert!(restored.lost.lock().try_recv().is_err(), "told once");
     lost
+}
+
+fn free(page: u64, pages: u64) {
+    let (address, length) = ((page * PAGE) as *mut _, (pages * PAGE) as usize);
+    // SAFETY: mapped by `with`; nothing holds a reference.
+    assert_eq!(unsafe { libc::madvise(address, length, libc::MADV_DONTNEED) }, 0);
 }
 
 fn status_of(child: libc::pid_t) -> i32 {
@@ -706,28 +731,22 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
     if !criu::is_possible() {
         return;
     }
-    let restored = Restored::new();
-    // Each page that is moved leaves a piece where it was, and is one where it goes.
-    // Each page that is moved leaves a piece where it was, and is one where it goes.
-    let room = map(0, 2 * PAGES, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-    for index in (0..PAGES).step_by(2) {
-        let (from, to) = (
-            restored.address(index + 1) as *mut _,
-            ((room + index) * PAGE) as *mut libc::c_void,
-        );
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: mapped by `new`, over a page of the room.
-        let moved = unsafe { libc::mremap(from, PAGE as usize, PAGE as usize, flags, to) };
-        assert_eq!(moved, to);
+    let restored = Restored::with(Special {
+        wide: true,
+        ..Special::default()
+    });
+    // Each page that is freed between others is a piece.
+    for page in (restored.wide..restored.wide + WIDE).step_by(2) {
+        free(page, 1);
     }
-    // Each child has as many pieces again.
+    // Each child has as many again.
     let mut children = Vec::new();
     *restored.victim.lock() = Victim::Nobody;
     let lost = loop {
         if let Ok(lost) = restored.lost.lock().try_recv() {
             break lost;
         }
-        assert!(children.len() < 4000, "nobody minds");
+        assert!(children.len() < 100, "nobody minds");
         // SAFETY: waits for its end.
         let waits = || assert_eq!(unsafe { libc::pause() }, -1);
         children.push(restored.child(waits));
@@ -740,9 +759,6 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
         assert_eq!(status_of(child), libc::SIGKILL);
     }
     assert!(lost.to_string().contains("pieces"), "{lost}");
-    // SAFETY: the room, of which nothing holds a reference.
-    let unmapped = unsafe { libc::munmap((room * PAGE) as *mut _, (2 * PAGES * PAGE) as usize) };
-    assert_eq!(unmapped, 0);
 }
 
 #[test]

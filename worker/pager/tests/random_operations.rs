@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use criu::{LIMIT, map, map_from};
 use memmap2::{MmapOptions, MmapRaw};
@@ -319,6 +320,8 @@ struct Process {
     snapshot: Arc<Snapshot>,
     taker: Option<JoinHandle<()>>,
     random: u64,
+    /// Operations that were.
+    performed: u64,
 }
 
 impl Process {
@@ -374,6 +377,7 @@ impl Process {
             snapshot,
             taker: Some(taker),
             random: seed.wrapping_mul(2).wrapping_add(1),
+            performed: 0,
         }
     }
 
@@ -393,7 +397,10 @@ impl Process {
             return;
         };
         match operation.perform() {
-            0 => self.model.apply(&operation),
+            0 => {
+                self.model.apply(&operation);
+                self.performed += 1;
+            }
             // Pages of several mappings cannot be moved at once.
             libc::EFAULT if matches!(operation, Operation::Move { .. }) => {}
             other => panic!("{}", std::io::Error::from_raw_os_error(other)),
@@ -421,6 +428,9 @@ impl Process {
         // SAFETY: the child operates on memory as planned, looks at it, and ends.
         match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
             0 => {
+                // It must not outlive a test that fails.
+                // SAFETY: only a setting.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 let done = planned.iter().all(|operation| operation.perform() == 0);
                 let mut byte = 0_u8;
                 // SAFETY: descriptors of its own, and a byte of its own; nothing comes if the parent has died.
@@ -442,9 +452,12 @@ impl Process {
                     self.operate();
                 }
                 assert_eq!(nix::unistd::write(&go_on, &[1]), Ok(1));
-                let mut status = 0;
+                let (mut status, deadline) = (0, Instant::now() + LIMIT);
                 // SAFETY: our own child.
-                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+                    assert!(Instant::now() < deadline, "the child waits for a page");
+                    std::thread::yield_now();
+                }
                 assert_eq!(
                     libc::WEXITSTATUS(status),
                     0,
@@ -528,15 +541,17 @@ fn memory_is_as_a_plain_process_would_have_it() {
     if !criu::is_possible() {
         return;
     }
-    let mut taken_back = 0;
+    let (mut taken_back, mut performed) = (0, 0);
     for seed in 0..SEEDS {
         println!("seed {seed}");
         let mut process = Process::start(seed);
         for _ in 0..OPERATIONS {
             process.step();
         }
+        performed += process.performed;
         taken_back += process.end();
     }
-    println!("{taken_back} pages were taken back");
+    println!("{performed} operations, {taken_back} pages taken back");
+    assert!(performed > SEEDS * OPERATIONS as u64 / 2);
     assert!(taken_back > SEEDS);
 }

@@ -61,6 +61,8 @@ pub struct Parts {
     pub arrived: Option<Arc<crate::migration::Written>>,
     /// The snapshot it came from, kept open.
     pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
+    /// How far its working set was known when it was restored from it.
+    pub begun: Option<crate::snapshots::Begun>,
     /// Whether it stands still, or is about to.
     pub frozen: AtomicBool,
 }

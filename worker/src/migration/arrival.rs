@@ -579,6 +579,7 @@ impl Restoring {
             arrived: Some(self.written),
             frozen: AtomicBool::new(false),
             snapshot: self.base,
+            begun: None,
         }))
     }
 }
@@ -586,7 +587,7 @@ impl Restoring {
 /// What is filled before the processes run: of what has arrived, and what restores of the snapshot want.
 fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
     // What it wrote long ago comes with it.
-    let wanted = base.map(OpenSnapshot::working_set);
+    let wanted = base.map(|base| base.begin().1);
     let mut pages: Vec<PageRef> = wanted.iter().flat_map(|ahead| ahead.iter().map(|a| a.page)).collect();
     for (range, number) in written.runs().take_while(|(_, number)| *number < AHEAD) {
         let ready = written.ready_run(number, range.pages.min(AHEAD - number));

@@ -38,6 +38,7 @@ pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
 pub use tier::TemplateUse;
 use tier::Tier;
+pub use working_set::Begun;
 use working_set::{Stored, WorkingSet};
 
 /// Why a snapshot cannot be used here.
@@ -96,9 +97,10 @@ pub struct OpenSnapshot {
 }
 
 impl OpenSnapshot {
-    /// Pages to map before the first instruction, by address.
-    pub fn working_set(&self) -> Arc<[AheadPage]> {
-        self.working_set.lock().ahead()
+    /// A restore begins: whether it is recorded, and the pages to map before its first instruction, by address.
+    pub fn begin(&self) -> (Begun, Arc<[AheadPage]>) {
+        let set = self.working_set.lock();
+        (set.begin(), set.ahead())
     }
 
     /// Whose memory it is and how it is laid out, for a pager that the kernel hands it to; `None` where CRIU must.
@@ -106,25 +108,22 @@ impl OpenSnapshot {
         self.template.layout_of_one()
     }
 
-    /// Whether what a restore touches is still to be recorded.
-    pub fn is_recording(&self) -> bool {
-        self.working_set.lock().is_recording()
-    }
-
-    /// A restore has taken `faults` until its first answer, and touched these pages, where they are recorded; `written` answers which of some
-    /// pages it has written. Answers whether the working set is to be stored now.
+    /// A restore that began so has taken `faults` until its first answer, and touched these pages, where they are recorded; `written` answers which of
+    /// some pages it has written. Answers whether the working set is to be stored now.
     pub fn record(
         &self,
-        touched: Option<&[PageRef]>,
+        begun: Begun,
+        touched: &[PageRef],
         written: impl FnOnce(&[PageRef]) -> HashSet<PageRef>,
         faults: u64,
     ) -> bool {
-        let written = touched.map(|touched| {
-            let known: Vec<_> = self.working_set().iter().map(|ahead| ahead.page).collect();
+        let written = if begun.records {
+            let known: Vec<_> = self.working_set.lock().ahead().iter().map(|ahead| ahead.page).collect();
             written(&[touched, &known].concat())
-        });
-        let written = written.unwrap_or_default();
-        self.change_working_set(|set| set.record(touched, written, faults))
+        } else {
+            HashSet::new()
+        };
+        self.change_working_set(|set| set.record(begun, touched, written, faults))
     }
 
     fn change_working_set<R>(&self, change: impl FnOnce(&mut WorkingSet) -> R) -> R {
@@ -305,7 +304,7 @@ impl Snapshots {
             runtime,
         )?;
         let template = Arc::new(template);
-        let recorded = put_working_set(id, recorded, &template);
+        let recorded = put_working_set(id, recorded, &template, &HashSet::new());
         // What was eager was so for CRIU's sake; it is there, and letting it in costs less than its first faults.
         let folded = template.folded();
         let folded = folded.iter().flat_map(|range| {
@@ -347,18 +346,32 @@ impl Snapshots {
 
     /// Stores what a snapshot's restores touched, in that order, for hosts that have nothing of it yet, merged with what other hosts have stored; with it what
     /// the kernel touches before, so that it is not asked for by itself, and what it maps along with that, whose first touch no restore on this host
-    /// records. Of two hosts that do so in the same moment one may lose what it has added.
+    /// records. Of two hosts that do so in the same moment one may lose what it has added, or a recording that it has begun anew.
     ///
     /// # Errors
-    /// When the store fails; the set is still used here.
+    /// When the store fails: the set is used here, and the next restore tries again. When a later build has stored one: that stays.
     pub async fn store_working_set(&self, snapshot: &OpenSnapshot) -> Result<(), WorkingSetError> {
         let _one = snapshot.storing.lock().await;
-        let stored = load_working_set(&self.store, &snapshot.id).await;
-        if let Err(error @ (WorkingSetError::Store { .. } | WorkingSetError::Shutdown)) = stored {
-            return Err(error);
-        }
-        let stored = put_working_set(&snapshot.id, stored, &snapshot.template);
-        let Some(merged) = snapshot.change_working_set(|set| set.merge(stored.as_ref())) else {
+        let (known, number) = {
+            let set = snapshot.working_set.lock();
+            if !set.has_unsent() {
+                // Whoever had this before has stored it, too.
+                return Ok(());
+            }
+            (set.pages(), set.begin().number())
+        };
+        let loaded = match load_working_set(&self.store, &snapshot.id).await {
+            Err(error) if error.is_of_a_later_build() => {
+                snapshot.change_working_set(|set| set.sent(number, u32::MAX));
+                return Err(error);
+            }
+            Err(error @ (WorkingSetError::Store { .. } | WorkingSetError::Shutdown)) => return Err(error),
+            loaded => loaded,
+        };
+        let (id, template) = (snapshot.id.clone(), Arc::clone(&snapshot.template));
+        let putting = tokio::task::spawn_blocking(move || put_working_set(&id, loaded, &template, &known));
+        let stored = putting.await.map_err(|_| WorkingSetError::Shutdown)?;
+        let Some((merged, restores)) = snapshot.change_working_set(|set| set.merge(stored.as_ref())) else {
             return Ok(());
         };
         let first = snapshot.template.pages_at(&mapped_around(&snapshot.first)).into_iter();
@@ -374,9 +387,9 @@ impl Snapshots {
                 written,
             })
             .collect();
-        store_working_set(&self.store, &snapshot.snapshot, &self.reader, merged.recording, &order)
-            .await
-            .map(drop)
+        store_working_set(&self.store, &snapshot.snapshot, &self.reader, merged.recording, &order).await?;
+        snapshot.change_working_set(|set| set.sent(merged.recording.number, restores));
+        Ok(())
     }
 
     /// Takes back the memory of templates whose instances have rested for long (`idle`, by snapshot), as far as their chunks are on this host's
@@ -463,11 +476,13 @@ fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Puts a working set into the template: what pages it has. Best effort: without it a snapshot restores as well, only slower.
+/// Puts a working set into the template: what pages it has but those that are `known`. Best effort: without it a snapshot restores as well, only
+/// slower.
 fn put_working_set(
     id: &SnapshotId,
     loaded: Result<Option<WorkingSetPack>, WorkingSetError>,
     template: &Template,
+    known: &HashSet<PageRef>,
 ) -> Option<Stored> {
     let pack = loaded.unwrap_or_else(|e| {
         tracing::warn!(snapshot = %id, error = %e, "no working set");
@@ -478,7 +493,9 @@ fn put_working_set(
             pid: page.pid.cast_signed(),
             page: page.page.0,
         };
-        template.put_page(at, page.bytes());
+        if !known.contains(&at) {
+            template.put_page(at, page.bytes());
+        }
         AheadPage {
             page: at,
             written: page.written,

@@ -29,6 +29,22 @@ pub(super) struct Stored {
     pub pages: Vec<AheadPage>,
 }
 
+/// A restore that has begun.
+#[derive(Debug, Clone, Copy)]
+pub struct Begun {
+    /// Whether what it touches is to be recorded.
+    pub records: bool,
+    /// Of which recording that was.
+    number: u32,
+}
+
+impl Begun {
+    /// Of which recording what it touches would be.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
 /// The working set of a snapshot as this host knows it.
 #[derive(Debug)]
 pub(super) struct WorkingSet {
@@ -42,8 +58,8 @@ pub(super) struct WorkingSet {
     ahead: Arc<[AheadPage]>,
     /// Which recording it is, and the restores that are known to be in it.
     recording: Recording,
-    /// Of them, those of this host that were not merged with what is stored.
-    unmerged: u32,
+    /// Of them, those of this host that are not stored.
+    unsent: u32,
     misfits: u32,
 }
 
@@ -65,7 +81,7 @@ impl WorkingSet {
             written: HashSet::new(),
             ahead: Arc::default(),
             recording: Recording { number, restores: 0 },
-            unmerged: 0,
+            unsent: 0,
             misfits: 0,
         }
     }
@@ -74,7 +90,7 @@ impl WorkingSet {
         self.recording = stored.recording;
         self.order = stored.pages.iter().map(|p| p.page).collect();
         self.written = written_of(stored).collect();
-        self.unmerged = 0;
+        self.unsent = 0;
         self.misfits = 0;
     }
 
@@ -83,72 +99,109 @@ impl WorkingSet {
         Arc::clone(&self.ahead)
     }
 
-    /// Whether what restores touch is to be recorded.
-    pub(super) fn is_recording(&self) -> bool {
+    /// A restore begins.
+    pub(super) fn begin(&self) -> Begun {
+        Begun {
+            records: self.is_recording(),
+            number: self.recording.number,
+        }
+    }
+
+    /// All that is in it.
+    pub(super) fn pages(&self) -> HashSet<PageRef> {
+        self.order.iter().copied().collect()
+    }
+
+    fn is_recording(&self) -> bool {
         self.recording.restores < RESTORES
     }
 
-    /// A restore has taken `faults` until its first answer and, if it was recorded, touched these pages in this order, and `written` to
-    /// some of all that is known by now. Answers whether there is something to be stored.
-    pub(super) fn record(&mut self, touched: Option<&[PageRef]>, written: HashSet<PageRef>, faults: u64) -> bool {
-        if !self.is_recording() {
-            let fits = faults <= SLACK.max(self.order.len() as u64 / 2);
-            self.misfits = if fits { 0 } else { self.misfits + 1 };
-            if self.misfits >= MISFITS {
-                let number = self.recording.number.saturating_add(1);
-                *self = Self::empty(number, std::mem::take(&mut self.always));
-                self.sort();
+    /// A restore that began so has taken `faults` until its first answer and, if it was recorded, touched these pages in this order, and `written`
+    /// to some of all that is known by now. Answers whether there is something to be stored.
+    pub(super) fn record(&mut self, begun: Begun, touched: &[PageRef], written: HashSet<PageRef>, faults: u64) -> bool {
+        // What was mapped ahead for another recording says nothing about this one.
+        if begun.number == self.recording.number {
+            match (begun.records, self.is_recording()) {
+                (true, true) => self.add(touched, written),
+                (false, false) => self.judge(faults),
+                // It began when less was known.
+                _ => {}
             }
-            return false;
         }
-        // None of one that began before this was recording.
-        let Some(touched) = touched else { return false };
+        self.unsent > 0
+    }
+
+    fn add(&mut self, touched: &[PageRef], written: HashSet<PageRef>) {
         if self.recording.restores == 0 {
             self.written = written;
         } else {
             self.written.retain(|page| written.contains(page));
         }
         self.recording.restores += 1;
-        self.unmerged += 1;
+        self.unsent += 1;
         // Of what is always mapped, only that it is written has to be known.
         let always = self.always.iter().filter(|page| self.written.contains(page));
         let new: Vec<_> = touched.iter().chain(always).copied().collect();
         self.extend(new);
         self.sort();
-        true
     }
 
-    /// Takes in what is stored by now. Answers what is to be stored in its place, unless a later recording has taken this one's.
-    pub(super) fn merge(&mut self, stored: Option<&Stored>) -> Option<Stored> {
+    fn judge(&mut self, faults: u64) {
+        let fits = faults <= SLACK.max(self.order.len() as u64 / 2);
+        self.misfits = if fits { 0 } else { self.misfits + 1 };
+        if self.misfits >= MISFITS {
+            let number = self.recording.number.saturating_add(1);
+            *self = Self::empty(number, std::mem::take(&mut self.always));
+            self.sort();
+        }
+    }
+
+    /// Takes in what is stored by now. Answers what is to be stored in its place, and of how many restores of this host; nothing if a later
+    /// recording has taken this one's place, or all is stored.
+    pub(super) fn merge(&mut self, stored: Option<&Stored>) -> Option<(Stored, u32)> {
         if let Some(stored) = stored {
             match stored.recording.number.cmp(&self.recording.number) {
                 Ordering::Less => {}
                 Ordering::Greater => {
                     self.adopt(stored);
                     self.sort();
-                    return None;
                 }
                 Ordering::Equal => {
                     let theirs: HashSet<_> = written_of(stored).collect();
                     self.written.retain(|page| theirs.contains(page));
-                    let counted = stored.recording.restores.saturating_add(self.unmerged);
+                    let counted = stored.recording.restores.saturating_add(self.unsent);
                     self.recording.restores = counted.max(self.recording.restores);
                     let ours = std::mem::take(&mut self.order);
                     self.extend(stored.pages.iter().map(|p| p.page));
                     self.extend(ours);
+                    self.sort();
                 }
             }
         }
-        self.unmerged = 0;
-        self.sort();
+        if self.unsent == 0 {
+            return None;
+        }
         let page = |page: &PageRef| AheadPage {
             page: *page,
             written: self.written.contains(page),
         };
-        Some(Stored {
+        let merged = Stored {
             recording: self.recording,
             pages: self.order.iter().map(page).collect(),
-        })
+        };
+        Some((merged, self.unsent))
+    }
+
+    /// So many restores of this host, of this recording, are stored, or never will be.
+    pub(super) fn sent(&mut self, number: u32, restores: u32) {
+        if number == self.recording.number {
+            self.unsent = self.unsent.saturating_sub(restores);
+        }
+    }
+
+    /// Whether there is something to be stored.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unsent > 0
     }
 
     /// Those that are new, after what is known.
@@ -206,9 +259,17 @@ mod tests {
 
     /// What a host that is the only one stores.
     fn alone(set: &mut WorkingSet, before: &mut Option<Stored>) -> Stored {
-        let merged = set.merge(before.as_ref()).unwrap();
+        let (merged, restores) = set.merge(before.as_ref()).unwrap();
+        set.sent(merged.recording.number, restores);
+        assert!(!set.has_unsent() && set.merge(before.as_ref()).is_none());
         *before = Some(merged.clone());
         merged
+    }
+
+    /// One that begins now, and is over before another begins.
+    fn restore(set: &mut WorkingSet, touched: &[PageRef], written: HashSet<PageRef>, faults: u64) -> bool {
+        let begun = set.begin();
+        set.record(begun, touched, written, faults)
     }
 
     #[test]
@@ -217,16 +278,21 @@ mod tests {
         let mut store = None;
         assert_eq!(*set.ahead(), *read(&pages(100..102)));
         let reversed: Vec<_> = pages(1..4).into_iter().rev().collect();
-        assert!(set.record(Some(&reversed), none(), 3));
+        assert!(restore(&mut set, &reversed, none(), 3));
         assert_eq!(alone(&mut set, &mut store), stored(0, 1, read(&reversed)));
         assert_eq!(*set.ahead(), *read(&[pages(1..4), pages(100..102)].concat()));
-        assert!(!set.record(None, none(), 0), "it was not recorded");
-        assert!(set.record(Some(&pages(3..6)), none(), 3));
+        let unknown = Begun {
+            records: false,
+            ..set.begin()
+        };
+        assert!(!set.record(unknown, &[], none(), 0), "it was not recorded");
+        let fourth = set.begin();
+        assert!(restore(&mut set, &pages(3..6), none(), 3));
         let both = read(&[reversed, pages(4..6)].concat());
         assert_eq!(alone(&mut set, &mut store), stored(0, 2, both.clone()));
-        assert!(set.record(Some(&[]), none(), 1), "nothing new, and one more");
+        assert!(restore(&mut set, &[], none(), 1), "nothing new, and one more");
         assert_eq!(alone(&mut set, &mut store), stored(0, 3, both));
-        assert!(!set.record(Some(&pages(7..8)), none(), 1), "it was the fourth");
+        assert!(!set.record(fourth, &pages(7..8), none(), 1), "it was the fourth");
         assert_eq!(*set.ahead(), *read(&[pages(1..6), pages(100..102)].concat()));
     }
 
@@ -236,13 +302,13 @@ mod tests {
         let mut set = WorkingSet::new(store.as_ref(), pages(5000..5001));
         let other = pages(2000..2600);
         for round in 0..2 {
-            assert!(!set.record(None, none(), 600), "{round}");
+            assert!(!restore(&mut set, &[], none(), 600), "{round}");
         }
         // One that fits in between: it was an odd request.
-        assert!(!set.record(None, none(), 10));
+        assert!(!restore(&mut set, &[], none(), 10));
         for _ in 0..3 {
             assert!(!set.is_recording());
-            assert!(!set.record(None, none(), 600));
+            assert!(!restore(&mut set, &[], none(), 600));
         }
         assert_eq!(
             *set.ahead(),
@@ -250,21 +316,60 @@ mod tests {
             "nothing of the old one is mapped ahead"
         );
         assert!(set.is_recording());
-        assert!(set.record(Some(&other), none(), 600));
+        assert!(restore(&mut set, &other, none(), 600));
         assert_eq!(alone(&mut set, &mut store), stored(3, 1, read(&other)));
+    }
+
+    #[test]
+    fn restores_that_began_when_less_was_known_neither_misfit_nor_count_twice() {
+        let mut set = WorkingSet::new(None, Vec::new());
+        let all = pages(0..700);
+        // Twenty at once, and three of them are recorded.
+        let begun: Vec<_> = (0..20).map(|_| set.begin()).collect();
+        for one in begun {
+            set.record(one, &all, none(), 700);
+        }
+        assert_eq!(set.begin().number, 0);
+        assert_eq!(set.ahead().len(), 700);
+        // What was mapped ahead of one is missing in what it touched, once the set is recorded anew.
+        let late = set.begin();
+        for _ in 0..MISFITS {
+            restore(&mut set, &[], none(), 2000);
+        }
+        let before = Begun { records: true, ..late };
+        assert!(!set.record(before, &pages(900..901), none(), 1));
+        assert!(set.ahead().is_empty() && set.begin().records);
+        assert_eq!(set.begin().number, 1);
+    }
+
+    #[test]
+    fn what_could_not_be_stored_is_stored_by_and_by() {
+        let mut set = WorkingSet::new(None, Vec::new());
+        for n in 0..2 {
+            assert!(restore(&mut set, &pages(n..n + 1), none(), 1));
+        }
+        let (_, lost) = set.merge(None).unwrap();
+        assert_eq!(lost, 2);
+        assert!(restore(&mut set, &pages(2..3), none(), 1));
+        let (two, sent) = set.merge(None).unwrap();
+        assert_eq!((two.recording.restores, two.pages.len(), sent), (3, 3, 3));
+        // It is whole, and still not stored.
+        assert!(restore(&mut set, &[], none(), 0));
+        set.sent(0, sent);
+        assert!(!restore(&mut set, &[], none(), 0));
     }
 
     #[test]
     fn a_stored_set_is_used_at_once_and_goes_on_where_it_was() {
         let mut whole = WorkingSet::new(Some(&stored(0, 3, read(&pages(0..10)))), Vec::new());
         assert_eq!(whole.ahead().len(), 10);
-        assert!(!whole.record(None, none(), 40), "within the slack");
+        assert!(!restore(&mut whole, &[], none(), 40), "within the slack");
         assert_eq!(whole.ahead().len(), 10);
         let mut store = Some(stored(0, 2, read(&pages(0..10))));
         let mut begun = WorkingSet::new(store.as_ref(), Vec::new());
         assert_eq!(begun.ahead().len(), 10);
         assert!(begun.is_recording());
-        assert!(begun.record(Some(&pages(10..11)), none(), 1));
+        assert!(restore(&mut begun, &pages(10..11), none(), 1));
         assert!(!begun.is_recording());
         assert_eq!(alone(&mut begun, &mut store), stored(0, 3, read(&pages(0..11))));
     }
@@ -274,13 +379,13 @@ mod tests {
         let wrote = |pages: std::ops::Range<u64>| self::pages(pages).into_iter().collect::<HashSet<_>>();
         let (mut a, mut b) = (WorkingSet::new(None, Vec::new()), WorkingSet::new(None, Vec::new()));
         let mut store = None;
-        assert!(a.record(Some(&pages(0..4)), wrote(0..3), 4));
-        assert!(b.record(Some(&pages(2..6)), wrote(2..5), 4));
+        assert!(restore(&mut a, &pages(0..4), wrote(0..3), 4));
+        assert!(restore(&mut b, &pages(2..6), wrote(2..5), 4));
         alone(&mut a, &mut store);
         let both = ahead(&pages(0..6), |page| page == 2);
         assert_eq!(alone(&mut b, &mut store), stored(0, 2, both));
         // The first has two by its own count only; with the other's it is whole.
-        assert!(a.record(Some(&pages(0..7)), wrote(0..7), 1));
+        assert!(restore(&mut a, &pages(0..7), wrote(0..7), 1));
         assert!(a.is_recording());
         let all = ahead(&pages(0..7), |page| page == 2);
         assert_eq!(alone(&mut a, &mut store), stored(0, 3, all.clone()));
@@ -288,7 +393,7 @@ mod tests {
         assert_eq!(*a.ahead(), *all);
         // Another has found that it does not fit: what is recorded of the old one is not stored.
         let newer = stored(1, 1, read(&pages(50..60)));
-        assert!(b.record(Some(&pages(7..8)), wrote(2..3), 1));
+        assert!(restore(&mut b, &pages(7..8), wrote(2..3), 1));
         assert_eq!(b.merge(Some(&newer)), None);
         assert_eq!(*b.ahead(), *read(&pages(50..60)));
         assert!(b.is_recording());
@@ -299,17 +404,17 @@ mod tests {
         let mut set = WorkingSet::new(None, pages(50..54));
         let mut store = None;
         let written = |ranges: &[std::ops::Range<u64>]| ranges.iter().cloned().flat_map(pages).collect::<HashSet<_>>();
-        assert!(set.record(Some(&pages(1..5)), written(&[2..4, 51..53]), 4));
+        assert!(restore(&mut set, &pages(1..5), written(&[2..4, 51..53]), 4));
         let touched = [pages(1..5), pages(51..53)].concat();
         let first = ahead(&touched, |page| (2..4).contains(&page) || (51..53).contains(&page));
         assert_eq!(alone(&mut set, &mut store).pages, first);
         // A page that is new cannot have been written by all.
-        assert!(set.record(Some(&pages(2..7)), written(&[3..7, 52..54]), 4));
+        assert!(restore(&mut set, &pages(2..7), written(&[3..7, 52..54]), 4));
         let all = [touched, pages(5..7)].concat();
         let second = ahead(&all, |page| page == 3 || page == 52);
         assert_eq!(alone(&mut set, &mut store).pages, second);
         assert!(set.ahead().iter().all(|page| !page.written), "it would confirm itself");
-        assert!(set.record(Some(&pages(1..2)), written(&[3..4, 52..53]), 1));
+        assert!(restore(&mut set, &pages(1..2), written(&[3..4, 52..53]), 1));
         let whole = alone(&mut set, &mut store);
         assert_eq!(whole.pages, second);
         let mut all = [all, pages(50..54)].concat();
