@@ -349,7 +349,7 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
         return;
     };
     tell_first_fault(pager);
-    let touched = pager.take_working_set().unwrap_or_default();
+    let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
     if !snapshot.record(begun, &touched, written, faults) {

@@ -29,6 +29,17 @@ impl Rule for Keeping {
     }
 }
 
+/// Reads all of a snapshot's memory, as a host does that has nothing of it.
+async fn read_all(store: &Store, id: &SnapshotId) -> Result<(), Box<dyn Error>> {
+    let snapshot = Snapshot::open(store, id).await?;
+    let folder = tempfile::tempdir()?;
+    let reader = RegionReader::new(store.clone(), ChunkCache::open(folder.path(), 1 << 30)?);
+    for region in snapshot.processes[0].page_map.regions() {
+        reader.read(region).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_chunk_that_is_being_collected_is_neither_shared_nor_put_again_under_its_name() {
     let server = TestStore::start().await;
@@ -91,14 +102,7 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
         );
         collected.unwrap();
         kept.push(published.unwrap().id);
-        let snapshot = Snapshot::open(&server.store, kept.last().unwrap()).await.unwrap();
-        let reader = RegionReader::new(
-            server.store.clone(),
-            ChunkCache::open(&server.scratch(&format!("cache-{round}")), 1 << 30).unwrap(),
-        );
-        for region in snapshot.processes[0].page_map.regions() {
-            reader.read(region).await.unwrap();
-        }
+        read_all(&server.store, kept.last().unwrap()).await.unwrap();
     }
     let rule = Keeping(kept.split_off(11));
     collect(&server.store, &mut Seen::default(), &rule, false)
@@ -225,20 +229,8 @@ impl Crowd {
 
     /// Nothing of a snapshot is missing as long as it is wanted.
     async fn read(&self, id: &SnapshotId) {
-        let read = async {
-            let snapshot = Snapshot::open(&self.server.store, id)
-                .await
-                .map_err(|e| format!("{e:?}"))?;
-            let folder = tempfile::tempdir().unwrap();
-            let cache = ChunkCache::open(folder.path(), 1 << 30).unwrap();
-            let reader = RegionReader::new(self.server.store.clone(), cache);
-            for region in snapshot.processes[0].page_map.regions() {
-                reader.read(region).await.map_err(|e| format!("{e:?}"))?;
-            }
-            Ok::<_, String>(())
-        };
-        if let Err(what) = read.await {
-            assert!(!self.alive.0.lock().contains(id), "{id} is wanted: {what}");
+        if let Err(what) = read_all(&self.server.store, id).await {
+            assert!(!self.alive.0.lock().contains(id), "{id} is wanted: {what:?}");
         }
     }
 }

@@ -297,16 +297,14 @@ impl Pager {
         answer.map_err(PagerError::Forked)
     }
 
-    /// Ends the recording and answers the pages that were touched, in the order of their faults; `None` if nothing was recorded.
-    pub fn take_working_set(&self) -> Option<Vec<PageRef>> {
-        if !self.record.on.swap(false, Ordering::Relaxed) {
-            return None;
-        }
+    /// Ends the recording and answers the pages that were touched, in the order of their faults.
+    pub fn take_working_set(&self) -> Vec<PageRef> {
+        self.record.on.store(false, Ordering::Relaxed);
         let mut pages = std::mem::take(&mut *self.record.pages.lock());
         // A page that two processes of an instance touch faults in each.
         let mut seen = HashSet::with_capacity(pages.len());
         pages.retain(|page| seen.insert(*page));
-        Some(pages)
+        pages
     }
 
     /// What it has done.

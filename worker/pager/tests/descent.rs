@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "works on memory by its addresses")]
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-#[allow(dead_code, reason = "of CRIU's part this needs the mappings only")]
+#[allow(dead_code, reason = "of CRIU's part this needs the mappings and the fork only")]
 mod criu;
 
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -68,21 +68,9 @@ impl PageSource for Snapshot {
     }
 }
 
-/// A child of this process that does this; not by the C library's fork, which holds the allocator's locks while the kernel waits for the pager.
+/// A child of this process that does this. Whatever it finds, it is not to go on as the test.
 fn fork(work: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child only makes system calls, looks at memory, and ends.
-    match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
-        0 => {
-            // Whatever it finds, it is not to go on as the test.
-            let done = catch_unwind(AssertUnwindSafe(work));
-            // SAFETY: the end.
-            unsafe { libc::_exit(i32::from(done.is_err())) }
-        }
-        child => {
-            assert!(child > 0);
-            child
-        }
-    }
+    criu::fork(|| i32::from(catch_unwind(AssertUnwindSafe(work)).is_err()))
 }
 
 fn reap(child: libc::pid_t) {

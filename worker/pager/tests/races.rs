@@ -154,7 +154,7 @@ struct Restored {
     pager: Option<Pager>,
     first: u64,
     /// First page of the other mapping, if there is one.
-    wide: u64,
+    wide: Option<u64>,
     lost: Mutex<Receiver<LostPage>>,
     /// Of a page that is lost.
     victim: Arc<Mutex<Victim>>,
@@ -195,7 +195,7 @@ impl Restored {
         let file = criu::template();
         let template = MmapOptions::new().len((PAGES * PAGE) as usize).map_raw(&file).unwrap();
         let first = map(0, PAGES, libc::MAP_PRIVATE, file.as_raw_fd());
-        let of_file = file.as_raw_fd();
+        let wide = special.wide.then(|| map(0, WIDE, libc::MAP_PRIVATE, file.as_raw_fd()));
         let snapshot = Arc::new(Snapshot {
             file,
             template,
@@ -222,12 +222,7 @@ impl Restored {
             pages,
         };
         let mut mapped = vec![range(first, PAGES)];
-        let wide = if special.wide {
-            map(0, WIDE, libc::MAP_PRIVATE, of_file)
-        } else {
-            0
-        };
-        mapped.extend(special.wide.then(|| range(wide, WIDE)));
+        mapped.extend(wide.map(|wide| range(wide, WIDE)));
         let config = |listener| PagerConfig {
             name: "test".to_owned(),
             handover: Handover::Socket(listener),
@@ -242,8 +237,7 @@ impl Restored {
             on_lost: Box::new(move |page| {
                 match *killed.lock() {
                     Victim::Test => return criu::abort(page),
-                    // SAFETY: a child of this test that nobody has waited for yet.
-                    Victim::Child(child) => assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0),
+                    Victim::Child(child) => kill(child),
                     Victim::Nobody => {}
                 }
                 told.send(page).unwrap();
@@ -305,23 +299,10 @@ impl Restored {
 
     /// A child that shares the memory by fork and does only this.
     fn child(&self, work: impl FnOnce()) -> libc::pid_t {
-        // Not the C library's fork: that holds the allocator's locks while the kernel waits for the pager, which is in this
-        // process here.
-        // SAFETY: the child only looks at memory and ends.
-        match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
-            0 => {
-                // It must not outlive a test that fails.
-                // SAFETY: only a setting.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                work();
-                // SAFETY: the end.
-                unsafe { libc::_exit(0) }
-            }
-            child => {
-                assert!(child > 0);
-                child
-            }
-        }
+        criu::fork(|| {
+            work();
+            0
+        })
     }
 
     fn wait_for(&self, what: impl Fn(&Self) -> bool) {
@@ -337,9 +318,7 @@ impl Restored {
     }
 
     fn unmap(&self, index: u64, pages: u64) {
-        let (address, length) = (self.address(index) as *mut _, (pages * PAGE) as usize);
-        // SAFETY: mapped by `new`; nothing holds a reference.
-        assert_eq!(unsafe { libc::munmap(address, length) }, 0);
+        unmap(self.first + index, pages);
     }
 
     fn waits_at_the_gate(&self, pages: u64) -> bool {
@@ -351,10 +330,8 @@ impl Drop for Restored {
     fn drop(&mut self) {
         if self.pager.is_some() {
             self.unmap(0, PAGES);
-            if self.wide != 0 {
-                let length = (WIDE * PAGE) as usize;
-                // SAFETY: mapped by `with`; nothing holds a reference.
-                assert_eq!(unsafe { libc::munmap((self.wide * PAGE) as *mut _, length) }, 0);
+            if let Some(wide) = self.wide {
+                unmap(wide, WIDE);
             }
         }
     }
@@ -381,6 +358,18 @@ fn free(page: u64, pages: u64) {
     let (address, length) = ((page * PAGE) as *mut _, (pages * PAGE) as usize);
     // SAFETY: mapped by `with`; nothing holds a reference.
     assert_eq!(unsafe { libc::madvise(address, length, libc::MADV_DONTNEED) }, 0);
+}
+
+fn unmap(page: u64, pages: u64) {
+    let (address, length) = ((page * PAGE) as *mut _, (pages * PAGE) as usize);
+    // SAFETY: mapped by `with`; nothing holds a reference.
+    assert_eq!(unsafe { libc::munmap(address, length) }, 0);
+}
+
+/// Ends a child that nobody has waited for yet.
+fn kill(child: libc::pid_t) {
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
 }
 
 fn status_of(child: libc::pid_t) -> i32 {
@@ -467,8 +456,7 @@ fn the_pager_outlives_a_process_that_dies_waiting() {
         restored.read(HALF);
     });
     restored.wait_for(|r| r.waits_at_the_gate(1));
-    // SAFETY: our own child, not waited for yet.
-    unsafe { libc::kill(child, libc::SIGKILL) };
+    kill(child);
     assert_eq!(status_of(child), libc::SIGKILL);
     restored.snapshot.open_gate();
     for index in [HALF, 3] {
@@ -598,8 +586,7 @@ fn a_process_that_outlives_its_pager_reads_nothing_wrong() {
     // SAFETY: our own child.
     let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
     assert_eq!(ended, 0, "it read something");
-    // SAFETY: our own child, not waited for yet.
-    unsafe { libc::kill(child, libc::SIGKILL) };
+    kill(child);
     assert_eq!(status_of(child), libc::SIGKILL);
     restored.snapshot.open_gate();
 }
@@ -701,8 +688,7 @@ fn maps_are_told_as_long_as_there_is_one_process() {
         unsafe { libc::pause() };
     });
     assert!(matches!(restored.pager().maps(LIMIT), Err(PagerError::Forked(1))));
-    // SAFETY: our own child, not waited for yet.
-    unsafe { libc::kill(child, libc::SIGKILL) };
+    kill(child);
     status_of(child);
     assert_eq!(restored.pager().maps(LIMIT).unwrap().len(), 1);
 }
@@ -736,7 +722,8 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
         ..Special::default()
     });
     // Each page that is freed between others is a piece.
-    for page in (restored.wide..restored.wide + WIDE).step_by(2) {
+    let wide = restored.wide.unwrap();
+    for page in (wide..wide + WIDE).step_by(2) {
         free(page, 1);
     }
     // Each child has as many again.
@@ -752,8 +739,7 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
         children.push(restored.child(waits));
     };
     for child in &children {
-        // SAFETY: our own child, not waited for yet.
-        unsafe { libc::kill(*child, libc::SIGKILL) };
+        kill(*child);
     }
     for child in children {
         assert_eq!(status_of(child), libc::SIGKILL);
@@ -827,10 +813,9 @@ fn nothing_but_what_is_touched_is_let_in_while_it_is_recorded() {
     let recorded: Vec<_> = restored
         .pager()
         .take_working_set()
-        .unwrap()
         .iter()
         .map(|p| p.page - restored.first)
         .collect();
     assert_eq!(recorded, touched);
-    assert!(restored.pager().take_working_set().is_none(), "only once");
+    assert!(restored.pager().take_working_set().is_empty(), "only once");
 }

@@ -423,49 +423,37 @@ impl Process {
             })
             .collect();
         let (wait, go_on) = nix::unistd::pipe().unwrap();
-        // Not the C library's fork: that holds the allocator's locks while the kernel waits for the pager, which is in this
-        // process here.
-        // SAFETY: the child operates on memory as planned, looks at it, and ends.
-        match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
-            0 => {
-                // It must not outlive a test that fails.
-                // SAFETY: only a setting.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                let done = planned.iter().all(|operation| operation.perform() == 0);
-                let mut byte = 0_u8;
-                // SAFETY: descriptors of its own, and a byte of its own; nothing comes if the parent has died.
-                unsafe {
-                    libc::close(go_on.as_raw_fd());
-                    libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
-                }
-                let same = || {
-                    let mut pages = of_child.pages.iter();
-                    // SAFETY: mapped pages.
-                    pages.all(|(page, expected)| unsafe { is(*page, &expected.bytes) })
-                };
-                // SAFETY: ends.
-                unsafe { libc::_exit(if !done { 2 } else { i32::from(!same()) }) }
+        let child = criu::fork(|| {
+            let done = planned.iter().all(|operation| operation.perform() == 0);
+            let mut byte = 0_u8;
+            // SAFETY: descriptors of its own, and a byte of its own; nothing comes if the parent has died.
+            unsafe {
+                libc::close(go_on.as_raw_fd());
+                libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
             }
-            child => {
-                assert!(child > 0);
-                for _ in 0..CHILD_OPERATIONS {
-                    self.operate();
-                }
-                assert_eq!(nix::unistd::write(&go_on, &[1]), Ok(1));
-                let (mut status, deadline) = (0, Instant::now() + LIMIT);
-                // SAFETY: our own child.
-                while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-                    assert!(Instant::now() < deadline, "the child waits for a page");
-                    std::thread::yield_now();
-                }
-                assert_eq!(
-                    libc::WEXITSTATUS(status),
-                    0,
-                    "1: the child has other memory, 2: it could not do what it should"
-                );
-                assert_eq!(status, 0);
-            }
+            let same = || {
+                let mut pages = of_child.pages.iter();
+                // SAFETY: mapped pages.
+                pages.all(|(page, expected)| unsafe { is(*page, &expected.bytes) })
+            };
+            if done { i32::from(!same()) } else { 2 }
+        });
+        for _ in 0..CHILD_OPERATIONS {
+            self.operate();
         }
+        assert_eq!(nix::unistd::write(&go_on, &[1]), Ok(1));
+        let (mut status, deadline) = (0, Instant::now() + LIMIT);
+        // SAFETY: our own child.
+        while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
+            assert!(Instant::now() < deadline, "the child waits for a page");
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            libc::WEXITSTATUS(status),
+            0,
+            "1: the child has other memory, 2: it could not do what it should"
+        );
+        assert_eq!(status, 0);
     }
 
     fn check(&self, page: u64) {

@@ -358,7 +358,7 @@ impl Snapshots {
                 // Whoever had this before has stored it, too.
                 return Ok(());
             }
-            (set.pages(), set.begin().number())
+            (set.pages(), set.begin().number)
         };
         let loaded = match load_working_set(&self.store, &snapshot.id).await {
             Err(error) if error.is_of_a_later_build() => {

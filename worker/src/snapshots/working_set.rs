@@ -35,14 +35,7 @@ pub struct Begun {
     /// Whether what it touches is to be recorded.
     pub records: bool,
     /// Of which recording that was.
-    number: u32,
-}
-
-impl Begun {
-    /// Of which recording what it touches would be.
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
+    pub(super) number: u32,
 }
 
 /// The working set of a snapshot as this host knows it.

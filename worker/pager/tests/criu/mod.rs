@@ -63,6 +63,25 @@ pub(crate) fn userfaultfd() -> Uffd {
         .unwrap()
 }
 
+/// A child of this process that does this and ends with what it answers, or with the test that made it. Not by the C library's fork, which holds the
+/// allocator's locks while the kernel waits for the pager, which is in this process here.
+pub(crate) fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
+    // SAFETY: the child only makes system calls, looks at memory, and ends.
+    match unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t } {
+        0 => {
+            // SAFETY: only a setting.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            let status = work();
+            // SAFETY: the end.
+            unsafe { libc::_exit(status) }
+        }
+        child => {
+            assert!(child > 0);
+            child
+        }
+    }
+}
+
 /// Ends the test: no page may be lost.
 pub(crate) fn abort(lost: LostPage) {
     eprintln!("lost: {lost}");
