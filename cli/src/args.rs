@@ -180,6 +180,36 @@ pub(crate) struct CollectingArgs {
     pub(crate) collect_every: std::time::Duration,
 }
 
+/// What snapshots of functions may have in common.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct SharingArgs {
+    /// What begins as the same snapshot of its runtime, so that its own takes a tenth in the store: nothing, the versions of a function, or all functions of a
+    /// runtime. What begins so has one layout of its memory and one hash secret.
+    #[arg(long, value_name = "WHAT", env = "FN_SHARE_MEMORY", value_enum, default_value_t = ShareMemory::None)]
+    pub(crate) share_memory: ShareMemory,
+}
+
+/// What begins as the same snapshot of its runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShareMemory {
+    /// Nothing: each version is booted from nothing.
+    None,
+    /// The versions of one function.
+    Versions,
+    /// All functions of a runtime: for a cluster with one tenant.
+    Functions,
+}
+
+impl From<SharingArgs> for rekindle_wire::internal::Sharing {
+    fn from(args: SharingArgs) -> Self {
+        match args.share_memory {
+            ShareMemory::None => Self::None,
+            ShareMemory::Versions => Self::Versions,
+            ShareMemory::Functions => Self::Functions,
+        }
+    }
+}
+
 /// An S3 server of one's own; credentials and region come from the usual AWS variables.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct S3Args {
@@ -253,6 +283,8 @@ pub(crate) struct UpArgs {
     pub(crate) s3: S3Args,
     #[command(flatten)]
     pub(crate) collecting: CollectingArgs,
+    #[command(flatten)]
+    pub(crate) sharing: SharingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     /// The CRIU binary to use.
@@ -652,6 +684,8 @@ pub(crate) struct SchedulerArgs {
     pub(crate) s3: S3Args,
     #[command(flatten)]
     pub(crate) collecting: CollectingArgs,
+    #[command(flatten)]
+    pub(crate) sharing: SharingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     /// How busy the instances of a worker must keep its processors, percent, for some of them to move to others; 0 for never.

@@ -185,8 +185,9 @@ impl Rule for Known {
     fn wanted<'a>(&'a self, found: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>> {
         Box::pin(async move {
             let mut wanted = Wanted::default();
-            let mut under_way = HashSet::new();
+            let (mut under_way, mut functions) = (HashSet::new(), HashSet::new());
             for kept in self.store.kept().await? {
+                functions.insert(kept.function.clone());
                 let version = (kept.function, kept.version);
                 match kept.spec {
                     _ if self.but.contains(&version) => {}
@@ -201,6 +202,10 @@ impl Rule for Known {
             let kept = found.iter().filter(|snapshot| match &snapshot.of {
                 // Its deploy may be about to write it down.
                 Some(Of::Version(function, version)) => under_way.contains(&(function.clone(), *version)),
+                // Those that begin as it need its chunks alone, which they keep themselves.
+                Some(Of::Runtime(function)) => {
+                    snapshot.is_named && function.as_ref().is_none_or(|f| functions.contains(f))
+                }
                 Some(Of::Import) => true,
                 None => false,
             });

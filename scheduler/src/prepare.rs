@@ -212,6 +212,7 @@ impl<'a> Preparation<'a> {
             uid: version.uid,
             manifest: manifest.clone(),
             source_key: self.source_key.to_owned(),
+            sharing: scheduler.config.sharing,
         };
         let answer = scheduler.workers.prepare(address, &request).await;
         let answer = answer.map_err(|e| lost(&chain(&e)))?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rekindle_identity::{Caller, Issuing, Listener};
 use rekindle_relay::Doors;
+use rekindle_wire::internal::Sharing;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -39,6 +40,8 @@ pub struct Config {
     pub objects: Arc<dyn ObjectStore>,
     /// When to remove there what nobody needs.
     pub collecting: Collecting,
+    /// What begins as the same snapshot of its runtime.
+    pub sharing: Sharing,
     /// The width of the bins in which functions' idle times are counted: all times by which instances are kept are multiples of it.
     pub idle_bin: Duration,
     /// From what share of its processors on a worker counts as hot, so that instances move off it; 0 for never.

@@ -176,6 +176,7 @@ fn first_pages(mm: &[u8]) -> PageMap {
         first: PageIndex(page),
         pages: 1,
         payload: Some(payload),
+        base: None,
     });
     PageMap::new(RegionSize::DEFAULT, regions.collect()).unwrap_or_default()
 }

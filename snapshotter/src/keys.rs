@@ -1,6 +1,7 @@
 //! Where things lie in the store. Every key of the format is made here and nowhere else.
 
-use rekindle_wire::SnapshotId;
+use rekindle_wire::manifest::Runtime;
+use rekindle_wire::{FunctionName, SnapshotId};
 
 use crate::digest::Digest;
 
@@ -15,6 +16,9 @@ pub const LAYERS: &str = "layers/";
 
 /// What the runtimes' root filesystems are, one object each.
 pub const RUNTIMES: &str = "runtimes/";
+
+/// Which snapshots functions begin as, one object for each runtime or each function.
+pub const RUNTIME_SNAPSHOTS: &str = "runtime-snapshots/";
 
 /// What publishers rely on, one folder each.
 pub const PUBLISHING: &str = "publishing/";
@@ -61,6 +65,15 @@ pub fn chunk(id: &Digest) -> String {
 /// A layer, named by the digest of its uncompressed tar.
 pub fn layer(digest: &Digest) -> String {
     format!("layers/{digest}.tar.zst")
+}
+
+/// The snapshot that versions of a runtime begin as: those of all functions, or of one.
+pub fn runtime_snapshot(runtime: Runtime, function: Option<&FunctionName>) -> String {
+    let runtime = runtime.as_str();
+    match function {
+        None => format!("{RUNTIME_SNAPSHOTS}{runtime}.json"),
+        Some(function) => format!("{RUNTIME_SNAPSHOTS}{runtime}/{function}.json"),
+    }
 }
 
 /// The snapshot that an object below [`SNAPSHOTS`] belongs to, and the rest of its key.

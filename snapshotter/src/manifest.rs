@@ -1,7 +1,7 @@
 //! The manifest: what a snapshot is made of, with the digest of every part. Pure.
 //!
 //! ```text
-//! {"rekindle_snapshot":3,"blake3":"…","manifest":{…}}
+//! {"rekindle_snapshot":4,"blake3":"…","manifest":{…}}
 //! ```
 //!
 //! `blake3` is over the bytes of the value of `manifest` as they stand, so a flipped bit in it is noticed too. It is
@@ -10,6 +10,7 @@
 use std::fmt;
 
 use rekindle_wire::internal::LayerRef;
+use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -17,8 +18,10 @@ use serde_json::value::RawValue;
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
-/// The version of the format that this build reads and writes.
-pub const FORMAT: u32 = 3;
+/// The newest version of the format that this build reads, and writes where it must: for snapshots of runtimes, and such as are differences to others.
+pub const FORMAT: u32 = 4;
+/// The version that it writes of all others, and reads too.
+const FORMAT_PLAIN: u32 = 3;
 
 /// Longest name of an image or extra file.
 const FILE_NAME_MAX: usize = 128;
@@ -111,6 +114,17 @@ pub enum Origin {
         /// The function's own files.
         layer: LayerRef,
     },
+    /// An interpreter that has loaded no function yet: those of its runtime begin as it. It stays until another has taken its place.
+    Runtime {
+        /// The runtime.
+        runtime: Runtime,
+        /// The function whose versions may begin so; all functions if `None`.
+        function: Option<FunctionName>,
+        /// The runtime's root filesystem.
+        rootfs: LayerRef,
+        /// The user that its processes are.
+        uid: u32,
+    },
     /// A CRIU image directory: it stays until somebody deletes it.
     Import {
         /// What whoever imported it called it.
@@ -122,6 +136,12 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Function { function, version, .. } => write!(f, "{function} {version}"),
+            Self::Runtime {
+                runtime,
+                function: Some(function),
+                ..
+            } => write!(f, "runtime {} of {function}", runtime.as_str()),
+            Self::Runtime { runtime, .. } => write!(f, "runtime {}", runtime.as_str()),
             Self::Import { name } => write!(f, "import {name}"),
         }
     }
@@ -151,6 +171,9 @@ pub struct Manifest {
     pub id: SnapshotId,
     /// What it was made of.
     pub origin: Origin,
+    /// The snapshot that regions of it are stored as the difference to, if some are. It needs that one's chunks, not the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<SnapshotId>,
     /// When it was published, seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// The machine's architecture.
@@ -180,7 +203,7 @@ pub struct Manifest {
 }
 
 fn other_format(found: u32) -> &'static str {
-    if found < FORMAT {
+    if found < FORMAT_PLAIN {
         "it is of an older version; deploy the function again"
     } else {
         "use the newer version that wrote it, or deploy the function again"
@@ -194,7 +217,7 @@ pub enum ManifestError {
     #[error("manifest does not parse")]
     Json(#[from] serde_json::Error),
     /// Another version of the format.
-    #[error("manifest has format {0}, this build reads {FORMAT}: {advice}", advice = other_format(*.0))]
+    #[error("manifest has format {0}, this build reads {FORMAT_PLAIN} and {FORMAT}: {advice}", advice = other_format(*.0))]
     Format(u32),
     /// The bytes changed since they were written.
     #[error("manifest is corrupt: its digest is {found}, not {expected}")]
@@ -229,7 +252,7 @@ impl Manifest {
     pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
         let manifest = serde_json::value::to_raw_value(self)?;
         let envelope = Envelope {
-            rekindle_snapshot: FORMAT,
+            rekindle_snapshot: self.format(),
             blake3: Digest::of(manifest.get().as_bytes()),
             manifest: &manifest,
         };
@@ -239,7 +262,7 @@ impl Manifest {
     /// Read a manifest and check it.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let format = serde_json::from_slice::<FormatOnly>(bytes)?.rekindle_snapshot;
-        if format != FORMAT {
+        if !(FORMAT_PLAIN..=FORMAT).contains(&format) {
             return Err(ManifestError::Format(format));
         }
         let envelope: Envelope<'_> = serde_json::from_slice(bytes)?;
@@ -249,8 +272,20 @@ impl Manifest {
             return Err(ManifestError::Digest { found, expected });
         }
         let manifest: Self = serde_json::from_str(envelope.manifest.get())?;
+        if format < manifest.format() {
+            let what = format!("what it says is not in format {format}");
+            return Err(ManifestError::Value(what));
+        }
         manifest.check()?;
         Ok(manifest)
+    }
+
+    /// The lowest version of the format that has all it says.
+    fn format(&self) -> u32 {
+        match (&self.base, &self.origin) {
+            (None, Origin::Function { .. } | Origin::Import { .. }) => FORMAT_PLAIN,
+            _ => FORMAT,
+        }
     }
 
     fn check(&self) -> Result<(), ManifestError> {
@@ -343,6 +378,7 @@ mod tests {
                 rootfs: layer.clone(),
                 layer,
             },
+            base: None,
             created_unix_s: 1_790_000_000,
             arch: "x86_64".to_owned(),
             kernel: "6.18".to_owned(),
@@ -391,10 +427,18 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_an_error() {
-        let bytes = manifest(3, 12_500).encode().unwrap();
+        let plain = manifest(3, 12_500);
+        let mut difference = plain.clone();
+        difference.base = Some("s-0456".parse().unwrap());
+        for manifest in [plain, difference] {
+            no_bit_is_flipped_unnoticed(&manifest.encode().unwrap());
+        }
+    }
+
+    fn no_bit_is_flipped_unnoticed(bytes: &[u8]) {
         for at in 0..bytes.len() {
             for bit in 0..8 {
-                let mut flipped = bytes.clone();
+                let mut flipped = bytes.to_vec();
                 flipped[at] ^= 1 << bit;
                 assert!(Manifest::parse(&flipped).is_err(), "byte {at} bit {bit}");
             }
@@ -406,8 +450,37 @@ mod tests {
 
     #[test]
     fn another_format_is_named_even_with_other_fields() {
-        let error = Manifest::parse(br#"{"rekindle_snapshot":4,"new":true}"#).unwrap_err();
-        assert!(error.to_string().contains("format 4"), "{error}");
+        let error = Manifest::parse(br#"{"rekindle_snapshot":5,"new":true}"#).unwrap_err();
+        assert!(error.to_string().contains("format 5"), "{error}");
+    }
+
+    #[test]
+    fn what_only_the_newer_format_has_is_written_in_it_and_else_the_older_one_is() {
+        let format = |manifest: &Manifest| {
+            let bytes = manifest.encode().unwrap();
+            assert_eq!(Manifest::parse(&bytes).unwrap(), *manifest);
+            serde_json::from_slice::<FormatOnly>(&bytes).unwrap().rekindle_snapshot
+        };
+        let plain = manifest(2, 7);
+        assert_eq!(format(&plain), 3);
+        let mut difference = plain.clone();
+        difference.base = Some("s-0456".parse().unwrap());
+        assert_eq!(format(&difference), 4);
+        let Origin::Function { rootfs, .. } = plain.origin.clone() else {
+            unreachable!("it is a function's")
+        };
+        let mut runtime = plain;
+        runtime.origin = Origin::Runtime {
+            runtime: Runtime::Python,
+            function: None,
+            rootfs,
+            uid: 100_001,
+        };
+        assert_eq!(format(&runtime), 4);
+        let text = String::from_utf8(runtime.encode().unwrap()).unwrap();
+        let older = text.replacen(":4,", ":3,", 1);
+        let error = Manifest::parse(older.as_bytes()).unwrap_err();
+        assert!(matches!(error, ManifestError::Value(_)), "{error}");
     }
 
     #[test]

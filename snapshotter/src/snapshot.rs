@@ -215,11 +215,11 @@ impl Snapshot {
         &self.manifest.id
     }
 
-    /// The layers its processes have open: the root filesystem, and the function's own files. An import has none.
+    /// The layers its processes have open: the root filesystem, and the function's own files. Only a function's has both.
     pub fn layers(&self) -> Option<(&LayerRef, &LayerRef)> {
         match &self.manifest.origin {
             Origin::Function { rootfs, layer, .. } => Some((rootfs, layer)),
-            Origin::Import { .. } => None,
+            Origin::Runtime { .. } | Origin::Import { .. } => None,
         }
     }
 

@@ -132,6 +132,7 @@ pub(crate) fn meta() -> CaptureMeta {
         },
         criu: "4.2.1".to_owned(),
         frozen_ms: 12.5,
+        base: None,
         extra: Vec::new(),
         options: CaptureOptions::default(),
     }

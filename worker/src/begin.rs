@@ -115,7 +115,7 @@ pub(crate) async fn begin(
 }
 
 /// Another CRIU, which waits for any order.
-async fn start(sandbox: &Sandbox, outputs: &[Output; 2]) -> Result<Session, ApiError> {
+pub(crate) async fn start(sandbox: &Sandbox, outputs: &[Output; 2]) -> Result<Session, ApiError> {
     let (session, theirs) = Session::pair().map_err(|e| failed("start criu", &e))?;
     let fds = [&theirs, &outputs[0].write_end, &outputs[1].write_end];
     let started = sandbox.start_criu(Path::new(CRIU_DIR), &fds, None).await;

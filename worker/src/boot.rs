@@ -1,7 +1,7 @@
 //! Starting an instance from nothing: the runtime's program in a new sandbox, until it accepts connections.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rekindle_init::protocol::Spawn;
@@ -29,6 +29,20 @@ const TAIL: usize = 12;
 /// # Errors
 /// `boot_failed` with the function's last lines when it ends or does not listen in time.
 pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+    boot_with(worker, instance, environment(&instance.spec)).await
+}
+
+/// Boots its runtime's bootstrap, which listens and has loaded nothing yet: nothing of it is this function's.
+///
+/// # Errors
+/// As [`boot`].
+pub(crate) async fn boot_unloaded(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+    let mut env = base_environment();
+    env.push("FN_LOAD=later".to_owned());
+    boot_with(worker, instance, env).await
+}
+
+async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<String>) -> Result<Arc<Parts>, ApiError> {
     let spec = &instance.spec;
     let turn = instance.phase("turn", worker.turns.take()).await;
     let enclosure = instance
@@ -41,7 +55,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
     let [stdout, stderr] = &enclosure.outputs;
     let order = Spawn {
         argv: command(spec),
-        env: environment(spec),
+        env,
         cwd: "/app".to_owned(),
         uid: spec.uid,
         open_files: OPEN_FILES,
@@ -73,6 +87,7 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
         pipes,
         arrived: None,
         snapshot: None,
+        base: OnceLock::new(),
         begun: None,
         frozen: AtomicBool::new(false),
     }))
@@ -96,6 +111,11 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
             "did not accept connections on 127.0.0.1:$PORT ({PORT}) within {} s", limit.as_secs()
         ),
     };
+    Err(not_started(instance, &said).await)
+}
+
+/// Why a function did not start, with its last lines.
+pub(crate) async fn not_started(instance: &Instance, said: &str) -> ApiError {
     // The last lines may still be in the pipe.
     instance.sink.drained(DRAIN_LIMIT).await;
     let lines: Vec<String> = instance.sink.tail(TAIL).into_iter().map(|l| l.text).collect();
@@ -104,10 +124,7 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
     } else {
         format!("its last lines:\n{}", lines.join("\n"))
     };
-    Err(ApiError::new(
-        ErrorCode::BootFailed,
-        format!("the function's process {said}; {told}"),
-    ))
+    ApiError::new(ErrorCode::BootFailed, format!("the function's process {said}; {told}"))
 }
 
 /// The command of a runtime; see docs/runtime-contract.md.
@@ -125,16 +142,23 @@ fn command(spec: &VersionSpec) -> Vec<String> {
     words.iter().map(|w| (*w).to_owned()).collect()
 }
 
-/// The environment of a function; see docs/runtime-contract.md.
-fn environment(spec: &VersionSpec) -> Vec<String> {
-    let manifest = &spec.manifest;
-    let mib = manifest.memory.0 >> 20;
-    let mut env = vec![
+/// What the environments of all functions have in common.
+fn base_environment() -> Vec<String> {
+    vec![
         "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
         "HOME=/tmp".to_owned(),
         "TMPDIR=/tmp".to_owned(),
         "LANG=C.UTF-8".to_owned(),
         format!("PORT={PORT}"),
+    ]
+}
+
+/// The environment of a function; see docs/runtime-contract.md.
+pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
+    let manifest = &spec.manifest;
+    let mib = manifest.memory.0 >> 20;
+    let mut env = base_environment();
+    env.extend([
         format!("FN_NAME={}", spec.function),
         format!("FN_VERSION={}", spec.version),
         format!("FN_MEMORY_MIB={mib}"),
@@ -142,7 +166,7 @@ fn environment(spec: &VersionSpec) -> Vec<String> {
         format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function),
         format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
         format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
-    ];
+    ]);
     if let Some(entry) = &manifest.entry {
         env.push(format!("FN_HANDLER={entry}"));
     }

@@ -55,16 +55,16 @@ impl Damage {
             Err(e) => return Err(chain(&e)),
         };
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
-        for (region, payload) in regions.filter_map(|r| Some((r, r.payload?))) {
+        for region in regions {
             // One finding a chunk is enough.
-            if findings.chunks.contains(&payload.chunk.id) {
+            if region.chunks().any(|chunk| findings.chunks.contains(&chunk.id)) {
                 continue;
             }
             match self.reader.read(region).await {
                 Ok(_) => {}
                 Err(e) if e.is_damage() => {
                     findings.why.get_or_insert_with(|| chain(&e));
-                    findings.chunks.insert(payload.chunk.id);
+                    findings.chunks.insert(e.chunk());
                 }
                 Err(e) => return Err(chain(&e)),
             }

@@ -148,7 +148,7 @@ async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) 
     }
 }
 
-/// Checkpoints `instance` and publishes the snapshot. No request must be in it.
+/// Checkpoints `instance` and publishes the snapshot, as one of `origin`. No request must be in it.
 ///
 /// # Errors
 /// See [`FreezeError`]; the instance goes on running.
@@ -156,6 +156,7 @@ pub async fn freeze(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     parts: &Arc<Parts>,
+    origin: Origin,
 ) -> Result<Published, FreezeError> {
     let started = Instant::now();
     call_hook(instance, parts, Hook::BeforeSnapshot)
@@ -176,12 +177,8 @@ pub async fn freeze(
     worker.metrics.capture_phase("freeze", frozen);
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
-        origin: Origin::Function {
-            function: instance.spec.function.clone(),
-            version: instance.spec.version,
-            rootfs: instance.spec.rootfs.clone(),
-            layer: instance.spec.layer.clone(),
-        },
+        origin,
+        base: parts.base.get().cloned(),
         frozen_ms: frozen.as_secs_f64() * 1e3,
         criu: worker.criu_version(),
         extra: [NOTES_FILE, FILES_ARCHIVE]

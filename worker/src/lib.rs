@@ -1,7 +1,7 @@
 //! The worker: one per host. It runs instances in sandboxes, restores them from snapshots and takes snapshots of them.
 //!
 //! ```text
-//!  http::serve ─┬─ POST /instances ──> instance::start ──> boot      (from nothing)
+//!  http::serve ─┬─ POST /instances ──> instance::start ──> boot      (from nothing, or as a runtime_snapshot)
 //!               │                                     └──> restore   (lazily, from a snapshot)
 //!               ├─ ANY /invoke/… ────> invoke          (one request into an instance)
 //!               └─ POST /prepare ────> prepare         (build, boot, warm up, freeze, publish)
@@ -43,6 +43,7 @@ pub mod prepare;
 pub mod pressure;
 mod probe;
 pub mod restore;
+pub mod runtime_snapshot;
 pub mod sandbox;
 pub mod snapshots;
 #[cfg(test)]

@@ -69,6 +69,12 @@ const CAPTURES: Desc = Desc::new(
     &["outcome"],
     "Checkpoints taken: `published` or `failed`.",
 );
+const RUNTIME_SNAPSHOTS: Desc = Desc::new(
+    "rekindle.runtime_snapshots",
+    "{boot}",
+    &["outcome"],
+    "Boots for a deploy that were to begin as the snapshot of their runtime: it was `used`, or `made`; or that `failed`, and they began from nothing.",
+);
 const CAPTURE_BYTES: Desc = Desc::new(
     "rekindle.capture",
     "By",
@@ -126,6 +132,7 @@ pub struct Metrics {
     captures: Family<Counter, 1>,
     capture_bytes: Family<Counter, 1>,
     capture_phase: Family<Histogram, 1>,
+    runtime_snapshots: Family<Counter, 1>,
     migrations: Family<Counter, 2>,
     migration_pause: Family<Histogram, 1>,
     migration_behind: Family<Histogram, 0>,
@@ -146,6 +153,7 @@ impl Default for Metrics {
             captures: registry.family(&CAPTURES),
             capture_bytes: registry.family(&CAPTURE_BYTES),
             capture_phase: registry.family(&CAPTURE_PHASE),
+            runtime_snapshots: registry.family(&RUNTIME_SNAPSHOTS),
             migrations: registry.family(&MIGRATIONS),
             migration_pause: registry.family(&MIGRATION_PAUSE),
             migration_behind: registry.family(&MIGRATION_BEHIND),
@@ -256,6 +264,11 @@ impl Metrics {
         ] {
             self.capture_bytes.with([kind]).add(bytes);
         }
+    }
+
+    /// A boot was to begin as the snapshot of its runtime: `used`, `made` or `failed`.
+    pub fn runtime_snapshot(&self, outcome: &'static str) {
+        self.runtime_snapshots.with([outcome]).inc();
     }
 
     /// A part of a checkpoint is over: `hook`, `freeze` or `publish`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use rekindle_snapshotter::layer::publish_layer;
+use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Owner, Publication, StoreError, keys};
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec};
@@ -21,6 +22,7 @@ use crate::freeze::freeze;
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
 use crate::metrics::disk_free;
+use crate::runtime_snapshot::Scope;
 use crate::worker::Worker;
 
 /// What installing a function's dependencies may use.
@@ -87,7 +89,8 @@ async fn run(
         start: StartKind::Booted,
         spec: spec.clone(),
     };
-    let instance = start::accept(worker, order, &http::HeaderMap::new())?;
+    let scope = Scope::of(request.sharing, &spec);
+    let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope)?;
     let parts = instance
         .until_ready(Instant::now() + worker.config.boot_limit * 2)
         .await?;
@@ -238,7 +241,14 @@ async fn capture(
     parts: &Arc<Parts>,
 ) -> Result<SnapshotSummary, String> {
     instance.set_capturing(true);
-    let frozen = freeze(worker, instance, parts).await;
+    let spec = &instance.spec;
+    let origin = Origin::Function {
+        function: spec.function.clone(),
+        version: spec.version,
+        rootfs: spec.rootfs.clone(),
+        layer: spec.layer.clone(),
+    };
+    let frozen = freeze(worker, instance, parts, origin).await;
     instance.set_capturing(false);
     worker
         .metrics

@@ -12,9 +12,9 @@ use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rekindle_init::protocol::FUNCTION_PID;
@@ -142,6 +142,7 @@ pub async fn restore(
         arrived: None,
         frozen: AtomicBool::new(false),
         snapshot: Some(Arc::clone(&snapshot)),
+        base: OnceLock::new(),
         begun: Some(begun_with),
     });
     let hook = async {
@@ -256,7 +257,7 @@ pub(crate) struct CriuRestore<'a> {
 pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Puts the private files in place, and gives init what CRIU opens.
-async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Path) -> Result<(), ApiError> {
+pub(crate) async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Path) -> Result<(), ApiError> {
     // Every snapshot has one, though it may be empty.
     let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
     let archive = OwnedFd::from(archive);

@@ -131,7 +131,7 @@ mod tests {
             let text = fs::read_to_string(folder.join("fn.toml")).unwrap();
             let manifest = manifest::parse(&text).unwrap();
             assert_eq!(manifest.name.as_str(), "my-fun-c");
-            assert_eq!(super::super::runtime_word(manifest.runtime), template.as_str());
+            assert_eq!(manifest.runtime.as_str(), template.as_str());
         }
     }
 

@@ -22,18 +22,8 @@ pub(crate) mod top;
 pub(crate) mod workers;
 
 use rekindle_wire::api::InstanceInfo;
-use rekindle_wire::manifest::Runtime;
 
 use crate::show;
-
-/// A runtime's name as in `fn.toml`.
-fn runtime_word(runtime: Runtime) -> &'static str {
-    match runtime {
-        Runtime::Python => "python",
-        Runtime::Node => "node",
-        Runtime::Http => "http",
-    }
-}
 
 /// Prints instances, one a line.
 fn print_instances(instances: &[InstanceInfo]) {

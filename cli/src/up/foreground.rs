@@ -132,6 +132,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         cluster_token: secrets.cluster_token.clone(),
         objects: Arc::new(store.clone()),
         collecting: role::collecting(&args.collecting),
+        sharing: args.sharing.into(),
         idle_bin: args.retention.idle_bin,
         // There is nowhere to move to.
         rebalance_at: 0.0,

@@ -80,6 +80,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             cluster_token: token,
             objects: Arc::new(store::external(&args.s3, &endpoint).await?),
             collecting: collecting(&args.collecting),
+            sharing: args.sharing.into(),
             idle_bin: args.retention.idle_bin,
             rebalance_at: f64::from(args.rebalance_at) / 100.0,
             doors: rekindle_relay::Doors::default(),

@@ -43,6 +43,28 @@ pub struct LayerRef {
     pub tar_bytes: u64,
 }
 
+/// The snapshot of a runtime that versions begin as; in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeSnapshot {
+    /// Its id.
+    pub snapshot: SnapshotId,
+    /// The root filesystem it was made with: with another it is of no use.
+    pub rootfs: LayerRef,
+}
+
+/// Which versions begin as the same snapshot of their runtime, so that their snapshots have most of their memory in common.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// None: each is booted from nothing.
+    #[default]
+    None,
+    /// Those of one function.
+    Versions,
+    /// Those of all functions of the runtime: they have one layout of their memory, and one hash secret.
+    Functions,
+}
+
 /// All a worker must know to start an instance of a version. Immutable once the version is live.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VersionSpec {
@@ -182,6 +204,9 @@ pub struct PrepareRequest {
     pub manifest: Manifest,
     /// Where its uploaded folder lies in the store: `sources/{digest}.tar.gz`.
     pub source_key: String,
+    /// What it shares the snapshot of its runtime with.
+    #[serde(default)]
+    pub sharing: Sharing,
 }
 
 /// What a worker tells while it prepares a version, one JSON object a line. The last is `Done` or `Failed`.

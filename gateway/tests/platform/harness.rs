@@ -285,6 +285,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
             keep_versions: 3,
             ..Collecting::default()
         },
+        sharing: rekindle_wire::internal::Sharing::None,
         rebalance_at: 0.0,
     };
     let (end, ended) = oneshot::channel();

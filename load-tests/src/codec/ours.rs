@@ -114,6 +114,7 @@ impl Store {
             },
             criu: "none".to_owned(),
             frozen_ms: 0.0,
+            base: None,
             extra: Vec::new(),
             options: CaptureOptions {
                 codec,

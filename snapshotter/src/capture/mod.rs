@@ -11,6 +11,9 @@
 //! region and the bundle: some batches and at most [`UPLOADS_AT_ONCE`] chunks are held, about 150 MiB. With
 //! [`CaptureOptions::consume`] the dump itself shrinks as it is read.
 
+mod base;
+#[cfg(test)]
+mod base_tests;
 mod commit;
 mod cut;
 mod dump_dir;
@@ -43,6 +46,7 @@ use crate::pagemap::{PageMap, PageMapError, Region};
 use crate::region_index::RegionIndex;
 use crate::store::{Outcome, Store, StoreError};
 
+pub use base::BaseMemory;
 use commit::{clear, put_manifest, put_parts};
 pub use dump_dir::DumpError;
 use dump_dir::{Dump, read_dump};
@@ -86,6 +90,8 @@ pub struct CaptureMeta {
     pub frozen_ms: f64,
     /// Further files to keep with it.
     pub extra: Vec<ExtraFile>,
+    /// The memory that its processes began as, if it is known: what they have changed little is stored as the difference to it.
+    pub base: Option<BaseMemory>,
     /// How its memory is captured.
     pub options: CaptureOptions,
 }
@@ -234,9 +240,13 @@ async fn publish_as(
     let dump = Arc::new(on_blocking_thread(reading).await?);
 
     let protected = |cause| PublishError::Protect { id: id.clone(), cause };
-    let stored = Box::pin(store_memory(store, publication, index, &dump, &meta.options, &id)).await?;
-    index.learn(stored.new.iter().copied());
+    let base = meta.base.as_ref();
+    let stored = Box::pin(store_memory(store, publication, index, &dump, base, &meta.options, &id)).await?;
+    // Elsewhere a difference is of no use.
+    let plain = stored.new.iter().filter(|new| !stored.bases.contains_key(&new.hash));
+    index.learn(plain.copied());
     let new_chunk_bytes = stored.new_bytes;
+    let stored_on = base.filter(|_| !stored.bases.is_empty()).map(|base| base.id().clone());
     let made = page_maps(&dump, stored, meta.options.codec);
     let (maps, totals) = made.map_err(|cause| PublishError::PageMap {
         id: id.clone(),
@@ -252,6 +262,7 @@ async fn publish_as(
     let manifest = Manifest {
         id: id.clone(),
         origin: meta.origin,
+        base: stored_on,
         created_unix_s: unix_seconds(),
         arch: std::env::consts::ARCH.to_owned(),
         kernel: kernel_release(),
@@ -325,18 +336,19 @@ impl Manifest {
 fn page_maps(dump: &Dump, stored: Stored, codec: Codec) -> Result<(Vec<PageMap>, Totals), PageMapError> {
     let mut totals = Totals::default();
     let mut regions: Vec<Vec<Region>> = dump.processes.iter().map(|_| Vec::new()).collect();
-    for piece in stored.pieces {
+    for piece in &stored.pieces {
         let region = Region {
             first: piece.region.first,
             pages: piece.region.pages,
             // A hash that is neither known nor new cannot be: every one was looked up, and stored if not found.
             payload: piece.hash.and_then(|hash| stored.payloads.get(&hash).copied()),
+            base: piece.hash.and_then(|hash| stored.base_of(hash, piece.region.first)),
         };
         debug_assert_eq!(region.payload.is_some(), piece.hash.is_some());
         totals.memory_bytes += region.plain_len() as u64;
         match region.payload {
             None => totals.zero_bytes += region.plain_len() as u64,
-            Some(payload) => totals.stored_bytes += u64::from(payload.len),
+            Some(_) => totals.stored_bytes += region.stored_bytes(),
         }
         regions[piece.process].push(region);
     }

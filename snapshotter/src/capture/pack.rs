@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use rekindle_wire::SnapshotId;
 
+use super::base::BaseMemory;
 use super::dump_dir::Dump;
 use super::read::{Cores, Memory, Piece, batches, read};
 use super::{CaptureOptions, PublishError, UPLOADS_AT_ONCE, on_blocking_thread};
@@ -24,7 +25,7 @@ use crate::codec::{Compressor, Encoding};
 use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
-use crate::pagemap::{ChunkRef, Payload};
+use crate::pagemap::{Base, ChunkRef, PageIndex, Payload};
 use crate::region_index::{Presence, RegionIndex};
 use crate::store::Store;
 
@@ -32,6 +33,8 @@ use crate::store::Store;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Names tried for a chunk while collections may be deleting objects of those names.
 const NAMES_MAX: usize = 16;
+/// A difference that LZ4 has made so much smaller than its region is taken without asking what the region would take by itself.
+const SURELY_SMALLER: usize = 16;
 /// Batches read, and looked up in the store, ahead of those that are compressed.
 const READ_AHEAD: usize = 6;
 
@@ -44,8 +47,20 @@ pub(super) struct Stored {
     pub(super) payloads: HashMap<Digest, Payload>,
     /// Of them, those that are new.
     pub(super) new: Vec<Payload>,
+    /// Of those, the bases of what are differences, with where each lay.
+    pub(super) bases: HashMap<Digest, (PageIndex, Base)>,
     /// Their bytes in chunks.
     pub(super) new_bytes: u64,
+}
+
+impl Stored {
+    /// What bytes of this digest at page `first` are the difference to, if they are stored as one. What was found in another place is so here, too: as
+    /// far from its base.
+    pub(super) fn base_of(&self, hash: Digest, first: PageIndex) -> Option<Base> {
+        let (lay, base) = self.bases.get(&hash)?;
+        let first = PageIndex((base.first.0 + first.0).saturating_sub(lay.0));
+        Some(Base { first, ..*base })
+    }
 }
 
 /// Store what the store does not have yet of the dump's lazy memory.
@@ -54,44 +69,51 @@ pub(super) async fn store_memory(
     publication: &Publication,
     index: &RegionIndex,
     dump: &Arc<Dump>,
+    base: Option<&BaseMemory>,
     options: &CaptureOptions,
     id: &SnapshotId,
 ) -> Result<Stored, PublishError> {
     let failed = |cause| PublishError::Protect { id: id.clone(), cause };
+    let base = usable(base, index).await;
     let (cores, presence) = (&Cores::new(options.threads), &Presence::default());
     let (size, consume) = (options.codec.region, options.consume);
     let buffers = &Buffers::keeping(2 * (READ_AHEAD + UPLOADS_AT_ONCE));
 
     let hashed = stream::iter(batches(dump)).map(|batch| async move {
-        let (dump, cores, buffers) = (dump.clone(), cores.clone(), buffers.clone());
+        let (from, cores, buffers) = (dump.clone(), cores.clone(), buffers.clone());
         let memory = on_blocking_thread(move || {
-            let read = cores.run(|| read(&dump, &batch, &buffers, size, consume));
-            read.map_err(|cause| PublishError::dump(&dump.path, cause))
+            let read = cores.run(|| read(&from, &batch, &buffers, size, consume));
+            read.map_err(|cause| PublishError::dump(&from.path, cause))
         });
         let memory = memory.await?;
+        let on = |piece: &Piece| base?.of(dump.processes[piece.process].pid, &piece.region);
+        let bases: Vec<Option<Base>> = memory.pieces.iter().map(on).collect();
         let hashes = memory.pieces.iter().filter_map(|piece| piece.hash);
+        let theirs = bases.iter().flatten().map(|base| base.payload.hash);
         let known = index
-            .confirm(store, publication, presence, hashes)
+            .confirm(store, publication, presence, hashes.chain(theirs))
             .await
             .map_err(failed)?;
-        Ok::<_, PublishError>((memory, known))
+        Ok::<_, PublishError>((memory, bases, known))
     });
 
     let mut seen = Seen::default();
-    let chosen = hashed.buffered(READ_AHEAD).map_ok(|(memory, known)| {
-        let new = seen.choose(&memory, known);
+    let chosen = hashed.buffered(READ_AHEAD).map_ok(|(memory, bases, known)| {
+        let new = seen.choose(&memory, &bases, known);
         (memory, new)
     });
 
     let encoded = chosen
         .map_ok(|(memory, new)| {
-            let (cores, blocks) = (cores.clone(), buffers.empty(0));
+            let (cores, blocks, base) = (cores.clone(), buffers.empty(0), base.cloned());
             let compressor = Compressor::new(options.codec.acceleration);
-            on_blocking_thread(move || Ok(cores.run(|| encode(memory, &new, compressor, blocks))))
+            on_blocking_thread(move || Ok(cores.run(|| encode(memory, &new, base.as_ref(), compressor, blocks))))
         })
         .try_buffered(options.threads.max(1));
 
     let mut open = OpenChunk::new(buffers);
+    let mut differences = HashMap::new();
+    let encoded = encoded.inspect_ok(|batch| differences.extend(batch.bases.iter().copied()));
     let chunks = encoded.map_ok(Some).chain(stream::iter([Ok(None)])).map_ok(|batch| {
         let closed = match batch {
             Some(batch) => batch
@@ -122,7 +144,28 @@ pub(super) async fn store_memory(
         pieces,
         payloads,
         new,
+        bases: differences,
     })
+}
+
+/// The memory to store differences to, if it is here and the index knows where it lies. Without it a snapshot is as good, and larger.
+async fn usable<'a>(base: Option<&'a BaseMemory>, index: &RegionIndex) -> Option<&'a BaseMemory> {
+    let base = base?;
+    if let Err(error) = base.bring().await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(base = %base.id(), error, "what a snapshot began as cannot be read: it is stored whole");
+        return None;
+    }
+    index.learn(base.payloads());
+    Some(base)
+}
+
+/// A region to be stored.
+#[derive(Clone, Copy)]
+struct New {
+    piece: Piece,
+    /// What its difference may be stored to.
+    base: Option<Base>,
 }
 
 /// What was read so far, in order.
@@ -137,7 +180,13 @@ struct Seen {
 
 impl Seen {
     /// The pieces of `memory` that must be stored.
-    fn choose(&mut self, memory: &Memory, known: HashMap<Digest, Payload>) -> Vec<Piece> {
+    fn choose(&mut self, memory: &Memory, bases: &[Option<Base>], known: HashMap<Digest, Payload>) -> Vec<New> {
+        // Where the store has it and keeps it.
+        let kept = |base: Base| {
+            let payload = *known.get(&base.payload.hash)?;
+            Some(Base { payload, ..base })
+        };
+        let bases: Vec<Option<Base>> = bases.iter().map(|base| base.and_then(kept)).collect();
         for (hash, payload) in known {
             if !self.new.contains(&hash) {
                 self.payloads.entry(hash).or_insert(payload);
@@ -145,12 +194,12 @@ impl Seen {
         }
         self.pieces.extend_from_slice(&memory.pieces);
         let mut new = Vec::new();
-        for piece in &memory.pieces {
+        for (piece, base) in std::iter::zip(&memory.pieces, bases) {
             if piece
                 .hash
                 .is_some_and(|hash| !self.payloads.contains_key(&hash) && self.new.insert(hash))
             {
-                new.push(*piece);
+                new.push(New { piece: *piece, base });
             }
         }
         new
@@ -162,6 +211,8 @@ struct Encoded {
     blocks: Buffer,
     memory: Memory,
     regions: Vec<(Digest, Encoding, Range<usize>)>,
+    /// What those are differences to that are, and where they lie.
+    bases: Vec<(Digest, (PageIndex, Base))>,
 }
 
 /// A region's payload, not in a chunk yet.
@@ -171,11 +222,34 @@ struct Packed<'a> {
     bytes: &'a [u8],
 }
 
-fn encode(memory: Memory, new: &[Piece], mut compressor: Compressor, mut blocks: Buffer) -> Encoded {
-    let mut regions = Vec::with_capacity(new.len());
-    for piece in new {
+fn encode(
+    memory: Memory,
+    new: &[New],
+    base: Option<&BaseMemory>,
+    mut compressor: Compressor,
+    mut blocks: Buffer,
+) -> Encoded {
+    let (mut regions, mut bases) = (Vec::with_capacity(new.len()), Vec::new());
+    let mut difference = Vec::new();
+    for New { piece, base: on } in new {
         let Some(hash) = piece.hash else { continue };
         let plain = piece.region.of(&memory.bytes);
+        if let (Some(memory), Some(on)) = (base, on)
+            && let Some(block) = memory.difference(&piece.region, plain, on, &mut compressor, &mut difference)
+        {
+            let start = blocks.len();
+            blocks.extend_from_slice(block);
+            let is_small = block.len() * SURELY_SMALLER <= plain.len();
+            let len = blocks.len() - start;
+            // Reading it takes two payloads.
+            let mut alone = || compressor.block(plain).map_or(plain.len(), <[u8]>::len);
+            if is_small || len * 2 <= alone() {
+                regions.push((hash, Encoding::Lz4, start..blocks.len()));
+                bases.push((hash, (piece.region.first, *on)));
+                continue;
+            }
+            blocks.truncate(start);
+        }
         let payload = match compressor.block(plain) {
             Some(block) => {
                 let start = blocks.len();
@@ -190,6 +264,7 @@ fn encode(memory: Memory, new: &[Piece], mut compressor: Compressor, mut blocks:
         blocks,
         memory,
         regions,
+        bases,
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::cache::{CacheUse, ChunkCache};
 use crate::buffers::Buffers;
-use crate::codec::{self, DecodeError, RegionSize};
+use crate::codec::{self, DecodeError, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 use crate::flights::Flights;
 use crate::keys;
@@ -74,6 +74,16 @@ pub enum ReadError {
 }
 
 impl ReadError {
+    /// Which chunk it is about.
+    pub fn chunk(&self) -> Digest {
+        match self {
+            Self::Fetch { chunk, .. }
+            | Self::Corrupt { chunk, .. }
+            | Self::Region { chunk, .. }
+            | Self::Shutdown { chunk } => *chunk,
+        }
+    }
+
     /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
     pub fn is_damage(&self) -> bool {
         match self {
@@ -203,11 +213,21 @@ impl RegionReader {
         if let Some(bytes) = blocking(chunk, move || this.read_local(&wanted)).await? {
             return Ok(bytes);
         }
-        let bytes = self.fetch(chunk).await?;
+        // Both chunks at once: one round trip.
+        let (bytes, base) = futures::future::try_join(self.fetch(chunk), self.read_base(region)).await?;
         let (wanted, payload) = (*region, *payload);
-        let plain = blocking(chunk, move || cut_out(&wanted, &payload, &bytes)).await??;
+        let plain = blocking(chunk, move || cut_out(&wanted, &payload, &bytes, base.as_deref())).await??;
         self.inner.counts.fetched.add(plain.len() as u64);
         Ok(plain)
+    }
+
+    /// What the region is the difference to, if it is one.
+    async fn read_base(&self, region: &Region) -> Result<Option<Bytes>, ReadError> {
+        match &region.base {
+            // Which is no difference itself, so that this ends.
+            Some(base) => Box::pin(self.read(&base.region())).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The region's plain bytes if they can be had without the network; for threads that may block on the disk but
@@ -221,7 +241,11 @@ impl RegionReader {
         if !self.inner.cache.read(chunk, u64::from(payload.offset), &mut stored) {
             return None;
         }
-        match decode(region, payload, &stored) {
+        let base = match &region.base {
+            Some(base) => Some(self.read_local(&base.region())?),
+            None => None,
+        };
+        match decode(region, payload, &stored, base.as_deref()) {
             Ok(bytes) => {
                 self.inner.counts.cached.add(bytes.len() as u64);
                 Some(bytes)
@@ -254,8 +278,8 @@ impl RegionReader {
     }
 
     /// Gives `take` the plain bytes of these regions of one chunk, checked, each with its place among them: for reading ahead. The chunk is
-    /// fetched at most once, and not if it was `brought`; the rest is done on one of the runtime's blocking threads, in two buffers. A region may come twice if
-    /// the cached chunk turns out corrupt on the way.
+    /// fetched at most once, and not if it was `brought`, and so are the chunks of what they are differences to; the rest is done on one of the runtime's
+    /// blocking threads, in a few buffers. A region may come twice if a cached chunk turns out corrupt on the way.
     pub async fn read_chunk(
         &self,
         chunk: ChunkRef,
@@ -263,9 +287,18 @@ impl RegionReader {
         regions: Arc<[Region]>,
         mut take: impl FnMut(usize, &[u8]) + Send + 'static,
     ) -> Result<(), ReadError> {
+        let mut bases = HashMap::new();
+        for base in regions.iter().filter_map(|region| region.base) {
+            let chunk = base.payload.chunk;
+            if !bases.contains_key(&chunk) {
+                bases.insert(chunk, self.fetch(chunk).await?);
+            }
+        }
+        let bases = Arc::new(bases);
         if brought.is_none() && self.inner.cache.contains(&chunk.id) {
-            let (this, wanted) = (self.clone(), Arc::clone(&regions));
-            let (done, back) = blocking(chunk, move || (this.each_local(chunk, &wanted, &mut take), take)).await?;
+            let (this, wanted, bases) = (self.clone(), Arc::clone(&regions), Arc::clone(&bases));
+            let each = move || (this.each_local(chunk, &wanted, &bases, &mut take), take);
+            let (done, back) = blocking(chunk, each).await?;
             if done {
                 return Ok(());
             }
@@ -277,14 +310,26 @@ impl RegionReader {
         };
         let this = self.clone();
         let each = move || {
-            let done = this.each_of(chunk, &bytes, 0, &regions, &this.inner.counts.fetched, &mut take);
-            done.map_err(|(first, cause)| not_held(first, chunk, cause))
+            let counted = &this.inner.counts.fetched;
+            let held = Part {
+                chunk,
+                from: 0,
+                bytes: &bytes,
+            };
+            let done = this.each_of(held, &regions, &bases, counted, &mut take);
+            done.map_err(|(at, first, cause)| not_held(first, at, cause))
         };
         blocking(chunk, each).await?
     }
 
     /// The same from the cached chunk, which is read at once. `false` if it is not here, or was corrupt and is dropped.
-    fn each_local(&self, chunk: ChunkRef, regions: &[Region], take: &mut impl FnMut(usize, &[u8])) -> bool {
+    fn each_local(
+        &self,
+        chunk: ChunkRef,
+        regions: &[Region],
+        bases: &HashMap<ChunkRef, Bytes>,
+        take: &mut impl FnMut(usize, &[u8]),
+    ) -> bool {
         let payloads = || regions.iter().filter_map(|r| r.payload);
         let from = payloads().map(|p| p.offset).min().unwrap_or(0);
         let to = payloads().map(|p| p.offset.saturating_add(p.len).min(chunk.len)).max();
@@ -293,34 +338,52 @@ impl RegionReader {
         if !self.inner.cache.read(&chunk.id, u64::from(from), &mut bytes) {
             return false;
         }
-        match self.each_of(chunk, &bytes, from, regions, &self.inner.counts.cached, take) {
+        let bytes = &bytes;
+        match self.each_of(
+            Part { chunk, from, bytes },
+            regions,
+            bases,
+            &self.inner.counts.cached,
+            take,
+        ) {
             Ok(()) => true,
-            Err((_, error)) => {
-                self.drop_corrupt(&chunk.id, &error);
+            Err((at, _, error)) => {
+                self.drop_corrupt(&at.id, &error);
                 false
             }
         }
     }
 
-    /// The same from these bytes of the chunk, which are those from `from` on. Stops at the first region that they do not hold.
+    /// The same from this part of the chunk. Stops at the first region that it does not hold, and answers which chunk is to blame.
     fn each_of(
         &self,
-        chunk: ChunkRef,
-        bytes: &[u8],
-        from: u32,
+        held: Part<'_>,
         regions: &[Region],
+        bases: &HashMap<ChunkRef, Bytes>,
         counted: &Tier,
         take: &mut impl FnMut(usize, &[u8]),
-    ) -> Result<(), (PageIndex, DecodeError)> {
-        let mut plain = self.inner.scratch.empty(0);
+    ) -> Result<(), (ChunkRef, PageIndex, DecodeError)> {
+        let (mut plain, mut own) = (self.inner.scratch.empty(0), self.inner.scratch.empty(0));
         for (at, region) in regions.iter().enumerate() {
             let Some(payload) = &region.payload else {
                 take(at, &zeros(region));
                 continue;
             };
+            let base = match &region.base {
+                Some(base) => {
+                    let chunk = base.payload.chunk;
+                    let bytes = bases.get(&chunk).map_or(&[][..], |bytes| bytes);
+                    own.resize(usize::from(base.pages) * PAGE_BYTES, 0);
+                    let held = Part { chunk, from: 0, bytes }.of(&base.payload);
+                    codec::decode(base.payload.encoding, held, base.payload.hash, &mut own)
+                        .map_err(|cause| (chunk, base.first, cause))?;
+                    Some(&own[..])
+                }
+                None => None,
+            };
             plain.resize(region.plain_len(), 0);
-            let held = stored(payload, chunk, bytes, from);
-            codec::decode(payload.encoding, held, payload.hash, &mut plain).map_err(|cause| (region.first, cause))?;
+            decode_into(region, payload, held.of(payload), base, &mut plain)
+                .map_err(|cause| (held.chunk, region.first, cause))?;
             counted.add(plain.len() as u64);
             take(at, &plain);
         }
@@ -434,17 +497,31 @@ fn zeros(region: &Region) -> Bytes {
     Bytes::from_static(&ZEROS[..region.plain_len().min(ZEROS.len())])
 }
 
-fn cut_out(region: &Region, payload: &Payload, chunk: &[u8]) -> Result<Bytes, ReadError> {
-    let stored = stored(payload, payload.chunk, chunk, 0);
-    decode(region, payload, stored).map_err(|cause| not_held(region.first, payload.chunk, cause))
+fn cut_out(region: &Region, payload: &Payload, bytes: &[u8], base: Option<&[u8]>) -> Result<Bytes, ReadError> {
+    let chunk = payload.chunk;
+    let held = Part { chunk, from: 0, bytes };
+    decode(region, payload, held.of(payload), base).map_err(|cause| not_held(region.first, chunk, cause))
 }
 
-/// A payload's bytes in those of `chunk` from `from` on; none where it is not there, as a chunk may be shorter than the page map says.
-fn stored<'a>(payload: &Payload, chunk: ChunkRef, bytes: &'a [u8], from: u32) -> &'a [u8] {
-    let start = payload.offset.checked_sub(from).filter(|_| payload.chunk == chunk);
-    start
-        .and_then(|start| bytes.get(start as usize..)?.get(..payload.len as usize))
-        .unwrap_or(&[])
+/// The bytes of a chunk from one of them on.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    chunk: ChunkRef,
+    from: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// A payload's bytes in it; none where it is not there, as a chunk may be shorter than the page map says.
+    fn of(self, payload: &Payload) -> &'a [u8] {
+        let start = payload
+            .offset
+            .checked_sub(self.from)
+            .filter(|_| payload.chunk == self.chunk);
+        start
+            .and_then(|start| self.bytes.get(start as usize..)?.get(..payload.len as usize))
+            .unwrap_or(&[])
+    }
 }
 
 fn not_held(first: PageIndex, chunk: ChunkRef, cause: DecodeError) -> ReadError {
@@ -455,8 +532,23 @@ fn not_held(first: PageIndex, chunk: ChunkRef, cause: DecodeError) -> ReadError 
     }
 }
 
-fn decode(region: &Region, payload: &Payload, stored: &[u8]) -> Result<Bytes, DecodeError> {
+fn decode(region: &Region, payload: &Payload, stored: &[u8], base: Option<&[u8]>) -> Result<Bytes, DecodeError> {
     let mut plain = vec![0; region.plain_len()];
-    codec::decode(payload.encoding, stored, payload.hash, &mut plain)?;
+    decode_into(region, payload, stored, base, &mut plain)?;
     Ok(plain.into())
+}
+
+/// Decodes a payload, and what it is the difference to gives it back; the digest is that of the whole.
+fn decode_into(
+    region: &Region,
+    payload: &Payload,
+    stored: &[u8],
+    base: Option<&[u8]>,
+    plain: &mut [u8],
+) -> Result<(), DecodeError> {
+    codec::decode_unchecked(payload.encoding, stored, plain)?;
+    if let (Some(base), Some(own)) = (&region.base, base) {
+        base.exclusive_or(region, plain, own);
+    }
+    codec::check(plain, payload.hash)
 }

@@ -145,6 +145,11 @@ pub fn decode_unchecked(encoding: Encoding, stored: &[u8], plain: &mut [u8]) -> 
 /// Decode `stored` into `plain` and check the digest. On an error `plain` holds garbage and must not be used.
 pub fn decode(encoding: Encoding, stored: &[u8], expected: Digest, plain: &mut [u8]) -> Result<(), DecodeError> {
     decode_unchecked(encoding, stored, plain)?;
+    check(plain, expected)
+}
+
+/// Check the digest of a region's plain bytes.
+pub fn check(plain: &[u8], expected: Digest) -> Result<(), DecodeError> {
     let found = Digest::of(plain);
     if found == expected {
         Ok(())

@@ -177,6 +177,7 @@ impl<O: Objects> Run<'_, O> {
             objects: total.objects - gone.iter().map(|s| s.objects).sum::<u64>(),
             bytes: total.bytes - gone.iter().map(|s| s.bytes).sum::<u64>(),
         };
+        self.forget_names(&after).await?;
         if self.listed {
             self.bury(&after).await?;
             self.objects.delete_once(&self.list).await?;
@@ -246,6 +247,16 @@ impl<O: Objects> Run<'_, O> {
         Ok(())
     }
 
+    /// Remove the names of runtimes' snapshots that are not there. Should one name another since, that one goes, too, and the next deploy makes its own: nothing
+    /// depends on it.
+    async fn forget_names(&self, view: &View) -> Result<(), CollectError> {
+        let gone = view.named.iter().filter(|(_, id)| !view.may_exist(id));
+        for (key, _) in gone.filter(|_| !self.dry_run) {
+            self.objects.delete_once(key).await?;
+        }
+        Ok(())
+    }
+
     fn in_time(&self) -> Result<(), CollectError> {
         let (instant, time) = self.begun;
         // The one does not count while the machine sleeps, the other may be set back.
@@ -271,5 +282,15 @@ fn swept(objects: &[ObjectInfo]) -> Swept {
     Swept {
         objects: objects.len() as u64,
         bytes: objects.iter().map(|o| o.len).sum(),
+    }
+}
+
+/// Keys of all that a snapshot needs.
+#[cfg(test)]
+pub(crate) async fn needs_of<O: Objects>(objects: &O, id: &SnapshotId) -> BTreeSet<String> {
+    let bundle = objects.list(&crate::keys::bundle(id)).await.unwrap()[0].len;
+    match needs::learn(objects, id, Some(bundle)).await.unwrap() {
+        Some(needs::Learnt::Needs(needs)) => needs.keys.clone(),
+        other => panic!("{other:?}"),
     }
 }

@@ -8,6 +8,7 @@ use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 use super::objects::Objects;
 use crate::keys;
 use crate::manifest::{FORMAT, ManifestError, Origin};
+use crate::pagemap::Region;
 use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 
 /// Whose a snapshot is, by its manifest.
@@ -15,6 +16,8 @@ use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 pub enum Of {
     /// A version's.
     Version(FunctionName, VersionNumber),
+    /// A runtime's, for the versions of this function, or of all.
+    Runtime(Option<FunctionName>),
     /// Nobody's: it was imported.
     Import,
 }
@@ -104,7 +107,8 @@ pub(super) async fn learn<O: Objects>(
         Err(error) => return damaged(error),
     };
     let regions = maps.iter().flat_map(|map| map.regions());
-    let chunks = regions.filter_map(|r| r.payload).map(|p| keys::chunk(&p.chunk.id));
+    // What others are differences to, too: the snapshot that it came from may go before.
+    let chunks = regions.flat_map(Region::chunks).map(|chunk| keys::chunk(&chunk.id));
     let mut keys: BTreeSet<String> = chunks.collect();
     let of = match manifest.origin {
         Origin::Function {
@@ -116,6 +120,10 @@ pub(super) async fn learn<O: Objects>(
             let digests = [rootfs, layer].into_iter().filter_map(|l| l.digest.parse().ok());
             keys.extend(digests.map(|digest| keys::layer(&digest)));
             Of::Version(function, version)
+        }
+        Origin::Runtime { function, rootfs, .. } => {
+            keys.extend(rootfs.digest.parse().ok().map(|digest| keys::layer(&digest)));
+            Of::Runtime(function)
         }
         Origin::Import { .. } => Of::Import,
     };

@@ -116,6 +116,7 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
             offset: 0,
             len: 10,
         }),
+        base: None,
     });
     let map = PageMap::new(crate::codec::RegionSize::DEFAULT, regions.collect()).unwrap();
     let mut bundle = BundleBuilder::default();
@@ -134,6 +135,7 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
             rootfs: layer.clone(),
             layer,
         },
+        base: None,
         created_unix_s: 0,
         arch: "x86_64".to_owned(),
         kernel: "6".to_owned(),

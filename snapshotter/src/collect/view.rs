@@ -7,7 +7,7 @@ use std::error::Error;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use rekindle_wire::SnapshotId;
-use rekindle_wire::internal::RuntimeAlias;
+use rekindle_wire::internal::{RuntimeAlias, RuntimeSnapshot};
 
 use super::names;
 use super::needs::{Learnt, Of, Seen, learn};
@@ -24,6 +24,8 @@ pub struct Found {
     pub id: SnapshotId,
     /// Whose it is; `None` if it is damaged.
     pub of: Option<Of>,
+    /// Whether it is named as the one that functions begin as.
+    pub is_named: bool,
 }
 
 /// What the caller says is needed.
@@ -59,6 +61,8 @@ pub(super) struct View {
     pub(super) objects: Vec<ObjectInfo>,
     pub(super) found: Vec<(SnapshotId, Learnt)>,
     pub(super) wanted: Wanted,
+    /// Names of runtimes' snapshots, and which those are.
+    pub(super) named: Vec<(String, SnapshotId)>,
     /// What notes, runtimes and the caller need.
     needed: HashSet<String>,
 }
@@ -70,6 +74,7 @@ impl View {
         let listed = objects.list(keys::SNAPSHOTS).await?;
         let found = read_manifests(objects, seen, &listed).await?;
         read_runtimes(objects, &mut needed).await?;
+        let named = read_named(objects).await?;
         let asked: Vec<Found> = found
             .iter()
             .map(|(id, learnt)| Found {
@@ -78,6 +83,7 @@ impl View {
                     Learnt::Needs(needs) => Some(needs.of.clone()),
                     Learnt::Damaged | Learnt::Newer => None,
                 },
+                is_named: named.iter().any(|(_, named)| named == id),
             })
             .collect();
         let wanted = rule.wanted(&asked).await.map_err(CollectError::Rule)?;
@@ -87,6 +93,7 @@ impl View {
             objects: listed,
             found,
             wanted,
+            named,
             needed,
         })
     }
@@ -187,6 +194,29 @@ async fn read_manifests<O: Objects>(
         }
     }
     Ok(found)
+}
+
+/// What a runtime's snapshots are named by that functions begin as. One that cannot be read names none: another is made then.
+async fn read_named<O: Objects>(objects: &O) -> Result<Vec<(String, SnapshotId)>, CollectError> {
+    let mut named = Vec::new();
+    for object in objects.list(keys::RUNTIME_SNAPSHOTS).await? {
+        match objects.get(&object.key).await {
+            Ok(bytes) => match serde_json::from_slice::<RuntimeSnapshot>(&bytes) {
+                Ok(found) => named.push((object.key, found.snapshot)),
+                Err(error) => {
+                    let error = &error as &dyn Error;
+                    tracing::warn!(
+                        key = object.key,
+                        error,
+                        "the name of a runtime's snapshot cannot be read"
+                    );
+                }
+            },
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(named)
 }
 
 async fn read_runtimes<O: Objects>(objects: &O, needed: &mut HashSet<String>) -> Result<(), CollectError> {

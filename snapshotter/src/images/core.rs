@@ -1,9 +1,11 @@
-//! `core-TID.img`: of it, where a thread's restartable-sequences area lies.
+//! `core-TID.img`: of it, where a thread's restartable-sequences area lies, and who its user is.
 //!
-//! The kernel writes there as soon as CRIU has registered it, which is before anybody else could touch the process's
+//! The kernel writes to that area as soon as CRIU has registered it, which is before anybody else could touch the process's
 //! memory.
 
-use super::{ImageError, first_message, framing};
+use prost::Message as _;
+
+use super::{ImageError, first_message, framing, wire};
 
 const KIND: &str = "core";
 const CORE_MAGIC: u32 = 0x5505_3847;
@@ -28,10 +30,144 @@ struct RseqEntry {
     size: u32,
 }
 
+/// A core entry and, in it, a thread's, and in that its credentials: as bytes, to be put back among the rest.
+#[derive(Clone, PartialEq, prost::Message)]
+struct CoreBytes {
+    #[prost(bytes = "vec", optional, tag = "5")]
+    thread: Option<Vec<u8>>,
+}
+
+const FIELD_THREAD: u64 = 5;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ThreadBytes {
+    #[prost(bytes = "vec", optional, tag = "10")]
+    creds: Option<Vec<u8>>,
+}
+
+const FIELD_CREDS: u64 = 10;
+
+/// User and group ids: real, effective, saved, of file systems.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Ids {
+    #[prost(uint32, required, tag = "1")]
+    uid: u32,
+    #[prost(uint32, required, tag = "2")]
+    gid: u32,
+    #[prost(uint32, required, tag = "3")]
+    euid: u32,
+    #[prost(uint32, required, tag = "4")]
+    egid: u32,
+    #[prost(uint32, required, tag = "5")]
+    suid: u32,
+    #[prost(uint32, required, tag = "6")]
+    sgid: u32,
+    #[prost(uint32, required, tag = "7")]
+    fsuid: u32,
+    #[prost(uint32, required, tag = "8")]
+    fsgid: u32,
+}
+
+/// The image of a thread that is another user, and of the group of the same number. `None` if it is not, in every respect, the user `from`.
+///
+/// # Errors
+/// When the image does not parse.
+pub fn with_user(image: &[u8], from: u32, to: u32) -> Result<Option<Vec<u8>>, ImageError> {
+    let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+    let malformed = |cause| ImageError::Message {
+        kind: KIND,
+        entry: 0,
+        cause,
+    };
+    let edited = |cause| ImageError::Wire { kind: KIND, cause };
+    let core: CoreBytes = first_message(&entries, KIND)?;
+    let thread = core.thread.unwrap_or_default();
+    let ThreadBytes { creds } = ThreadBytes::decode(thread.as_slice()).map_err(malformed)?;
+    let Some(mut creds) = creds else { return Ok(None) };
+    let ids = Ids::decode(creds.as_slice()).map_err(malformed)?;
+    let all = [
+        ids.uid, ids.gid, ids.euid, ids.egid, ids.suid, ids.sgid, ids.fsuid, ids.fsgid,
+    ];
+    if all != [from; 8] {
+        return Ok(None);
+    }
+    for field in 1..=8 {
+        creds = wire::with_varint(&creds, field, u64::from(to)).map_err(edited)?;
+    }
+    let thread = wire::with_bytes(&thread, FIELD_CREDS, &creds).map_err(edited)?;
+    let core = wire::with_bytes(entries[0], FIELD_THREAD, &thread).map_err(edited)?;
+    let rest = entries.iter().skip(1).copied();
+    Ok(Some(framing::image(
+        CORE_MAGIC,
+        std::iter::once(core.as_slice()).chain(rest),
+    )))
+}
+
 /// The restartable-sequences area of the thread: address and bytes; `None` if it registered none.
 pub fn rseq_area(image: &[u8]) -> Result<Option<(u64, u32)>, ImageError> {
     let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
     let core: CoreEntry = first_message(&entries, KIND)?;
     let rseq = core.thread.and_then(|t| t.rseq);
     Ok(rseq.filter(|r| r.address != 0).map(|r| (r.address, r.size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn core(ids: [u32; 8]) -> Vec<u8> {
+        let [uid, gid, euid, egid, suid, sgid, fsuid, fsgid] = ids;
+        let ids = Ids {
+            uid,
+            gid,
+            euid,
+            egid,
+            suid,
+            sgid,
+            fsuid,
+            fsgid,
+        };
+        // Behind them what is not known here: securebits.
+        let creds = [ids.encode_to_vec(), vec![0x68, 7]].concat();
+        let thread = ThreadBytes { creds: Some(creds) };
+        let comm = [0x6a, 2, b'p', b'y'];
+        let thread = [thread.encode_to_vec(), comm.to_vec()].concat();
+        let entry = CoreBytes { thread: Some(thread) };
+        let mtype = [0x08, 1];
+        framing::image(
+            CORE_MAGIC,
+            [[mtype.to_vec(), entry.encode_to_vec()].concat().as_slice()].into_iter(),
+        )
+    }
+
+    #[test]
+    fn a_thread_becomes_another_user_and_nothing_else() {
+        let edited = with_user(&core([100_001; 8]), 100_001, 170_000).unwrap().unwrap();
+        let back = with_user(&edited, 170_000, 100_001).unwrap().unwrap();
+        assert_eq!(with_user(&back, 100_001, 170_000).unwrap().unwrap(), edited);
+        let found = |image: &[u8]| {
+            let entries = framing::entries(image, CORE_MAGIC).unwrap();
+            let core: CoreBytes = first_message(&entries, KIND).unwrap();
+            let thread = core.thread.unwrap();
+            let creds = ThreadBytes::decode(thread.as_slice()).unwrap().creds.unwrap();
+            (
+                Ids::decode(creds.as_slice()).unwrap().fsgid,
+                wire::without(&creds, 1).unwrap().ends_with(&[0x68, 7]),
+                thread.windows(2).any(|w| w == b"py"),
+                entries[0].starts_with(&[0x08, 1]),
+            )
+        };
+        assert_eq!(found(&edited), (170_000, true, true, true));
+        assert_eq!(found(&back), found(&core([100_001; 8])));
+    }
+
+    #[test]
+    fn one_that_is_another_user_already_in_some_respect_is_left() {
+        for at in 0..8 {
+            let mut ids = [100_001; 8];
+            ids[at] = 0;
+            assert_eq!(with_user(&core(ids), 100_001, 5).unwrap(), None, "{at}");
+        }
+        assert!(with_user(b"none", 1, 2).is_err());
+    }
 }

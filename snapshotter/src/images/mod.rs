@@ -19,7 +19,7 @@ pub(crate) mod testing;
 mod travel;
 mod wire;
 
-pub use self::core::rseq_area;
+pub use self::core::{rseq_area, with_user};
 pub use files::{file_names, renumber_pipes};
 pub use framing::FramingError;
 pub use inventory::Inventory;

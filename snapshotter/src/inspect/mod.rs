@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::images::{ImageError, StoredPagemap, file_names, parse_mappings};
 use crate::keys;
 use crate::manifest::Origin;
-use crate::pagemap::PageIndex;
+use crate::pagemap::{PageIndex, Region};
 use crate::snapshot::{OpenError, Snapshot};
 use crate::store::Store;
 use crate::working_set::load_working_set;
@@ -35,6 +35,8 @@ pub struct RegionCounts {
     pub raw: usize,
     /// LZ4.
     pub compressed: usize,
+    /// As the difference to another snapshot's.
+    pub difference: usize,
 }
 
 /// What is known of a snapshot's working set.
@@ -59,6 +61,9 @@ pub struct Inspection {
     pub summary: SnapshotSummary,
     /// What it was made of.
     pub origin: Origin,
+    /// The snapshot that regions of it are stored as the difference to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<SnapshotId>,
     /// When it was published, seconds since the Unix epoch.
     pub created_unix_s: i64,
     /// CRIU's version; empty where the images were imported.
@@ -112,18 +117,20 @@ pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenE
     let regions = || snapshot.processes.iter().flat_map(|p| p.page_map.regions());
     let mut counts = RegionCounts::default();
     for region in regions() {
-        match region.payload.map(|p| p.encoding) {
-            None => counts.zero += 1,
-            Some(crate::codec::Encoding::Raw) => counts.raw += 1,
-            Some(_) => counts.compressed += 1,
+        match Kind::of(region) {
+            Kind::Zero => counts.zero += 1,
+            Kind::Raw => counts.raw += 1,
+            Kind::Difference => counts.difference += 1,
+            _ => counts.compressed += 1,
         }
     }
-    let chunks: HashSet<_> = regions().filter_map(|r| r.payload).map(|p| p.chunk.id).collect();
+    let chunks: HashSet<_> = regions().flat_map(Region::chunks).map(|chunk| chunk.id).collect();
     let manifest = &snapshot.manifest;
     let stored = manifest.totals.stored_bytes + manifest.bundle_bytes;
     Ok(Inspection {
         summary: manifest.summary(),
         origin: manifest.origin.clone(),
+        base: manifest.base.clone(),
         created_unix_s: manifest.created_unix_s,
         criu: manifest.criu.clone(),
         kernel: manifest.kernel.clone(),

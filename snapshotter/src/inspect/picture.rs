@@ -23,6 +23,7 @@ fn colour(kind: Kind) -> &'static str {
         Kind::Zero => "#e5e7eb",
         Kind::Raw => "#f97316",
         Kind::Compressed => "#3b82f6",
+        Kind::Difference => "#22c55e",
         Kind::Eager => "#a855f7",
         Kind::Parent => "#14b8a6",
     }
@@ -260,21 +261,22 @@ mod tests {
             .map(|n| Span {
                 first: PageIndex(0x100 + n * 64),
                 pages: 64,
-                kind: Kind::ALL[(n % 4) as usize],
+                kind: Kind::ALL[(n % 5) as usize],
                 stored_bytes: 1,
             })
             .collect();
-        let quarter = pages / 4 * 4096;
+        let fifth = pages / 5 * 4096;
         let mapping = MappingView {
             start: 0x10_0000,
             end: 0x10_0000 + (pages + (1 << 30)) * 4096,
             access: "rw-".to_owned(),
             name: "/a<b>&c".to_owned(),
             kinds: Kinds {
-                zero_bytes: quarter,
-                raw_bytes: quarter,
-                compressed_bytes: quarter,
-                eager_bytes: quarter,
+                zero_bytes: fifth,
+                raw_bytes: fifth,
+                compressed_bytes: fifth,
+                difference_bytes: fifth,
+                eager_bytes: fifth,
                 parent_bytes: 0,
             },
             stored_bytes: 0,
@@ -301,7 +303,7 @@ mod tests {
                 picture.contains("4.0 TiB") || picture.contains("GiB not stored"),
                 "the hole is told"
             );
-            for kind in &Kind::ALL[..4] {
+            for kind in &Kind::ALL[..5] {
                 assert!(
                     picture.matches(colour(*kind)).count() > 1,
                     "{mib} MiB: no {}",

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::digest::Digest;
 use crate::keys;
-use crate::pagemap::PageMap;
+use crate::pagemap::{PageMap, Region};
 use crate::snapshot::read_page_maps;
 use crate::store::{Store, StoreError};
 
@@ -26,6 +26,16 @@ pub struct SharedWith {
     pub bytes: u64,
 }
 
+/// Where something is stored: a chunk, and where in it.
+type Place = (Digest, u32);
+
+/// Where a process's memory is stored, with what it is the difference to; and how many bytes that is there.
+fn places(map: &PageMap) -> impl Iterator<Item = (Place, u64)> {
+    let payloads = |region: &Region| [region.payload, region.base.map(|base| base.payload)];
+    let all = map.regions().iter().flat_map(payloads).flatten();
+    all.map(|p| ((p.chunk.id, p.offset), u64::from(p.len)))
+}
+
 /// The bytes that the snapshot of these page maps shares with each of the newest others, the most first; those it shares
 /// nothing with, or that cannot be read, are left out.
 pub(super) async fn shared_with(
@@ -33,8 +43,7 @@ pub(super) async fn shared_with(
     id: &SnapshotId,
     maps: impl Iterator<Item = &PageMap>,
 ) -> Result<Vec<SharedWith>, StoreError> {
-    let payloads = maps.flat_map(PageMap::regions).filter_map(|r| r.payload);
-    let ours: HashMap<Digest, u64> = payloads.map(|p| (p.hash, u64::from(p.len))).collect();
+    let ours: HashMap<Place, u64> = maps.flat_map(places).collect();
     let folders = store.list_folders(keys::SNAPSHOTS).await?;
     let mut ids: Vec<SnapshotId> = folders.iter().filter_map(|name| name.parse().ok()).collect();
     ids.retain(|other| other != id);
@@ -47,12 +56,8 @@ pub(super) async fn shared_with(
     let mut shared = Vec::new();
     while let Some((read, other)) = others.next().await {
         let Ok(maps) = read else { continue };
-        let theirs: HashSet<Digest> = maps
-            .iter()
-            .flat_map(PageMap::regions)
-            .filter_map(|r| r.payload.map(|p| p.hash))
-            .collect();
-        let bytes = theirs.iter().filter_map(|hash| ours.get(hash)).sum();
+        let theirs: HashSet<Place> = maps.iter().flat_map(places).map(|(place, _)| place).collect();
+        let bytes = theirs.iter().filter_map(|place| ours.get(place)).sum();
         if bytes > 0 {
             shared.push(SharedWith { id: other, bytes });
         }

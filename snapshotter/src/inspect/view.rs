@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use serde::{Serialize, Serializer};
 
-use crate::codec::PAGE_BYTES;
+use crate::codec::{Encoding, PAGE_BYTES};
 use crate::images::{Backing, Mapping, StoredPagemap};
 use crate::images::{PE_LAZY, PE_PARENT};
-use crate::pagemap::{PageIndex, PageMap};
+use crate::pagemap::{PageIndex, PageMap, Region};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -20,6 +20,8 @@ pub enum Kind {
     Raw,
     /// By LZ4.
     Compressed,
+    /// As the difference to another snapshot's.
+    Difference,
     /// Beside the rest: they must be there before the process runs.
     Eager,
     /// In a parent directory.
@@ -28,7 +30,24 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of the legend.
-    pub const ALL: [Self; 5] = [Self::Zero, Self::Raw, Self::Compressed, Self::Eager, Self::Parent];
+    pub const ALL: [Self; 6] = [
+        Self::Zero,
+        Self::Raw,
+        Self::Compressed,
+        Self::Difference,
+        Self::Eager,
+        Self::Parent,
+    ];
+
+    /// As what a region is stored.
+    pub(super) fn of(region: &Region) -> Self {
+        match (region.payload.map(|p| p.encoding), region.base) {
+            (None, _) => Self::Zero,
+            (Some(_), Some(_)) => Self::Difference,
+            (Some(Encoding::Raw), None) => Self::Raw,
+            (Some(Encoding::Lz4), None) => Self::Compressed,
+        }
+    }
 
     /// The word for it.
     pub fn word(self) -> &'static str {
@@ -36,6 +55,7 @@ impl Kind {
             Self::Zero => "zero",
             Self::Raw => "raw",
             Self::Compressed => "compressed",
+            Self::Difference => "difference",
             Self::Eager => "eager",
             Self::Parent => "in parent",
         }
@@ -70,6 +90,8 @@ pub struct Kinds {
     pub raw_bytes: u64,
     /// Compressed.
     pub compressed_bytes: u64,
+    /// As the difference to another snapshot's.
+    pub difference_bytes: u64,
     /// Must be there before the process runs.
     pub eager_bytes: u64,
     /// In a parent directory.
@@ -83,6 +105,7 @@ impl Kinds {
             Kind::Zero => self.zero_bytes,
             Kind::Raw => self.raw_bytes,
             Kind::Compressed => self.compressed_bytes,
+            Kind::Difference => self.difference_bytes,
             Kind::Eager => self.eager_bytes,
             Kind::Parent => self.parent_bytes,
         }
@@ -106,6 +129,7 @@ impl Kinds {
             Kind::Zero => self.zero_bytes += bytes,
             Kind::Raw => self.raw_bytes += bytes,
             Kind::Compressed => self.compressed_bytes += bytes,
+            Kind::Difference => self.difference_bytes += bytes,
             Kind::Eager => self.eager_bytes += bytes,
             Kind::Parent => self.parent_bytes += bytes,
         }
@@ -158,11 +182,7 @@ pub(super) fn spans_of_snapshot(map: &PageMap, pagemap: &StoredPagemap) -> Vec<S
     let lazy = map.regions().iter().map(|region| Span {
         first: region.first,
         pages: u64::from(region.pages),
-        kind: match region.payload.map(|p| p.encoding) {
-            None => Kind::Zero,
-            Some(crate::codec::Encoding::Raw) => Kind::Raw,
-            Some(_) => Kind::Compressed,
-        },
+        kind: Kind::of(region),
         stored_bytes: region.payload.map_or(0, |p| u64::from(p.len)),
     });
     let eager = pagemap.runs.iter().filter(|r| r.flags & PE_LAZY == 0);

@@ -98,7 +98,7 @@ pub struct Exported {
 }
 
 /// Writes all images of a snapshot, and the worker's extra files, into `dir`, which must not exist: it appears when it is
-/// whole. Memory used does not grow with the snapshot's.
+/// whole. Memory used does not grow with the snapshot's, but for some hundred bytes a region.
 pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Exported, ExportError> {
     if fs::symlink_metadata(dir).is_ok() {
         return Err(ExportError::Exists(dir.to_owned()));
@@ -112,27 +112,33 @@ pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Export
     name.push(format!(".export-{id}"));
     let mut draft = Draft(dir.with_file_name(name));
     fs::create_dir_all(&draft.0).map_err(writing(&draft.0))?;
-    snapshot.write_images(&draft.0).await.map_err(opening)?;
     let chunks = draft.0.join(".chunks");
     let reader = RegionReader::new(store.clone(), ChunkCache::open(&chunks, CHUNKS_BYTES)?);
-    let restoring = async {
-        for process in &snapshot.processes {
-            restore_pages(&snapshot, process, &reader, &draft.0).await?;
-        }
-        Ok(())
-    };
-    let restored: Result<(), ExportError> = restoring.await;
+    let written = write_whole(&snapshot, &reader, &draft.0).await;
     // Nothing is put there any more, whether it is removed now or with the draft.
     reader.settled().await;
-    restored?;
+    written?;
     fs::remove_dir_all(&chunks).map_err(writing(&chunks))?;
-    for name in snapshot.extra_files() {
-        snapshot.write_extra(name, &draft.0.join(name)).await.map_err(opening)?;
-    }
     let exported = measure(&draft.0).map_err(writing(&draft.0))?;
     fs::rename(&draft.0, dir).map_err(writing(dir))?;
     draft.0 = PathBuf::new();
     Ok(exported)
+}
+
+/// Writes all images of a snapshot, with all of its memory, and the worker's extra files into `dir`, which has none of them yet.
+pub async fn write_whole(snapshot: &Snapshot, reader: &RegionReader, dir: &Path) -> Result<(), ExportError> {
+    let opening = |cause| ExportError::Open {
+        id: snapshot.id().clone(),
+        cause: Box::new(cause),
+    };
+    snapshot.write_images(dir).await.map_err(opening)?;
+    for process in &snapshot.processes {
+        restore_pages(snapshot, process, reader, dir).await?;
+    }
+    for name in snapshot.extra_files() {
+        snapshot.write_extra(name, &dir.join(name)).await.map_err(opening)?;
+    }
+    Ok(())
 }
 
 fn measure(dir: &Path) -> io::Result<Exported> {
@@ -179,14 +185,20 @@ async fn restore_pages(
     let file = File::create_new(&path).map_err(writing(&path))?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
 
-    let steps = pagemap.entries.iter().flat_map(|entry| steps(entry, &process.page_map));
+    let steps: Vec<Step> = pagemap
+        .entries
+        .iter()
+        .flat_map(|entry| steps(entry, &process.page_map))
+        .collect();
     let mut read = stream::iter(steps)
-        .map(|step| async move {
-            let bytes = match &step {
-                Step::Lazy(region, ..) => reader.read(region).await?,
-                Step::Eager(_) | Step::Zero(_) => Bytes::new(),
-            };
-            Ok((step, bytes))
+        .map(|step| {
+            Box::pin(async move {
+                let bytes = match &step {
+                    Step::Lazy(region, ..) => reader.read(region).await?,
+                    Step::Eager(_) | Step::Zero(_) => Bytes::new(),
+                };
+                Ok((step, bytes))
+            })
         })
         .buffered(REGIONS_AT_ONCE);
     while let Some(next) = read.next().await {
@@ -218,27 +230,27 @@ fn copy_exact(from: &mut impl io::Read, to: &mut impl io::Write, bytes: u64) -> 
 }
 
 /// How the pages of one run come together.
-fn steps<'a>(entry: &'a PagemapEntry, map: &'a PageMap) -> Box<dyn Iterator<Item = Step> + Send + 'a> {
+fn steps(entry: &PagemapEntry, map: &PageMap) -> Vec<Step> {
     if !entry.lazy {
-        return Box::new(std::iter::once(Step::Eager(entry.pages)));
+        return vec![Step::Eager(entry.pages)];
     }
     let end = PageIndex(entry.first.0 + entry.pages);
-    let mut page = entry.first;
-    Box::new(std::iter::from_fn(move || {
-        if page >= end {
-            return None;
-        }
+    let (mut page, mut steps) = (entry.first, Vec::new());
+    while page < end {
         let start = page;
-        let step = match map.lookup(start) {
+        match map.lookup(start) {
             Some(region) => {
                 page = region.end().min(end);
-                Step::Lazy(*region, start.0 - region.first.0, page.0 - start.0)
+                steps.push(Step::Lazy(*region, start.0 - region.first.0, page.0 - start.0));
             }
             None => {
                 page = PageIndex(start.0 + 1);
-                Step::Zero(1)
+                match steps.last_mut() {
+                    Some(Step::Zero(pages)) => *pages += 1,
+                    _ => steps.push(Step::Zero(1)),
+                }
             }
-        };
-        Some(step)
-    }))
+        }
+    }
+    steps
 }

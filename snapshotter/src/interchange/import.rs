@@ -83,6 +83,7 @@ pub async fn import(
         // The images do not say.
         criu: String::new(),
         frozen_ms: 0.0,
+        base: None,
         extra: Vec::new(),
         options: CaptureOptions {
             // What is ours alone goes as it is read; the user's directory stays.

@@ -27,5 +27,5 @@ pub use directory::BLOCK_BYTES_DEFAULT;
 pub(crate) use directory::Directory;
 pub use error::InterchangeError;
 pub(crate) use error::{image_at, io_at};
-pub use export::{ExportError, Exported, export};
+pub use export::{ExportError, Exported, export, write_whole};
 pub use import::{ImportError, import};

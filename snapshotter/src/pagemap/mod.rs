@@ -66,6 +66,42 @@ pub struct Payload {
     pub len: u32,
 }
 
+/// A region of another snapshot that a region is stored as the difference to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Base {
+    /// Its first page. It need not be the region's, but they have a page in common.
+    pub first: PageIndex,
+    /// Its pages, as those of a [`Region`].
+    pub pages: u16,
+    /// Where its own bytes lie: they are no difference to anything.
+    pub payload: Payload,
+}
+
+impl Base {
+    /// Makes what the pages of `region` hold their difference to it, or the difference what they hold: exclusive or, where both have bytes. `plain` is
+    /// the region's bytes, `own` the base's.
+    pub fn exclusive_or(&self, region: &Region, plain: &mut [u8], own: &[u8]) {
+        let start = region.first.max(self.first);
+        let skip = |first: PageIndex| (start.0 - first.0) as usize * PAGE_BYTES;
+        let (Some(plain), Some(own)) = (plain.get_mut(skip(region.first)..), own.get(skip(self.first)..)) else {
+            return;
+        };
+        for (byte, own) in plain.iter_mut().zip(own) {
+            *byte ^= own;
+        }
+    }
+
+    /// It by itself, to be read.
+    pub fn region(&self) -> Region {
+        Region {
+            first: self.first,
+            pages: self.pages,
+            payload: Some(self.payload),
+            base: None,
+        }
+    }
+}
+
 /// A run of consecutive pages, stored as one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
@@ -75,9 +111,23 @@ pub struct Region {
     pub pages: u16,
     /// Its payload; `None` if all its bytes are zero.
     pub payload: Option<Payload>,
+    /// What the payload is the difference to (exclusive or, at the same addresses), if it is one: an LZ4 block then.
+    pub base: Option<Base>,
 }
 
 impl Region {
+    /// The chunks that it takes to read it.
+    pub fn chunks(&self) -> impl Iterator<Item = ChunkRef> + use<> {
+        let base = self.base.map(|base| base.payload.chunk);
+        self.payload.map(|own| own.chunk).into_iter().chain(base)
+    }
+
+    /// What is stored for it, bytes: with what it is the difference to.
+    pub fn stored_bytes(&self) -> u64 {
+        let bytes = |payload: Option<Payload>| payload.map_or(0, |p| u64::from(p.len));
+        bytes(self.payload) + bytes(self.base.map(|base| base.payload))
+    }
+
     /// One past its last page.
     pub fn end(&self) -> PageIndex {
         PageIndex(self.first.0 + u64::from(self.pages))
@@ -101,7 +151,7 @@ impl fmt::Display for Region {
 }
 
 /// Why regions do not make a page map.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum PageMapError {
     /// No pages, too many, or beyond the address space.
     #[error("{0} has a page count or address out of range")]
@@ -112,6 +162,9 @@ pub enum PageMapError {
     /// Starts before the end of the one before it.
     #[error("{0} is out of order or overlaps the region before it")]
     Order(Region),
+    /// The difference to something that cannot be its base: no pages in common, a difference itself, or out of range.
+    #[error("what {0} is stored as the difference to cannot be")]
+    Base(Region),
     /// The payload lies outside its chunk or has an impossible length, or its chunk has.
     #[error("payload of {0} has an impossible length or lies outside its chunk, of {CHUNK_BYTES_MAX} bytes at most")]
     Payload(Region),
@@ -175,22 +228,34 @@ fn check(size: RegionSize, region: &Region) -> Result<(), PageMapError> {
         return Err(PageMapError::Range(*region));
     }
     let Some(payload) = &region.payload else {
-        return Ok(());
+        return region.base.map_or(Ok(()), |_| Err(PageMapError::Base(*region)));
     };
+    if let Some(base) = &region.base {
+        let plain = base.region();
+        let in_range = (1..=RegionSize::MAX.pages()).contains(&base.pages) && base.first.0 < PAGE_INDEX_END;
+        let meets = || base.first < region.end() && region.first < plain.end();
+        if !in_range || !meets() || payload.encoding != Encoding::Lz4 || !fits(&base.payload, plain.plain_len()) {
+            return Err(PageMapError::Base(*region));
+        }
+    }
     let limit = u64::from(size.pages());
     if region.first.0 % limit + u64::from(region.pages) > limit {
         return Err(PageMapError::Boundary(*region, size));
     }
-    let plain = region.plain_len() as u64;
-    let len = u64::from(payload.len);
-    let fits = match payload.encoding {
-        Encoding::Raw => len == plain,
-        Encoding::Lz4 => len > 0 && len * 8 < plain * 7,
-    };
-    let within = u64::from(payload.offset) + len <= u64::from(payload.chunk.len);
-    if fits && within && payload.chunk.len <= CHUNK_BYTES_MAX {
+    if fits(payload, region.plain_len()) {
         Ok(())
     } else {
         Err(PageMapError::Payload(*region))
     }
+}
+
+/// Whether so many plain bytes may be stored so.
+fn fits(payload: &Payload, plain: usize) -> bool {
+    let (plain, len) = (plain as u64, u64::from(payload.len));
+    let is_possible = match payload.encoding {
+        Encoding::Raw => len == plain,
+        Encoding::Lz4 => len > 0 && len * 8 < plain * 7,
+    };
+    let within = u64::from(payload.offset) + len <= u64::from(payload.chunk.len);
+    is_possible && within && payload.chunk.len <= CHUNK_BYTES_MAX
 }

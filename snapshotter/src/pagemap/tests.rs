@@ -28,6 +28,36 @@ fn payload(pages: u16) -> impl Strategy<Value = Option<Payload>> {
     prop_oneof![1 => Just(None), 3 => stored.prop_map(Some)]
 }
 
+/// What a region of these pages may be the difference to.
+fn base(region: Region) -> impl Strategy<Value = Option<Base>> {
+    let pages = (1..=64_u16, 0..64_u64);
+    let base = pages.prop_flat_map(move |(pages, before)| {
+        let first = region.first.0.saturating_sub(before.min(u64::from(pages) - 1));
+        payload(pages).prop_map(move |payload| {
+            Some(Base {
+                first: PageIndex(first),
+                pages,
+                payload: payload?,
+            })
+        })
+    });
+    prop_oneof![3 => Just(None), 1 => base]
+}
+
+/// The same page map, where some regions are differences.
+fn with_bases() -> impl Strategy<Value = PageMap> {
+    page_map().prop_flat_map(|map| {
+        let bases: Vec<_> = map.regions().iter().map(|region| base(*region)).collect();
+        bases.prop_map(move |bases| {
+            let regions = std::iter::zip(map.regions(), bases).map(|(region, base)| Region {
+                base: base.filter(|_| region.payload.is_some_and(|p| p.encoding == Encoding::Lz4)),
+                ..*region
+            });
+            PageMap::new(map.region_size(), regions.collect()).unwrap()
+        })
+    })
+}
+
 /// One region in each of some windows of the region size.
 fn page_map() -> impl Strategy<Value = PageMap> {
     prop::sample::select(vec![1_u16, 16, 64, 1024]).prop_flat_map(|size| {
@@ -41,6 +71,7 @@ fn page_map() -> impl Strategy<Value = PageMap> {
                 first: PageIndex(window * u64::from(size) + u64::from(skip)),
                 pages,
                 payload,
+                base: None,
             });
             PageMap::new(RegionSize::from_pages(size).unwrap(), regions.collect()).unwrap()
         })
@@ -51,9 +82,36 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn bytes_give_back_the_page_map(map in page_map()) {
+    fn bytes_give_back_the_page_map(map in with_bases()) {
         let bytes = map.encode();
+        let version = if map.regions().iter().any(|r| r.base.is_some()) { 3 } else { 2 };
+        prop_assert_eq!(bytes[4], version, "the lowest that has what is needed");
         prop_assert_eq!(PageMap::parse(&bytes).unwrap(), map);
+    }
+
+    #[test]
+    fn a_difference_is_undone_by_its_base(
+        region in (0..64_u64, 1..64_u16), base in (0..64_u64, 1..64_u16), seed: u64,
+    ) {
+        let region = Region { payload: None, ..zero(region.0, region.1) };
+        let of = Base { first: PageIndex(base.0), pages: base.1, payload: raw(0, 1).payload.unwrap() };
+        let bytes = |pages: u16, seed: u64| {
+            let words = (0..u64::from(pages) * 512).map(|n| (n ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            words.flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
+        };
+        let (plain, own) = (bytes(region.pages, seed), bytes(of.pages, !seed));
+        let mut difference = plain.clone();
+        of.exclusive_or(&region, &mut difference, &own);
+        for (page, pair) in (region.first.0..).zip(difference.chunks(4096).zip(plain.chunks(4096))) {
+            let theirs = page.checked_sub(of.first.0).and_then(|at| own.chunks(4096).nth(at as usize));
+            let expected: Vec<u8> = match theirs {
+                Some(theirs) => pair.1.iter().zip(theirs).map(|(a, b)| a ^ b).collect(),
+                None => pair.1.to_vec(),
+            };
+            prop_assert!(pair.0 == expected, "page {}", page);
+        }
+        of.exclusive_or(&region, &mut difference, &own);
+        prop_assert!(difference == plain);
     }
 
     #[test]
@@ -72,7 +130,7 @@ proptest! {
 
     #[test]
     fn any_bytes_parse_or_fail_without_a_panic(
-        map in page_map(), at: prop::sample::Index, to: u8, cut: Option<prop::sample::Index>,
+        map in with_bases(), at: prop::sample::Index, to: u8, cut: Option<prop::sample::Index>,
     ) {
         let mut bytes = map.encode();
         let at = at.index(bytes.len());
@@ -93,6 +151,7 @@ fn zero(first: u64, pages: u16) -> Region {
         first: PageIndex(first),
         pages,
         payload: None,
+        base: None,
     }
 }
 
@@ -146,6 +205,7 @@ fn a_payload_outside_its_chunk_is_refused() {
             offset,
             len,
         }),
+        base: None,
     };
     assert!(PageMap::new(SIZE, vec![stored(904, 4096, Encoding::Raw)]).is_ok());
     let mut huge = stored(904, 4096, Encoding::Raw);
@@ -175,11 +235,87 @@ fn another_version_or_region_size_is_named() {
         PageMap::parse(&bytes)
     };
     assert_eq!(with(2, 16), PageMap::parse(&bytes));
-    for (version, region_pages) in [(1, 16), (3, 16), (0, 16), (2, 0), (2, 24), (2, 2048)] {
+    for (version, region_pages) in [(1, 16), (4, 16), (0, 16), (2, 0), (2, 24), (2, 2048)] {
         let version_error = ParseError::Version {
             version: version.into(),
             region_pages,
         };
         assert_eq!(with(version, region_pages), Err(version_error));
     }
+}
+
+#[test]
+fn a_base_that_cannot_be_is_refused() {
+    let lz4 = |first, pages| {
+        let mut region = raw(first, pages);
+        let payload = region.payload.as_mut().unwrap();
+        (payload.encoding, payload.len) = (Encoding::Lz4, 100);
+        region
+    };
+    let base = |first, pages| Base {
+        first: PageIndex(first),
+        pages,
+        payload: raw(0, pages).payload.unwrap(),
+    };
+    let on = |region: Region, base| {
+        PageMap::new(
+            SIZE,
+            vec![Region {
+                base: Some(base),
+                ..region
+            }],
+        )
+    };
+    for good in [base(16, 16), base(31, 1), base(10, 7), base(0, 1024)] {
+        assert!(on(lz4(16, 16), good).is_ok(), "{good:?}");
+    }
+    let mut cut = base(16, 16);
+    cut.payload.len -= 1;
+    for bad in [
+        base(0, 16),
+        base(32, 1),
+        base(16, 0),
+        base(0, 1025),
+        base(u64::MAX, 1),
+        cut,
+    ] {
+        let refused = on(lz4(16, 16), bad);
+        assert!(matches!(refused, Err(PageMapError::Base(_))), "{bad:?}");
+    }
+    assert!(on(zero(16, 16), base(16, 16)).is_err(), "nothing is stored of zeros");
+    assert!(
+        on(raw(16, 16), base(16, 16)).is_err(),
+        "a difference that LZ4 does not shrink is none"
+    );
+}
+
+#[test]
+fn bases_and_differences_must_be_as_many() {
+    let mut difference = raw(16, 16);
+    let payload = difference.payload.as_mut().unwrap();
+    (payload.encoding, payload.len) = (Encoding::Lz4, 100);
+    difference.base = Some(Base {
+        first: PageIndex(16),
+        pages: 16,
+        payload: raw(16, 16).payload.unwrap(),
+    });
+    let bytes = PageMap::new(SIZE, vec![difference]).unwrap().encode();
+    assert_eq!(PageMap::parse(&bytes).unwrap().regions(), [difference]);
+    let kind = 20 + 36 + 10;
+    assert_eq!(bytes[kind], 3);
+    let mut plain = bytes.clone();
+    plain[kind] = 2;
+    let error = ParseError::Bases { found: 1, expected: 0 };
+    assert_eq!(PageMap::parse(&plain), Err(error), "a base too many");
+    let mut without = bytes[..bytes.len() - 56].to_vec();
+    without[16..20].fill(0);
+    let error = ParseError::Bases { found: 0, expected: 1 };
+    assert_eq!(PageMap::parse(&without), Err(error), "one too few");
+    let mut nested = bytes;
+    nested[kind + 56] = 3;
+    assert_eq!(
+        PageMap::parse(&nested),
+        Err(ParseError::Entry(0)),
+        "a difference to a difference"
+    );
 }

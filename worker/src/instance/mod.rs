@@ -22,11 +22,12 @@ mod usage;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_pager::Pager;
+use rekindle_snapshotter::capture::BaseMemory;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
@@ -61,6 +62,8 @@ pub struct Parts {
     pub arrived: Option<Arc<crate::migration::Written>>,
     /// The snapshot it came from, kept open.
     pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
+    /// The memory that it began as, if that was its runtime's snapshot's.
+    pub base: OnceLock<BaseMemory>,
     /// How far its working set was known when it was restored from it.
     pub begun: Option<crate::snapshots::Begun>,
     /// Whether it stands still, or is about to.

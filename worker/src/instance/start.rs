@@ -16,6 +16,7 @@ use super::{Instance, Parts};
 use crate::boot::boot;
 use crate::damage::examine;
 use crate::restore::restore;
+use crate::runtime_snapshot::{Scope, boot_shared};
 use crate::worker::Worker;
 
 /// Takes an instance into the books and starts it in the background. `caller` is the trace it belongs to; with nothing in it,
@@ -24,6 +25,19 @@ use crate::worker::Worker;
 /// # Errors
 /// When the worker takes none, or knows the id.
 pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) -> Result<Arc<Instance>, ApiError> {
+    accept_shared(worker, order, caller, None)
+}
+
+/// The same; one that is booted begins as the snapshot of its runtime that `scope` says.
+///
+/// # Errors
+/// As [`accept`].
+pub fn accept_shared(
+    worker: &Arc<Worker>,
+    order: StartInstance,
+    caller: &HeaderMap,
+    scope: Option<Scope>,
+) -> Result<Arc<Instance>, ApiError> {
     if worker.draining.load(Ordering::Relaxed) {
         return Err(ApiError::new(
             ErrorCode::Unavailable,
@@ -54,7 +68,7 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
     rekindle_telemetry::set_parent(&span, caller);
     let (worker, starting) = (Arc::clone(worker), Arc::clone(&instance));
     let task = async move {
-        run(&worker, &starting).await;
+        run(&worker, &starting, scope.as_ref()).await;
         if park {
             starting.park().await;
             worker.changed.notify_one();
@@ -64,10 +78,10 @@ pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) ->
     Ok(instance)
 }
 
-async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>) {
+async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>, scope: Option<&Scope>) {
     let _settled = Settled { worker, instance };
     let started = Instant::now();
-    match start(worker, instance).await {
+    match start(worker, instance, scope).await {
         Ok(parts) => {
             let kind = *instance.kind.lock();
             worker.metrics.ready(&instance.spec.function, kind, started.elapsed());
@@ -95,11 +109,17 @@ impl Drop for Settled<'_> {
     }
 }
 
-async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>, scope: Option<&Scope>) -> Result<Arc<Parts>, ApiError> {
     let kind = *instance.kind.lock();
     let Some(snapshot) = instance.spec.snapshot.clone().filter(|_| kind == StartKind::Restored) else {
         *instance.kind.lock() = StartKind::Booted;
-        return measured(worker, instance, StartKind::Booted, Box::pin(boot(worker, instance))).await;
+        return match scope {
+            Some(scope) => {
+                let booting = Box::pin(boot_shared(worker, instance, scope));
+                measured(worker, instance, StartKind::Booted, booting).await
+            }
+            None => measured(worker, instance, StartKind::Booted, Box::pin(boot(worker, instance))).await,
+        };
     };
     let restoring = Box::pin(restore(worker, instance, &snapshot));
     match measured(worker, instance, StartKind::Restored, restoring).await {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -579,6 +579,7 @@ impl Restoring {
             arrived: Some(self.written),
             frozen: AtomicBool::new(false),
             snapshot: self.base,
+            base: OnceLock::new(),
             begun: None,
         }))
     }

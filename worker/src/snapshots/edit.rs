@@ -9,7 +9,7 @@ use rekindle_init::protocol::held_path;
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::{
     EagerRun, FoldedArea, ImageError, PageFrom, TemplateLayout, TemplateProcess, argument_areas, map_templates,
-    renumber_pipes, rseq_area, with_eager_pages,
+    renumber_pipes, rseq_area, with_eager_pages, with_user,
 };
 use rekindle_snapshotter::{PageIndex, Process};
 
@@ -161,6 +161,30 @@ pub(crate) fn name_outputs(dir: &Path, notes: &mut [PipeNote]) -> Result<(), Edi
         if let Some(number) = number(&note.key).and_then(|number| numbers.get(&number)) {
             note.key = pipe_key(*number);
         }
+    }
+    Ok(())
+}
+
+/// Has all threads be another user.
+///
+/// # Errors
+/// When an image is missing or malformed, or cannot be written; when a thread is not the user `from`.
+pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditError> {
+    if from == to {
+        return Ok(());
+    }
+    let listed = |e| EditError::File(dir.to_owned(), e);
+    for entry in fs::read_dir(dir).map_err(listed)? {
+        let name = entry.map_err(listed)?.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("core-") || !name.ends_with(".img") {
+            continue;
+        }
+        let path = dir.join(&name);
+        let edited = with_user(&read(path.clone())?, from, to);
+        let edited = edited.map_err(|cause| EditError::Image { name, cause })?;
+        let stranger = || io::Error::new(io::ErrorKind::InvalidData, format!("a thread is not user {from}"));
+        let image = edited.ok_or_else(|| EditError::File(path.clone(), stranger()))?;
+        fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
     }
     Ok(())
 }

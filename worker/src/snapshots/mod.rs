@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
-pub(crate) use edit::{name_outputs, touched_early};
+pub(crate) use edit::{become_user, name_outputs, touched_early};
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
@@ -254,7 +254,7 @@ impl Snapshots {
         let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
-        let chunks: BTreeSet<_> = regions.filter_map(|r| Some(r.payload?.chunk.id)).collect();
+        let chunks: BTreeSet<_> = regions.flat_map(Region::chunks).map(|chunk| chunk.id).collect();
         let found_in = if chunks.iter().all(cached) {
             MemoryTier::Disk
         } else {
@@ -395,7 +395,7 @@ impl Snapshots {
     /// Takes back the memory of templates whose instances have rested for long (`idle`, by snapshot), as far as their chunks are on this host's
     /// disk. Blocks.
     pub fn take_idle(&self, after: Duration, idle: &HashMap<SnapshotId, Duration>) {
-        let is_cached = |region: &Region| region.payload.is_none_or(|p| self.reader.is_cached(&p.chunk.id));
+        let is_cached = |region: &Region| region.chunks().all(|chunk| self.reader.is_cached(&chunk.id));
         self.tier.take_idle(after, |id| idle.get(id).copied(), is_cached);
     }
 

@@ -8,11 +8,12 @@ use rekindle_snapshotter::snapshot::read_manifest;
 use rekindle_snapshotter::{Store, delete};
 use rekindle_wire::SnapshotId;
 
-/// Removes an imported snapshot, or any with `force`. Its chunks go with the next collection.
+/// Removes an imported snapshot or a runtime's, or any with `force`. Its chunks go with the next collection.
 pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<ExitCode> {
     // One whose manifest is damaged is nobody's to keep, but it must be asked for.
     match Box::pin(read_manifest(store, id)).await.map(|m| m.origin) {
-        Ok(Origin::Import { .. }) => {}
+        // Whatever began as a runtime's keeps the chunks that it needs, and the next deploy makes another.
+        Ok(Origin::Import { .. } | Origin::Runtime { .. }) => {}
         _ if force => {}
         Ok(Origin::Function { function, version, .. }) => bail!(
             "{id} is the snapshot of {function} {version}: `fn delete {function}` removes it with the function; --force removes it alone"

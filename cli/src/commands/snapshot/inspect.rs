@@ -86,8 +86,17 @@ fn print(found: &Inspection) {
     let r = &found.regions;
     line(
         "regions",
-        format!("{} zero, {} raw, {} compressed", r.zero, r.raw, r.compressed),
+        format!(
+            "{} zero, {} raw, {} compressed, {} as a difference",
+            r.zero, r.raw, r.compressed, r.difference
+        ),
     );
+    if let Some(base) = &found.base {
+        line(
+            "base",
+            format!("{base}: what the differences are to; its chunks are kept with this one's"),
+        );
+    }
     line(
         "bundle",
         format!("{}: images, page maps, eager pages", show::bytes(found.bundle_bytes)),
@@ -167,6 +176,7 @@ fn print_processes(processes: &[ProcessView]) {
             "ZERO",
             "RAW",
             "COMPRESSED",
+            "DIFFERENCE",
             "EAGER",
             "PARENT",
             "STORED",
@@ -181,6 +191,7 @@ fn print_processes(processes: &[ProcessView]) {
                 size(m.kinds.zero_bytes),
                 size(m.kinds.raw_bytes),
                 size(m.kinds.compressed_bytes),
+                size(m.kinds.difference_bytes),
                 size(m.kinds.eager_bytes),
                 size(m.kinds.parent_bytes),
                 size(m.stored_bytes),

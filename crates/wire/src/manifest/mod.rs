@@ -121,6 +121,17 @@ pub enum Runtime {
     Http,
 }
 
+impl Runtime {
+    /// Its name in `fn.toml`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+            Self::Http => "http",
+        }
+    }
+}
+
 /// A root filesystem the platform builds from packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -359,6 +359,7 @@ mod tests {
             first: PageIndex(first),
             pages: 16,
             payload: Some(payload),
+            base: None,
         };
         let map = PageMap::new(RegionSize::DEFAULT, vec![region(16), region(64)]).unwrap();
         let memory = ProcessMemory {

@@ -1,30 +1,37 @@
 // The `context` argument of a handler: AWS Lambda's properties, and the W3C trace context.
 'use strict';
 
-const { env } = process;
-const functionName = env.FN_NAME ?? 'function';
-const functionVersion = env.FN_VERSION ?? '0';
-const timeoutMs = Number(env.FN_TIMEOUT_S ?? 30) * 1000;
+// What the environment says of the function, from when that is loaded.
+const fn = {};
+
+/** Takes it over. */
+function readEnvironment() {
+  const { env } = process;
+  fn.name = env.FN_NAME ?? 'function';
+  fn.version = env.FN_VERSION ?? '0';
+  fn.memoryMib = env.FN_MEMORY_MIB ?? '128';
+  fn.timeoutMs = Number(env.FN_TIMEOUT_S ?? 30) * 1000;
+}
 
 /** One per invocation; `headers` are the request's. */
 class Context {
   constructor(headers) {
-    this.functionName = functionName;
-    this.functionVersion = functionVersion;
+    this.functionName = fn.name;
+    this.functionVersion = fn.version;
     // Shaped like Lambda's, for code that splits it; no such resource exists.
-    this.invokedFunctionArn = `arn:rekindle:lambda:local:000000000000:function:${functionName}:${functionVersion}`;
-    this.memoryLimitInMB = env.FN_MEMORY_MIB ?? '128'; // a string, as on Lambda
-    this.logGroupName = `/rekindle/${functionName}`;
-    this.logStreamName = `${functionName}/${functionVersion}`;
+    this.invokedFunctionArn = `arn:rekindle:lambda:local:000000000000:function:${fn.name}:${fn.version}`;
+    this.memoryLimitInMB = fn.memoryMib; // a string, as on Lambda
+    this.logGroupName = `/rekindle/${fn.name}`;
+    this.logStreamName = `${fn.name}/${fn.version}`;
     this.awsRequestId = headers['x-request-id'] ?? '';
     this.traceparent = headers.traceparent;
     // May be set, and changes nothing: an answer goes out as soon as it is there.
     this.callbackWaitsForEmptyEventLoop = true;
     const given = headers['x-fn-deadline-ms'];
-    const deadline = /^\d{1,15}$/.test(given ?? '') ? Number(given) : Date.now() + timeoutMs;
+    const deadline = /^\d{1,15}$/.test(given ?? '') ? Number(given) : Date.now() + fn.timeoutMs;
     /** Milliseconds until the platform gives up on this invocation; 0 once that time has passed. */
     this.getRemainingTimeInMillis = () => Math.max(0, deadline - Date.now());
   }
 }
 
-module.exports = { Context, functionName };
+module.exports = { Context, readEnvironment, fn };

@@ -3,7 +3,7 @@
 
 const { isUtf8 } = require('node:buffer');
 const { validateHeaderName, validateHeaderValue } = require('node:http');
-const { functionName } = require('./context');
+const { fn } = require('./context');
 
 const JSON_TYPE = 'application/json';
 // Of what the platform adds for the runtime, or what holds for one connection only, the handler sees nothing.
@@ -40,7 +40,7 @@ function httpEvent(request, body) {
     headers,
     requestContext: {
       accountId: 'anonymous',
-      apiId: functionName,
+      apiId: fn.name,
       domainName: host,
       domainPrefix: host.split('.')[0],
       http: {

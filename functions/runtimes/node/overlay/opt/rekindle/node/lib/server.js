@@ -14,8 +14,19 @@ const ROUTES = new Map([
   ['/.rekindle/after-restore', lifecycle.afterRestore],
 ]);
 
-/** Listens on 127.0.0.1:`port` and serves `handler` until the process is killed. */
-function serve(port, handler) {
+/**
+ * Listens on 127.0.0.1:`port` and serves `handler` until the process is killed. If that is null, what `load` resolves to, which the
+ * platform's POST /.rekindle/load calls with an environment, once.
+ */
+function serve(port, handler, load) {
+  let loading = handler !== null;
+  const routes = new Map(ROUTES).set('/.rekindle/load', async (body) => {
+    const environment = parseEnvironment(body);
+    if (loading) throw new Refused(409, 'a function is loaded already');
+    loading = true;
+    handler = await load(environment);
+    return {};
+  });
   // The platform closes connections it no longer needs. No timer of ours may: time leaps over a restore.
   const server = http.createServer({ maxHeaderSize: MAX_HEAD, requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0, noDelay: true });
   server.on('request', async (request, response) => {
@@ -24,8 +35,9 @@ function serve(port, handler) {
     try {
       const body = await read(request);
       if (body === null) return;
-      const route = ROUTES.get(request.url);
-      if (route !== undefined) await platformCall(route, request, response);
+      const route = routes.get(request.url);
+      if (route !== undefined) await platformCall(route, request, body, response);
+      else if (handler === null) sendError(response, 503, 'Runtime.NotLoaded', 'no function is loaded yet');
       else await invoke(handler, request, body, response);
     } catch (error) {
       console.error(error);
@@ -51,11 +63,34 @@ async function read(request) {
   return chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
 }
 
-async function platformCall(route, request, response) {
+/** A call of the platform's that cannot be followed. */
+class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+function parseEnvironment(body) {
+  let environment;
+  try {
+    environment = JSON.parse(body.toString('utf8')).env;
+  } catch {
+    environment = undefined;
+  }
+  const isObject = typeof environment === 'object' && environment !== null && !Array.isArray(environment);
+  if (!isObject || !Object.values(environment).every((value) => typeof value === 'string')) {
+    throw new Refused(400, 'send {"env": {"NAME": "value"}}');
+  }
+  return environment;
+}
+
+async function platformCall(route, request, body, response) {
   if (request.method !== 'POST') return sendError(response, 405, 'Runtime.BadRequest', `${request.url} takes POST`);
   try {
-    send(response, 200, ['content-type', JSON_TYPE], toJson(await route()));
+    send(response, 200, ['content-type', JSON_TYPE], toJson(await route(body)));
   } catch (error) {
+    if (error instanceof Refused) return sendError(response, error.status, 'Runtime.BadRequest', error.message);
     if (!(error instanceof lifecycle.HookFailed)) throw error;
     sendError(response, 500, 'Runtime.HookFailed', error.message);
   }

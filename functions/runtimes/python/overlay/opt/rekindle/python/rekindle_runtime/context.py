@@ -5,19 +5,23 @@ import time
 
 
 class Context:
-    """One per invocation. Everything but the request's own values comes from the environment, read once at start."""
+    """One per invocation. Everything but the request's own values comes from the environment, read once, when the function is loaded."""
 
-    function_name = os.environ.get("FN_NAME", "function")
-    function_version = os.environ.get("FN_VERSION", "0")
-    # A string, as on Lambda.
-    memory_limit_in_mb = os.environ.get("FN_MEMORY_MIB", "128")
-    # Shaped like Lambda's, for code that splits it; no such resource exists.
-    invoked_function_arn = f"arn:rekindle:lambda:local:000000000000:function:{function_name}:{function_version}"
-    log_group_name = f"/rekindle/{function_name}"
-    log_stream_name = f"{function_name}/{function_version}"
     identity = None
     client_context = None
-    _timeout_ms = int(float(os.environ.get("FN_TIMEOUT_S", "30")) * 1000)
+
+    @classmethod
+    def read_environment(cls):
+        """Takes over what the environment says of the function."""
+        name, version = os.environ.get("FN_NAME", "function"), os.environ.get("FN_VERSION", "0")
+        cls.function_name, cls.function_version = name, version
+        # A string, as on Lambda.
+        cls.memory_limit_in_mb = os.environ.get("FN_MEMORY_MIB", "128")
+        # Shaped like Lambda's, for code that splits it; no such resource exists.
+        cls.invoked_function_arn = f"arn:rekindle:lambda:local:000000000000:function:{name}:{version}"
+        cls.log_group_name = f"/rekindle/{name}"
+        cls.log_stream_name = f"{name}/{version}"
+        cls._timeout_ms = int(float(os.environ.get("FN_TIMEOUT_S", "30")) * 1000)
 
     def __init__(self, request):
         headers = request.headers

@@ -13,13 +13,15 @@ FUNCTION_ERROR = ("x-fn-function-error", "Unhandled")
 
 
 class Function:
-    """The user's handler, behind HTTP. Called from several threads at once where concurrency is above one."""
+    """The user's handler, behind HTTP, once it is loaded. Called from several threads at once where concurrency is above one."""
 
-    def __init__(self, user_handler):
-        self._handler = user_handler
+    def __init__(self):
+        self.handler = None
 
     def invoke(self, request):
         """The response to `request`. Raises nothing that the user's code raised."""
+        if self.handler is None:
+            return error_response(503, "Runtime.NotLoaded", "no function is loaded yet")
         is_event = request.headers.get("x-fn-invocation") == "event"
         if is_event:
             try:
@@ -30,7 +32,7 @@ class Function:
         else:
             event = http_event(request)
         try:
-            value = handler.call(self._handler, event, Context(request))
+            value = handler.call(self.handler, event, Context(request))
         except SystemExit as error:
             print(f"rekindle: the handler called sys.exit({error.code!r}); the instance ends", file=sys.stderr)
             return _function_error("Runtime.ExitError", f"the handler called sys.exit({error.code!r})", close=True)

@@ -15,7 +15,7 @@ class HookFailed(Exception):
     """A hook raised; the message names it and says what it raised."""
 
 
-def before_snapshot():
+def before_snapshot(_request):
     """Handles POST /.rekindle/before-snapshot."""
 
     def work():
@@ -30,7 +30,7 @@ def before_snapshot():
     return _answer(work)
 
 
-def after_restore():
+def after_restore(_request):
     """Handles POST /.rekindle/after-restore."""
 
     def work():

@@ -9,7 +9,6 @@ User code never runs on the main thread.
 """
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -24,8 +23,8 @@ SPARE_THREADS = 2
 MAX_SPARE_THREADS = 8
 
 
-def serve(port, function, routes):
-    """Listens on 127.0.0.1:`port` and serves until the process is killed. `routes` are the platform's own paths."""
+def listen(port, function, routes):
+    """Listens on 127.0.0.1:`port` and serves, on threads of its own, until the process ends. `routes` are the platform's own paths."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted sockets inherit this.
@@ -36,8 +35,6 @@ def serve(port, function, routes):
     except OSError as error:
         sys.exit(f"rekindle: cannot listen on 127.0.0.1:{port}: {error.strerror}")
     Acceptors(listener, function, routes).start()
-    while True:
-        signal.pause()
 
 
 class Acceptors:
@@ -110,10 +107,10 @@ class Acceptors:
                 return self._function.invoke(request)
             if request.method != "POST":
                 return error_response(405, "Runtime.BadRequest", f"{request.target} takes POST")
-            return route()
+            return route(request)
         except Exception as error:
             traceback.print_exc()
             return error_response(500, "Runtime.Internal", f"the runtime failed: {error!r}")
 
 
-__all__ = ["serve", "Response"]
+__all__ = ["listen", "Response"]

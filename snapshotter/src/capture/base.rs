@@ -1,0 +1,109 @@
+//! The memory that a process began as: what it has changed little since is stored as the difference to it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use rekindle_wire::SnapshotId;
+
+use super::cut::CutRegion;
+use crate::chunks::{ReadError, RegionReader};
+use crate::codec::Compressor;
+use crate::digest::Digest;
+use crate::pagemap::{Base, ChunkRef, PageMap, Payload, Region};
+use crate::snapshot::Snapshot;
+
+/// Chunks fetched at once.
+const CALLS_AT_ONCE: usize = 4;
+/// How many pages before a region its base may begin. Nothing is mapped below so many (the kernel's `mmap_min_addr`), so that what lies elsewhere, too, can be
+/// the same difference.
+const PAGES_BEFORE: u64 = 16;
+
+/// The memory of a snapshot, by process and address.
+#[derive(Clone)]
+pub struct BaseMemory {
+    id: SnapshotId,
+    maps: HashMap<u32, Arc<PageMap>>,
+    reader: RegionReader,
+}
+
+impl fmt::Debug for BaseMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BaseMemory")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BaseMemory {
+    /// That of `snapshot`, read by `reader`.
+    pub fn new(snapshot: &Snapshot, reader: RegionReader) -> Self {
+        let maps = snapshot.processes.iter().map(|p| (p.pid, Arc::clone(&p.page_map)));
+        Self {
+            id: snapshot.id().clone(),
+            maps: maps.collect(),
+            reader,
+        }
+    }
+
+    /// Which snapshot's it is.
+    pub(super) fn id(&self) -> &SnapshotId {
+        &self.id
+    }
+
+    /// All that something can be the difference to.
+    pub(super) fn payloads(&self) -> impl Iterator<Item = Payload> {
+        let regions = self.maps.values().flat_map(|map| map.regions());
+        regions.filter(|r| r.base.is_none()).filter_map(|r| r.payload)
+    }
+
+    /// Has its chunks be on this host, so that [`Self::difference`] need not wait for the store.
+    pub(super) async fn bring(&self) -> Result<(), ReadError> {
+        let chunks: BTreeSet<(Digest, u32)> = self.payloads().map(|p| (p.chunk.id, p.chunk.len)).collect();
+        let reader = &self.reader;
+        let brought = stream::iter(chunks)
+            .map(|(id, len)| Box::pin(async move { reader.bring(ChunkRef { id, len }).await.map(drop) }));
+        brought.buffer_unordered(CALLS_AT_ONCE).try_collect::<()>().await?;
+        self.reader.settled().await;
+        Ok(())
+    }
+
+    /// The region of process `pid` that has the most pages in common with `cut`.
+    pub(super) fn of(&self, pid: u32, cut: &CutRegion) -> Option<Base> {
+        let regions = self.maps.get(&pid)?.regions();
+        let (first, end) = (cut.first.0, cut.first.0 + u64::from(cut.pages));
+        let from = regions.partition_point(|r| r.end().0 <= first);
+        let common = |r: &&Region| r.end().0.min(end) - r.first.0.max(first);
+        let meeting = regions[from..].iter().take_while(|r| r.first.0 < end);
+        let usable = meeting.filter(|r| r.base.is_none() && first.saturating_sub(r.first.0) < PAGES_BEFORE);
+        let base = usable.filter(|r| r.payload.is_some()).max_by_key(common)?;
+        Some(Base {
+            first: base.first,
+            pages: base.pages,
+            payload: base.payload?,
+        })
+    }
+
+    /// The LZ4 block of the difference of `cut`, whose bytes these are, to `base`. `None` if there is none that is worth it, or the base is not here.
+    pub(super) fn difference<'a>(
+        &self,
+        cut: &CutRegion,
+        plain: &[u8],
+        base: &Base,
+        compressor: &'a mut Compressor,
+        difference: &mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        let own = self.reader.read_local(&base.region())?;
+        difference.clear();
+        difference.extend_from_slice(plain);
+        let region = Region {
+            first: cut.first,
+            pages: cut.pages,
+            payload: None,
+            base: None,
+        };
+        base.exclusive_or(&region, difference, &own);
+        compressor.block(difference)
+    }
+}
