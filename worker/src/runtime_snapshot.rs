@@ -127,9 +127,9 @@ async fn begin_shared(
     instance: &Arc<Instance>,
     scope: &Scope,
 ) -> Result<(Arc<Parts>, &'static str), ApiError> {
-    let found = instance.phase("runtime snapshot", find(worker, scope, &instance.spec.rootfs));
-    let (parts, how) = match found.await {
-        Some(snapshot) => (Box::pin(begin_as(worker, instance, &snapshot)).await?, "used"),
+    let found = instance.phase("runtime snapshot", Box::pin(find(worker, instance, scope)));
+    let (parts, how) = match found.await? {
+        Some((snapshot, images)) => (Box::pin(begin_as(worker, instance, &snapshot, images)).await?, "used"),
         None => {
             let parts = Box::pin(boot_unloaded(worker, instance)).await?;
             if let Some(made) = Box::pin(make(worker, instance, &parts, scope)).await {
@@ -145,8 +145,26 @@ async fn begin_shared(
     Ok((parts, how))
 }
 
-/// The snapshot, if there is one of this root filesystem and it can be read.
-async fn find(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snapshot> {
+/// The snapshot, with all its images in a directory for `instance`, if there is one of its root filesystem and it is whole.
+async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, Scratch)>, ApiError> {
+    let Some(snapshot) = named(worker, scope, &instance.spec.rootfs).await else {
+        return Ok(None);
+    };
+    let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
+    let images = Scratch::make(dir).map_err(|e| failed("lay out the images", &e))?;
+    match write_whole(&snapshot, worker.snapshots.reader(), images.path()).await {
+        Ok(()) => Ok(Some((snapshot, images))),
+        Err(error) if error.is_damage() => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(snapshot = %snapshot.id(), error, "the snapshot of a runtime is damaged: another is made");
+            Ok(None)
+        }
+        Err(error) => Err(failed("write the images", &error)),
+    }
+}
+
+/// The snapshot that is named, if it is one of this root filesystem and can be opened.
+async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snapshot> {
     let key = scope.key();
     let unusable = |error: &(dyn std::error::Error + 'static)| {
         tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
@@ -203,7 +221,12 @@ fn note_base(worker: &Worker, parts: &Parts, snapshot: &Snapshot) {
 }
 
 /// Restores the snapshot in `instance`'s sandbox, with all its memory: it is booted once for each version, and a checkpoint of what a pager serves is another matter.
-async fn begin_as(worker: &Arc<Worker>, instance: &Arc<Instance>, snapshot: &Snapshot) -> Result<Arc<Parts>, ApiError> {
+async fn begin_as(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    snapshot: &Snapshot,
+    scratch: Scratch,
+) -> Result<Arc<Parts>, ApiError> {
     let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
         let what = format!("snapshot {} is no runtime's", snapshot.id());
         return Err(ApiError::new(ErrorCode::RestoreFailed, what));
@@ -218,10 +241,6 @@ async fn begin_as(worker: &Arc<Worker>, instance: &Arc<Instance>, snapshot: &Sna
     } = enclosure.await?;
     // That one may wait for other images.
     tokio::task::spawn_blocking(move || criu.dismiss());
-    let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
-    let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images", &e))?;
-    let written = write_whole(snapshot, worker.snapshots.reader(), scratch.path()).await;
-    written.map_err(|e| failed("write the images", &e))?;
     become_user(scratch.path(), uid, instance.spec.uid).map_err(|e| failed("edit the images", &e))?;
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
     let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {

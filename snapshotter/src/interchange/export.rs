@@ -69,6 +69,18 @@ pub enum ExportError {
     },
 }
 
+impl ExportError {
+    /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Open { cause, .. } => cause.is_damage(),
+            Self::Memory { cause, .. } => cause.is_damage(),
+            Self::Image { .. } => true,
+            Self::Exists(_) | Self::Cache(_) | Self::Write { .. } => false,
+        }
+    }
+}
+
 fn writing(path: &Path) -> impl FnOnce(io::Error) -> ExportError {
     let path = path.to_owned();
     move |cause| ExportError::Write { path, cause }
