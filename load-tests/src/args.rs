@@ -21,6 +21,7 @@ use crate::phases::PhasesArgs;
 use crate::policy::PolicyArgs;
 use crate::sandboxes::SandboxesArgs;
 use crate::sandboxes::floor::FloorArgs;
+use crate::sharing::SharingArgs;
 use crate::subject::Subject;
 use crate::throughput::ThroughputArgs;
 use crate::workload::{Language, Workload};
@@ -112,6 +113,8 @@ pub(crate) enum Command {
     Throughput(ThroughputArgs),
     /// Measure how long an instance stands still for its snapshot, beside CRIU's own dump.
     Freeze(FreezeArgs),
+    /// Measure what snapshots have in common in the store, for each way of sharing their runtime's.
+    Sharing(SharingArgs),
     /// Measure many restores at once: latency, and processor time of each.
     Many(ManyArgs),
     /// Measure what sandboxes cost, beside the bare floor of this machine.

@@ -43,6 +43,7 @@ mod record;
 mod report;
 mod rounds;
 mod sandboxes;
+mod sharing;
 mod slow_store;
 mod stats;
 mod subject;
@@ -85,6 +86,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             | Command::Migration(_)
             | Command::Many(_)
             | Command::Freeze(_)
+            | Command::Sharing(_)
             | Command::Phases(_)
             | Command::Throughput(_)
             | Command::Load(_)
@@ -112,6 +114,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Some(Command::Throughput(asked)) => throughput::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Many(many)) => many::run(args, many).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Freeze(asked)) => freeze::run(args, asked).await.map(|()| ExitCode::SUCCESS),
+            Some(Command::Sharing(asked)) => sharing::run(args, asked).await.map(|()| ExitCode::SUCCESS),
             Some(Command::Clones(clones)) => clones::run(args, clones).await.map(|()| ExitCode::SUCCESS),
             _ => bench::run(args).await,
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Folder, Platform, RUNTIME};
+use rekindle_e2e::{Folder, Options, Platform, RUNTIME};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::snapshot::read_manifest;
 use rekindle_snapshotter::{Manifest, Snapshot, Store, keys};
@@ -134,18 +134,8 @@ fn functions_of_a_runtime_share_most_of_their_memory_and_nothing_of_their_own() 
     // What it costs, as the documents say.
     assert_eq!(booted[0]["hash"], restored[1]["hash"], "they have one hash secret");
 
-    // It is looked at as every other.
-    let inspected = platform.cli(&["snapshot", "inspect", id(&two).as_str()]);
-    let text = String::from_utf8(inspected.stdout).unwrap();
-    assert!(
-        text.contains(base.as_str()) && text.contains("as a difference"),
-        "{text}"
-    );
-    let listed = String::from_utf8(platform.cli(&["snapshot", "list"]).stdout).unwrap();
-    assert!(listed.contains("runtime python"), "{listed}");
-
     // It may go at any time: what began as it keeps what it needs.
-    assert!(platform.cli(&["snapshot", "delete", base.as_str()]).status.success());
+    RUNTIME.block_on(rekindle_snapshotter::delete(&client, &base)).unwrap();
     gc(&platform);
     assert_eq!(
         keys_of(&client, keys::RUNTIME_SNAPSHOTS),
@@ -265,4 +255,29 @@ fn functions_of_node_share_most_of_their_memory() {
         let answers = [(); 2].map(|()| platform.fresh("restored", name, "/").ok());
         assert!(answers.iter().all(|answer| answer.start() == "restored"));
     }
+}
+
+#[test]
+fn it_is_looked_at_and_deleted_as_every_other() {
+    let mut options = Options::default();
+    options.args = vec!["--share-memory".to_owned(), "functions".to_owned()];
+    let platform = Platform::start_with(options);
+    let said = |args: &[&str]| {
+        let output = platform.cli(&[&["snapshot"], args].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let version = platform.deploy(&tells("one", 1));
+    let seen: Value = serde_json::from_str(&said(&["inspect", id(&version).as_str(), "--json"])).unwrap();
+    let base = seen["base"].as_str().unwrap();
+    assert!(seen["regions"]["difference"].as_u64().unwrap() > 0, "{seen}");
+    assert_eq!(seen["shared_with"][0]["id"], base);
+    let text = said(&["inspect", id(&version).as_str()]);
+    assert!(text.contains(base) && text.contains("as a difference"), "{text}");
+    let text = said(&["inspect", base]);
+    assert!(text.contains("runtime python"), "{text}");
+    assert!(said(&["list"]).contains("runtime python"));
+    said(&["delete", base]);
+    assert!(!said(&["list"]).contains("runtime python"));
+    assert_eq!(platform.fresh("restored", "one", "/").ok().json()["note"], 1);
 }
