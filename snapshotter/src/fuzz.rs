@@ -229,9 +229,12 @@ pub fn layer(tar: &[u8], scratch: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use rekindle_wire::manifest::Runtime;
 
     use crate::capture::publish;
     use crate::keys;
+    use crate::manifest::Origin;
+    use crate::pagemap::Base;
     use crate::region_index::RegionIndex;
     use crate::testing::{TestStore, meta, noise, small_dump};
     use crate::working_set::{Recording, WorkingSetPage, encoding};
@@ -255,6 +258,24 @@ mod tests {
         [&len.to_le_bytes()[..], first, second].concat()
     }
 
+    /// The same page map, where what is LZ4 is the difference to the first of it, laid over each.
+    fn with_differences(map: &PageMap) -> PageMap {
+        let stored = map.regions().iter().find(|r| r.payload.is_some()).unwrap();
+        let regions = map.regions().iter().map(|region| {
+            let base = Base {
+                first: region.first,
+                pages: stored.pages,
+                payload: stored.payload.unwrap(),
+            };
+            let is_lz4 = region.payload.is_some_and(|p| p.encoding == Encoding::Lz4);
+            Region {
+                base: is_lz4.then_some(base),
+                ..*region
+            }
+        });
+        PageMap::new(map.region_size(), regions.collect()).unwrap()
+    }
+
     /// Makes `fuzz/seeds` anew, after a change of a format: `cargo test -p rekindle-snapshotter --lib -- --ignored seeds`.
     #[tokio::test(flavor = "multi_thread")]
     #[ignore = "writes the seeds"]
@@ -272,10 +293,24 @@ mod tests {
             "small",
             &serde_json::to_vec(&published.manifest).unwrap(),
         );
+        let mut runtime = published.manifest.clone();
+        let Origin::Function { rootfs, .. } = runtime.origin.clone() else {
+            unreachable!("it is a function's")
+        };
+        runtime.base = Some("s-1".parse().unwrap());
+        runtime.origin = Origin::Runtime {
+            runtime: Runtime::Python,
+            function: Some("hello".parse().unwrap()),
+            rootfs,
+            uid: 100_001,
+        };
+        put("manifest", "runtime", &runtime.encode().unwrap());
+        put("manifest_value", "runtime", &serde_json::to_vec(&runtime).unwrap());
         let bundle = store.get(&keys::bundle(&published.id)).await.unwrap();
         let snapshot = crate::Snapshot::open(store, &published.id).await.unwrap();
         let map = &snapshot.processes[0].page_map;
         put("page_map", "small", &map.encode());
+        put("page_map", "differences", &with_differences(map).encode());
         for section in published.manifest.images.iter().map(|i| &i.section).take(3) {
             let words = [section.offset, section.stored_bytes, section.bytes].map(|n| u32::try_from(n).unwrap());
             let head: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();

@@ -16,7 +16,7 @@ use crate::codec::Encoding;
 use crate::collect::{Publication, PublicationError};
 use crate::digest::Digest;
 use crate::keys;
-use crate::pagemap::{ChunkRef, Payload};
+use crate::pagemap::{ChunkRef, Payload, Region};
 use crate::snapshot::read_page_maps;
 use crate::store::{Store, StoreError};
 
@@ -83,7 +83,8 @@ impl RegionIndex {
         while let Some((result, id)) = maps.next().await {
             match result {
                 Ok(maps) => {
-                    let payloads = maps.iter().flat_map(|m| m.regions()).filter_map(|r| r.payload);
+                    let regions = maps.iter().flat_map(|m| m.regions());
+                    let payloads = regions.filter_map(Region::plain_payload);
                     self.learn(payloads);
                     read += 1;
                 }

@@ -263,7 +263,8 @@ fn it_is_looked_at_and_deleted_as_every_other() {
     options.args = vec!["--share-memory".to_owned(), "functions".to_owned()];
     let platform = Platform::start_with(options);
     let said = |args: &[&str]| {
-        let output = platform.cli(&[&["snapshot"], args].concat());
+        let run = platform.directory("run");
+        let output = platform.cli(&[&["snapshot"], args, &["--run", run.to_str().unwrap()]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::model::Dice;
 use super::*;
-use crate::capture::publish;
+use crate::capture::{BaseMemory, CaptureMeta, publish};
 use crate::chunks::{ChunkCache, RegionReader};
 use crate::delete::delete;
 use crate::region_index::RegionIndex;
@@ -144,25 +144,35 @@ async fn alive_for<T>(life: Option<Duration>, work: impl Future<Output = T>) -> 
 /// after any number of bytes, or die at any moment.
 struct Crowd {
     server: TestStore,
-    /// Dumps that share half of their memory.
+    /// Dumps that share half of their memory, and what each may have become a while later.
     dumps: Vec<PathBuf>,
+    /// A host, for those who store differences to what there is.
+    host: RegionReader,
     alive: Alive,
     delay: Duration,
-    /// Published, cut off; collections done, cut off; chunks removed, snapshots removed.
-    counts: Mutex<[u64; 6]>,
+    /// Published, cut off; collections done, cut off; chunks removed, snapshots removed; published as differences.
+    counts: Mutex<[u64; 7]>,
 }
 
 impl Crowd {
     async fn start(dice: &mut Dice, delay: Duration) -> Self {
         let server = TestStore::start().await;
-        let dumps = (0..3).map(|n| {
+        let dumps = (0..6).map(|n| {
             let dump = server.scratch(&format!("dump-{n}"));
-            let own = noise(150 << 10, dice.roll(1 << 40));
-            small_dump(&dump, &[&noise(150 << 10, 1), &own[..]].concat());
+            let own = noise(150 << 10, n / 2);
+            let mut memory = [&noise(150 << 10, 1), &own[..]].concat();
+            if n % 2 == 1 {
+                let counter = dice.roll(4096) as usize;
+                memory.chunks_mut(4096).for_each(|page| page[counter % page.len()] ^= 1);
+            }
+            small_dump(&dump, &memory);
             dump
         });
+        let dumps = dumps.collect();
+        let cache = ChunkCache::open(&server.scratch("host"), 1 << 30).unwrap();
         Self {
-            dumps: dumps.collect(),
+            dumps,
+            host: RegionReader::new(server.store.clone(), cache),
             server,
             alive: Alive::default(),
             delay,
@@ -189,13 +199,17 @@ impl Crowd {
             if !dice.once_in(3) {
                 drop(index.seed(&self.server.store).await);
             }
-            let meta = meta();
+            let meta = CaptureMeta {
+                base: self.base(&mut dice).await,
+                ..meta()
+            };
             let id = meta.id.clone();
             self.alive.0.lock().insert(id.clone());
             let life = dice.once_in(3).then(|| Duration::from_millis(dice.roll(250)));
             let published = publish(&store, &index, dice.pick::<PathBuf>(&self.dumps), meta);
-            if matches!(alive_for(life, published).await, Some(Ok(_))) {
+            if let Some(Ok(published)) = alive_for(life, published).await {
                 self.counts.lock()[0] += 1;
+                self.counts.lock()[6] += u64::from(published.manifest.base.is_some());
                 self.read(&id).await;
                 if dice.once_in(4) {
                     continue;
@@ -208,6 +222,17 @@ impl Crowd {
                 drop(delete(&store, &id).await);
             }
         }
+    }
+
+    /// A snapshot to store differences to, one time in two: it may be collected at any moment.
+    async fn base(&self, dice: &mut Dice) -> Option<BaseMemory> {
+        let there = self.server.store.list_folders(keys::SNAPSHOTS).await.unwrap();
+        if there.is_empty() || dice.once_in(2) {
+            return None;
+        }
+        let id: SnapshotId = dice.pick::<String>(&there).parse().unwrap();
+        let opened = Snapshot::open(&self.server.store, &id).await.ok()?;
+        Some(BaseMemory::new(&opened, self.host.clone()))
     }
 
     async fn collect(&self, mut dice: Dice) {
@@ -237,7 +262,7 @@ impl Crowd {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is_wanted() {
-    let mut totals = [0; 6];
+    let mut totals = [0; 7];
     for (seed, delay) in (0..9).zip(DELAYS.into_iter().cycle()) {
         let mut dice = Dice(seed);
         let crowd = Crowd::start(&mut dice, delay).await;
@@ -268,7 +293,7 @@ async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is
             *total += count;
         }
     }
-    println!("published, cut off; collections done, cut off; chunks, snapshots removed: {totals:?}");
+    println!("published, cut off; collections done, cut off; chunks, snapshots removed; as differences: {totals:?}");
     assert!(totals.iter().all(|n| *n > 10), "{totals:?}");
 }
 

@@ -22,7 +22,7 @@ use crate::bundle::BundleBuilder;
 use crate::codec::Encoding;
 use crate::digest::Digest;
 use crate::manifest::{Manifest, Origin, ProcessEntry, Totals};
-use crate::pagemap::{ChunkRef, PageIndex, PageMap, Payload, Region};
+use crate::pagemap::{Base, ChunkRef, PageIndex, PageMap, Payload, Region};
 use crate::store::StoreError;
 
 /// Contents there are: few, so that snapshots share them and deleted ones come back.
@@ -106,17 +106,23 @@ impl Rule for Known {
 }
 
 fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) -> (Bytes, Bytes) {
-    let regions = chunks.iter().zip(0..).map(|(chunk, n)| Region {
+    let payload = |chunk: ChunkRef| Payload {
+        hash: chunk.id,
+        encoding: Encoding::Lz4,
+        chunk,
+        offset: 0,
+        len: 10,
+    };
+    // Every second chunk is needed for what a region is the difference to, and for nothing else.
+    let regions = chunks.chunks(2).zip(0..).map(|(chunks, n)| Region {
         first: PageIndex(n * 16),
         pages: 1,
-        payload: Some(Payload {
-            hash: chunk.id,
-            encoding: Encoding::Lz4,
-            chunk: *chunk,
-            offset: 0,
-            len: 10,
+        payload: Some(payload(chunks[0])),
+        base: chunks.get(1).map(|base| Base {
+            first: PageIndex(n * 16),
+            pages: 1,
+            payload: payload(*base),
         }),
-        base: None,
     });
     let map = PageMap::new(crate::codec::RegionSize::DEFAULT, regions.collect()).unwrap();
     let mut bundle = BundleBuilder::default();

@@ -122,6 +122,11 @@ impl Region {
         self.payload.map(|own| own.chunk).into_iter().chain(base)
     }
 
+    /// The payload that others may refer to: its own, or what it is the difference to. Nobody else can refer to a difference.
+    pub fn plain_payload(&self) -> Option<Payload> {
+        self.base.map_or(self.payload, |base| Some(base.payload))
+    }
+
     /// What is stored for it, bytes: with what it is the difference to.
     pub fn stored_bytes(&self) -> u64 {
         let bytes = |payload: Option<Payload>| payload.map_or(0, |p| u64::from(p.len));
