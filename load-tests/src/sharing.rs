@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use rekindle_wire::api::{VersionInfo, VersionState};
@@ -11,12 +12,11 @@ use serde::Serialize;
 
 use crate::args::{Args, checkout};
 use crate::folder;
-use crate::ours::Ours;
+use crate::host::Host;
 use crate::platform::Platform;
 use crate::record::{self, Taken};
 use crate::report::{mib, ms, table};
 use crate::stats::{figures, ratio};
-use crate::subject::Subject;
 
 /// The ways, by the words of `--share-memory`.
 const WAYS: [&str; 3] = ["none", "versions", "functions"];
@@ -135,15 +135,18 @@ async fn measure(args: &Args, platforms: &[Platform], name: &str) -> Result<Samp
             platform.admin()?.delete_all().await?;
         }
     }
-    let mut clients = platforms
-        .iter()
-        .map(|platform| Ours::of(platform, name))
-        .collect::<Result<Vec<_>>>()?;
+    let mut hosts = Vec::with_capacity(platforms.len());
+    for platform in platforms {
+        hosts.push(Host::of(platform).await?);
+    }
     for round in 0..RECORDED + (args.warmup + args.runs) as usize {
-        for (client, way) in std::iter::zip(&mut clients, &mut ways) {
-            let sample = client.run(Subject::Restored).await?;
+        for (host, way) in std::iter::zip(&hosts, &mut ways) {
+            let triggered = Instant::now();
+            let instance = host.restore(name).await?;
+            let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
+            host.admin.delete(&instance).await?;
             if round >= RECORDED + args.warmup as usize {
-                way.restored.push(sample.ms);
+                way.restored.push(ms);
             }
         }
     }
