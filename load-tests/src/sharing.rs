@@ -160,7 +160,7 @@ async fn measure(args: &Args, platforms: &[Platform], name: &str) -> Result<Samp
 fn change(folder: &Path, version: usize) -> Result<()> {
     for (file, line) in [
         ("main.py", format!("noted = {version}")),
-        ("index.js", format!("exports.noted = {version};")),
+        ("index.js", format!("globalThis.noted = {version};")),
     ] {
         let source = folder.join(file);
         if source.exists() {
