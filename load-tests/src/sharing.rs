@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use rekindle_wire::api::{VersionInfo, VersionState};
@@ -22,6 +22,8 @@ use crate::stats::{figures, ratio};
 const WAYS: [&str; 3] = ["none", "versions", "functions"];
 /// Versions of each function; each but the first changes its source by a line.
 const VERSIONS: usize = 6;
+/// Between two restores.
+const CALM: Duration = Duration::from_millis(30);
 /// Restores until the working set is known.
 const RECORDED: usize = 5;
 
@@ -140,7 +142,11 @@ async fn measure(args: &Args, platforms: &[Platform], name: &str) -> Result<Samp
         hosts.push(Host::of(platform).await?);
     }
     for round in 0..RECORDED + (args.warmup + args.runs) as usize {
-        for (host, way) in std::iter::zip(&hosts, &mut ways) {
+        // Each is as often the first of a round as the others, and begins when the one before is gone and its sandbox made anew.
+        for turn in 0..WAYS.len() {
+            let at = (round + turn) % WAYS.len();
+            let (host, way) = (&hosts[at], &mut ways[at]);
+            tokio::time::sleep(CALM).await;
             let triggered = Instant::now();
             let instance = host.restore(name).await?;
             let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
