@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::build::{BuildLimits, BuildOrder, build_layer};
 use crate::cgroup::Limits;
-use crate::freeze::freeze;
+use crate::freeze::{freeze, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
 use crate::metrics::disk_free;
@@ -95,6 +95,8 @@ async fn run(
         .until_ready(Instant::now() + worker.config.boot_limit * 2)
         .await?;
     phase(events, VersionState::Warming).await?;
+    // That it listens was seen by a connection: a request beside it would have the bootstrap make another thread, which all copies would have.
+    quiet(&parts).await;
     warm_up(&instance, &parts).await?;
     // Whoever calls it next finds it warm: its start belongs to the deploy.
     instance.usage.note_served();

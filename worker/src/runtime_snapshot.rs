@@ -28,7 +28,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
 use crate::begin;
 use crate::boot::{self, boot, boot_unloaded};
-use crate::freeze::{Hook, call_hook, freeze};
+use crate::freeze::{Hook, call_hook, freeze, quiet};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
 use crate::restore::{failed, lay_out, log_tail};
@@ -194,6 +194,8 @@ async fn make(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>
         uid: instance.spec.uid,
     };
     let made = async {
+        // That it listens was seen by a connection: a hook beside it would have the bootstrap make another thread, which all copies would have.
+        quiet(parts).await;
         let published = freeze(worker, instance, parts, origin).await;
         let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
         let named = RuntimeSnapshot {
