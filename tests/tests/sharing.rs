@@ -22,15 +22,20 @@ fn platform(store: &ObjectStore, sharing: &str) -> Platform {
 /// A function that tells who it is; `note` makes it another version.
 fn tells(name: &str, note: u32) -> Folder {
     let code = format!(
-        "import os, random, ssl, uuid\nnote = {note}\nfirst = random.random()\n\
+        "import os, random, ssl, time, uuid\nnote = {note}\nfirst = random.random()\n\
          def handler(event, context):\n    return {{\n        'note': note, 'name': context.function_name, 'files': sorted(os.listdir('.')),\n\
          \x20       'users': sorted({{*os.getresuid(), *os.getresgid(), os.stat(f'/proc/{{os.getpid()}}').st_uid}}),\n\
          \x20       'environment': dict(os.environ), 'began with': open('/proc/self/environ').read().split('\\0'),\n\
-         \x20       'drawn': [first, random.random(), str(uuid.uuid1()), ssl.RAND_bytes(8).hex()], 'hash': hash('text')}}\n"
+         \x20       'drawn': [first, random.random(), str(uuid.uuid1()), ssl.RAND_bytes(8).hex()], 'hash': hash('text'), 'clock': time.monotonic()}}\n"
     );
+    // Whatever network the one has that the snapshot is taken of.
+    let network = if note % 2 == 0 { "none" } else { "egress" };
     let folder = Folder::python(
         name,
-        &format!("idle = \"1s\"\n[env]\nSECRET_OF_{} = \"1\"", name.to_uppercase()),
+        &format!(
+            "idle = \"1s\"\nnetwork = \"{network}\"\n[env]\nSECRET_OF_{} = \"1\"",
+            name.to_uppercase()
+        ),
         &code,
     );
     folder.file(&format!("only-in-{name}.txt"), "")
@@ -130,6 +135,15 @@ fn functions_of_a_runtime_share_most_of_their_memory_and_nothing_of_their_own() 
     assert_eq!(drawn(0).collect::<BTreeSet<_>>().len(), 2, "one for each function");
     for at in 1..4 {
         assert_eq!(drawn(at).collect::<BTreeSet<_>>().len(), 5, "{at}");
+    }
+    // Their clocks go on from where the original was when it was checkpointed, in what had been restored before, too.
+    for (was, is) in [
+        (&booted[0], &restored[0]),
+        (&booted[1], &restored[1]),
+        (&booted[0], &restored[2]),
+    ] {
+        let [was, is] = [was, is].map(|told| told["clock"].as_f64().unwrap());
+        assert!((was - 10.0..was + 60.0).contains(&is), "{was} {is}");
     }
     // What it costs, as the documents say.
     assert_eq!(booted[0]["hash"], restored[1]["hash"], "they have one hash secret");

@@ -25,7 +25,7 @@ use crate::dump_dir::{self, DumpDir};
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::restore::log_tail;
-use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
+use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
 use crate::worker::Worker;
 
 /// How long a hook may take, its whole answer included.
@@ -64,6 +64,9 @@ pub enum FreezeError {
     /// Notes cannot be written.
     #[error("note what the restore needs")]
     Notes(#[source] crate::snapshots::NotesError),
+    /// Its images cannot be edited.
+    #[error("edit the images")]
+    Edit(#[source] crate::snapshots::EditError),
     /// CRIU cannot be started.
     #[error("start criu")]
     Start(#[source] crate::sandbox::SandboxError),
@@ -175,6 +178,7 @@ pub async fn freeze(
     let dir = DumpDir::make(&path).map_err(|e| FreezeError::Directory(path, e))?;
     let frozen = dump(worker, instance, parts, &dir).await?;
     worker.metrics.capture_phase("freeze", frozen);
+    join_time(dir.path()).map_err(FreezeError::Edit)?;
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
         origin,

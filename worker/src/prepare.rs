@@ -31,6 +31,8 @@ const BUILD_LIMITS: Limits = Limits {
     cpu_cores: 1.0,
     pids: 256,
 };
+/// What fetching or taking a runtime's snapshot may add to a boot: as much as one by itself may take, with a store that is slow to answer.
+const SHARED_LIMIT: Duration = Duration::from_mins(2);
 /// Times a runtime that is being replaced is looked for, and the pause between.
 const RUNTIME_ATTEMPTS: u32 = 5;
 const RUNTIME_PAUSE: Duration = Duration::from_secs(1);
@@ -90,10 +92,10 @@ async fn run(
         spec: spec.clone(),
     };
     let scope = Scope::of(request.sharing, &spec);
+    // It may have to be booted twice, and a snapshot of its runtime be taken in between.
+    let limit = worker.config.boot_limit * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
     let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope)?;
-    let parts = instance
-        .until_ready(Instant::now() + worker.config.boot_limit * 2)
-        .await?;
+    let parts = instance.until_ready(Instant::now() + limit).await?;
     phase(events, VersionState::Warming).await?;
     // That it listens was seen by a connection: a request beside it would have the bootstrap make another thread, which all copies would have.
     quiet(&parts).await;

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -100,6 +100,7 @@ pub async fn boot_shared(
     instance: &Arc<Instance>,
     scope: &Scope,
 ) -> Result<Arc<Parts>, ApiError> {
+    let started = Instant::now();
     let begun = Box::pin(begin_shared(worker, instance, scope)).await;
     let why = match begun {
         Ok((parts, how)) => {
@@ -109,7 +110,8 @@ pub async fn boot_shared(
         Err(why) => why,
     };
     worker.metrics.runtime_snapshot("failed");
-    if !instance.is_starting() {
+    // One that has taken all the time that a boot may take would do so again.
+    if !instance.is_starting() || started.elapsed() >= worker.config.boot_limit {
         return Err(why);
     }
     // It may be the function's own fault; then this says so, too.

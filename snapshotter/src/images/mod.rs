@@ -16,6 +16,7 @@ mod stored;
 mod template;
 #[cfg(test)]
 pub(crate) mod testing;
+mod time;
 mod travel;
 mod wire;
 
@@ -31,6 +32,7 @@ pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,
 };
 
+pub use time::in_criu_s_time;
 pub use travel::{Travelling, WrittenRun, parent_images, place_external, travelling};
 
 /// Why bytes are not the image they should be.

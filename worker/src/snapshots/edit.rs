@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rekindle_init::protocol::held_path;
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::{
-    EagerRun, FoldedArea, ImageError, PageFrom, TemplateLayout, TemplateProcess, argument_areas, map_templates,
-    renumber_pipes, rseq_area, with_eager_pages, with_user,
+    EagerRun, FoldedArea, ImageError, PageFrom, TemplateLayout, TemplateProcess, argument_areas, in_criu_s_time,
+    map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
 };
 use rekindle_snapshotter::{PageIndex, Process};
 
@@ -184,6 +184,39 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
         let edited = edited.map_err(|cause| EditError::Image { name, cause })?;
         let stranger = || io::Error::new(io::ErrorKind::InvalidData, format!("a thread is not user {from}"));
         let image = edited.ok_or_else(|| EditError::File(path.clone(), stranger()))?;
+        fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
+    }
+    Ok(())
+}
+
+/// Has the processes of a dump be in CRIU's own time namespace, where CRIU had put them into another when it restored them: their clocks go on as well, and they are restored sooner.
+///
+/// # Errors
+/// When an image is missing or malformed, or cannot be written.
+pub(crate) fn join_time(dir: &Path) -> Result<(), EditError> {
+    let listed = |e| EditError::File(dir.to_owned(), e);
+    let names = fs::read_dir(dir)
+        .map_err(listed)?
+        .map(|entry| Ok(entry.map_err(listed)?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<String>, EditError>>()?;
+    let ids: Vec<PathBuf> = names
+        .iter()
+        .filter(|name| name.starts_with("ids-") && name.ends_with(".img"))
+        .map(|name| dir.join(name))
+        .collect();
+    let images = ids.iter().cloned().map(read).collect::<Result<Vec<_>, _>>()?;
+    let edited = in_criu_s_time(&read(dir.join("inventory.img"))?, &images);
+    let edited = edited.map_err(|cause| EditError::Image {
+        name: "ids".to_owned(),
+        cause,
+    })?;
+    let Some((time, images)) = edited else { return Ok(()) };
+    let (from, to) = (dir.join(format!("timens-{time}.img")), dir.join("timens-0.img"));
+    if to.exists() {
+        return Ok(());
+    }
+    fs::rename(&from, &to).map_err(|e| EditError::File(from, e))?;
+    for (path, image) in std::iter::zip(ids, images) {
         fs::write(&path, image).map_err(|e| EditError::File(path, e))?;
     }
     Ok(())

@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
-pub(crate) use edit::{become_user, name_outputs, touched_early};
+pub(crate) use edit::{become_user, join_time, name_outputs, touched_early};
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};

@@ -1,0 +1,84 @@
+//! Which time namespace a dump's processes are in: that of the CRIU that dumped them, or another.
+//!
+//! A process that CRIU has restored is in one of its own, which has its clocks go on. Dumped again, it is one that is to be restored in namespaces of its own, in
+//! several more steps than a process that shares all with CRIU, whose clocks go on as well: its image of the clocks is then called by 0.
+
+use std::collections::BTreeSet;
+
+use super::{ImageError, first_message, framing, wire};
+
+const KIND: &str = "ids";
+const IDS_MAGIC: u32 = 0x5443_2030;
+const INVENTORY: &str = "inventory";
+const INVENTORY_MAGIC: u32 = 0x5831_3116;
+const FIELD_TIME: u64 = 12;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Ids {
+    #[prost(uint32, optional, tag = "12")]
+    time: Option<u32>,
+}
+
+/// The ids of CRIU itself.
+#[derive(Clone, PartialEq, prost::Message)]
+struct InventoryEntry {
+    #[prost(message, optional, tag = "3")]
+    own: Option<Ids>,
+}
+
+/// The `ids-PID.img` of a dump, with its processes in CRIU's own time namespace, and the number that their clocks' image has until now: it is to be `timens-0.img`. `None` where
+/// they are in CRIU's already, or not all in one.
+///
+/// # Errors
+/// When an image does not parse.
+pub fn in_criu_s_time(inventory: &[u8], ids: &[Vec<u8>]) -> Result<Option<(u32, Vec<Vec<u8>>)>, ImageError> {
+    let entries = framing::bare_entries(inventory, INVENTORY_MAGIC);
+    let entries = entries.map_err(|cause| ImageError::Framing { kind: INVENTORY, cause })?;
+    let inventory: InventoryEntry = first_message(&entries, INVENTORY)?;
+    let own = inventory.own.and_then(|own| own.time);
+    let (mut theirs, mut edited) = (BTreeSet::new(), Vec::with_capacity(ids.len()));
+    for image in ids {
+        let entries = framing::entries(image, IDS_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
+        let found: Ids = first_message(&entries, KIND)?;
+        theirs.insert(found.time);
+        let message = wire::with_varint(entries[0], FIELD_TIME, own.unwrap_or(0).into());
+        let message = message.map_err(|cause| ImageError::Wire { kind: KIND, cause })?;
+        let rest = entries.iter().skip(1).copied();
+        edited.push(framing::image(
+            IDS_MAGIC,
+            std::iter::once(message.as_slice()).chain(rest),
+        ));
+    }
+    Ok(match (own, theirs.pop_first().flatten()) {
+        (Some(own), Some(time)) if theirs.is_empty() && time != own => Some((time, edited)),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inventory(time: u8) -> Vec<u8> {
+        let own = [0x08, 1, 0x60, time];
+        let entry = [&[0x08, 2, 0x1a, 4][..], &own].concat();
+        let length = (entry.len() as u32).to_le_bytes();
+        [&INVENTORY_MAGIC.to_le_bytes()[..], &length, &entry].concat()
+    }
+
+    fn ids(time: u8) -> Vec<u8> {
+        // What is not known here stays: the network's id.
+        framing::image(IDS_MAGIC, [&[0x08, 2, 0x30, 2, 0x60, time][..]].into_iter())
+    }
+
+    #[test]
+    fn processes_of_one_other_time_come_into_criu_s() {
+        let found = in_criu_s_time(&inventory(5), &[ids(9), ids(9)]).unwrap();
+        assert_eq!(found, Some((9, vec![ids(5), ids(5)])));
+        for others in [vec![ids(5)], vec![ids(9), ids(10)], vec![ids(9), ids(5)], vec![]] {
+            assert_eq!(in_criu_s_time(&inventory(5), &others).unwrap(), None, "{others:?}");
+        }
+        assert!(in_criu_s_time(&ids(5), &[ids(9)]).is_err());
+        assert!(in_criu_s_time(&inventory(5), &[inventory(5)]).is_err());
+    }
+}
