@@ -88,7 +88,7 @@ impl Size {
         })
     }
 
-    fn new(self) -> u64 {
+    fn added(self) -> u64 {
         self.stored - self.shared
     }
 }
@@ -212,8 +212,8 @@ fn print(record: &Record) {
                 way.way.to_owned(),
                 format!("{:.1}", mib(last.memory)),
                 format!("{:.2}", mib(last.stored)),
-                format!("{:.2}", mib(first.new())),
-                format!("{:.2}", mib(last.new())),
+                format!("{:.2}", mib(first.added())),
+                format!("{:.2}", mib(last.added())),
                 format!("{:.0} %", 100.0 * last.shared as f64 / last.stored.max(1) as f64),
                 booting,
                 ms(f.p50),

@@ -94,7 +94,7 @@ impl Scope {
 /// Boots `instance` as the snapshot of its runtime, which is made if there is none; where that fails, from nothing.
 ///
 /// # Errors
-/// As [`boot`].
+/// As [`boot()`].
 pub async fn boot_shared(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,

@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -290,8 +291,8 @@ impl RegionReader {
         let mut bases = HashMap::new();
         for base in regions.iter().filter_map(|region| region.base) {
             let chunk = base.payload.chunk;
-            if !bases.contains_key(&chunk) {
-                bases.insert(chunk, self.fetch(chunk).await?);
+            if let Entry::Vacant(place) = bases.entry(chunk) {
+                place.insert(self.fetch(chunk).await?);
             }
         }
         let bases = Arc::new(bases);

@@ -32,7 +32,7 @@ pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,
 };
 
-pub use time::in_criu_s_time;
+pub use time::{OtherTime, in_criu_s_time};
 pub use travel::{Travelling, WrittenRun, parent_images, place_external, travelling};
 
 /// Why bytes are not the image they should be.

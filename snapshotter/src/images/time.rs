@@ -26,12 +26,20 @@ struct InventoryEntry {
     own: Option<Ids>,
 }
 
-/// The `ids-PID.img` of a dump, with its processes in CRIU's own time namespace, and the number that their clocks' image has until now: it is to be `timens-0.img`. `None` where
-/// they are in CRIU's already, or not all in one.
+/// Processes that are to come into CRIU's own time namespace.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OtherTime {
+    /// The number of the image of their clocks, which is to be 0.
+    pub clocks: u32,
+    /// What becomes of each `ids-PID.img`, in order.
+    pub ids: Vec<Vec<u8>>,
+}
+
+/// The `ids-PID.img` of a dump, edited. `None` where its processes are in CRIU's time namespace already, or not all in one.
 ///
 /// # Errors
 /// When an image does not parse.
-pub fn in_criu_s_time(inventory: &[u8], ids: &[Vec<u8>]) -> Result<Option<(u32, Vec<Vec<u8>>)>, ImageError> {
+pub fn in_criu_s_time(inventory: &[u8], ids: &[Vec<u8>]) -> Result<Option<OtherTime>, ImageError> {
     let entries = framing::bare_entries(inventory, INVENTORY_MAGIC);
     let entries = entries.map_err(|cause| ImageError::Framing { kind: INVENTORY, cause })?;
     let inventory: InventoryEntry = first_message(&entries, INVENTORY)?;
@@ -50,7 +58,10 @@ pub fn in_criu_s_time(inventory: &[u8], ids: &[Vec<u8>]) -> Result<Option<(u32, 
         ));
     }
     Ok(match (own, theirs.pop_first().flatten()) {
-        (Some(own), Some(time)) if theirs.is_empty() && time != own => Some((time, edited)),
+        (Some(own), Some(time)) if theirs.is_empty() && time != own => Some(OtherTime {
+            clocks: time,
+            ids: edited,
+        }),
         _ => None,
     })
 }
@@ -74,7 +85,11 @@ mod tests {
     #[test]
     fn processes_of_one_other_time_come_into_criu_s() {
         let found = in_criu_s_time(&inventory(5), &[ids(9), ids(9)]).unwrap();
-        assert_eq!(found, Some((9, vec![ids(5), ids(5)])));
+        let expected = OtherTime {
+            clocks: 9,
+            ids: vec![ids(5), ids(5)],
+        };
+        assert_eq!(found, Some(expected));
         for others in [vec![ids(5)], vec![ids(9), ids(10)], vec![ids(9), ids(5)], vec![]] {
             assert_eq!(in_criu_s_time(&inventory(5), &others).unwrap(), None, "{others:?}");
         }

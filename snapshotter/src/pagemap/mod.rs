@@ -160,19 +160,19 @@ impl fmt::Display for Region {
 pub enum PageMapError {
     /// No pages, too many, or beyond the address space.
     #[error("{0} has a page count or address out of range")]
-    Range(Region),
+    Range(Box<Region>),
     /// Holds something, and is larger than a region or reaches over a multiple of its size.
     #[error("{0} reaches over a multiple of {1}")]
-    Boundary(Region, RegionSize),
+    Boundary(Box<Region>, RegionSize),
     /// Starts before the end of the one before it.
     #[error("{0} is out of order or overlaps the region before it")]
-    Order(Region),
+    Order(Box<Region>),
     /// The difference to something that cannot be its base: no pages in common, a difference itself, or out of range.
     #[error("what {0} is stored as the difference to cannot be")]
-    Base(Region),
+    Base(Box<Region>),
     /// The payload lies outside its chunk or has an impossible length, or its chunk has.
     #[error("payload of {0} has an impossible length or lies outside its chunk, of {CHUNK_BYTES_MAX} bytes at most")]
-    Payload(Region),
+    Payload(Box<Region>),
 }
 
 /// The page map of one process: its regions by address.
@@ -189,7 +189,7 @@ impl PageMap {
         for region in &regions {
             check(size, region)?;
             if region.first < end {
-                return Err(PageMapError::Order(*region));
+                return Err(PageMapError::Order(Box::new(*region)));
             }
             end = region.end();
         }
@@ -230,27 +230,29 @@ impl PageMap {
 
 fn check(size: RegionSize, region: &Region) -> Result<(), PageMapError> {
     if !(1..=RegionSize::MAX.pages()).contains(&region.pages) || region.first.0 >= PAGE_INDEX_END {
-        return Err(PageMapError::Range(*region));
+        return Err(PageMapError::Range(Box::new(*region)));
     }
     let Some(payload) = &region.payload else {
-        return region.base.map_or(Ok(()), |_| Err(PageMapError::Base(*region)));
+        return region
+            .base
+            .map_or(Ok(()), |_| Err(PageMapError::Base(Box::new(*region))));
     };
     if let Some(base) = &region.base {
         let plain = base.region();
         let in_range = (1..=RegionSize::MAX.pages()).contains(&base.pages) && base.first.0 < PAGE_INDEX_END;
         let meets = || base.first < region.end() && region.first < plain.end();
         if !in_range || !meets() || payload.encoding != Encoding::Lz4 || !fits(&base.payload, plain.plain_len()) {
-            return Err(PageMapError::Base(*region));
+            return Err(PageMapError::Base(Box::new(*region)));
         }
     }
     let limit = u64::from(size.pages());
     if region.first.0 % limit + u64::from(region.pages) > limit {
-        return Err(PageMapError::Boundary(*region, size));
+        return Err(PageMapError::Boundary(Box::new(*region), size));
     }
     if fits(payload, region.plain_len()) {
         Ok(())
     } else {
-        Err(PageMapError::Payload(*region))
+        Err(PageMapError::Payload(Box::new(*region)))
     }
 }
 

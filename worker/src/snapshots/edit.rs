@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rekindle_init::protocol::held_path;
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::{
-    EagerRun, FoldedArea, ImageError, PageFrom, TemplateLayout, TemplateProcess, argument_areas, in_criu_s_time,
-    map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
+    EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
+    in_criu_s_time, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
 };
 use rekindle_snapshotter::{PageIndex, Process};
 
@@ -210,8 +210,10 @@ pub(crate) fn join_time(dir: &Path) -> Result<(), EditError> {
         name: "ids".to_owned(),
         cause,
     })?;
-    let Some((time, images)) = edited else { return Ok(()) };
-    let (from, to) = (dir.join(format!("timens-{time}.img")), dir.join("timens-0.img"));
+    let Some(OtherTime { clocks, ids: images }) = edited else {
+        return Ok(());
+    };
+    let (from, to) = (dir.join(format!("timens-{clocks}.img")), dir.join("timens-0.img"));
     if to.exists() {
         return Ok(());
     }
