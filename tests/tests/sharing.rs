@@ -29,7 +29,7 @@ fn tells(name: &str, note: u32) -> Folder {
          \x20       'drawn': [first, random.random(), str(uuid.uuid1()), ssl.RAND_bytes(8).hex()], 'hash': hash('text'), 'clock': time.monotonic()}}\n"
     );
     // Whatever network the one has that the snapshot is taken of.
-    let network = if note % 2 == 0 { "none" } else { "egress" };
+    let network = if note.is_multiple_of(2) { "none" } else { "egress" };
     let folder = Folder::python(
         name,
         &format!(
@@ -273,8 +273,10 @@ fn functions_of_node_share_most_of_their_memory() {
 
 #[test]
 fn it_is_looked_at_and_deleted_as_every_other() {
-    let mut options = Options::default();
-    options.args = vec!["--share-memory".to_owned(), "functions".to_owned()];
+    let options = Options {
+        args: vec!["--share-memory".to_owned(), "functions".to_owned()],
+        ..Options::default()
+    };
     let platform = Platform::start_with(options);
     let said = |args: &[&str]| {
         let run = platform.directory("run");
