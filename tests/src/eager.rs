@@ -25,7 +25,7 @@ use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_worker::instance::PORT;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
-use rekindle_worker::sandbox::{Sandbox, Zygote};
+use rekindle_worker::sandbox::{CriuUse, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
@@ -107,7 +107,9 @@ impl Eager {
             let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
             sandbox.load_files(&archive).await.unwrap();
             let fds = [&theirs, &outputs[0].1, &outputs[1].1];
-            sandbox.start_criu(Path::new(CRIU_DIR), &fds, None).await.unwrap();
+            // No control group is made for it: nothing of it is frozen.
+            let purpose = CriuUse::Probe;
+            sandbox.start_criu(Path::new(CRIU_DIR), &fds, purpose).await.unwrap();
             sandbox.hold(&[&directory]).await.unwrap();
             sandbox
         });

@@ -7,11 +7,12 @@ use rekindle_pager::Ancestor;
 use rekindle_snapshotter::criu::{InheritFd, RestoreOrder, Session};
 use rekindle_wire::ApiError;
 
+use crate::cgroup::Cgroup;
 use crate::instance::enclosure::Output;
 use crate::restore::failed;
-use crate::sandbox::Sandbox;
 use crate::sandbox::criu::{Restore, Scratch, Waiting, pipe_key};
 use crate::sandbox::pool::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS};
+use crate::sandbox::{CriuUse, Sandbox};
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
@@ -65,6 +66,7 @@ impl Images<'_> {
 pub(crate) async fn begin(
     worker: &Worker,
     sandbox: &Sandbox,
+    cgroup: &Cgroup,
     outputs: &[Output; 2],
     criu: Waiting,
     images: Images<'_>,
@@ -89,7 +91,7 @@ pub(crate) async fn begin(
         // Another has another memory.
         Some(primed) => {
             drop((descent, primed, session));
-            (start(sandbox, outputs).await?, None)
+            (start(sandbox, cgroup, outputs).await?, None)
         }
     };
     let dir = worker.config.run_dir.join("restores").join(images.to);
@@ -115,9 +117,13 @@ pub(crate) async fn begin(
 }
 
 /// Another CRIU, which waits for any order.
-pub(crate) async fn start(sandbox: &Sandbox, outputs: &[Output; 2]) -> Result<Session, ApiError> {
+pub(crate) async fn start(sandbox: &Sandbox, cgroup: &Cgroup, outputs: &[Output; 2]) -> Result<Session, ApiError> {
     let (session, theirs) = Session::pair().map_err(|e| failed("start criu", &e))?;
     let fds = [&theirs, &outputs[0].write_end, &outputs[1].write_end];
-    let started = sandbox.start_criu(Path::new(CRIU_DIR), &fds, None).await;
+    let group_procs = cgroup.function_procs().map_err(|e| failed("start criu", &e))?;
+    let purpose = CriuUse::Restore {
+        group_procs: &group_procs,
+    };
+    let started = sandbox.start_criu(Path::new(CRIU_DIR), &fds, purpose).await;
     started.map_err(|e| failed("start criu", &e)).map(|()| session)
 }

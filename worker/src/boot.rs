@@ -60,8 +60,10 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         uid: spec.uid,
         open_files: OPEN_FILES,
     };
+    let group = enclosure.cgroup.function_procs();
+    let group = group.map_err(|e| unavailable("find the function's control group", &e))?;
     sandbox
-        .spawn(order, &stdout.write_end, &stderr.write_end)
+        .spawn(order, &stdout.write_end, &stderr.write_end, &group)
         .await
         .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
     let pipes = [stdout.note(), stderr.note()]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
 use rekindle_relay::SendError;
-use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
+use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_wire::SnapshotId;
@@ -25,13 +25,17 @@ use crate::dump_dir::{self, DumpDir};
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::restore::log_tail;
+use crate::sandbox::CriuUse;
 use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
+use crate::standstill::{Standstill, StandstillError};
 use crate::worker::Worker;
 
 /// How long a hook may take, its whole answer included.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
 /// The longest answer of a hook that is read, bytes.
 const HOOK_BODY_MAX: usize = 64 * 1024;
+/// How long CRIU may take to start.
+const CRIU_LIMIT: Duration = Duration::from_secs(10);
 /// How long the function may take to notice that its connections were closed.
 const QUIET_LIMIT: Duration = Duration::from_millis(500);
 /// The loopback's addresses as the kernel's tables have them: of IPv4, that as IPv6 has it, of IPv6.
@@ -80,11 +84,22 @@ pub enum FreezeError {
         log: String,
         /// Why.
         #[source]
-        source: rekindle_snapshotter::criu::CriuError,
+        source: CriuError,
     },
+    /// The function cannot be checkpointed as it is.
+    #[error(transparent)]
+    Standstill(#[from] StandstillError),
     /// The snapshot could not be stored.
     #[error("publish the snapshot")]
     Publish(#[source] rekindle_snapshotter::PublishError),
+}
+
+impl FreezeError {
+    /// CRIU's failure, with the end of its log from this directory.
+    fn dumped(source: CriuError, dir: &Path) -> Self {
+        let log = log_tail(&dir.join(DUMP_LOG));
+        Self::Dump { log, source }
+    }
 }
 
 /// The path to call for a hook, if the function has one.
@@ -273,10 +288,11 @@ async fn dump(
     let (session, theirs) = Session::pair().map_err(FreezeError::Talk)?;
     let opened = File::open(dir.path()).map_err(|e| FreezeError::Directory(dir.path().to_owned(), e))?;
     let images = OwnedFd::from(opened);
-    let uid = Some(instance.spec.uid);
+    let freezer = Standstill::freezer(parts).map_err(|e| FreezeError::Directory(parts.cgroup.function(), e))?;
+    let purpose = CriuUse::Dump { uid: instance.spec.uid };
     parts
         .sandbox
-        .start_criu(Path::new(CRIU_DIR), &[&theirs, &images], uid)
+        .start_criu(Path::new(CRIU_DIR), &[&theirs, &images, &freezer], purpose)
         .await
         .map_err(FreezeError::Start)?;
     drop(theirs);
@@ -286,32 +302,37 @@ async fn dump(
         images_dir: own_descriptor(IMAGES_FD),
         pid: FUNCTION_PID,
         after: AfterDump::Run,
+        freezer: Some(Standstill::freezer_path()),
         external: Vec::new(),
         parent: None,
         log_level: worker.config.criu_log_level,
         limit: worker.config.dump_limit,
     };
     let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
-    let (path, pipes) = (dir.path().to_owned(), parts.pipes.clone());
-    let started = Instant::now();
+    let (path, parts) = (dir.path().to_owned(), Arc::clone(parts));
     let dumped = tokio::task::spawn_blocking(move || {
         let archive = OwnedFd::from(archive);
-        session.dump(&order, |stage| {
+        // Only once it answers is it ready: the function stands still no longer than it must.
+        session.version(CRIU_LIMIT).map_err(|e| FreezeError::dumped(e, &path))?;
+        let started = Instant::now();
+        let standstill = Standstill::of(&parts, &runtime)?;
+        let dumped = session.dump(&order, |stage| {
             if *stage == Stage::PostDump {
-                let notes = CaptureNotes { pipes: pipes.clone() };
+                let notes = CaptureNotes {
+                    pipes: parts.pipes.clone(),
+                };
                 notes.write(&path)?;
                 runtime.block_on(sandbox.save_files(&archive))?;
             }
             Ok(())
-        })
+        });
+        drop(standstill);
+        dumped.map_err(|e| FreezeError::dumped(e, &path))?;
+        Ok::<_, FreezeError>(started.elapsed())
     })
     .await
     .map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?;
-    let took = started.elapsed();
+    let took = dumped?;
     tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
-    dumped.map_err(|source| FreezeError::Dump {
-        log: log_tail(&dir.path().join(DUMP_LOG)),
-        source,
-    })?;
     Ok(took)
 }

@@ -46,6 +46,7 @@ pub mod restore;
 pub mod runtime_snapshot;
 pub mod sandbox;
 pub mod snapshots;
+pub mod standstill;
 #[cfg(test)]
 mod testing;
 pub mod worker;

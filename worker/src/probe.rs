@@ -14,7 +14,7 @@ use rekindle_wire::ApiError;
 
 use crate::instance::enclosure::unavailable;
 use crate::sandbox::criu::Scratch;
-use crate::sandbox::{Sandbox, pool};
+use crate::sandbox::{CriuUse, Sandbox, pool};
 use crate::worker::Worker;
 
 /// How long CRIU may take to probe the kernel.
@@ -100,7 +100,7 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
     let opened = fs::File::open(dir.path()).map_err(|e| failed(&e))?;
     let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
     sandbox
-        .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], None)
+        .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], CriuUse::Probe)
         .await
         .map_err(|e| failed(&e))?;
     drop(theirs);

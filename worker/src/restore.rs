@@ -81,7 +81,7 @@ pub async fn restore(
         alone: pid,
         pipes: &snapshot.notes.pipes,
     };
-    let begun = begin(worker, &sandbox, &outputs, criu, images).await?;
+    let begun = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
     let handover = begun.handover();
     tracing::Span::current().record("rekindle.handover", handover);
     let Begun {

@@ -259,7 +259,7 @@ async fn begin_as(
         log_level: worker.config.criu_log_level,
         limit: worker.config.restore_limit,
     };
-    let session = begin::start(&sandbox, &outputs).await?;
+    let session = begin::start(&sandbox, &cgroup, &outputs).await?;
     lay_out(&sandbox, &[], scratch.path()).await?;
     let restoring = tokio::task::spawn_blocking(move || session.restore(&order, |_| Ok(())));
     let restored = instance.phase("criu", restoring).await;

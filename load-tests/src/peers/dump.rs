@@ -73,6 +73,7 @@ impl Dumps {
             images_dir: images.path().display().to_string(),
             pid: running.pid().cast_signed(),
             after: AfterDump::Run,
+            freezer: None,
             external: Vec::new(),
             parent: None,
             log_level: 1,

@@ -13,7 +13,7 @@ use rekindle_snapshotter::criu::Session;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::network::{Egress, Network};
 use rekindle_worker::sandbox::criu::Priming;
-use rekindle_worker::sandbox::{Sandbox, Zygote};
+use rekindle_worker::sandbox::{CriuUse, Sandbox, Zygote};
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -157,7 +157,12 @@ impl Place {
         let mut waiting = None;
         if way == Way::Whole {
             let (session, theirs) = Session::pair()?;
-            sandbox.start_criu(&self.criu, &[&theirs as &OwnedFd], None).await?;
+            let group_procs = group.function_procs()?;
+            let purpose = CriuUse::Restore {
+                group_procs: &group_procs,
+            };
+            let fds: [&OwnedFd; 1] = [&theirs];
+            sandbox.start_criu(&self.criu, &fds, purpose).await?;
             drop(theirs);
             let answered = tokio::task::spawn_blocking(move || session.version(CRIU_LIMIT).map(|_| session));
             waiting = Some(answered.await??);

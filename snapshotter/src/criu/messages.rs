@@ -38,6 +38,8 @@ pub(super) struct Options {
     pub(super) ghost_limit: Option<u32>,
     #[prost(string, repeated, tag = "37")]
     pub(super) external: Vec<String>,
+    #[prost(string, optional, tag = "44")]
+    pub(super) freeze_cgroup: Option<String>,
     #[prost(uint32, optional, tag = "45")]
     pub(super) timeout: Option<u32>,
     #[prost(bool, optional, tag = "48")]

@@ -95,6 +95,9 @@ pub struct DumpOrder {
     pub pid: i32,
     /// What becomes of the processes.
     pub after: AfterDump,
+    /// The frozen control group of the processes, as CRIU sees it, which seizes whatever is in it before it thaws it, and freezes it again at its end.
+    /// Without one they are stopped one after the other, and what is not in the tree goes on.
+    pub freezer: Option<String>,
     /// Files that are not to be looked for by their path, by [`external_file`].
     pub external: Vec<String>,
     /// A directory below the image directory that is taken to have the content of every page that is not marked as changed since:
@@ -150,6 +153,7 @@ impl Session {
             pid: Some(order.pid),
             leave_running: Some(order.after == AfterDump::Run),
             leave_stopped: Some(order.after == AfterDump::Stop),
+            freeze_cgroup: order.freezer.clone(),
             external: order.external.clone(),
             track_mem: Some(order.parent.is_some()),
             parent_img: order.parent.clone(),

@@ -55,7 +55,8 @@ pub struct Setup {
     pub resolv_conf: Option<String>,
 }
 
-/// A process to start with the function's (few) rights. Beside it: standard output, standard error.
+/// A process to start with the function's (few) rights. Beside it: standard output, standard error, and what it writes `0` into to join
+/// the function's control group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spawn {
     /// Program and arguments; a program without '/' is looked up in `/usr/local/bin:/usr/bin:/bin`.
@@ -101,6 +102,9 @@ pub enum Request {
         /// The user id of the processes to dump. The kernel lets only their own real user (or CAP_SYS_RESOURCE, which a
         /// confined root lacks) read their limits, so CRIU gets it as its real, not its effective, user.
         real_uid: Option<u32>,
+        /// Whether it joins the function's control group, as what it restores will be in it: by writing `0` into the last descriptor beside
+        /// this, which it does not keep. One that dumps must stay outside, where it is not frozen.
+        joins: bool,
     },
     /// Before the files are laid out: until CRIU's [`Request::Ancestor`] is asked for, have it find such a result as [`Request::WriteProbe`] stores. Beside it: a
     /// descriptor to read that from.
@@ -111,7 +115,9 @@ pub enum Request {
     /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]; those of an
     /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`].
     Hold,
-    /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it.
+    /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)).
+    RefuseStrays,
+    /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.
     SaveFiles,
     /// Unpack such an archive from the descriptor beside it.
     LoadFiles,
@@ -134,6 +140,8 @@ pub enum Answer {
     Ancestor(u64),
     /// It did not work.
     Failed(String),
+    /// It did not work now, and may in a moment.
+    NotNow(String),
 }
 
 /// How a process ended.

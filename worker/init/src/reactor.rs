@@ -25,6 +25,7 @@ use crate::protocol::{
     Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID, ReceiveError,
     Request, receive, send,
 };
+use crate::strays::StrayError;
 use crate::{ancestor, criu, descriptors, files, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
@@ -193,7 +194,12 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
     // Before it is furnished, the root is the host's. The worker asks without waiting for the furnishing's answer, which may be that it failed.
     let within = matches!(
         request,
-        Request::Hold | Request::SaveFiles | Request::LoadFiles | Request::ReadProbe | Request::WriteProbe
+        Request::Hold
+            | Request::RefuseStrays
+            | Request::SaveFiles
+            | Request::LoadFiles
+            | Request::ReadProbe
+            | Request::WriteProbe
     );
     if within && sandbox.last_pid.is_none() {
         return Err("the sandbox is not furnished".to_owned());
@@ -207,17 +213,24 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             Ok(Answer::Done)
         }
         Request::Spawn(order) => {
-            let (stdout, stderr) = (next("stdout")?, next("stderr")?);
+            let (stdout, stderr, group) = (next("stdout")?, next("stderr")?, next("control group")?);
             sandbox
                 .set_last_pid(FUNCTION_PID - 1)
                 .map_err(plain("set the last process id"))?;
-            spawn::spawn(&order, &stdout, &stderr)
+            spawn::spawn(&order, &stdout, &stderr, &group)
                 .map(Answer::Started)
                 .map_err(|e| chain(&e))
         }
-        Request::Criu { bundle, real_uid } => {
-            let all: Vec<OwnedFd> = fds.collect();
-            let criu = criu::start(&bundle, &all, real_uid).map_err(plain("start criu"))?;
+        Request::Criu {
+            bundle,
+            real_uid,
+            joins,
+        } => {
+            let mut all: Vec<OwnedFd> = fds.collect();
+            let group = joins
+                .then(|| all.pop().ok_or("the control group is missing"))
+                .transpose()?;
+            let criu = criu::start(&bundle, &all, real_uid, group.as_ref()).map_err(plain("start criu"))?;
             sandbox.criu.push(criu);
             Ok(Answer::Started(criu))
         }
@@ -228,10 +241,13 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map_err(plain("set the last process id"))?;
             Ok(Answer::Done)
         }
+        Request::RefuseStrays => match strays::refuse(Path::new("/proc"), &sandbox.criu) {
+            Ok(()) => Ok(Answer::Done),
+            Err(e @ StrayError::Spawning { .. }) => Ok(Answer::NotNow(chain(&e))),
+            Err(e) => Err(chain(&e)),
+        },
         Request::SaveFiles => {
             let archive = next("archive")?;
-            // Only now is it sure: the processes that CRIU found stand still, so only others could make new ones.
-            strays::refuse(Path::new("/proc"), &sandbox.criu)?;
             files::save(Path::new("/"), archive)
                 .map(|()| Answer::Done)
                 .map_err(plain("save files"))

@@ -80,7 +80,7 @@ pub(crate) fn fork_as(pid: Option<i32>) -> io::Result<i32> {
 /// # Errors
 /// When the program cannot be found or the kernel refuses the fork. What fails in the child after the fork is written to
 /// its standard error and shows as exit code 127.
-pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, SpawnError> {
+pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd) -> Result<i32, SpawnError> {
     let first = order.argv.first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
     let program = CString::new(locate(first, &order.cwd)?).map_err(|_| SpawnError::Nul)?;
     let argv = c_strings(order.argv.iter())?;
@@ -90,7 +90,8 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, S
     let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;
     match fork_as(Some(FUNCTION_PID)).map_err(|e| SpawnError::Call("fork the function", e))? {
         0 => {
-            let failed = match become_function(order, &filters, &null, stdout, stderr) {
+            let joined = join_group(group).and_then(|()| become_function(order, &filters, &null, stdout, stderr));
+            let failed = match joined {
                 Ok(()) => match execve(&program, &argv, &env) {
                     Ok(never) => match never {},
                     Err(e) => format!("run {}: {e}", program.to_string_lossy()),
@@ -102,6 +103,14 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<i32, S
         }
         pid => Ok(pid),
     }
+}
+
+/// Has this process be in the control group whose `cgroup.procs` this is. The host has opened it, so nothing of it is seen inside.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn join_group(procs: &OwnedFd) -> io::Result<()> {
+    Ok(nix::unistd::write(procs, b"0").map(drop)?)
 }
 
 /// Runs in the child. The order matters: the bounding set needs a capability that setresuid takes away, and the filter

@@ -1,87 +1,187 @@
 //! Processes that a checkpoint would miss. One whose parent ended is given to init by the kernel, and so is no longer in the
-//! tree below the function's first process, which is what CRIU stops and dumps: it would run on while files are saved, and be
-//! missing in every copy.
+//! tree below the function's first process, which is what CRIU dumps: it would be missing in every copy. One that is about to start a program by
+//! `vfork` waits in the kernel for its child, where CRIU cannot stop it.
+//!
+//! Looked for while all of them are frozen, so that what is found is what there is.
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::protocol::FUNCTION_PID;
 
-/// The processes of this pid namespace that are init's children, but neither the function nor one of `known`, and that are
-/// not dead already: id and name. `proc` is where the namespace's proc is mounted.
-///
-/// # Errors
-/// When `proc` cannot be read.
-pub fn strays(proc: &Path, known: &[i32]) -> io::Result<Vec<(i32, String)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(proc)? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-            continue;
-        };
-        // One that has just gone is no stray.
-        let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
-        let stat = String::from_utf8_lossy(&stat).into_owned();
-        if let Some((name, 'R' | 'S' | 'D' | 'T' | 't' | 'I', 1)) = parse(&stat)
-            && pid != FUNCTION_PID
-            && !known.contains(&pid)
-        {
-            found.push((pid, name.to_owned()));
-        }
-    }
-    Ok(found)
+/// Why there can be no checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum StrayError {
+    /// One would be missing.
+    #[error(
+        "process {pid} (\"{name}\") has outlived its parent and would be missing in the snapshot; keep the parent of a \
+         background process running, or set snapshot = false in fn.toml"
+    )]
+    Stray {
+        /// Its id inside.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// One is starting a program, and will have done so in a moment.
+    #[error("process {pid} (\"{name}\") waits for a program that it starts to run")]
+    Spawning {
+        /// Its id inside.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// They cannot be looked at.
+    #[error("look for processes in {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
 }
 
-/// Name, state and parent. The name may hold anything, so it ends at the last parenthesis.
-fn parse(stat: &str) -> Option<(&str, char, i32)> {
+/// A process as the kernel's `stat` has it.
+#[derive(Debug, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    name: String,
+    parent: i32,
+    /// A dead one whose parent has not asked for it has no threads; a dead first thread may have living ones beside it.
+    is_alive: bool,
+}
+
+/// Refuses a checkpoint when there is a process that it would miss, or that cannot be stopped. `proc` is where the pid namespace's proc is mounted, `known`
+/// are init's own children there.
+///
+/// # Errors
+/// The first that is found.
+pub fn refuse(proc: &Path, known: &[i32]) -> Result<(), StrayError> {
+    let failed = |e| StrayError::Read(proc.to_owned(), e);
+    for entry in fs::read_dir(proc).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let Some(pid) = name.to_str().and_then(|n| n.parse::<i32>().ok()) else {
+            continue;
+        };
+        let directory = proc.join(name);
+        // One that has just gone is no stray.
+        let stat = fs::read(directory.join("stat")).unwrap_or_default();
+        let Some(process) = parse(pid, &String::from_utf8_lossy(&stat)).filter(|p| p.is_alive) else {
+            continue;
+        };
+        let Process { name, parent, .. } = process;
+        if parent == 1 && pid != FUNCTION_PID && !known.contains(&pid) {
+            return Err(StrayError::Stray { pid, name });
+        }
+        if is_spawning(&directory) {
+            return Err(StrayError::Spawning { pid, name });
+        }
+    }
+    Ok(())
+}
+
+/// The name may hold anything, so it ends at the last parenthesis.
+fn parse(pid: i32, stat: &str) -> Option<Process> {
     let (head, rest) = stat.rsplit_once(')')?;
     let (_, name) = head.split_once('(')?;
     let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((name, state, fields.next()?.parse().ok()?))
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    // Behind the parent, the sixteenth: how many threads it has.
+    let threads = fields.nth(15).and_then(|n| n.parse::<u32>().ok()).unwrap_or(1);
+    Some(Process {
+        pid,
+        name: name.to_owned(),
+        parent,
+        is_alive: match state {
+            "Z" | "X" => threads > 1,
+            _ => true,
+        },
+    })
 }
 
-/// Refuses a checkpoint when there are any.
-///
-/// # Errors
-/// A sentence that names one of them.
-pub fn refuse(proc: &Path, known: &[i32]) -> Result<(), String> {
-    let strays = strays(proc, known).map_err(|e| format!("look for processes in {}: {e}", proc.display()))?;
-    match strays.first() {
-        None => Ok(()),
-        Some((pid, name)) => Err(format!(
-            "process {pid} (\"{name}\") has outlived its parent and would be missing in the snapshot; keep the parent of a \
-             background process running, or set snapshot = false in fn.toml"
-        )),
-    }
+/// Whether a thread of this process waits for a child that still has its memory.
+fn is_spawning(directory: &Path) -> bool {
+    let threads = fs::read_dir(directory.join("task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("syscall")).ok())
+        .any(|call| {
+            // The call's number and its first argument; of one that is in none, other words.
+            let mut words = call.split_whitespace();
+            let number = words.next().and_then(|n| n.parse::<i64>().ok());
+            let flags = words
+                .next()
+                .and_then(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
+            match number {
+                Some(libc::SYS_vfork) => true,
+                Some(libc::SYS_clone) => flags.is_some_and(|flags| flags & libc::CLONE_VFORK as u64 != 0),
+                _ => false,
+            }
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_a_living_child_of_init_that_nobody_knows_is_a_stray() {
+    /// What the kernel writes behind the parent, with so many threads.
+    fn stat(pid: i32, name: &str, state: char, parent: i32, threads: u32) -> String {
+        format!("{pid} ({name}) {state} {parent} 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 {threads} 0 7 0")
+    }
+
+    fn add(proc: &Path, pid: i32, stat: &str) {
+        let dir = proc.join(pid.to_string());
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("stat"), stat).unwrap();
+    }
+
+    fn usual() -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
         let processes = [
-            "1 (init) S 0 1",
-            "501 (python3) t 1 501",
-            "502 (child) t 501 501",
-            "3 (criu) R 1 3",
-            "4 (helper) R 3 3",
-            "600 (dead) Z 1 501",
+            (1, "init", 'S', 0, 1),
+            (501, "python3", 't', 1, 4),
+            (502, "child", 't', 501, 1),
+            (3, "criu", 'R', 1, 1),
+            (4, "helper", 'R', 3, 1),
+            (600, "dead", 'Z', 1, 0),
         ];
-        for stat in processes {
-            let dir = proc.path().join(stat.split(' ').next().unwrap());
-            fs::create_dir(&dir).unwrap();
-            fs::write(dir.join("stat"), stat).unwrap();
+        for (pid, name, state, parent, threads) in processes {
+            add(proc.path(), pid, &stat(pid, name, state, parent, threads));
         }
         fs::create_dir(proc.path().join("sys")).unwrap();
-        assert_eq!(refuse(proc.path(), &[3]), Ok(()));
-        let stray = proc.path().join("700");
-        fs::create_dir(&stray).unwrap();
-        fs::write(stray.join("stat"), "700 (a) S 9 (b) S 1 700").unwrap();
-        let told = refuse(proc.path(), &[3]).unwrap_err();
+        proc
+    }
+
+    #[test]
+    fn only_a_living_child_of_init_that_nobody_knows_is_a_stray() {
+        let proc = usual();
+        refuse(proc.path(), &[3]).unwrap();
+        add(proc.path(), 700, &stat(700, "a) S 9 (b", 'S', 1, 1));
+        let told = refuse(proc.path(), &[3]).unwrap_err().to_string();
         assert!(told.contains("700") && told.contains("a) S 9 (b"), "{told}");
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_alive_as_long_as_another_goes_on() {
+        let proc = usual();
+        add(proc.path(), 800, &stat(800, "hidden", 'Z', 1, 2));
+        let told = refuse(proc.path(), &[3]).unwrap_err();
+        assert!(matches!(told, StrayError::Stray { pid: 800, .. }), "{told}");
+    }
+
+    #[test]
+    fn one_that_waits_for_a_child_with_its_memory_is_said_to_start_a_program() {
+        for (call, waits) in [
+            ("58 0x0 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f01", true),
+            ("56 0x4111 0x7f00 0x0 0x0 0x0 0x0 0x7ffc 0x7f01", true),
+            ("56 0x11 0x7f00 0x0 0x0 0x0 0x0 0x7ffc 0x7f01", false),
+            ("232 0x3 0x7f00 0x4 0xffffffff 0x0 0x0 0x7ffc 0x7f01", false),
+            ("-1 0x7ffc 0x7f01", false),
+            ("running", false),
+        ] {
+            let proc = usual();
+            let thread = proc.path().join("502/task/503");
+            fs::create_dir_all(&thread).unwrap();
+            fs::write(thread.join("syscall"), call).unwrap();
+            let refused = refuse(proc.path(), &[3]);
+            let spawning = matches!(refused, Err(StrayError::Spawning { pid: 502, .. }));
+            assert_eq!(spawning, waits, "{call}: {refused:?}");
+        }
     }
 }

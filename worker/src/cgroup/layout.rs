@@ -12,6 +12,9 @@ use super::{KillError, Limits, poll_until, v1, v2};
 
 /// Holds the processes of a group.
 pub(super) const PROCS: &str = "cgroup.procs";
+/// The group of the function's processes, below that of the instance, where init and CRIU are: only the function is ever frozen. On v1
+/// it is in the freezer's hierarchy alone, on v2 without controllers, so all limits stay the instance's.
+pub(super) const FUNCTION: &str = "function";
 
 /// Directories of a group, as the version in use has them.
 #[derive(Debug, Clone)]
@@ -43,6 +46,14 @@ impl Layout {
         }
     }
 
+    /// The directory of the function's group.
+    pub(super) fn function(&self) -> PathBuf {
+        match self {
+            Self::V1(d) => d.function(),
+            Self::V2(d) => d.function(),
+        }
+    }
+
     pub(super) fn limit(&self, limits: &Limits) -> Result<(), FileError> {
         match self {
             Self::V1(d) => d.limit(limits),
@@ -57,22 +68,26 @@ impl Layout {
         }
     }
 
-    /// Whether there are groups below it.
+    /// Whether there are groups below it, beside the function's.
     pub(super) fn has_children(&self) -> Result<bool, FileError> {
         for directory in self.all() {
-            if !files::child_directories(&directory)?.is_empty() {
+            if files::child_directories(&directory)?
+                .iter()
+                .any(|name| name != FUNCTION)
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Processes of this very group, each once.
+    /// Processes of this group and of the function's, each once.
     pub(super) fn pids(&self) -> Result<Vec<i32>, FileError> {
         let mut pids = Vec::new();
         for directory in self.all() {
             pids.extend(files::read_pids(&directory.join(PROCS))?);
         }
+        pids.extend(files::read_pids(&self.function().join(PROCS))?);
         pids.sort_unstable();
         pids.dedup();
         Ok(pids)
@@ -127,16 +142,16 @@ impl Layout {
             // Gone already is as good as killed.
             let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
         }
-        if let Self::V1(d) = self {
-            d.let_die();
-        } else if let Self::V2(d) = self {
-            d.thaw()?;
+        match self {
+            Self::V1(d) => d.let_die(),
+            Self::V2(d) => d.let_die(),
         }
         Ok(pids)
     }
 
-    /// Removes the directories, which must have no processes and no groups below.
+    /// Removes the directories, which must have no processes and no groups below but the function's.
     pub(super) fn remove(&self, limit: Duration) -> Result<(), FileError> {
+        remove_directory(&self.function(), limit)?;
         for directory in self.all() {
             remove_directory(&directory, limit)?;
         }

@@ -17,6 +17,8 @@ mod sweep;
 mod v1;
 mod v2;
 
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -177,7 +179,7 @@ impl Cgroups {
         };
         let layout = self.layout.join(name);
         let mut made: Vec<PathBuf> = Vec::new();
-        for directory in layout.all() {
+        for directory in layout.all().into_iter().chain([layout.function()]) {
             if let Err(e) = files::make_new(&directory) {
                 // Not by dropping a Cgroup: that would kill those in a group that was there before.
                 for directory in &made {
@@ -272,6 +274,21 @@ impl Cgroup {
     /// The files a process writes `0` (or an id) into to be in the group: all of them.
     pub fn procs_files(&self) -> Vec<PathBuf> {
         self.layout.all().into_iter().map(|d| d.join(PROCS)).collect()
+    }
+
+    /// The directory of the function's group, which is all that [`Self::freeze`] stops: CRIU is told of it by a descriptor.
+    pub fn function(&self) -> PathBuf {
+        self.layout.function()
+    }
+
+    /// What a process that is to be in the function's group writes `0` into, before it runs the function.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be opened.
+    pub fn function_procs(&self) -> Result<OwnedFd, FileError> {
+        let path = self.function().join(PROCS);
+        let opened = OpenOptions::new().write(true).open(&path);
+        opened.map(OwnedFd::from).map_err(|e| FileError::new("open", &path, e))
     }
 
     /// Process ids in it, as this pid namespace sees them.
@@ -381,7 +398,7 @@ impl Cgroup {
         }
     }
 
-    /// Stops every process; returns when all of them stand still, after at most [`FREEZE_LIMIT`].
+    /// Stops every process of the function; returns when all of them stand still, after at most [`FREEZE_LIMIT`]. Init and CRIU go on.
     ///
     /// # Errors
     /// When they do not; they are thawed again then.

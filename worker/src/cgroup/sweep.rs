@@ -1,7 +1,7 @@
 //! What a worker that died left: groups with processes in them.
 
 use super::files::{self, FileError};
-use super::layout::Layout;
+use super::layout::{FUNCTION, Layout};
 use super::{KILL_LIMIT, KillError, REMOVE_LIMIT};
 
 /// A group that was killed and removed.
@@ -60,6 +60,8 @@ fn below(at: &Layout, prefix: &str, swept: &mut Vec<Swept>, first_error: &mut Op
             }
         }
     }
+    // The function's goes with its instance's.
+    names.retain(|name| name != FUNCTION);
     names.sort();
     names.dedup();
     for child in names {

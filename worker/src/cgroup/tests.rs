@@ -81,9 +81,9 @@ fn v1_counters_and_freezer_are_read_from_their_files() {
     assert_eq!(group.memory_peak().unwrap(), 8192);
     assert_eq!(group.oom_kills().unwrap(), 3);
     group.freeze().unwrap();
-    assert_eq!(content(&root, "freezer/rekindle/i-1/freezer.state"), "FROZEN");
+    assert_eq!(content(&root, "freezer/rekindle/i-1/function/freezer.state"), "FROZEN");
     group.thaw().unwrap();
-    assert_eq!(content(&root, "freezer/rekindle/i-1/freezer.state"), "THAWED");
+    assert_eq!(content(&root, "freezer/rekindle/i-1/function/freezer.state"), "THAWED");
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn v2_hands_controllers_down_and_writes_one_directory() {
     )
     .unwrap();
     assert_eq!(group.oom_kills().unwrap(), 2);
-    fs::write(directory.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+    fs::write(directory.join("function/cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
     group.freeze().unwrap();
-    assert_eq!(content(&root, "rekindle/i-1/cgroup.freeze"), "1");
+    assert_eq!(content(&root, "rekindle/i-1/function/cgroup.freeze"), "1");
     group.thaw().unwrap();
-    assert_eq!(content(&root, "rekindle/i-1/cgroup.freeze"), "0");
+    assert_eq!(content(&root, "rekindle/i-1/function/cgroup.freeze"), "0");
     drop(group);
     assert!(!directory.exists());
 }
@@ -147,13 +147,13 @@ fn processes_that_do_not_freeze_are_thawed_and_told_of() {
     let root = v2_fixture();
     let group = Cgroups::detect(root.path()).unwrap().create("i-1", LIMITS).unwrap();
     fs::write(
-        root.path().join("rekindle/i-1/cgroup.events"),
+        root.path().join("rekindle/i-1/function/cgroup.events"),
         "populated 1\nfrozen 0\n",
     )
     .unwrap();
     let error = group.freeze().unwrap_err();
     assert!(matches!(error, FreezeError::StillRunning { .. }), "{error}");
-    assert_eq!(content(&root, "rekindle/i-1/cgroup.freeze"), "0");
+    assert_eq!(content(&root, "rekindle/i-1/function/cgroup.freeze"), "0");
 }
 
 #[test]
@@ -247,7 +247,8 @@ impl Drop for Real {
 fn shell(group: &Cgroup, script: &str) -> Command {
     let joins: Vec<String> = group
         .procs_files()
-        .iter()
+        .into_iter()
+        .chain([group.function().join(PROCS)])
         .map(|f| format!("echo 0 > {}", f.display()))
         .collect();
     let mut command = Command::new("/bin/sh");
@@ -413,7 +414,7 @@ fn a_real_v2_group_freezes_kills_and_goes_without_any_controller() {
         return;
     };
     let directory = v2::Directory(mount.join(format!("rekindle-test-v2-{}", std::process::id())));
-    fs::create_dir(&directory.0).unwrap();
+    fs::create_dir_all(directory.function()).unwrap();
     let group = Cgroup {
         name: "v2".to_owned(),
         layout: Layout::V2(directory.clone()),
@@ -471,14 +472,21 @@ fn a_clean_v1_group_is_used_again_and_one_with_something_left_is_not() {
     assert!(!again);
     groups.assign(&mut first, "i-1", LIMITS).unwrap();
     prepare("i-1", "4096\n", "0");
-    fs::write(root.path().join("freezer/rekindle/i-1/freezer.state"), "FROZEN").unwrap();
+    fs::write(
+        root.path().join("freezer/rekindle/i-1/function/freezer.state"),
+        "FROZEN",
+    )
+    .unwrap();
     drop(first);
     assert!(!memory("i-1").exists(), "its user's name is free");
     let (second, again) = groups.ready("empty-1", Limits { pids: 7, ..LIMITS }).unwrap();
     assert!(again);
     assert_eq!(second.name(), "empty-1");
     assert_eq!(content(&root, "memory/rekindle/empty-1/memory.max_usage_in_bytes"), "0");
-    assert_eq!(content(&root, "freezer/rekindle/empty-1/freezer.state"), "THAWED");
+    assert_eq!(
+        content(&root, "freezer/rekindle/empty-1/function/freezer.state"),
+        "THAWED"
+    );
     assert_eq!(content(&root, "pids/rekindle/empty-1/pids.max"), "7");
 
     for (usage, kills) in [("2000000\n", "0"), ("0\n", "1")] {

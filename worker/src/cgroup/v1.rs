@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::disk::DiskLimit;
 use super::files::{self, FileError};
+use super::layout::FUNCTION;
 use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
 
 const MEMORY: &str = "memory";
@@ -86,6 +87,14 @@ impl Directories {
     pub(super) fn processor_time(&self) -> Option<Duration> {
         let text = files::read(&self.cpu.join("cpuacct.usage")).ok()?;
         text.trim().parse().ok().map(Duration::from_nanos)
+    }
+
+    pub(super) fn function(&self) -> PathBuf {
+        self.freezer.join(FUNCTION)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.function().join("freezer.state")
     }
 
     /// Every directory once.
@@ -179,7 +188,7 @@ impl Directories {
     }
 
     pub(super) fn freeze(&self) -> Result<(), FreezeError> {
-        let state = self.freezer.join("freezer.state");
+        let state = self.state();
         let mut failed = None;
         let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
             // Written again each time: a process that forked meanwhile leaves the state at FREEZING until someone looks.
@@ -207,12 +216,12 @@ impl Directories {
 
     /// At once: the kernel wakes every process before the write returns.
     pub(super) fn thaw(&self) -> Result<(), FileError> {
-        files::write(&self.freezer.join("freezer.state"), "THAWED")
+        files::write(&self.state(), "THAWED")
     }
 
     /// A frozen process dies of SIGKILL only once it is thawed.
     pub(super) fn let_die(&self) {
-        let _ = files::write_if_present(&self.freezer.join("freezer.state"), "THAWED");
+        let _ = files::write_if_present(&self.state(), "THAWED");
     }
 }
 

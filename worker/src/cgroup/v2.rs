@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::disk::DiskLimit;
 use super::files::{self, FileError};
+use super::layout::FUNCTION;
 use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
 
 /// What must be available. Freezing needs no controller here.
@@ -90,6 +91,10 @@ impl Directory {
 
     fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    pub(super) fn function(&self) -> PathBuf {
+        self.file(FUNCTION)
     }
 
     pub(super) fn limit_memory(&self, bytes: u64) -> Result<(), FileError> {
@@ -192,8 +197,8 @@ impl Directory {
     }
 
     pub(super) fn freeze(&self) -> Result<(), FreezeError> {
-        files::write(&self.file("cgroup.freeze"), "1")?;
-        let events = self.file("cgroup.events");
+        files::write(&self.function().join("cgroup.freeze"), "1")?;
+        let events = self.function().join("cgroup.events");
         let mut failed = None;
         let frozen = poll_until(FREEZE_LIMIT, Duration::from_micros(100), || {
             files::read_key(&events, "frozen").map(|n| n == 1).unwrap_or_else(|e| {
@@ -214,7 +219,12 @@ impl Directory {
         }
     }
 
+    /// Here a frozen process that is killed need not be thawed to die; where `cgroup.kill` is missing this makes it sure.
+    pub(super) fn let_die(&self) {
+        let _ = files::write_if_present(&self.function().join("cgroup.freeze"), "0");
+    }
+
     pub(super) fn thaw(&self) -> Result<(), FileError> {
-        files::write(&self.file("cgroup.freeze"), "0")
+        files::write(&self.function().join("cgroup.freeze"), "0")
     }
 }

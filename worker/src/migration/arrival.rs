@@ -284,7 +284,7 @@ impl Arrival {
             restore,
             descent,
             scratch,
-        } = begin(worker, &sandbox, &outputs, criu, images).await?;
+        } = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
         let memory = self.memory(worker, base.as_deref(), &laid_out, descent.is_none())?;
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));

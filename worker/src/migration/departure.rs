@@ -37,7 +37,9 @@ use crate::freeze::{IMAGES_FD, RoomForImages, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, gone};
 use crate::restore::log_tail;
+use crate::sandbox::CriuUse;
 use crate::snapshots::FILES_ARCHIVE;
+use crate::standstill::Standstill;
 use crate::worker::Worker;
 
 /// How long the target may take to get ready.
@@ -157,10 +159,10 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
         let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
         let (session, theirs) = Session::pair().map_err(|e| unavailable("talk to criu", &e))?;
         let images = File::open(dir.path()).map_err(|e| unavailable("open the image directory", &e))?;
-        let fds = [&theirs, &OwnedFd::from(images)];
-        let criu = parts
-            .sandbox
-            .start_criu(Path::new(CRIU_DIR), &fds, Some(instance.spec.uid));
+        let freezer = Standstill::freezer(&parts).map_err(|e| unavailable("open the function's freezer", &e))?;
+        let fds = [&theirs, &OwnedFd::from(images), &freezer];
+        let purpose = CriuUse::Dump { uid: instance.spec.uid };
+        let criu = parts.sandbox.start_criu(Path::new(CRIU_DIR), &fds, purpose);
         criu.await.map_err(|e| unavailable("start criu", &e))?;
         Ok(Departure {
             id: order.id.clone(),
@@ -427,6 +429,7 @@ impl Departure {
                 Way::Move => AfterDump::Stop,
                 Way::Clone(_) => AfterDump::Run,
             },
+            freezer: Some(Standstill::freezer_path()),
             external: templates.clone(),
             parent: describe_only.then(|| KNOWN.to_owned()),
             log_level: worker.config.criu_log_level,
@@ -436,6 +439,8 @@ impl Departure {
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
         let packed = tokio::task::spawn_blocking(move || {
             let mut maps = Ok(Vec::new());
+            let standstill = Standstill::of(&parts, &runtime);
+            let standstill = standstill.map_err(|e| unavailable("describe the processes", &e))?;
             let dumped = session.dump(&order, |stage| {
                 if *stage == Stage::PostDump {
                     runtime.block_on(sandbox.save_files(&archive))?;
@@ -446,6 +451,7 @@ impl Departure {
                 }
                 Ok(())
             });
+            drop(standstill);
             dumped.map_err(|e| {
                 let error = unavailable("describe the processes", &e);
                 ApiError::new(

@@ -31,6 +31,9 @@ pub enum ControlError {
     /// It says that it failed.
     #[error("{0}")]
     Refused(String),
+    /// It says that it failed, and need not in a moment.
+    #[error("{0}")]
+    NotNow(String),
 }
 
 /// A connected pair: ours is non-blocking.
@@ -152,6 +155,7 @@ impl Control {
             Err(_) => Err(ControlError::Timeout),
             Ok(Err(e)) => Err(e),
             Ok(Ok((Answer::Failed(text), _))) => Err(ControlError::Refused(text)),
+            Ok(Ok((Answer::NotNow(text), _))) => Err(ControlError::NotNow(text)),
             Ok(Ok(answered)) => Ok(answered),
         }
     }

@@ -51,6 +51,30 @@ pub enum SandboxError {
     Network(#[source] io::Error),
 }
 
+impl SandboxError {
+    /// Whether the same may go well in a moment.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Control(_, ControlError::NotNow(_)))
+    }
+}
+
+/// What a CRIU is started for.
+#[derive(Debug, Clone, Copy)]
+pub enum CriuUse<'a> {
+    /// To dump processes of this user. It stays outside of the function's control group, which is frozen.
+    Dump {
+        /// The user.
+        uid: u32,
+    },
+    /// To restore into the function's control group.
+    Restore {
+        /// Its `cgroup.procs`.
+        group_procs: &'a OwnedFd,
+    },
+    /// To look at the kernel.
+    Probe,
+}
+
 /// How the function's first process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FunctionState {
@@ -151,12 +175,18 @@ impl Sandbox {
         self.init
     }
 
-    /// Starts the function; its standard output and error go to the descriptors.
+    /// Starts the function in its control group; its standard output and error go to the descriptors.
     ///
     /// # Errors
     /// When the program is missing or the kernel refuses.
-    pub async fn spawn(&self, order: Spawn, stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SandboxError> {
-        let fds = [stdout.as_fd(), stderr.as_fd()];
+    pub async fn spawn(
+        &self,
+        order: Spawn,
+        stdout: &OwnedFd,
+        stderr: &OwnedFd,
+        group_procs: &OwnedFd,
+    ) -> Result<(), SandboxError> {
+        let fds = [stdout.as_fd(), stderr.as_fd(), group_procs.as_fd()];
         self.ask("start the function", Request::Spawn(order), &fds)
             .await
             .map(drop)
@@ -167,10 +197,27 @@ impl Sandbox {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn start_criu(&self, bundle: &Path, fds: &[&OwnedFd], real_uid: Option<u32>) -> Result<(), SandboxError> {
-        let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
-        let bundle = bundle.to_owned();
-        self.ask("start criu", Request::Criu { bundle, real_uid }, &fds)
+    pub async fn start_criu(&self, bundle: &Path, fds: &[&OwnedFd], purpose: CriuUse<'_>) -> Result<(), SandboxError> {
+        let (real_uid, group) = match purpose {
+            CriuUse::Dump { uid } => (Some(uid), None),
+            CriuUse::Restore { group_procs } => (None, Some(group_procs)),
+            CriuUse::Probe => (None, None),
+        };
+        let fds: Vec<_> = fds.iter().copied().chain(group).map(AsFd::as_fd).collect();
+        let order = Request::Criu {
+            bundle: bundle.to_owned(),
+            real_uid,
+            joins: group.is_some(),
+        };
+        self.ask("start criu", order, &fds).await.map(drop)
+    }
+
+    /// Fails if the function, which is frozen, has a process that a checkpoint would miss.
+    ///
+    /// # Errors
+    /// When it has: the error names it.
+    pub async fn refuse_strays(&self) -> Result<(), SandboxError> {
+        self.ask("checkpoint all processes", Request::RefuseStrays, &[])
             .await
             .map(drop)
     }

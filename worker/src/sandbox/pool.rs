@@ -17,8 +17,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::criu::{self, PrimeError, Priming, Waiting};
 use super::demand::Demand;
-use super::{Sandbox, SandboxError, Zygote};
-use crate::cgroup::{Cgroup, Cgroups, CreateError, Limits, SpareCounts};
+use super::{CriuUse, Sandbox, SandboxError, Zygote};
+use crate::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits, SpareCounts};
 use crate::network::{Network, RouterError, SandboxLink};
 
 /// The descriptors at which CRIU has the write ends of the output pipes.
@@ -57,6 +57,9 @@ pub enum PoolError {
     /// No control group.
     #[error("make the control group")]
     Cgroup(#[source] CreateError),
+    /// The function's part of it cannot be reached.
+    #[error("join the function's control group")]
+    Join(#[source] FileError),
     /// No sandbox.
     #[error("make the sandbox")]
     Sandbox(#[source] SandboxError),
@@ -261,8 +264,12 @@ impl SandboxPool {
         let (criu, theirs) = Session::pair().map_err(PoolError::Pipes)?;
         let mut fds = vec![&theirs, &outputs[0].1, &outputs[1].1];
         fds.extend(place.as_ref().map(|place| &place.opened));
+        let group_procs = cgroup.function_procs().map_err(PoolError::Join)?;
+        let purpose = CriuUse::Restore {
+            group_procs: &group_procs,
+        };
         sandbox
-            .start_criu(&self.criu_dir, &fds, None)
+            .start_criu(&self.criu_dir, &fds, purpose)
             .await
             .map_err(PoolError::Criu)?;
         drop(theirs);

@@ -1,0 +1,85 @@
+//! What a function does while it is checkpointed: it stands still, or there is no snapshot. What CRIU opens again as root at each restore
+//! is what the function had open.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use rekindle_e2e::{Folder, shared};
+
+/// Keeps a file open whose path somebody is about to exchange for a link to what only root may open; its answer says what it has open.
+/// `ballast` has the checkpoint take a while.
+const HOLDER: &str = r#"
+import os, threading, time
+
+PATH, LINK = "/tmp/x", "/tmp/l"
+with open(PATH, "w") as made:
+    made.write("its own")
+os.chmod(PATH, 0o444)
+fd = os.open(PATH, os.O_RDONLY)
+os.symlink("/proc/1/maps", LINK)
+ballast = os.urandom(48 << 20)
+
+def traced():
+    with open("/proc/501/status") as status:
+        return "TracerPid:\t0\n" not in status.read()
+
+def exchange_when_traced(delay):
+    while not traced():
+        time.sleep(0.001)
+    time.sleep(delay)
+    os.rename(LINK, PATH)
+
+def handler(event, context):
+    os.lseek(fd, 0, 0)
+    return {"statusCode": 200, "body": os.readlink(f"/proc/self/fd/{fd}") + "\n" + os.read(fd, 600).decode()}
+"#;
+
+fn deploy(name: &str, more: &str) -> Option<String> {
+    let settings = "memory = \"256MiB\"\nmax_instances = 4\n[[warmup]]\npath = \"/\"";
+    let folder = Folder::python(name, settings, &format!("{HOLDER}\n{more}"));
+    shared().try_deploy(&folder).unwrap().snapshot_error
+}
+
+#[test]
+fn an_orphan_that_waits_for_its_checkpoint_is_found_while_it_stands_still() {
+    for (at, delay) in ["0.0", "0.02", "0.1"].into_iter().enumerate() {
+        let name = format!("swap-{at}");
+        let orphan = format!(
+            "if os.fork() == 0:\n    if os.fork():\n        os._exit(0)\n    try:\n        exchange_when_traced({delay})\n    finally:\n        \
+             os._exit(0)\nos.wait()\n"
+        );
+        let told = deploy(&name, &orphan).unwrap_or_default();
+        assert!(told.contains("has outlived its parent"), "after {delay} s: {told}");
+        let answer = shared().fresh("booted", &name, "/").ok();
+        assert_eq!(answer.text(), "/tmp/x\nits own");
+    }
+}
+
+#[test]
+fn an_orphan_whose_first_thread_has_ended_is_found_as_well() {
+    let orphan = "if os.fork() == 0:\n    if os.fork():\n        os._exit(0)\n    \
+        threading.Thread(target=lambda: (exchange_when_traced(0.02), os._exit(0))).start()\n    \
+        import ctypes\n    ctypes.CDLL(None).pthread_exit(None)\nos.wait()\n";
+    let told = deploy("swap-hidden", orphan).unwrap_or_default();
+    assert!(told.contains("has outlived its parent"), "{told}");
+}
+
+#[test]
+fn a_child_that_exchanges_files_all_the_time_stands_still_with_its_parent() {
+    // A rename at any moment before the checkpoint is the function's own business, one during it would be seen by every copy.
+    let child = "READY = \"/tmp/ready\"\nif os.fork() == 0:\n    open(READY, \"w\").close()\n    while True:\n        \
+        os.rename(PATH, \"/tmp/aside\")\n        os.rename(LINK, PATH)\n        os.rename(PATH, LINK)\n        os.rename(\"/tmp/aside\", PATH)\n\
+        while not os.path.exists(READY):\n    time.sleep(0.001)\n";
+    for round in 0..3 {
+        let name = format!("swap-child-{round}");
+        let told = deploy(&name, child);
+        let start = if told.is_none() { "restored" } else { "booted" };
+        for _ in 0..2 {
+            let answer = shared().fresh(start, &name, "/").ok();
+            assert_eq!(answer.start(), start);
+            let text = answer.text();
+            let (path, content) = text.split_once('\n').unwrap();
+            assert!(path.starts_with("/tmp/"), "{path} after {told:?}");
+            assert_eq!(content, "its own", "{path} after {told:?}");
+        }
+    }
+}
