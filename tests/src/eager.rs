@@ -21,7 +21,7 @@ use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
 use rekindle_snapshotter::Manifest;
-use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session};
+use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_worker::instance::PORT;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
@@ -128,7 +128,11 @@ impl Eager {
             log_level: 2,
             limit: LIMIT,
         };
-        match session.restore(&order, |_| Ok(())) {
+        let restored = session.restore(&order, |stage| match stage {
+            Stage::PreResume => Ok(RUNTIME.block_on(sandbox.follow_links())?),
+            _ => Ok(()),
+        });
+        match restored {
             Ok(FUNCTION_PID) => Self {
                 sandbox,
                 _outputs: outputs,

@@ -83,3 +83,16 @@ fn a_child_that_exchanges_files_all_the_time_stands_still_with_its_parent() {
         }
     }
 }
+
+#[test]
+fn links_among_private_files_lead_the_function_where_it_made_them_lead() {
+    let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/file', 'w') as made:\n        made.write(folder)\n    \
+        os.symlink(f'{folder}/file', f'{folder}/link')\n\
+        def handler(event, context):\n    return [open(f'{folder}/link').read() for folder in ('/tmp', '/dev/shm')]\n";
+    shared().deploy(&Folder::python("links", "", code));
+    for start in ["booted", "restored"] {
+        let answer = shared().fresh(start, "links", "/").ok();
+        assert_eq!(answer.start(), start);
+        assert_eq!(answer.text(), "[\"/tmp\",\"/dev/shm\"]");
+    }
+}

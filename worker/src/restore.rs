@@ -25,14 +25,15 @@ use rekindle_pager::{
 use rekindle_snapshotter::criu::{LAZY_PAGES_SOCKET, RESTORE_LOG, Stage};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::begin::{Begun, Images, begin};
 use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
-use crate::sandbox::Sandbox;
 use crate::sandbox::criu::Restore;
+use crate::sandbox::{Sandbox, SandboxError};
 use crate::snapshots::FILES_ARCHIVE;
 use crate::worker::Worker;
 
@@ -308,16 +309,23 @@ pub(crate) async fn run_criu(
         let _ = is_laid_out.send(());
     }
     let (killed, measuring) = (Arc::clone(sandbox), Arc::clone(instance));
+    let (furnished, runtime) = (Arc::clone(sandbox), Handle::current());
     let span = tracing::Span::current();
     let running = tokio::task::spawn_blocking(move || {
         let _in = span.enter();
+        let waiting = runtime.clone();
         let began = Instant::now();
         let (mut stood, mut resuming) = (None, None);
         let stats = Arc::clone(pager.stats());
         let mut unready = Some((pager, ahead));
         // At the first stage that is told: a CRIU need not tell of both.
         let mut begin = move || match unready.take() {
-            Some((pager, ahead)) => Readying::begin(&pager, ahead()).map(Some),
+            Some((pager, ahead)) => {
+                let furnished = Arc::clone(&furnished);
+                // CRIU opens nothing any more. Beside what else is to be ready.
+                let linked = runtime.spawn(async move { furnished.follow_links().await });
+                Readying::begin(&pager, ahead(), linked).map(Some)
+            }
             None => Ok(None),
         };
         let mut readying = None;
@@ -340,7 +348,7 @@ pub(crate) async fn run_criu(
                 let prepared = Instant::now();
                 stood = Some(prepared);
                 let begun = readying.take().map_or_else(&mut begin, |begun| Ok(Some(begun)));
-                let ready = begun.and_then(|begun| begun.map_or(Ok(()), Readying::end));
+                let ready = begun.and_then(|begun| begun.map_or(Ok(()), |begun| begun.end(&waiting)));
                 let done = ready.and_then(|()| {
                     let Some((standing, resumes)) = standing.take() else {
                         return Ok(());
@@ -420,21 +428,32 @@ fn keep_log(worker: &Worker, dir: &Path, name: &str) {
 /// Memory is being watched, and what is ahead filled.
 struct Readying {
     preparing: Preparing,
+    /// Links of its private files can be followed.
+    linked: tokio::task::JoinHandle<Result<(), SandboxError>>,
     asked: usize,
 }
 
 impl Readying {
-    fn begin(pager: &Pager, ahead: Arc<[AheadPage]>) -> Result<Self, StageError> {
+    fn begin(
+        pager: &Pager,
+        ahead: Arc<[AheadPage]>,
+        linked: tokio::task::JoinHandle<Result<(), SandboxError>>,
+    ) -> Result<Self, StageError> {
         let asked = ahead.len();
         let preparing = pager.prepare(ahead)?;
-        Ok(Self { preparing, asked })
+        Ok(Self {
+            preparing,
+            linked,
+            asked,
+        })
     }
 
     /// Waits until it is done.
-    fn end(self) -> Result<(), StageError> {
+    fn end(self, runtime: &Handle) -> Result<(), StageError> {
         let Prepared { filled, took } = self.preparing.done(PREPARE_LIMIT)?;
         let pages = ("rekindle.pages", self.asked as u64);
         record_past(&tracing::Span::current(), "working set", took.0, took.1, &[pages]);
+        runtime.block_on(self.linked)??;
         tracing::debug!(
             asked = self.asked,
             mapped = filled,

@@ -17,7 +17,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use rekindle_init::protocol::{FUNCTION_PID, held_path};
 use rekindle_snapshotter::capture::BaseMemory;
-use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder};
+use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage};
 use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Snapshot, StoreError, keys};
@@ -261,7 +261,13 @@ async fn begin_as(
     };
     let session = begin::start(&sandbox, &cgroup, &outputs).await?;
     lay_out(&sandbox, &[], scratch.path()).await?;
-    let restoring = tokio::task::spawn_blocking(move || session.restore(&order, |_| Ok(())));
+    let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
+    let restoring = tokio::task::spawn_blocking(move || {
+        session.restore(&order, |stage| match stage {
+            Stage::PreResume => Ok(runtime.block_on(furnished.follow_links())?),
+            _ => Ok(()),
+        })
+    });
     let restored = instance.phase("criu", restoring).await;
     match restored.map_err(|e| failed("restore", &e))? {
         Ok(FUNCTION_PID) => {}

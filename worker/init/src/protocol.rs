@@ -115,6 +115,8 @@ pub enum Request {
     /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]; those of an
     /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`].
     Hold,
+    /// The function is about to run: from now on symbolic links in `/tmp` and `/dev/shm` are followed. Starting it does the same.
+    FollowLinks,
     /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)).
     RefuseStrays,
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.

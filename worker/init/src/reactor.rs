@@ -195,6 +195,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
     let within = matches!(
         request,
         Request::Hold
+            | Request::FollowLinks
             | Request::RefuseStrays
             | Request::SaveFiles
             | Request::LoadFiles
@@ -217,6 +218,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             sandbox
                 .set_last_pid(FUNCTION_PID - 1)
                 .map_err(plain("set the last process id"))?;
+            rootfs::follow_links().map_err(|e| chain(&e))?;
             spawn::spawn(&order, &stdout, &stderr, &group)
                 .map(Answer::Started)
                 .map_err(|e| chain(&e))
@@ -239,6 +241,10 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             sandbox
                 .set_last_pid(RESTORED_LAST_PID)
                 .map_err(plain("set the last process id"))?;
+            Ok(Answer::Done)
+        }
+        Request::FollowLinks => {
+            rootfs::follow_links().map_err(|e| chain(&e))?;
             Ok(Answer::Done)
         }
         Request::RefuseStrays => match strays::refuse(Path::new("/proc"), &sandbox.criu) {

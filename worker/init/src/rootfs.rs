@@ -40,6 +40,10 @@ pub enum RootfsError {
 }
 
 const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+/// `MS_NOSYMFOLLOW` of Linux 5.10, which an older kernel ignores: no symbolic link on the mount is followed.
+const NO_LINKS: MsFlags = MsFlags::from_bits_retain(256);
+/// The mounts that a function writes to, and how.
+const OWN: [(&str, MsFlags); 2] = [("/tmp", QUIET), ("/dev/shm", QUIET.union(MsFlags::MS_NOEXEC))];
 
 /// Where CRIU looks for its kernel probe, as long as the root is the host's.
 const COVERED: &str = "/run";
@@ -109,7 +113,7 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
     )?;
     tmpfs("run", &root.join("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
     let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
-    tmpfs("tmp", &root.join("tmp"), QUIET, &tmp)?;
+    tmpfs("tmp", &root.join("tmp"), QUIET | NO_LINKS, &tmp)?;
     devices(&root.join("dev"), setup.shm_bytes)?;
     // /run can be made into before the pivot only: afterwards the host's paths are gone.
     let criu = root.join(CRIU_DIR.trim_start_matches('/'));
@@ -130,6 +134,17 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
         name_servers(text)?;
     }
     Ok(last_pid)
+}
+
+/// Has symbolic links of `/tmp` and `/dev/shm` be followed, from now on. Until then whoever opens a path there as root, such as CRIU for a process
+/// that it restores, is not led elsewhere.
+///
+/// # Errors
+/// When a mount is refused.
+pub fn follow_links() -> Result<(), RootfsError> {
+    let change = MsFlags::MS_BIND | MsFlags::MS_REMOUNT;
+    OWN.into_iter()
+        .try_for_each(|(at, flags)| mounted("with its links", None, Path::new(at), None, change | flags, None))
 }
 
 /// Covers the host's /run, for this mount namespace alone, by one that has CRIU's kernel probe and nothing else.
@@ -184,7 +199,7 @@ fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {
     tmpfs(
         "shm",
         &shm,
-        QUIET | MsFlags::MS_NOEXEC,
+        QUIET | MsFlags::MS_NOEXEC | NO_LINKS,
         &format!("mode=1777,size={shm_bytes},nr_inodes=4096"),
     )
 }

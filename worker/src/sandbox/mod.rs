@@ -212,6 +212,16 @@ impl Sandbox {
         self.ask("start criu", order, &fds).await.map(drop)
     }
 
+    /// Has symbolic links in `/tmp` and `/dev/shm` be followed: the function is about to run.
+    ///
+    /// # Errors
+    /// When a mount is refused.
+    pub async fn follow_links(&self) -> Result<(), SandboxError> {
+        self.ask("have links followed", Request::FollowLinks, &[])
+            .await
+            .map(drop)
+    }
+
     /// Fails if the function, which is frozen, has a process that a checkpoint would miss.
     ///
     /// # Errors
