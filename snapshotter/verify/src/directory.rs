@@ -1,0 +1,62 @@
+//! Reads a directory of images, none of which can make it hold more than a bound.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use crate::error::VerifyError;
+use crate::expected::Expected;
+use crate::kinds::{FILES_MAX, Kind};
+
+/// Largest of all images together but those of pages, bytes: queues of sockets and pipes, and unlinked files, are among them.
+const BYTES_MAX: u64 = 512 << 20;
+
+/// The files by name; those that are not looked at without their bytes.
+pub(crate) fn read(dir: &Path, expected: &Expected) -> Result<Vec<(String, Vec<u8>)>, VerifyError> {
+    let failed = |e| VerifyError::Read(dir.to_owned(), e);
+    let (mut files, mut room) = (Vec::new(), BYTES_MAX);
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !entry.file_type().map_err(failed)?.is_file() {
+            return Err(VerifyError::NotAFile(name));
+        }
+        if expected.other_files.contains(&name) {
+            continue;
+        }
+        if files.len() == FILES_MAX {
+            let (image, limit) = (dir.display().to_string(), FILES_MAX as u64);
+            return Err(VerifyError::TooMuch {
+                image,
+                what: "files",
+                limit,
+            });
+        }
+        let bytes = match Kind::of(&name)? {
+            kind if kind.is_opaque() => Vec::new(),
+            _ => read_within(&entry.path(), &name, &mut room)?,
+        };
+        files.push((name, bytes));
+    }
+    Ok(files)
+}
+
+fn read_within(path: &Path, name: &str, room: &mut u64) -> Result<Vec<u8>, VerifyError> {
+    let failed = |e| VerifyError::Read(path.to_owned(), e);
+    // Neither a link nor a pipe that took the file's place since.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(VerifyError::NotAFile(name.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let read = file.take(*room + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let left = u64::try_from(read).ok().and_then(|read| room.checked_sub(read));
+    *room = left.ok_or_else(|| failed(io::Error::new(io::ErrorKind::FileTooLarge, "the images are too large")))?;
+    Ok(bytes)
+}

@@ -1,0 +1,109 @@
+//! The inventory, and the namespaces that processes are in: those of CRIU, which runs in the sandbox's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Context;
+use crate::Images;
+use crate::error::{Place, VerifyError};
+use crate::frames::{magic, required};
+use crate::messages::{Inventory, ObjectIds, TimeOffsets};
+
+/// What CRIU 1.x to 4.2 write.
+const VERSION: u32 = 2;
+/// CRIU's number for leaving the network alone.
+const NETWORK_LOCK_SKIP: u32 = 2;
+const NANOSECONDS: u64 = 1_000_000_000;
+/// Longest name of a run of CRIU.
+const RUN_ID_MAX: usize = 64;
+
+pub(super) fn check(images: &Images<'_>) -> Result<(Inventory, ObjectIds), VerifyError> {
+    let (at, inventory) = required::<Inventory>(images, "inventory.img", magic::INVENTORY)?;
+    let Inventory {
+        img_version,
+        fdinfo_per_id,
+        root_ids,
+        ns_per_id,
+        root_cg_set: _,
+        lsmtype,
+        dump_uptime: _,
+        pre_dump_mode,
+        tcp_close,
+        network_lock_method,
+        plugins_entry: _,
+        dump_criu_run_id,
+        allow_uprobes,
+    } = &inventory;
+    at.hold(*img_version == VERSION, "img_version", img_version)?;
+    at.hold(*fdinfo_per_id == Some(true), "fdinfo_per_id", fdinfo_per_id)?;
+    at.hold(*ns_per_id == Some(true), "ns_per_id", ns_per_id)?;
+    at.hold(lsmtype.unwrap_or(0) == 0, "lsmtype", lsmtype)?;
+    at.hold(pre_dump_mode.is_none(), "pre_dump_mode", pre_dump_mode)?;
+    at.hold(*tcp_close == Some(true), "tcp_close", tcp_close)?;
+    let is_skip = *network_lock_method == Some(NETWORK_LOCK_SKIP);
+    at.hold(is_skip, "network_lock_method", network_lock_method)?;
+    at.hold(!allow_uprobes.unwrap_or(false), "allow_uprobes", allow_uprobes)?;
+    let plain = |id: &Vec<u8>| id.len() <= RUN_ID_MAX && id.iter().all(|c| c.is_ascii_hexdigit() || *c == b'-');
+    at.hold(
+        dump_criu_run_id.as_ref().is_none_or(plain),
+        "dump_criu_run_id",
+        dump_criu_run_id,
+    )?;
+    let own = root_ids
+        .clone()
+        .ok_or_else(|| at.refuse("root_ids", None::<ObjectIds>))?;
+    for (name, id) in namespaces(&own).into_iter().chain([("time_ns_id", own.time_ns_id)]) {
+        at.hold(id.is_some_and(|id| id != 0), name, id)?;
+    }
+    Ok((inventory, own))
+}
+
+/// The namespaces that must be CRIU's own; all but that of time.
+fn namespaces(ids: &ObjectIds) -> [(&'static str, Option<u32>); 7] {
+    [
+        ("pid_ns_id", ids.pid_ns_id),
+        ("net_ns_id", ids.net_ns_id),
+        ("ipc_ns_id", ids.ipc_ns_id),
+        ("uts_ns_id", ids.uts_ns_id),
+        ("mnt_ns_id", ids.mnt_ns_id),
+        ("user_ns_id", ids.user_ns_id),
+        ("cgroup_ns_id", ids.cgroup_ns_id),
+    ]
+}
+
+/// The ids of living processes, by process; and the clocks, by the number of their image.
+///
+/// A process that CRIU has restored is in a time namespace of its own. All are in one; its image is called by its id, and
+/// where it is CRIU's own, by 0.
+#[expect(clippy::type_complexity, reason = "two maps")]
+pub(super) fn check_ids(
+    context: Context<'_>,
+) -> Result<(BTreeMap<u32, ObjectIds>, BTreeMap<u32, TimeOffsets>), VerifyError> {
+    let (mut found, mut times) = (BTreeMap::new(), BTreeSet::new());
+    for pid in context.tree.living() {
+        let (at, ids) = required::<ObjectIds>(context.images, &format!("ids-{pid}.img"), magic::IDS)?;
+        for ((name, id), (_, own)) in namespaces(&ids).into_iter().zip(namespaces(context.own)) {
+            at.hold(id == own, name, id)?;
+        }
+        let time = ids.time_ns_id.filter(|id| *id != 0);
+        times.insert(time.ok_or_else(|| at.refuse("time_ns_id", ids.time_ns_id))?);
+        at.hold(times.len() == 1, "time_ns_id", ids.time_ns_id)?;
+        // CRIU takes them for its own files, or memory, otherwise.
+        at.hold(ids.vm_id != context.own.vm_id, "vm_id", ids.vm_id)?;
+        at.hold(ids.files_id != context.own.files_id, "files_id", ids.files_id)?;
+        found.insert(pid, ids);
+    }
+    let own = context.own.time_ns_id;
+    let image = times.first().copied().filter(|time| Some(*time) != own).unwrap_or(0);
+    let (at, offsets) = required::<TimeOffsets>(context.images, &format!("timens-{image}.img"), magic::TIME)?;
+    check_offsets(at, &offsets)?;
+    Ok((found, BTreeMap::from([(image, offsets)])))
+}
+
+fn check_offsets(at: Place<'_>, offsets: &TimeOffsets) -> Result<(), VerifyError> {
+    for (field, time) in [("monotonic", &offsets.monotonic), ("boottime", &offsets.boottime)] {
+        // The kernel refuses clocks that would overflow within 146 years.
+        let sane = time.tv_nsec < NANOSECONDS && time.tv_sec < i64::MAX.cast_unsigned() / NANOSECONDS / 2;
+        at.hold(sane, field, time)?;
+    }
+    Ok(())
+}

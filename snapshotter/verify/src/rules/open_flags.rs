@@ -1,0 +1,69 @@
+//! Which flags files are opened with. CRIU passes on what the image has, `O_CREAT` too.
+
+use super::paths;
+
+pub(super) const ACCESS: u32 = libc::O_ACCMODE.cast_unsigned();
+pub(super) const PATH_ONLY: u32 = libc::O_PATH.cast_unsigned();
+/// What the kernel notes of an open file.
+const KEPT: u32 = (libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_ASYNC
+    | libc::O_DIRECT
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_PATH)
+    .cast_unsigned()
+    | LARGE_FILE;
+/// What the C library calls 0, and the kernel does not.
+const LARGE_FILE: u32 = 0o100_000;
+/// Only who owns a file may read it unnoticed, and only a directory that can be written to has unnamed files.
+const KEPT_OF_OWN: u32 = (libc::O_NOATIME | libc::O_TMPFILE).cast_unsigned();
+/// What may be set of files that are not opened by a path.
+const STATUS: u32 =
+    (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT).cast_unsigned() | LARGE_FILE;
+const READ_ONLY: u32 = libc::O_RDONLY.cast_unsigned();
+
+/// Whether a file at this path may be opened so.
+pub(super) fn may_open(path: &[u8], flags: u32) -> bool {
+    let own = paths::is_writable(path);
+    let allowed = if own { KEPT | KEPT_OF_OWN } else { KEPT };
+    let writes = flags & ACCESS != READ_ONLY;
+    flags & !allowed == 0 && is_access(flags) && (!writes || own || paths::is_device(path))
+}
+
+/// Whether a file that has no path may have these flags.
+pub(super) fn may_be(flags: u32) -> bool {
+    flags & !STATUS == 0 && is_access(flags)
+}
+
+/// To read, to write, or both: there is a fourth value, which means none.
+fn is_access(flags: u32) -> bool {
+    flags & ACCESS != ACCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_function_writes_is_opened_to_be_written() {
+        let (read, both) = (libc::O_RDONLY.cast_unsigned(), libc::O_RDWR.cast_unsigned());
+        assert!(may_open(b"/usr/bin/python3", read) && !may_open(b"/usr/bin/python3", both));
+        assert!(may_open(b"/tmp/x", both) && may_open(b"/dev/null", both));
+        for flag in [
+            libc::O_CREAT,
+            libc::O_TRUNC,
+            libc::O_EXCL,
+            libc::O_NOCTTY,
+            libc::O_CLOEXEC,
+            3,
+        ] {
+            assert!(!may_open(b"/tmp/x", flag.cast_unsigned()), "{flag:#o}");
+        }
+        assert!(may_open(b"/tmp/x", libc::O_NOATIME.cast_unsigned()));
+        assert!(!may_open(b"/etc/x", libc::O_NOATIME.cast_unsigned()));
+        assert!(may_be(both | LARGE_FILE) && !may_be(libc::O_CREAT.cast_unsigned()));
+    }
+}

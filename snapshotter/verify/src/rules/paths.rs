@@ -1,0 +1,119 @@
+//! Which paths an image may have. CRIU opens them as root, and as they are written.
+//!
+//! A link on the way leads elsewhere all the same; that is for the comparison with the processes' real files to see.
+
+/// Longest path, bytes.
+const PATH_MAX: usize = 4095;
+/// Where functions write.
+const WRITABLE: [&[u8]; 2] = [b"/tmp", b"/dev/shm"];
+/// What is the kernel's or the sandbox's; some by names that are usually links there.
+const FORBIDDEN: [&[u8]; 7] = [
+    b"/proc",
+    b"/sys",
+    b"/dev",
+    b"/run",
+    b"/var/run",
+    b"/var/lock",
+    b"/etc/mtab",
+];
+/// The devices of a sandbox.
+const DEVICES: [&[u8]; 5] = [
+    b"/dev/null",
+    b"/dev/zero",
+    b"/dev/full",
+    b"/dev/random",
+    b"/dev/urandom",
+];
+
+/// Absolute, without a component that is empty, `.` or `..`, and without NUL.
+pub(super) fn is_plain(path: &[u8]) -> bool {
+    let Some(rest) = path.strip_prefix(b"/") else {
+        return false;
+    };
+    path.len() <= PATH_MAX
+        && !path.contains(&0)
+        && (rest.is_empty()
+            || rest
+                .split(|c| *c == b'/')
+                .all(|part| !matches!(part, b"" | b"." | b"..")))
+}
+
+/// Whether `path` is `dir`, or below it.
+fn is_in(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir)
+        .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+}
+
+/// A plain path in or to a directory that functions write to.
+pub(super) fn is_writable(path: &[u8]) -> bool {
+    is_plain(path) && WRITABLE.iter().any(|dir| is_in(path, dir))
+}
+
+/// A plain path of something in such a directory.
+pub(super) fn is_below_writable(path: &[u8]) -> bool {
+    is_writable(path) && !WRITABLE.contains(&path)
+}
+
+pub(super) fn is_device(path: &[u8]) -> bool {
+    DEVICES.contains(&path)
+}
+
+/// A plain path that a function may have open.
+pub(super) fn is_allowed(path: &[u8]) -> bool {
+    is_plain(path)
+        && (is_writable(path) || is_device(path) || !FORBIDDEN.iter().any(|dir| is_in(path, dir)))
+        && !is_name_of_inherited(path)
+}
+
+/// CRIU takes a file in the root directory of such a name for one that it was given.
+fn is_name_of_inherited(path: &[u8]) -> bool {
+    [b"/pipe:[".as_slice(), b"/socket:[", b"/file[", b"/tty["]
+        .iter()
+        .any(|name| path.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_plain_and_lead_to_no_place_of_the_kernel_or_the_sandbox() {
+        for path in [
+            "/",
+            "/usr/bin/python3",
+            "/app/a b",
+            "/tmp",
+            "/dev/shm/x",
+            "/dev/null",
+            "/processes",
+            "/tmp/..x",
+        ] {
+            assert!(is_allowed(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "",
+            "x",
+            "//",
+            "/tmp/",
+            "/tmp//x",
+            "/tmp/../etc",
+            "/tmp/.",
+            "/a\0b",
+            "/proc",
+            "/proc/1/mem",
+            "/sys/x",
+            "/dev",
+            "/dev/mem",
+            "/dev/null/x",
+            "/dev/shmx",
+            "/run/criu",
+            "/var/run/x",
+            "/pipe:[5]",
+            "/file[1:2]",
+        ] {
+            assert!(!is_allowed(path.as_bytes()), "{path}");
+        }
+        assert!(!is_plain(&[b"/".as_slice(), &[b'a'; PATH_MAX]].concat()));
+        assert!(is_below_writable(b"/tmp/x") && !is_below_writable(b"/tmp") && !is_below_writable(b"/tmpx"));
+    }
+}

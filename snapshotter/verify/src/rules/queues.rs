@@ -1,0 +1,71 @@
+//! What was on its way: bytes in pipes, and packets in sockets with the files that they carry.
+
+use std::collections::BTreeSet;
+
+use super::Context;
+use super::files::OpenFiles;
+use crate::error::VerifyError;
+use crate::frames::{Reader, magic};
+use crate::messages::{PipeData, QueuedPacket};
+use crate::verified::OpenedPath;
+
+/// Largest pipe without a capability, bytes.
+const PIPE_BYTES_MAX: u32 = 1 << 20;
+/// Files that one message carries at most: the kernel's limit.
+const RIGHTS_MAX: usize = 253;
+const SCM_RIGHTS: u32 = 1;
+
+pub(super) fn check(
+    context: Context<'_>,
+    files: &OpenFiles,
+    opened: &mut BTreeSet<OpenedPath>,
+) -> Result<(), VerifyError> {
+    let entries = files.entries.values();
+    let pipes: BTreeSet<u32> = entries.clone().filter_map(|e| Some(e.pipe.as_ref()?.pipe_id)).collect();
+    let fifos: BTreeSet<u32> = entries.filter_map(|e| Some(e.fifo.as_ref()?.pipe_id)).collect();
+    check_pipes(context, "pipes-data.img", magic::PIPES_DATA, &pipes)?;
+    check_pipes(context, "fifo-data.img", magic::FIFO_DATA, &fifos)?;
+    check_packets(context, files, opened)
+}
+
+fn check_pipes(context: Context<'_>, name: &str, kind: u32, known: &BTreeSet<u32>) -> Result<(), VerifyError> {
+    let Some(mut reader) = Reader::open(context.images, name, kind)? else {
+        return Ok(());
+    };
+    while let Some((at, PipeData { pipe_id, bytes, size })) = reader.next::<PipeData>()? {
+        at.hold(known.contains(&pipe_id), "pipe_id", pipe_id)?;
+        let room = size.unwrap_or(PIPE_BYTES_MAX);
+        at.hold(room <= PIPE_BYTES_MAX, "size", size)?;
+        at.hold(bytes <= room, "bytes", bytes)?;
+        reader.data(bytes.into())?;
+    }
+    Ok(())
+}
+
+fn check_packets(
+    context: Context<'_>,
+    files: &OpenFiles,
+    opened: &mut BTreeSet<OpenedPath>,
+) -> Result<(), VerifyError> {
+    let Some(mut reader) = Reader::open(context.images, "sk-queues.img", magic::SOCKET_QUEUES)? else {
+        return Ok(());
+    };
+    while let Some((at, packet)) = reader.next::<QueuedPacket>()? {
+        let QueuedPacket { id_for, length, scm } = packet;
+        let socket = files.entries.get(&id_for).is_some_and(|entry| entry.usk.is_some());
+        at.hold(socket, "id_for", id_for)?;
+        at.hold(scm.len() <= 1, "scm", scm.len())?;
+        for control in &scm {
+            at.hold(control.kind == SCM_RIGHTS, "scm.type", control.kind)?;
+            at.hold(control.rights.len() <= RIGHTS_MAX, "scm.rights", control.rights.len())?;
+            for id in &control.rights {
+                let file = files.entries.get(id);
+                let usable = file.is_some_and(|f| f.reg.is_none() || files.regular(*id).is_some());
+                at.hold(usable, "scm.rights", id)?;
+                files.note_opened(*id, opened);
+            }
+        }
+        reader.data(length.into())?;
+    }
+    Ok(())
+}

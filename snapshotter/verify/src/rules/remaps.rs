@@ -1,0 +1,132 @@
+//! Files that had no name any more: CRIU makes them from the images, or links what it had given a name at the checkpoint,
+//! opens them, and unlinks them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::files::{KIND_OF_MODE, PERMISSIONS};
+use super::{Context, note, paths};
+use crate::error::{Place, VerifyError};
+use crate::frames::{Reader, all, magic};
+use crate::messages::{FileEntry, GhostChunk, GhostFile, Remap};
+use crate::verified::{ImageMode, OpenedPath, Purpose};
+
+const LINKED: u32 = 0;
+const GHOST: u32 = 1;
+/// Largest file in the images, bytes: that of a dump.
+const GHOST_BYTES_MAX: u64 = 16 << 20;
+/// How CRIU begins the names that it gives.
+const LINK_PREFIX: &[u8] = b"link_remap.";
+const MICROSECONDS: u64 = 1_000_000;
+
+/// The file that stands in for another.
+pub(super) fn link_target(remap: &Remap) -> Option<u32> {
+    (remap.remap_type == Some(LINKED)).then_some(remap.remap_id)
+}
+
+/// Whether CRIU gives such a name.
+pub(super) fn is_link_name(path: &[u8]) -> bool {
+    let name = path.rsplit(|c| *c == b'/').next().unwrap_or_default();
+    paths::is_below_writable(path) && name.starts_with(LINK_PREFIX)
+}
+
+#[expect(clippy::type_complexity, reason = "what two kinds of images have")]
+pub(super) fn check(
+    context: Context<'_>,
+    entries: &BTreeMap<u32, FileEntry>,
+    opened: &mut BTreeSet<OpenedPath>,
+) -> Result<(BTreeMap<u32, GhostFile>, Vec<Remap>), VerifyError> {
+    let (mut ghosts, mut remaps, mut seen) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+    for (at, remap) in all::<Remap>(context.images, "remap-fpath.img", magic::REMAPS)? {
+        let regular = |id: u32| entries.get(&id).and_then(|entry| entry.reg.as_ref());
+        let original = regular(remap.orig_id).filter(|file| paths::is_below_writable(&file.name));
+        let original = original.ok_or_else(|| at.refuse("orig_id", remap.orig_id))?;
+        at.hold(seen.insert(remap.orig_id), "orig_id", remap.orig_id)?;
+        match remap.remap_type {
+            Some(LINKED) => {
+                let link = regular(remap.remap_id).filter(|file| is_link_name(&file.name));
+                let link = link.ok_or_else(|| at.refuse("remap_id", remap.remap_id))?;
+                note(opened, OpenedPath::plain(link.name.clone(), Purpose::Link));
+            }
+            Some(GHOST) => {
+                let ghost = match ghosts.get(&remap.remap_id) {
+                    Some(ghost) => ghost,
+                    None => {
+                        let ghost = read_ghost(context, at, remap.remap_id)?;
+                        ghosts.entry(remap.remap_id).or_insert(ghost)
+                    }
+                };
+                note(
+                    opened,
+                    OpenedPath {
+                        path: original.name.clone(),
+                        purpose: Purpose::Ghost,
+                        flags: 0,
+                        size: original.size,
+                        mode: Some(ImageMode(ghost.mode)),
+                    },
+                );
+            }
+            // A file of a process that is gone, in /proc.
+            _ => return Err(at.refuse("remap_type", remap.remap_type)),
+        }
+        remaps.push(remap);
+    }
+    Ok((ghosts, remaps))
+}
+
+fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<GhostFile, VerifyError> {
+    let name = format!("ghost-file-{id:x}.img");
+    let missing = || from.refuse("remap_id", id);
+    let mut reader = Reader::open(context.images, &name, magic::GHOST)?.ok_or_else(missing)?;
+    let (at, ghost) = reader.next::<GhostFile>()?.ok_or_else(missing)?;
+    let GhostFile {
+        uid,
+        gid,
+        mode,
+        dev: _,
+        ino: _,
+        rdev,
+        atim,
+        mtim,
+        chunks,
+        size,
+    } = &ghost;
+    at.hold(*uid == context.expected.uid, "uid", uid)?;
+    at.hold(*gid == context.expected.gid, "gid", gid)?;
+    let kind = mode & KIND_OF_MODE;
+    let plain =
+        matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFIFO) && mode & !(KIND_OF_MODE | PERMISSIONS) == 0;
+    at.hold(plain, "mode", mode)?;
+    at.hold(rdev.is_none(), "rdev", rdev)?;
+    at.hold(atim.is_some() == mtim.is_some(), "mtim", mtim)?;
+    for time in [atim, mtim].into_iter().flatten() {
+        at.hold(
+            time.tv_usec < MICROSECONDS && i64::try_from(time.tv_sec).is_ok(),
+            "atim",
+            time,
+        )?;
+    }
+    at.hold(size.is_none_or(|size| size <= GHOST_BYTES_MAX), "size", size)?;
+    if *chunks == Some(true) {
+        check_chunks(at, &mut reader, *size)?;
+    } else {
+        let bytes = reader.remaining().len();
+        let fits = u64::try_from(bytes).is_ok_and(|bytes| bytes <= GHOST_BYTES_MAX);
+        at.hold(fits && (bytes == 0 || kind == libc::S_IFREG), "data", bytes)?;
+    }
+    Ok(ghost)
+}
+
+/// A sparse file's data, in order.
+fn check_chunks(at: Place<'_>, reader: &mut Reader<'_>, size: Option<u64>) -> Result<(), VerifyError> {
+    let size = size.ok_or_else(|| at.refuse("size", size))?;
+    let mut end = 0;
+    while let Some((at, GhostChunk { len, off })) = reader.next::<GhostChunk>()? {
+        let after = off
+            .checked_add(len)
+            .filter(|after| *after <= size && off >= end && len > 0);
+        end = after.ok_or_else(|| at.refuse("off", (off, len)))?;
+        reader.data(len)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! `core-PID.img`, as far as it is of a process.
+
+use super::{Context, SIGNAL_MAX, thread};
+use crate::error::{Place, VerifyError};
+use crate::expected::Limit;
+use crate::frames::{magic, required};
+use crate::messages::{Core, IntervalTimer, PosixTimer, SignalQueue, TaskCore, TaskTimers};
+use crate::verified::{Process, Thread};
+use std::collections::BTreeMap;
+
+const MACHINE_X86_64: u32 = 1;
+const STATE_ALIVE: u32 = 1;
+const STATE_STOPPED: u32 = 3;
+/// All signals but the two that nobody handles: CRIU takes for granted that there are so many.
+const SIGNAL_ACTIONS: usize = 62;
+/// A signal's information in the kernel's format, bytes: CRIU copies so many.
+const SIGNAL_INFO_BYTES: usize = 128;
+/// Waiting signals of a process or thread at most.
+const SIGNALS_MAX: usize = 65_536;
+const TIMERS_MAX: usize = 65_536;
+const COMM_MAX: usize = 15;
+const OOM_SCORE_ADJ_MAX: i32 = 1000;
+/// The commands that register with `membarrier`.
+const MEMBARRIER_REGISTRATIONS: u32 = 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8;
+const MICROSECONDS: u64 = 1_000_000;
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// All processes with their threads, parents first.
+pub(super) fn check(context: Context<'_>, cgroups: Option<u32>) -> Result<Vec<Process>, VerifyError> {
+    let mut processes = Vec::with_capacity(context.tree.entries.len());
+    for (_, entry) in &context.tree.entries {
+        let is_dead = context.tree.dead.contains(&entry.pid);
+        let tids = if is_dead {
+            vec![entry.pid]
+        } else {
+            entry.threads.clone()
+        };
+        let mut threads = Vec::with_capacity(tids.len());
+        for tid in tids {
+            let (at, core) = required::<Core>(context.images, &format!("core-{tid}.img"), magic::CORE)?;
+            at.hold(core.mtype == MACHINE_X86_64, "mtype", core.mtype)?;
+            if is_dead {
+                check_dead(at, &core)?;
+            } else {
+                check_living(context, at, tid == entry.pid, &core)?;
+                thread::check(context, at, &core, cgroups)?;
+            }
+            threads.push(Thread { tid, core });
+        }
+        processes.push(Process {
+            tree: entry.clone(),
+            ids: None,
+            threads,
+            memory: None,
+            directories: None,
+            descriptors: BTreeMap::new(),
+        });
+    }
+    Ok(processes)
+}
+
+/// A process that has ended has a name and an exit code.
+fn check_dead(at: Place<'_>, core: &Core) -> Result<(), VerifyError> {
+    at.hold(core.thread_info.is_none(), "thread_info", &core.thread_info)?;
+    at.hold(core.thread_core.is_none(), "thread_core", &core.thread_core)?;
+    let task = core.tc.as_ref().ok_or_else(|| at.refuse("tc", "missing"))?;
+    at.hold(task.exit_code <= u32::from(u16::MAX), "tc.exit_code", task.exit_code)?;
+    check_comm(at, &task.comm)?;
+    let bare = TaskCore {
+        task_state: task.task_state,
+        exit_code: task.exit_code,
+        comm: task.comm.clone(),
+        ..TaskCore::default()
+    };
+    at.hold(*task == bare, "tc", task)
+}
+
+fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core) -> Result<(), VerifyError> {
+    at.hold(core.tc.is_some() == is_first, "tc", core.tc.is_some())?;
+    let Some(task) = &core.tc else { return Ok(()) };
+    // What the kernel's flags of a process were is not restored, and masks may be any.
+    let TaskCore {
+        task_state,
+        exit_code,
+        personality,
+        flags: _,
+        blk_sigset: _,
+        comm,
+        timers,
+        rlimits: _,
+        signals_s,
+        loginuid,
+        oom_score_adj,
+        sigactions,
+        child_subreaper: _,
+        blk_sigset_extended: _,
+        stop_signo,
+        membarrier_registration_mask,
+    } = task;
+    let stands = matches!(*task_state, STATE_ALIVE | STATE_STOPPED);
+    at.hold(stands, "tc.task_state", task_state)?;
+    at.hold(*exit_code == 0, "tc.exit_code", exit_code)?;
+    at.hold(*personality == 0, "tc.personality", personality)?;
+    check_comm(at, comm)?;
+    let timers = timers.as_ref().ok_or_else(|| at.refuse("tc.timers", "missing"))?;
+    check_timers(context, at, timers)?;
+    check_limits(context, at, task)?;
+    check_signals(at, "tc.signals_s", signals_s.as_ref())?;
+    at.hold(loginuid.is_none_or(|uid| uid == u32::MAX), "tc.loginuid", loginuid)?;
+    let adjustments = context.expected.oom_score_adj_min..=OOM_SCORE_ADJ_MAX;
+    // CRIU takes 0 for what it need not set: the restored process has the sandbox's then, which is the expected one.
+    let adjusted = oom_score_adj.is_none_or(|adj| adj == 0 || adjustments.contains(&adj));
+    at.hold(adjusted, "tc.oom_score_adj", oom_score_adj)?;
+    at.hold(sigactions.len() == SIGNAL_ACTIONS, "tc.sigactions", sigactions.len())?;
+    let compat = sigactions.iter().find(|a| a.compat_sigaction == Some(true));
+    at.hold(compat.is_none(), "tc.sigactions.compat_sigaction", compat)?;
+    at.hold(
+        stop_signo.is_none_or(|s| (1..=SIGNAL_MAX).contains(&s)),
+        "tc.stop_signo",
+        stop_signo,
+    )?;
+    let mask = membarrier_registration_mask.unwrap_or(0);
+    at.hold(
+        mask & !MEMBARRIER_REGISTRATIONS == 0,
+        "tc.membarrier_registration_mask",
+        mask,
+    )
+}
+
+/// A thread's name.
+pub(super) fn check_comm(at: Place<'_>, comm: &[u8]) -> Result<(), VerifyError> {
+    at.hold(comm.len() <= COMM_MAX && !comm.contains(&0), "comm", comm)
+}
+
+fn check_limits(context: Context<'_>, at: Place<'_>, task: &TaskCore) -> Result<(), VerifyError> {
+    let limits = task.rlimits.as_ref().map(|l| l.rlimits.as_slice()).unwrap_or_default();
+    let expected = &context.expected.limits;
+    at.hold(limits.len() == expected.len(), "tc.rlimits", limits.len())?;
+    for (number, (limit, expected)) in limits.iter().zip(expected).enumerate() {
+        let allowed = Limit::allows(*expected, limit.cur, limit.max);
+        at.hold(allowed, "tc.rlimits", (number, limit))?;
+    }
+    Ok(())
+}
+
+/// Signals that wait. Who sent them is what the process says it is anyway: it can send itself the like.
+pub(super) fn check_signals(
+    at: Place<'_>,
+    field: &'static str,
+    queue: Option<&SignalQueue>,
+) -> Result<(), VerifyError> {
+    let signals = queue.map(|q| q.signals.as_slice()).unwrap_or_default();
+    at.hold(signals.len() <= SIGNALS_MAX, field, signals.len())?;
+    for signal in signals {
+        at.hold(signal.siginfo.len() == SIGNAL_INFO_BYTES, field, signal.siginfo.len())?;
+        let number = signal.siginfo.first_chunk::<4>().map(|n| u32::from_le_bytes(*n));
+        at.hold(number.is_some_and(|n| (1..=SIGNAL_MAX).contains(&n)), field, number)?;
+    }
+    Ok(())
+}
+
+fn check_timers(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Result<(), VerifyError> {
+    for (field, timer) in [
+        ("tc.timers.real", &timers.real),
+        ("tc.timers.virt", &timers.virt),
+        ("tc.timers.prof", &timers.prof),
+    ] {
+        let IntervalTimer {
+            isec,
+            iusec,
+            vsec,
+            vusec,
+        } = timer;
+        let seconds = i64::MAX.cast_unsigned();
+        let sane = *isec <= seconds && *vsec <= seconds && *iusec < MICROSECONDS && *vusec < MICROSECONDS;
+        at.hold(sane, field, timer)?;
+    }
+    at.hold(timers.posix.len() <= TIMERS_MAX, "tc.timers.posix", timers.posix.len())?;
+    for timer in &timers.posix {
+        check_posix_timer(context, at, timer)?;
+    }
+    Ok(())
+}
+
+/// Alarms, clocks that wake a sleeping machine, take a capability.
+fn check_posix_timer(context: Context<'_>, at: Place<'_>, timer: &PosixTimer) -> Result<(), VerifyError> {
+    const CLOCKS: [u32; 6] = [0, 1, 2, 3, 7, 11];
+    /// To a signal, to nobody, to a thread.
+    const NOTIFY: [u32; 3] = [0, 1, 4];
+    let id = i32::try_from(timer.it_id);
+    at.hold(id.is_ok(), "tc.timers.posix.it_id", timer.it_id)?;
+    at.hold(
+        CLOCKS.contains(&timer.clock_id),
+        "tc.timers.posix.clock_id",
+        timer.clock_id,
+    )?;
+    at.hold(timer.si_signo <= SIGNAL_MAX, "tc.timers.posix.si_signo", timer.si_signo)?;
+    let notify = timer.it_sigev_notify;
+    at.hold(NOTIFY.contains(&notify), "tc.timers.posix.it_sigev_notify", notify)?;
+    let seconds = i64::MAX.cast_unsigned();
+    let sane = timer.isec <= seconds && timer.vsec <= seconds;
+    at.hold(
+        sane && timer.insec < NANOSECONDS && timer.vnsec < NANOSECONDS,
+        "tc.timers.posix",
+        timer,
+    )?;
+    let thread = timer.notify_thread_id;
+    let known = |id: i32| id == 0 || u32::try_from(id).is_ok_and(|id| context.tree.tids.contains(&id));
+    at.hold(thread.is_none_or(known), "tc.timers.posix.notify_thread_id", thread)
+}

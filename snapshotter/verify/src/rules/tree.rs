@@ -1,0 +1,101 @@
+//! Which processes and threads there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Images;
+use crate::error::{Place, VerifyError};
+use crate::expected::Expected;
+use crate::frames::{all, magic, required};
+use crate::messages::{Core, TreeEntry};
+
+/// Processes and threads at most, together.
+const TASKS_MAX: usize = 65_536;
+/// CRIU's number for a process that has ended and waits for its parent.
+const STATE_DEAD: u32 = 2;
+
+/// The tree of processes.
+pub(super) struct Tree<'a> {
+    /// Parents before their children.
+    pub(super) entries: Vec<(Place<'a>, TreeEntry)>,
+    /// The threads of living processes, their first ones among them.
+    pub(super) tids: BTreeSet<u32>,
+    /// Processes that have ended.
+    pub(super) dead: BTreeSet<u32>,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn read(images: &Images<'a>, expected: &Expected) -> Result<Self, VerifyError> {
+        let entries = all::<TreeEntry>(images, "pstree.img", magic::PSTREE)?;
+        let (mut tids, mut dead) = (BTreeSet::new(), BTreeSet::new());
+        for (place, entry) in &entries {
+            let is_new = !tids.contains(&entry.pid) && !dead.contains(&entry.pid);
+            place.hold(expected.pids.contains(&entry.pid) && is_new, "pid", entry.pid)?;
+            // Of a process that has ended, CRIU writes one thread whose id it never sets.
+            if is_dead(images, entry.pid)? {
+                place.hold(entry.threads.len() == 1, "threads", &entry.threads)?;
+                dead.insert(entry.pid);
+                continue;
+            }
+            place.hold(entry.threads.first() == Some(&entry.pid), "threads", &entry.threads)?;
+            for tid in &entry.threads {
+                let is_new = !dead.contains(tid) && tids.insert(*tid);
+                place.hold(expected.pids.contains(tid) && is_new, "threads", tid)?;
+            }
+            place.hold(tids.len() + dead.len() <= TASKS_MAX, "threads", entry.threads.len())?;
+        }
+        let tree = Self { entries, tids, dead };
+        tree.check_relations(expected)?;
+        Ok(tree)
+    }
+
+    /// Parents, groups and sessions. Where the leader of a group or session is gone, CRIU makes a process of its id for the
+    /// time of the restore.
+    fn check_relations(&self, expected: &Expected) -> Result<(), VerifyError> {
+        if self.entries.is_empty() {
+            return Err(VerifyError::Missing("pstree.img".to_owned()));
+        }
+        let by_pid: BTreeMap<u32, &TreeEntry> = self.entries.iter().map(|(_, e)| (e.pid, e)).collect();
+        let mut before = BTreeSet::new();
+        for (place, entry) in &self.entries {
+            let parent = match before.is_empty() {
+                true => entry.ppid == 0,
+                false => before.contains(&entry.ppid) && !self.dead.contains(&entry.ppid),
+            };
+            place.hold(parent, "ppid", entry.ppid)?;
+            before.insert(entry.pid);
+            for (field, id) in [("pgid", entry.pgid), ("sid", entry.sid)] {
+                let leader = by_pid.get(&id);
+                let is_thread = leader.is_none() && self.tids.contains(&id);
+                let same_session = leader.is_none_or(|leader| leader.sid == entry.sid);
+                let good = expected.pids.contains(&id) && !is_thread && same_session;
+                place.hold(good, field, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The living processes.
+    pub(super) fn living(&self) -> impl Iterator<Item = u32> {
+        let pids = self.entries.iter().map(|(_, entry)| entry.pid);
+        pids.filter(|pid| !self.dead.contains(pid))
+    }
+
+    pub(super) fn is_living(&self, pid: u32) -> bool {
+        self.living().any(|living| living == pid)
+    }
+
+    /// Whether there is a process, living or not, of this id.
+    pub(super) fn is_process(&self, pid: u32) -> bool {
+        self.dead.contains(&pid) || self.is_living(pid)
+    }
+
+    /// Whether signals to this thread, process or group reach none but these processes.
+    pub(super) fn is_known(&self, id: u32) -> bool {
+        self.tids.contains(&id) || self.dead.contains(&id) || self.entries.iter().any(|(_, e)| e.pgid == id)
+    }
+}
+
+fn is_dead(images: &Images<'_>, pid: u32) -> Result<bool, VerifyError> {
+    let (_, core) = required::<Core>(images, &format!("core-{pid}.img"), magic::CORE)?;
+    Ok(core.tc.is_some_and(|task| task.task_state == STATE_DEAD))
+}
