@@ -10,7 +10,7 @@ use crate::expected::Expected;
 use crate::kinds::{FILES_MAX, Kind};
 
 /// Largest of all images together but those of pages, bytes: queues of sockets and pipes, and unlinked files, are among them.
-const BYTES_MAX: u64 = 512 << 20;
+const BYTES_MAX: u64 = 256 << 20;
 
 /// The files by name; those that are not looked at without their bytes.
 pub(crate) fn read(dir: &Path, expected: &Expected) -> Result<Vec<(String, Vec<u8>)>, VerifyError> {

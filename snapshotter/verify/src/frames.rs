@@ -15,6 +15,11 @@ use crate::Images;
 use crate::error::{Place, VerifyError};
 
 const COMMON_MAGIC: u32 = 0x5456_4319;
+/// Largest message, bytes: that of a process with as many mappings as the kernel allows. Decoded, it takes fifty times as
+/// much at most.
+const MESSAGE_MAX: usize = 6 << 20;
+/// Messages of one image at most, where all are kept.
+const MESSAGES_MAX: usize = 131_072;
 
 /// Magic numbers of kinds.
 pub(crate) mod magic {
@@ -80,6 +85,9 @@ impl<'a> Reader<'a> {
         let (length, after) = word(self.rest).ok_or_else(cut)?;
         let length = usize::try_from(length).map_err(|_| cut())?;
         let (bytes, after) = after.split_at_checked(length).ok_or_else(cut)?;
+        if length > MESSAGE_MAX {
+            return Err(too_much(self.image, "bytes in a message", MESSAGE_MAX));
+        }
         let message = M::decode(bytes).map_err(|source| VerifyError::Decode {
             image: self.image.to_owned(),
             entry: self.entry,
@@ -122,6 +130,9 @@ pub(crate) fn all<'a, M: Message + Default>(
 ) -> Result<Vec<(Place<'a>, M)>, VerifyError> {
     let (mut found, mut reader) = (Vec::new(), Reader::open(images, name, kind)?);
     while let Some(next) = reader.as_mut().map_or(Ok(None), Reader::next)? {
+        if found.len() == MESSAGES_MAX {
+            return Err(too_much(name, "messages", MESSAGES_MAX));
+        }
         found.push(next);
     }
     Ok(found)
@@ -153,6 +164,14 @@ pub(crate) fn required<'a, M: Message + Default>(
     kind: u32,
 ) -> Result<(Place<'a>, M), VerifyError> {
     only(images, name, kind)?.ok_or_else(|| VerifyError::Missing(name.to_owned()))
+}
+
+fn too_much(image: &str, what: &'static str, limit: usize) -> VerifyError {
+    VerifyError::TooMuch {
+        image: image.to_owned(),
+        what,
+        limit: limit as u64,
+    }
 }
 
 fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {

@@ -18,6 +18,8 @@ mod frames;
 mod kinds;
 pub mod messages;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod verified;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! What images say, once they are believed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::messages::{
     Core, Descriptor, FileEntry, FileLock, Fs, GhostFile, Inventory, MemFdInode, Mm, ObjectIds, Remap, TimeOffsets,
@@ -44,8 +45,8 @@ pub struct Process {
     pub memory: Option<Mm>,
     /// Its directories; `None` if it has ended.
     pub directories: Option<Fs>,
-    /// Its open files, by number.
-    pub descriptors: BTreeMap<u32, Descriptor>,
+    /// Its open files, by number; processes may share them.
+    pub descriptors: Arc<BTreeMap<u32, Descriptor>>,
 }
 
 /// A thread.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+#[path = "../src/tests/mutate.rs"]
 mod mutate;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,10 +11,10 @@ pub struct FileEntry {
     pub id: u32,
     #[prost(message, optional, tag = "3")]
     pub reg: Option<RegularFile>,
-    #[prost(message, optional, tag = "4")]
-    pub isk: Option<sockets::InetSocket>,
-    #[prost(message, optional, tag = "7")]
-    pub nlsk: Option<sockets::NetlinkSocket>,
+    #[prost(message, optional, boxed, tag = "4")]
+    pub isk: Option<Box<sockets::InetSocket>>,
+    #[prost(message, optional, boxed, tag = "7")]
+    pub nlsk: Option<Box<sockets::NetlinkSocket>>,
     #[prost(message, optional, tag = "8")]
     pub efd: Option<EventFd>,
     #[prost(message, optional, tag = "9")]
@@ -25,8 +25,8 @@ pub struct FileEntry {
     pub tfd: Option<TimerFd>,
     #[prost(message, optional, tag = "13")]
     pub ify: Option<Inotify>,
-    #[prost(message, optional, tag = "16")]
-    pub usk: Option<sockets::UnixSocket>,
+    #[prost(message, optional, boxed, tag = "16")]
+    pub usk: Option<Box<sockets::UnixSocket>>,
     #[prost(message, optional, tag = "17")]
     pub fifo: Option<Fifo>,
     #[prost(message, optional, tag = "18")]

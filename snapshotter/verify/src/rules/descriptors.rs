@@ -1,10 +1,11 @@
 //! `fdinfo-N.img`, `fs-PID.img`, `filelocks.img`: which files a process has open, and as what.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::files::{KIND_OF_MODE, OpenFiles};
+use super::files::{KIND_OF_MODE, OpenFiles, kind};
 use super::{Context, note};
-use crate::error::VerifyError;
+use crate::error::{Place, VerifyError};
 use crate::expected::Limit;
 use crate::frames::{all, magic, required};
 use crate::messages::{Descriptor, FileLock, Fs, ObjectIds};
@@ -19,6 +20,14 @@ const LOCK_KINDS: [u32; 3] = [1, 2, 1024];
 /// To read, to write.
 const LOCK_MODES: [u32; 2] = [0, 1];
 
+/// The first processes that have an epoll are asked what it watches, no more: forks of one that never closed it.
+const HOLDERS_MAX: usize = 16;
+
+/// Files by descriptor.
+type Table = Arc<BTreeMap<u32, Descriptor>>;
+/// By number of their image; processes may share one.
+type Tables = BTreeMap<u32, Table>;
+
 pub(super) fn check(
     context: Context<'_>,
     files: &OpenFiles,
@@ -26,7 +35,7 @@ pub(super) fn check(
     processes: &mut [Process],
     opened: &mut BTreeSet<OpenedPath>,
 ) -> Result<(), VerifyError> {
-    let mut tables: BTreeMap<u32, BTreeMap<u32, Descriptor>> = BTreeMap::new();
+    let mut tables = Tables::new();
     for process in processes {
         let Some(ids) = ids.get(&process.tree.pid) else {
             continue;
@@ -37,7 +46,7 @@ pub(super) fn check(
                 .entry(ids.files_id)
                 .or_insert(table(context, files, ids.files_id, opened)?),
         };
-        process.descriptors = table.clone();
+        process.descriptors = Arc::clone(table);
         process.ids = Some(ids.clone());
         process.directories = Some(directories(context, files, process.tree.pid, opened)?);
     }
@@ -49,7 +58,7 @@ fn table(
     files: &OpenFiles,
     id: u32,
     opened: &mut BTreeSet<OpenedPath>,
-) -> Result<BTreeMap<u32, Descriptor>, VerifyError> {
+) -> Result<Table, VerifyError> {
     let (Limit::AtMost(limit) | Limit::Exactly(limit)) = context.expected.limits[OPEN_FILES];
     let mut table = BTreeMap::new();
     for (at, descriptor) in all::<Descriptor>(context.images, &format!("fdinfo-{id}.img"), magic::DESCRIPTORS)? {
@@ -64,25 +73,34 @@ fn table(
         at.hold(table.insert(fd, descriptor).is_none(), "fd", fd)?;
         files.note_opened(id, opened);
     }
-    Ok(table)
+    Ok(Arc::new(table))
 }
 
-/// What an epoll watches is what its process has open: a number of its own, CRIU would take for one of CRIU's.
-fn check_polled(files: &OpenFiles, tables: &BTreeMap<u32, BTreeMap<u32, Descriptor>>) -> Result<(), VerifyError> {
-    for poll in files.entries.values().filter_map(|entry| entry.epfd.as_ref()) {
-        let mut holders = tables
+/// What an epoll watches is what a process has open that has the epoll: CRIU would take another number for one of its own.
+fn check_polled(files: &OpenFiles, tables: &Tables) -> Result<(), VerifyError> {
+    let mut holders: BTreeMap<u32, Vec<&Table>> = BTreeMap::new();
+    for table in tables.values() {
+        let polls: BTreeSet<u32> = table
             .values()
-            .filter(|t| t.values().any(|d| d.id == poll.id))
-            .peekable();
-        // One that is only on its way in a socket watches nothing.
-        let alone = holders.peek().is_none();
-        let good = |tfd: u32| !alone && tables.values().any(|table| table.contains_key(&tfd));
-        if let Some(target) = poll.tfd.iter().find(|target| !good(target.tfd)) {
-            let at = crate::error::Place {
-                image: "files.img",
-                entry: 0,
-            };
-            return Err(at.refuse("epfd.tfd.tfd", target.tfd));
+            .filter(|d| d.kind == kind::EVENTPOLL)
+            .map(|d| d.id)
+            .collect();
+        for poll in polls {
+            let holders = holders.entry(poll).or_default();
+            if holders.len() < HOLDERS_MAX {
+                holders.push(table);
+            }
+        }
+    }
+    for (entry, poll) in &files.polls {
+        let holders = holders.get(&poll.id).map(Vec::as_slice).unwrap_or_default();
+        let at = Place {
+            image: "files.img",
+            entry: *entry,
+        };
+        for target in &poll.tfd {
+            let known = holders.iter().any(|table| table.contains_key(&target.tfd));
+            at.hold(known, "epfd.tfd.tfd", target.tfd)?;
         }
     }
     Ok(())
@@ -111,6 +129,7 @@ fn directories(
 }
 
 pub(super) fn check_locks(context: Context<'_>, processes: &[Process]) -> Result<Vec<FileLock>, VerifyError> {
+    let by_pid: BTreeMap<u32, &Process> = processes.iter().map(|p| (p.tree.pid, p)).collect();
     let mut locks = Vec::new();
     for (at, lock) in all::<FileLock>(context.images, "filelocks.img", magic::LOCKS)? {
         let FileLock {
@@ -123,7 +142,7 @@ pub(super) fn check_locks(context: Context<'_>, processes: &[Process]) -> Result
         } = &lock;
         at.hold(LOCK_KINDS.contains(flag), "flag", flag)?;
         at.hold(LOCK_MODES.contains(kind), "type", kind)?;
-        let process = processes.iter().find(|p| u32::try_from(*pid) == Ok(p.tree.pid));
+        let process = u32::try_from(*pid).ok().and_then(|pid| by_pid.get(&pid));
         let process = process.ok_or_else(|| at.refuse("pid", pid))?;
         let open = u32::try_from(*fd).is_ok_and(|fd| process.descriptors.contains_key(&fd));
         at.hold(open, "fd", fd)?;

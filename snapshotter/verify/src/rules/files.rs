@@ -29,8 +29,6 @@ pub(super) mod kind {
     pub(crate) const PIDFD: u32 = 20;
 }
 
-/// Entries at most.
-const FILES_MAX: usize = 1 << 20;
 /// Words of a build id that CRIU notes at most.
 const BUILD_ID_MAX: usize = 64;
 /// Real time, monotonic, since boot: alarms take a capability.
@@ -54,17 +52,19 @@ pub(super) struct OpenFiles {
     pub(super) memory_files: BTreeMap<u64, MemFdInode>,
     pub(super) ghosts: BTreeMap<u32, GhostFile>,
     pub(super) remaps: Vec<Remap>,
+    /// Those that watch others, with the numbers of their entries.
+    pub(super) polls: Vec<(usize, EventPoll)>,
 }
 
 impl OpenFiles {
     pub(super) fn read(context: Context<'_>, opened: &mut BTreeSet<OpenedPath>) -> Result<Self, VerifyError> {
         let found = all::<FileEntry>(context.images, "files.img", magic::FILES)?;
         let memory_files = memory_files(context)?;
-        let mut entries = BTreeMap::new();
+        let (mut entries, mut polls) = (BTreeMap::new(), Vec::new());
         for (at, entry) in &found {
-            at.hold(entries.len() < FILES_MAX, "files", entries.len())?;
             at.hold(entry.id != 0 && !entries.contains_key(&entry.id), "id", entry.id)?;
             entries.insert(entry.id, entry.clone());
+            polls.extend(entry.epfd.clone().map(|poll| (at.entry, poll)));
         }
         let (ghosts, remaps) = remaps::check(context, &entries, opened)?;
         let links: BTreeSet<u32> = remaps.iter().filter_map(remaps::link_target).collect();
@@ -96,6 +96,7 @@ impl OpenFiles {
             memory_files,
             ghosts,
             remaps,
+            polls,
         })
     }
 

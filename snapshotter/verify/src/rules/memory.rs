@@ -11,7 +11,7 @@ use crate::messages::{Mm, Vma};
 use crate::verified::{OpenedPath, Process, Purpose};
 
 /// Mappings of a process at most: what the kernel allows, and guards inside.
-const MAPPINGS_MAX: usize = 262_144;
+const MAPPINGS_MAX: usize = 131_072;
 /// Words that CRIU has room for.
 const AUXV_MAX: usize = 64;
 /// Only root maps lower ones: a null pointer of the kernel would lead there.

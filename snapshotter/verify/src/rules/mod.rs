@@ -79,11 +79,12 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
     memory::check(context, &files, &mut processes, &mut opened)?;
     queues::check(context, &files, &mut opened)?;
     let shared = pagemaps::check(context, &files, &processes)?;
+    let tables: BTreeSet<u32> = ids.values().map(|ids| ids.files_id).collect();
     let known = |kind: &Kind| match kind {
         Kind::Core(tid) => tree.tids.contains(tid) || tree.dead.contains(tid),
         Kind::Ids(pid) | Kind::Mm(pid) | Kind::Pagemap(pid) | Kind::Fs(pid) => tree.is_living(*pid),
         Kind::SharedPagemap(id) => shared.contains(id),
-        Kind::Descriptors(id) => ids.values().any(|ids| ids.files_id == *id),
+        Kind::Descriptors(id) => tables.contains(id),
         Kind::Ghost(id) => files.ghosts.contains_key(id),
         Kind::Time(id) => clocks.contains_key(id),
         _ => true,

@@ -29,7 +29,6 @@ pub(super) fn is_link_name(path: &[u8]) -> bool {
     paths::is_below_writable(path) && name.starts_with(LINK_PREFIX)
 }
 
-#[expect(clippy::type_complexity, reason = "what two kinds of images have")]
 pub(super) fn check(
     context: Context<'_>,
     entries: &BTreeMap<u32, FileEntry>,

@@ -25,7 +25,7 @@ pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<BTree
     let (at, seccomp) = required::<Seccomp>(context.images, "seccomp.img", magic::SECCOMP)?;
     let filters = seccomp.seccomp_filters;
     at.hold(filters.len() <= FILTERS_MAX, "seccomp_filters", filters.len())?;
-    let mut digests = BTreeSet::new();
+    let (mut digests, mut of_all) = (BTreeSet::new(), Vec::with_capacity(filters.len()));
     for (index, filter) in filters.iter().enumerate() {
         let SeccompFilter { filter, prev, flags } = filter;
         let digest = *blake3::hash(filter).as_bytes();
@@ -36,16 +36,19 @@ pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<BTree
         at.hold(prev.is_none_or(before), "prev", prev)?;
         let allowed = flags.is_none_or(|flags| flags & !(FLAG_ALL_THREADS | FLAG_LOG) == 0);
         at.hold(allowed, "flags", flags)?;
+        let earlier = prev.and_then(|prev| of_all.get(usize::try_from(prev).ok()?).copied());
+        of_all.push(flags.unwrap_or(0) & FLAG_ALL_THREADS != 0 && earlier.unwrap_or(true));
         digests.insert(digest);
     }
     for process in processes.iter().filter(|p| context.tree.is_living(p.tree.pid)) {
-        check_threads(process, &filters)?;
+        check_threads(process, &of_all)?;
     }
     Ok(digests)
 }
 
-fn check_threads(process: &Process, filters: &[SeccompFilter]) -> Result<(), VerifyError> {
-    let mut of_all = false;
+/// `of_all` says of each filter whether it and those before it are for all threads of a process.
+fn check_threads(process: &Process, of_all: &[bool]) -> Result<(), VerifyError> {
+    let mut covers = false;
     for (number, thread) in process.threads.iter().enumerate() {
         let image = format!("core-{}.img", thread.tid);
         let at = Place {
@@ -61,20 +64,13 @@ fn check_threads(process: &Process, filters: &[SeccompFilter]) -> Result<(), Ver
             return Err(at.refuse("thread_core", "missing"));
         };
         if *mode == Some(MODE_FILTER) {
-            let last = filter.and_then(|last| filters.get(usize::try_from(last).ok()?));
+            let last = filter.and_then(|last| of_all.get(usize::try_from(last).ok()?));
             let last = last.ok_or_else(|| at.refuse("thread_core.seccomp_filter", filter))?;
-            if number == 0 {
-                of_all = chain(filters, last).all(|f| f.flags.unwrap_or(0) & FLAG_ALL_THREADS != 0);
-            }
+            covers |= number == 0 && *last;
         } else {
-            let covered = number > 0 && of_all && mode.unwrap_or(MODE_DISABLED) == MODE_DISABLED && filter.is_none();
+            let covered = covers && mode.unwrap_or(MODE_DISABLED) == MODE_DISABLED && filter.is_none();
             at.hold(covered, "thread_core.seccomp_mode", mode)?;
         }
     }
     Ok(())
-}
-
-/// A filter and those before it. Their numbers only fall: it ends.
-fn chain<'a>(filters: &'a [SeccompFilter], last: &'a SeccompFilter) -> impl Iterator<Item = &'a SeccompFilter> {
-    std::iter::successors(Some(last), |filter| filters.get(usize::try_from(filter.prev?).ok()?))
 }

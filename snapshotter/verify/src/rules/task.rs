@@ -6,7 +6,7 @@ use crate::expected::Limit;
 use crate::frames::{magic, required};
 use crate::messages::{Core, IntervalTimer, PosixTimer, SignalQueue, TaskCore, TaskTimers};
 use crate::verified::{Process, Thread};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const MACHINE_X86_64: u32 = 1;
 const STATE_ALIVE: u32 = 1;
@@ -53,7 +53,7 @@ pub(super) fn check(context: Context<'_>, cgroups: Option<u32>) -> Result<Vec<Pr
             threads,
             memory: None,
             directories: None,
-            descriptors: BTreeMap::new(),
+            descriptors: Arc::default(),
         });
     }
     Ok(processes)

@@ -19,8 +19,12 @@ pub(super) struct Tree<'a> {
     pub(super) entries: Vec<(Place<'a>, TreeEntry)>,
     /// The threads of living processes, their first ones among them.
     pub(super) tids: BTreeSet<u32>,
+    /// Processes that live.
+    living: BTreeSet<u32>,
     /// Processes that have ended.
     pub(super) dead: BTreeSet<u32>,
+    /// Groups of processes.
+    groups: BTreeSet<u32>,
 }
 
 impl<'a> Tree<'a> {
@@ -43,7 +47,14 @@ impl<'a> Tree<'a> {
             }
             place.hold(tids.len() + dead.len() <= TASKS_MAX, "threads", entry.threads.len())?;
         }
-        let tree = Self { entries, tids, dead };
+        let living = entries.iter().map(|(_, e)| e.pid).filter(|pid| !dead.contains(pid));
+        let tree = Self {
+            living: living.collect(),
+            groups: entries.iter().map(|(_, e)| e.pgid).collect(),
+            entries,
+            tids,
+            dead,
+        };
         tree.check_relations(expected)?;
         Ok(tree)
     }
@@ -76,12 +87,11 @@ impl<'a> Tree<'a> {
 
     /// The living processes.
     pub(super) fn living(&self) -> impl Iterator<Item = u32> {
-        let pids = self.entries.iter().map(|(_, entry)| entry.pid);
-        pids.filter(|pid| !self.dead.contains(pid))
+        self.living.iter().copied()
     }
 
     pub(super) fn is_living(&self, pid: u32) -> bool {
-        self.living().any(|living| living == pid)
+        self.living.contains(&pid)
     }
 
     /// Whether there is a process, living or not, of this id.
@@ -91,7 +101,7 @@ impl<'a> Tree<'a> {
 
     /// Whether signals to this thread, process or group reach none but these processes.
     pub(super) fn is_known(&self, id: u32) -> bool {
-        self.tids.contains(&id) || self.dead.contains(&id) || self.entries.iter().any(|(_, e)| e.pgid == id)
+        self.tids.contains(&id) || self.dead.contains(&id) || self.groups.contains(&id)
     }
 }
 
