@@ -23,7 +23,7 @@ fn every_attempt_of_the_hostile_function_is_refused() {
             assert_eq!(answer.start(), start);
             let attempts = answer.json();
             let attempts = attempts.as_array().unwrap();
-            assert!(attempts.len() > 40, "{}", attempts.len());
+            assert!(attempts.len() > 80, "{}", attempts.len());
             let allowed = attempts.iter().filter(|a| a["outcome"] != "refused");
             let beyond: Vec<_> = allowed
                 .filter(|a| !granted.contains(&a["attempt"].as_str().unwrap()))
@@ -178,6 +178,13 @@ fn a_function_s_process_has_no_privileges_seen_from_the_host() {
                 ("1", "2"),
                 "{start}"
             );
+            // The platform's filter and no other.
+            assert_eq!(value("Seccomp_filters:"), "1", "{start}");
+            // At 1 the kernel starts no program for a crash; at 0 it may.
+            let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+            let cores = limits.lines().find(|l| l.starts_with("Max core file size")).unwrap();
+            let cores: Vec<_> = cores.split_whitespace().skip(4).take(2).collect();
+            assert_eq!(cores, ["1", "1"], "{start}");
             assert!(
                 value("Uid:").split_whitespace().all(|id| id != "0"),
                 "{start}: {}",

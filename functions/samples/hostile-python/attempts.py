@@ -1,6 +1,7 @@
 """The escapes that are tried. Each function is one attempt, named by its path; it returns what it got away with as text, or
 raises kernel.Refused (or PermissionError and its like) when it was stopped. Nothing here harms a host it does get out to."""
 
+import ctypes
 import errno
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from kernel import Refused, buffer, call, raw
 
 OWN_MOUNTS = ("/", "/app", "/etc/resolv.conf", "/tmp", "/proc", "/run", "/dev", "/sys")
-CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
+CLONE_NEWUSER, CLONE_NEWNS, CLONE_PARENT = 0x10000000, 0x00020000, 0x00008000
 FORKS = 600
 PTRACE_ATTACH, PTRACE_DETACH, WAIT_ALL = 16, 17, 0x40000000
 
@@ -302,15 +303,98 @@ def socket_families_of_the_kernel():
 
 
 @attempt
+def socket_pairs_of_every_family():
+    """EPERM is the filter's answer. With any other the kernel was asked, and has looked for a module of that family."""
+    return got_past_the_filter(("socketpair", (family, kind, 0, buffer())) for family in range(47) if family != socket.AF_UNIX
+                               for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET))
+
+
+@attempt
+def protocols_with_a_module_of_their_own():
+    """Of the families that are allowed: SCTP, DCCP, UDP-Lite, multipath TCP, SMC, ping, and others' numbers."""
+    kinds = [(socket.SOCK_STREAM, protocol) for protocol in (132, 33, 136, 262, 256, 17, 255)]
+    kinds += [(socket.SOCK_DGRAM, protocol) for protocol in (136, 33, 132, 1, 58, 6, 115)]
+    kinds += [(kind, protocol) for kind in (socket.SOCK_SEQPACKET, 6, 10) for protocol in (0, 132, 33)]
+    flags = (0, socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    return got_past_the_filter(("socket", (family, kind | flag, protocol)) for family in (socket.AF_INET, socket.AF_INET6)
+                               for kind, protocol in kinds for flag in flags)
+
+
+@attempt
+def netlink_to_other_parts_of_the_kernel():
+    """All but routes: sockets' states, audit, packet filters, transforms, devices, generic families, ciphers."""
+    return got_past_the_filter(("socket", (socket.AF_NETLINK, socket.SOCK_RAW, protocol)) for protocol in range(1, 32))
+
+
+@attempt
+def modules_by_ioctl():
+    """A bridge's and a VLAN's, which the kernel looks for before it asks for privileges."""
+    with socket.socket() as sock:
+        return got_past_the_filter(("ioctl", (sock.fileno(), request, buffer())) for request in (0x8940, 0x8941, 0x8982, 0x8983, 0x89A0, 0x89A1))
+
+
+@attempt
+def type_into_terminals():
+    return got_past_the_filter(("ioctl", (0, request, buffer(1))) for request in (0x5412, 0x541C, 0x541D, 0x5423))
+
+
+@attempt
+def child_of_init():
+    """A process beside this one and not below it: no checkpoint of this one would hold it."""
+    pid = call("clone", CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        os._exit(0)
+    return f"process {pid}"
+
+
+@attempt
+def further_system_call_filters():
+    """One that allows everything, in a child. A snapshot has the platform's and no other."""
+    instruction = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000), 8)
+    program = struct.pack("=HxxxxxxQ", 1, ctypes.addressof(instruction))
+
+    def install():
+        for name, arguments in (("seccomp", (1, 0, program)), ("prctl", (22, 2, program, 0, 0)), ("prctl", (59, 1, 0, 0, 0))):
+            try:
+                call(name, *arguments)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+        raise Refused("EINVAL, as of a kernel without filters")
+
+    return in_child(install, "installed")
+
+
+@attempt
+def change_core_limit():
+    """It is 1, at which a crash starts no program on the host; at any other one might be. The answer is EINVAL."""
+    limits = next(line for line in Path("/proc/self/limits").read_text().splitlines() if line.startswith("Max core file size"))
+    got = [] if limits.split()[4:6] == ["1", "1"] else [limits]
+    for soft, hard in ((0, 0), (0, 1), (1, 1)):
+        for name, arguments in (("setrlimit", (4, buffer(soft, 0, hard, 0))), ("prlimit64", (0, 4, buffer(soft, 0, hard, 0), 0)),
+                                ("prlimit64", (os.getpid(), 4, buffer(soft, 0, hard, 0), 0))):
+            try:
+                call(name, *arguments)
+                got.append(f"{name} to {soft}, {hard}")
+            except Refused:
+                pass
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    got.append(f"{name}: {error}")
+    return nothing_or(got)
+
+
+@attempt
 def raise_priority():
     return allowed_of(("setpriority", (0, 0, -5)), ("sched_setscheduler", (0, 1, buffer(50))))
 
 
 @attempt
 def raise_limits():
-    """Beyond the hard limits: of files, of locked memory, of core dumps."""
+    """Beyond the hard limits: of files, of locked memory."""
     got = []
-    for resource in (7, 8, 4):
+    for resource in (7, 8):
         try:
             call("setrlimit", resource, buffer(0, 1, 0, 1))
             got.append(str(resource))
@@ -695,6 +779,20 @@ def allowed_of(*calls):
             got.append(name)
         except Refused:
             pass
+    return nothing_or(got)
+
+
+def got_past_the_filter(calls):
+    """Those of some system calls that the kernel has looked at, whatever it then said."""
+    got = []
+    for name, arguments in calls:
+        try:
+            call(name, *arguments)
+            got.append(f"{name}{arguments[:3]}")
+        except Refused:
+            pass
+        except OSError as error:
+            got.append(f"{name}{arguments[:3]}: {error}")
     return nothing_or(got)
 
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use caps::CapSet;
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::unistd::{
@@ -14,7 +15,7 @@ use nix::unistd::{
 };
 
 use crate::protocol::{FUNCTION_PID, Spawn};
-use crate::seccomp::Filters;
+use crate::seccomp::Filter;
 
 /// Why a process could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -85,12 +86,12 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd)
     let program = CString::new(locate(first, &order.cwd)?).map_err(|_| SpawnError::Nul)?;
     let argv = c_strings(order.argv.iter())?;
     let env = c_strings(order.env.iter())?;
-    let filters =
-        Filters::compile().map_err(|e| SpawnError::Call("compile the system call filter", io::Error::other(e)))?;
+    // Before the fork: the child only makes calls.
+    let filter = Filter::compile();
     let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;
     match fork_as(Some(FUNCTION_PID)).map_err(|e| SpawnError::Call("fork the function", e))? {
         0 => {
-            let joined = join_group(group).and_then(|()| become_function(order, &filters, &null, stdout, stderr));
+            let joined = join_group(group).and_then(|()| become_function(order, &filter, &null, stdout, stderr));
             let failed = match joined {
                 Ok(()) => match execve(&program, &argv, &env) {
                     Ok(never) => match never {},
@@ -117,7 +118,7 @@ pub(crate) fn join_group(procs: &OwnedFd) -> io::Result<()> {
 /// comes last since it forbids much of what stands before it.
 fn become_function(
     order: &Spawn,
-    filters: &Filters,
+    filter: &Filter,
     stdin: &std::fs::File,
     stdout: &OwnedFd,
     stderr: &OwnedFd,
@@ -129,7 +130,7 @@ fn become_function(
     close_from(3)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     lower_limit(Resource::RLIMIT_NOFILE, order.open_files)?;
-    lower_limit(Resource::RLIMIT_CORE, 0)?;
+    forbid_core_dumps(Path::new(CORE_PATTERN))?;
     lower_limit(Resource::RLIMIT_MEMLOCK, 64 << 10)?;
     chdir(order.cwd.as_str())?;
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;
@@ -140,13 +141,37 @@ fn become_function(
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
     nix::sys::prctl::set_no_new_privs()?;
-    filters.apply().map_err(io::Error::other)
+    filter.apply().map_err(io::Error::other)
 }
 
 fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
     let (_, hard) = getrlimit(resource)?;
     let limit = limit.min(hard);
     Ok(setrlimit(resource, limit, limit)?)
+}
+
+/// Where crashes go: a file, or if it begins with `|` or `@` a program or a socket of the host.
+const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
+
+/// Makes the core limit 1, soft and hard, at which the kernel writes no file for a crash and starts no program either. At 0 it
+/// writes no file, but starts the program of `core_pattern` all the same: as root, outside of the sandbox, to read what the
+/// function has in memory. The system call filter keeps the limit.
+///
+/// # Errors
+/// When the hard limit is 0, may not be raised, and a crash would go to a program.
+fn forbid_core_dumps(core_pattern: &Path) -> io::Result<()> {
+    match setrlimit(Resource::RLIMIT_CORE, 1, 1) {
+        Err(Errno::EPERM) if names_a_file(&std::fs::read(core_pattern)?) => Ok(()),
+        Err(Errno::EPERM) => Err(io::Error::other(
+            "the limit of core dumps is 0, at which the program of kernel.core_pattern would be started for each crash, and \
+             may not be raised to 1: give the worker LimitCORE=1 or more, or CAP_SYS_RESOURCE",
+        )),
+        other => Ok(other?),
+    }
+}
+
+fn names_a_file(core_pattern: &[u8]) -> bool {
+    !matches!(core_pattern.first(), Some(b'|' | b'@'))
 }
 
 /// Closes every descriptor from `first` on.
@@ -182,4 +207,33 @@ pub(crate) fn place_fds(fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         }
     }
     close_from(floor as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_start_no_program_and_the_limit_holds_for_children() {
+        // A child's own limits: the hard one cannot be raised again.
+        let mut child = std::process::Command::new("cat");
+        child.arg("/proc/self/limits");
+        #[expect(unsafe_code, reason = "runs between fork and exec")]
+        // SAFETY: makes calls only, and opens a file at most.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut child, || forbid_core_dumps(Path::new(CORE_PATTERN)));
+        }
+        let text = String::from_utf8(child.output().unwrap().stdout).unwrap();
+        let line = text.lines().find(|l| l.starts_with("Max core file size")).unwrap();
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>()[4..6], ["1", "1"]);
+    }
+
+    #[test]
+    fn a_core_limit_that_may_not_be_raised_is_an_error_only_where_crashes_go_to_a_program() {
+        assert!(names_a_file(b"core\n"));
+        assert!(names_a_file(b"/var/crash/core.%p\n"));
+        assert!(names_a_file(b"\n"));
+        assert!(!names_a_file(b"|/usr/lib/systemd/systemd-coredump %P\n"));
+        assert!(!names_a_file(b"@/run/coredump.socket\n"));
+    }
 }

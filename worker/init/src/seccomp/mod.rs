@@ -1,0 +1,49 @@
+//! The system call filter of a function: it lists what is allowed, with arguments where they matter ([`profile`]). It is no
+//! wider than the default profile of the common container engines without capabilities, and narrower where a snapshot could
+//! not hold what a call makes.
+//!
+//! One program, a balanced tree over the number of the call ([`tree`]). At each restore the kernel runs it once for every call
+//! there is, to learn what it always allows: a plain list of all that is allowed took 0.8 ms there.
+
+mod profile;
+mod tree;
+
+use seccompiler::{BpfProgram, apply_filter, sock_filter};
+
+/// The compiled filter.
+pub struct Filter(BpfProgram);
+
+impl Filter {
+    /// Compiles the profile. Takes no input: every call gives the same instructions.
+    #[must_use]
+    pub fn compile() -> Self {
+        Self(tree::compile(&profile::table()))
+    }
+
+    /// Puts this thread under the filter, for good. `no_new_privs` must be set.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn apply(&self) -> Result<(), seccompiler::Error> {
+        apply_filter(&self.0)
+    }
+}
+
+/// The filter as the kernel keeps it and CRIU stores it in its seccomp image: an array of `struct sock_filter`, eight bytes
+/// each (code 2, jump if true 1, jump if false 1, constant 4), little-endian. What a snapshot holds can be compared with it.
+#[must_use]
+pub fn program() -> Vec<u8> {
+    let bytes = |word: &sock_filter| {
+        let mut bytes = [0; 8];
+        bytes[..2].copy_from_slice(&word.code.to_le_bytes());
+        bytes[2..4].copy_from_slice(&[word.jt, word.jf]);
+        bytes[4..].copy_from_slice(&word.k.to_le_bytes());
+        bytes
+    };
+    Filter::compile().0.iter().flat_map(bytes).collect()
+}
+
+#[cfg(test)]
+mod machine;
+#[cfg(test)]
+mod tests;
