@@ -16,7 +16,7 @@ use crate::sandbox::{FunctionState, Sandbox};
 use crate::worker::Worker;
 
 /// Open files of a function's processes at most.
-const OPEN_FILES: u64 = 1024;
+pub(crate) const OPEN_FILES: u64 = 1024;
 /// How often a booting function is asked whether it listens yet.
 const KNOCK_EVERY: Duration = Duration::from_millis(2);
 /// How long its last lines are waited for.

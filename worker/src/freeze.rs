@@ -14,6 +14,7 @@ use rekindle_relay::SendError;
 use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
+use rekindle_verify::verify;
 use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::VersionSpec;
@@ -22,11 +23,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument as _, Span};
 
 use crate::dump_dir::{self, DumpDir};
+use crate::expected::expected;
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::restore::log_tail;
+use crate::same_files;
 use crate::sandbox::CriuUse;
-use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, join_time};
+use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_groups, join_time};
 use crate::standstill::{Standstill, StandstillError};
 use crate::worker::Worker;
 
@@ -289,7 +292,8 @@ async fn dump(
     let opened = File::open(dir.path()).map_err(|e| FreezeError::Directory(dir.path().to_owned(), e))?;
     let images = OwnedFd::from(opened);
     let freezer = Standstill::freezer(parts).map_err(|e| FreezeError::Directory(parts.cgroup.function(), e))?;
-    let purpose = CriuUse::Dump { uid: instance.spec.uid };
+    let uid = instance.spec.uid;
+    let purpose = CriuUse::Dump { uid };
     parts
         .sandbox
         .start_criu(Path::new(CRIU_DIR), &[&theirs, &images, &freezer], purpose)
@@ -322,6 +326,10 @@ async fn dump(
                     pipes: parts.pipes.clone(),
                 };
                 notes.write(&path)?;
+                forget_groups(&path)?;
+                // Before anything of the platform's is changed in them.
+                let verified = verify(&path, &expected(uid, &parts.pipes))?;
+                same_files::compare(parts.sandbox.init_pid().as_raw(), &verified)?;
                 runtime.block_on(sandbox.save_files(&archive))?;
             }
             Ok(())

@@ -58,7 +58,7 @@ pub async fn restore(
     snapshot: &SnapshotId,
 ) -> Result<Arc<Parts>, ApiError> {
     let _starting = worker.turns.starting();
-    let opening = instance.phase("open", worker.snapshots.open(snapshot));
+    let opening = instance.phase("open", worker.snapshots.open(snapshot, instance.spec.uid));
     let enclosing = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
     let (snapshot, tier) = snapshot.map_err(|e| failed("open the snapshot", &e))?;

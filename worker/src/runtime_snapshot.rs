@@ -21,6 +21,7 @@ use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage};
 use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Snapshot, StoreError, keys};
+use rekindle_verify::verify;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
@@ -28,6 +29,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
 use crate::begin;
 use crate::boot::{self, boot, boot_unloaded};
+use crate::expected::expected;
 use crate::freeze::{Hook, call_hook, freeze, quiet};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
@@ -245,8 +247,10 @@ async fn begin_as(
     } = enclosure.await?;
     // That one may wait for other images.
     tokio::task::spawn_blocking(move || criu.dismiss());
-    become_user(scratch.path(), uid, instance.spec.uid).map_err(|e| failed("edit the images", &e))?;
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
+    let verified = verify(scratch.path(), &expected(uid, &notes.pipes));
+    verified.map_err(|e| failed("believe the images of the runtime's snapshot", &e))?;
+    become_user(scratch.path(), uid, instance.spec.uid).map_err(|e| failed("edit the images", &e))?;
     let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {
         let note = notes.pipes.iter().find(|note| note.stream == output.stream)?;
         let key = note.key.clone();

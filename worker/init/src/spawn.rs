@@ -31,6 +31,11 @@ pub enum SpawnError {
     Call(&'static str, #[source] io::Error),
 }
 
+/// Bytes that a function may lock in memory.
+pub const MEMLOCK: u64 = 64 << 10;
+/// Bytes of POSIX message queues.
+pub const MESSAGE_QUEUES: u64 = 800 << 10;
+
 const SEARCH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
 /// Where `program` is, as the function will see it; relative paths start at `cwd`.
@@ -131,7 +136,12 @@ fn become_function(
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     lower_limit(Resource::RLIMIT_NOFILE, order.open_files)?;
     forbid_core_dumps(Path::new(CORE_PATTERN))?;
-    lower_limit(Resource::RLIMIT_MEMLOCK, 64 << 10)?;
+    lower_limit(Resource::RLIMIT_MEMLOCK, MEMLOCK)?;
+    lower_limit(Resource::RLIMIT_MSGQUEUE, MESSAGE_QUEUES)?;
+    // A worker that may do more than others has no function do so.
+    lower_limit(Resource::RLIMIT_NICE, 0)?;
+    lower_limit(Resource::RLIMIT_RTPRIO, 0)?;
+    be_killed_like_others()?;
     chdir(order.cwd.as_str())?;
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;
     caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
@@ -142,6 +152,16 @@ fn become_function(
     setresuid(uid, uid, uid)?;
     nix::sys::prctl::set_no_new_privs()?;
     filter.apply().map_err(io::Error::other)
+}
+
+/// Where the worker is spared when memory is short, the function is not.
+fn be_killed_like_others() -> io::Result<()> {
+    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+    let now = std::fs::read_to_string(ADJUSTMENT)?;
+    match now.trim().parse::<i32>() {
+        Ok(now) if now >= 0 => Ok(()),
+        _ => std::fs::write(ADJUSTMENT, "0"),
+    }
 }
 
 fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {

@@ -159,7 +159,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), Ap
     let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
     let opening = async {
         let Some(id) = &order.base else { return Ok(None) };
-        let opened = worker.snapshots.open(id).await;
+        let opened = worker.snapshots.open(id, spec.uid).await;
         let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
         Ok::<_, ApiError>(Some(snapshot))
     };

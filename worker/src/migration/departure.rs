@@ -38,7 +38,7 @@ use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, gone};
 use crate::restore::log_tail;
 use crate::sandbox::CriuUse;
-use crate::snapshots::FILES_ARCHIVE;
+use crate::snapshots::{FILES_ARCHIVE, forget_groups};
 use crate::standstill::Standstill;
 use crate::worker::Worker;
 
@@ -459,6 +459,7 @@ impl Departure {
                     format!("{}{}", error.message, log_tail(&dir.join(DUMP_LOG))),
                 )
             })?;
+            forget_groups(&dir).map_err(|e| unavailable("describe the processes", &e))?;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
             pack_up(&dir, &proc, &parts, templates, &maps)
         });

@@ -189,6 +189,18 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
     Ok(())
 }
 
+/// Removes the image of control groups that CRIU writes since the function is in another one than CRIU. Nothing is restored by it.
+///
+/// # Errors
+/// When it cannot be removed.
+pub(crate) fn forget_groups(dir: &Path) -> Result<(), EditError> {
+    let path = dir.join("cgroup.img");
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(EditError::File(path, e)),
+        _ => Ok(()),
+    }
+}
+
 /// Has the processes of a dump be in CRIU's own time namespace, where CRIU had put them into another when it restored them: their clocks go on as well, and they are restored sooner.
 ///
 /// # Errors

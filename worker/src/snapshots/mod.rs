@@ -23,13 +23,15 @@ use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPack, WorkingSetPage,
     load_working_set, store_working_set,
 };
+use rekindle_verify::{VerifyError, verify};
 use rekindle_wire::SnapshotId;
 use tokio::sync::Semaphore;
 
+use crate::expected::expected;
 use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
-pub(crate) use edit::{become_user, join_time, name_outputs, touched_early};
+pub(crate) use edit::{become_user, forget_groups, join_time, name_outputs, touched_early};
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
@@ -59,6 +61,19 @@ pub enum SnapshotError {
     /// It lacks what this worker noted at the checkpoint, or it is malformed.
     #[error("read the notes of snapshot {0}")]
     Notes(SnapshotId, #[source] NotesError),
+    /// Its images say what those of a function do not.
+    #[error("the images of snapshot {0} are not a function's")]
+    Refused(SnapshotId, #[source] VerifyError),
+    /// It is another function's.
+    #[error("snapshot {snapshot} is of user {of}, and not of user {wanted}")]
+    User {
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// Whose it is.
+        of: u32,
+        /// Whose it was to be.
+        wanted: u32,
+    },
     /// Its images cannot be edited.
     #[error("edit the images of snapshot {0}")]
     Edit(SnapshotId, #[source] EditError),
@@ -76,6 +91,8 @@ pub struct OpenSnapshot {
     pub id: SnapshotId,
     /// Its images as CRIU reads them, on tmpfs; restores link to them.
     pub images_dir: ImagesDir,
+    /// The user that its processes are.
+    pub uid: u32,
     /// What was noted at the checkpoint.
     pub notes: CaptureNotes,
     /// Its memory.
@@ -233,10 +250,17 @@ impl Snapshots {
     ///
     /// # Errors
     /// When it cannot be read or does not verify; the next call tries again.
-    pub async fn open(&self, id: &SnapshotId) -> Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError> {
+    pub async fn open(&self, id: &SnapshotId, uid: u32) -> Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError> {
         let cell = self.tier.cell(id);
         let was_open = cell.initialized();
-        let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id)).await?);
+        let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id, uid)).await?);
+        if snapshot.uid != uid {
+            return Err(SnapshotError::User {
+                snapshot: id.clone(),
+                of: snapshot.uid,
+                wanted: uid,
+            });
+        }
         self.tier.used(&snapshot);
         self.known.used(id);
         let found_in = if was_open {
@@ -247,7 +271,7 @@ impl Snapshots {
         Ok((snapshot, found_in))
     }
 
-    async fn load(&self, id: &SnapshotId) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+    async fn load(&self, id: &SnapshotId, uid: u32) -> Result<Arc<OpenSnapshot>, SnapshotError> {
         // Everything that can be asked for by the snapshot's name is, at once: one round trip.
         let recorded = load_working_set(&self.store, id);
         let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
@@ -276,6 +300,9 @@ impl Snapshots {
         let written: Result<(), OpenError> = futures::future::join_all(extras).await.into_iter().collect();
         written.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
+        // What is checked here is what is restored: nobody else writes to the directory.
+        let verified = verify(&images_dir, &expected(uid, &notes.pipes));
+        verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let named = edit::name_outputs(&images_dir, &mut notes.pipes);
@@ -330,6 +357,7 @@ impl Snapshots {
         tokio::spawn(fill(Arc::clone(&template), room, Arc::clone(&self.fetching)));
         Ok(Arc::new(OpenSnapshot {
             id: id.clone(),
+            uid,
             images_dir,
             images: Charge::new(self.tier.level(), images),
             notes,

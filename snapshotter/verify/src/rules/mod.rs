@@ -69,7 +69,7 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
         tree: &tree,
         own: &own,
     };
-    let mut processes = task::check(context, inventory.root_cg_set)?;
+    let mut processes = task::check(context)?;
     let (ids, clocks) = inventory::check_ids(context)?;
     let filters = seccomp::check(context, &processes)?;
     let mut opened = BTreeSet::new();

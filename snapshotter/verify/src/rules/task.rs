@@ -26,7 +26,10 @@ const MICROSECONDS: u64 = 1_000_000;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// All processes with their threads, parents first.
-pub(super) fn check(context: Context<'_>, cgroups: Option<u32>) -> Result<Vec<Process>, VerifyError> {
+///
+/// All are in one set of control groups. Which it is means nothing: no image of them is accepted, so what is restored stays where CRIU is.
+pub(super) fn check(context: Context<'_>) -> Result<Vec<Process>, VerifyError> {
+    let mut group = None;
     let mut processes = Vec::with_capacity(context.tree.entries.len());
     for (_, entry) in &context.tree.entries {
         let is_dead = context.tree.dead.contains(&entry.pid);
@@ -43,7 +46,8 @@ pub(super) fn check(context: Context<'_>, cgroups: Option<u32>) -> Result<Vec<Pr
                 check_dead(at, &core)?;
             } else {
                 check_living(context, at, tid == entry.pid, &core)?;
-                thread::check(context, at, &core, cgroups)?;
+                let own = core.thread_core.as_ref().and_then(|thread| thread.cg_set);
+                thread::check(context, at, &core, *group.get_or_insert(own))?;
             }
             threads.push(Thread { tid, core });
         }

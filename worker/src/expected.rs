@@ -1,0 +1,61 @@
+//! What images may say of a function: what this worker gives one, and no more.
+
+use std::sync::LazyLock;
+
+use rekindle_init::seccomp;
+use rekindle_init::spawn::{MEMLOCK, MESSAGE_QUEUES};
+use rekindle_snapshotter::criu::DUMP_LOG;
+use rekindle_verify::{Expected, Limit, RESOURCES};
+
+use crate::boot::OPEN_FILES;
+use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
+
+/// Process ids that CRIU can choose: above init's, CRIU's and their children's.
+const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
+/// Ports below take a capability.
+const PORT_MIN: u16 = 1024;
+/// The kernel's numbers of limits.
+const CORE: usize = 4;
+const NOFILE: usize = 7;
+const MEMLOCK_LIMIT: usize = 8;
+const MSGQUEUE: usize = 12;
+const NICE: usize = 13;
+const RTPRIO: usize = 14;
+
+/// Where crashes go. At a core limit of 0 the kernel starts the program that this names all the same, at 1 it does not.
+const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
+
+/// The filters that a function may be under: this worker's.
+static FILTERS: LazyLock<[u8; 32]> = LazyLock::new(|| *blake3::hash(&seccomp::program()).as_bytes());
+
+/// What processes of the user `uid` are, whose outputs are `pipes`.
+pub(crate) fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
+    let mut limits = [Limit::AtMost(u64::MAX); RESOURCES];
+    limits[CORE] = core_limit();
+    limits[NOFILE] = Limit::AtMost(OPEN_FILES);
+    limits[MEMLOCK_LIMIT] = Limit::AtMost(MEMLOCK);
+    limits[MSGQUEUE] = Limit::AtMost(MESSAGE_QUEUES);
+    limits[NICE] = Limit::AtMost(0);
+    limits[RTPRIO] = Limit::AtMost(0);
+    let number = |note: &PipeNote| note.key.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok();
+    Expected {
+        uid,
+        gid: uid,
+        groups: Vec::new(),
+        filters: vec![*FILTERS],
+        limits,
+        oom_score_adj_min: 0,
+        pids: PIDS,
+        port_min: PORT_MIN,
+        output_pipes: pipes.iter().filter_map(number).collect(),
+        other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
+    }
+}
+
+/// What is not known to be a file's name is taken for a program's.
+fn core_limit() -> Limit {
+    match std::fs::read(CORE_PATTERN) {
+        Ok(pattern) if !matches!(pattern.first(), Some(b'|' | b'@')) => Limit::AtMost(1),
+        _ => Limit::Exactly(1),
+    }
+}
