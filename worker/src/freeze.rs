@@ -26,7 +26,7 @@ use crate::dump_dir::{self, DumpDir};
 use crate::expected::expected;
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
-use crate::restore::log_tail;
+use crate::restore::{StageError, log_tail};
 use crate::same_files;
 use crate::sandbox::CriuUse;
 use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_groups, join_time};
@@ -306,7 +306,7 @@ async fn dump(
         images_dir: own_descriptor(IMAGES_FD),
         pid: FUNCTION_PID,
         after: AfterDump::Run,
-        freezer: Some(Standstill::freezer_path()),
+        freezer: None,
         external: Vec::new(),
         parent: None,
         log_level: worker.config.criu_log_level,
@@ -320,19 +320,24 @@ async fn dump(
         session.version(CRIU_LIMIT).map_err(|e| FreezeError::dumped(e, &path))?;
         let started = Instant::now();
         let standstill = Standstill::of(&parts, &runtime)?;
-        let dumped = session.dump(&order, |stage| {
-            if *stage == Stage::PostDump {
-                let notes = CaptureNotes {
-                    pipes: parts.pipes.clone(),
-                };
-                notes.write(&path)?;
-                forget_groups(&path)?;
-                // Before anything of the platform's is changed in them.
-                let verified = verify(&path, &expected(uid, &parts.pipes))?;
-                same_files::compare(parts.sandbox.init_pid().as_raw(), &verified)?;
-                runtime.block_on(sandbox.save_files(&archive))?;
-            }
-            Ok(())
+        let order = DumpOrder {
+            freezer: standstill.freezer_path(),
+            ..order
+        };
+        let save = || -> Result<(), StageError> {
+            let notes = CaptureNotes {
+                pipes: parts.pipes.clone(),
+            };
+            notes.write(&path)?;
+            forget_groups(&path)?;
+            // Before anything of the platform's is changed in them.
+            let verified = verify(&path, &expected(uid, &parts.pipes))?;
+            same_files::compare(parts.sandbox.init_pid().as_raw(), &verified)?;
+            Ok(runtime.block_on(sandbox.save_files(&archive))?)
+        };
+        let dumped = session.dump(&order, |stage| match stage {
+            Stage::PostDump => standstill.hold(&runtime, &save),
+            _ => Ok(()),
         });
         drop(standstill);
         dumped.map_err(|e| FreezeError::dumped(e, &path))?;

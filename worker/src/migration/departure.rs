@@ -36,7 +36,7 @@ use crate::dump_dir::{self, DumpDir};
 use crate::freeze::{IMAGES_FD, RoomForImages, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, gone};
-use crate::restore::log_tail;
+use crate::restore::{StageError, log_tail};
 use crate::sandbox::CriuUse;
 use crate::snapshots::{FILES_ARCHIVE, forget_groups};
 use crate::standstill::Standstill;
@@ -429,7 +429,7 @@ impl Departure {
                 Way::Move => AfterDump::Stop,
                 Way::Clone(_) => AfterDump::Run,
             },
-            freezer: Some(Standstill::freezer_path()),
+            freezer: None,
             external: templates.clone(),
             parent: describe_only.then(|| KNOWN.to_owned()),
             log_level: worker.config.criu_log_level,
@@ -441,15 +441,21 @@ impl Departure {
             let mut maps = Ok(Vec::new());
             let standstill = Standstill::of(&parts, &runtime);
             let standstill = standstill.map_err(|e| unavailable("describe the processes", &e))?;
-            let dumped = session.dump(&order, |stage| {
-                if *stage == Stage::PostDump {
-                    runtime.block_on(sandbox.save_files(&archive))?;
-                    // They stand still: what the pager knows now holds.
-                    if let Some(pager) = &parts.pager {
-                        maps = pager.maps(MAPS_LIMIT);
-                    }
+            let order = DumpOrder {
+                freezer: standstill.freezer_path(),
+                ..order
+            };
+            let mut save = || -> Result<(), StageError> {
+                runtime.block_on(sandbox.save_files(&archive))?;
+                // They stand still: what the pager knows now holds.
+                if let Some(pager) = &parts.pager {
+                    maps = pager.maps(MAPS_LIMIT);
                 }
                 Ok(())
+            };
+            let dumped = session.dump(&order, |stage| match stage {
+                Stage::PostDump => standstill.hold(&runtime, &mut save),
+                _ => Ok(()),
             });
             drop(standstill);
             dumped.map_err(|e| {
