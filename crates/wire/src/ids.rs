@@ -85,8 +85,23 @@ impl fmt::Display for VersionNumber {
     }
 }
 
+/// 128 bits, the first of them the time, as hexadecimal digits.
+fn timed() -> String {
+    Uuid::now_v7().simple().to_string()
+}
+
+/// Milliseconds since the Unix epoch and 128 random bits, as hexadecimal digits: of two ids the later sorts behind, and nobody guesses one.
+fn unguessable() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let ms = now.map_or(0, |now| now.as_millis()) & 0xffff_ffff_ffff;
+    format!("{ms:012x}{:032x}", rand::random::<u128>())
+}
+
 macro_rules! prefixed_id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        prefixed_id!($(#[$doc])* $name, $prefix, timed);
+    };
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $digits:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
         #[serde(try_from = "String", into = "String")]
@@ -94,9 +109,9 @@ macro_rules! prefixed_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// A fresh id: the prefix and 128 bits, the first of them the time, in hexadecimal.
+            /// A fresh id: the prefix and hexadecimal digits, of which the first are the time.
             pub fn generate() -> Self {
-                Self(format!(concat!($prefix, "-{}"), Uuid::now_v7().simple()).into())
+                Self(format!(concat!($prefix, "-{}"), $digits()).into())
             }
 
             /// The id as text.
@@ -174,9 +189,10 @@ prefixed_id!(
 );
 
 prefixed_id!(
-    /// One asynchronous invocation.
+    /// One asynchronous invocation. Whoever knows it may fetch what came of the call: it has 128 random bits.
     CallId,
-    "a"
+    "a",
+    unguessable
 );
 
 impl RequestId {
@@ -206,6 +222,25 @@ mod tests {
             let error = name.parse::<FunctionName>().unwrap_err().to_string();
             assert!(error.contains("use 1 to 48"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_asynchronous_invocations_id_has_128_random_bits_and_sorts_by_its_time() {
+        let ids: Vec<u128> = (0..2_000)
+            .map(|_| {
+                let id = CallId::generate();
+                let digits = id.as_str().strip_prefix("a-").unwrap();
+                assert_eq!(digits.len(), 12 + 32, "{id}");
+                u128::from_str_radix(&digits[12..], 16).unwrap()
+            })
+            .collect();
+        // A bit that is none stays the same in all of them: once in 2^1999 times it would by chance.
+        let (ever, always) = ids.iter().fold((0, u128::MAX), |(or, and), id| (or | id, and & id));
+        assert_eq!((ever, always), (u128::MAX, 0));
+        // Among those of the form that earlier versions gave.
+        let later = CallId::generate();
+        assert!("a-0192f0c1a2b37c4d8e5f60718293a4b5".parse::<CallId>().unwrap() < later);
+        assert!(later < "a-fff2f0c1a2b37c4d8e5f60718293a4b5".parse::<CallId>().unwrap());
     }
 
     #[test]
