@@ -27,6 +27,7 @@ locals {
       role == "scheduler" ? {
         DATABASE_HOST   = module.database.address
         DATABASE_SECRET = module.secrets.arns["database-password"]
+        MASTER_SECRET   = module.master_key.arns["master-key"]
         RUNTIMES_KEY    = var.runtimes.key
         RUNTIMES_SHA256 = var.runtimes.sha256
       } : {},
@@ -74,6 +75,16 @@ module "secrets" {
   secrets       = ["cluster-token", "admin-key", "database-password"]
   key_arn       = module.storage.key_arn
   generation    = var.secrets_generation
+  recovery_days = var.deletion_protection ? 30 : 0
+}
+
+# The same for ever: what it has encrypted in the database is lost with it, so no new generation replaces it.
+module "master_key" {
+  source        = "./modules/secrets"
+  name          = var.name
+  secrets       = ["master-key"]
+  key_arn       = module.storage.key_arn
+  generation    = 1
   recovery_days = var.deletion_protection ? 30 : 0
 }
 

@@ -3,7 +3,7 @@
 locals {
   secrets_of = {
     gateway   = ["cluster-token", "admin-key"]
-    scheduler = ["cluster-token", "database-password"]
+    scheduler = ["cluster-token", "database-password", "master-key"]
     worker    = ["cluster-token"]
   }
   artefacts = {
@@ -19,7 +19,7 @@ data "aws_iam_policy_document" "common" {
   statement {
     sid       = "Secrets"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [for secret in each.value : module.secrets.arns[secret]]
+    resources = [for secret in each.value : merge(module.secrets.arns, module.master_key.arns)[secret]]
   }
   statement {
     sid       = "Artefacts"

@@ -169,6 +169,15 @@ pub(crate) struct Places {
     pub(crate) run: PathBuf,
 }
 
+/// By what secrets in the scheduler's database are encrypted.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SealingArgs {
+    /// File with the key that encrypts secrets in the scheduler's database, master.key below --data unless named; made when it is not there. Schedulers
+    /// that share a database need the same.
+    #[arg(long, value_name = "FILE", env = "FN_MASTER_KEY_FILE")]
+    pub(crate) master_key: Option<PathBuf>,
+}
+
 /// When the scheduler removes from the object store what nobody needs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CollectingArgs {
@@ -285,6 +294,8 @@ pub(crate) struct UpArgs {
     pub(crate) collecting: CollectingArgs,
     #[command(flatten)]
     pub(crate) sharing: SharingArgs,
+    #[command(flatten)]
+    pub(crate) sealing: SealingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     /// The CRIU binary to use.
@@ -686,6 +697,8 @@ pub(crate) struct SchedulerArgs {
     pub(crate) collecting: CollectingArgs,
     #[command(flatten)]
     pub(crate) sharing: SharingArgs,
+    #[command(flatten)]
+    pub(crate) sealing: SealingArgs,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     /// How busy the instances of a worker must keep its processors, percent, for some of them to move to others; 0 for never.

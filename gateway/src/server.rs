@@ -38,6 +38,8 @@ use crate::{admin, headers, keeper, openapi};
 const HEAD_LIMIT: Duration = Duration::from_secs(75);
 /// How long requests may take to finish when the gateway is told to end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+/// Whose an asynchronous invocation is that was sent with the admin key.
+const ADMIN: &str = "admin";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How to run a gateway.
@@ -308,12 +310,13 @@ impl Gateway {
             connection,
             attempt: None,
         };
-        let asked = |function, path, invocation| Asked {
+        let asked = |function, path, invocation, owner| Asked {
             function,
             path,
             invocation,
             request_id: request_id.to_owned(),
             peer,
+            owner,
         };
         match route(&request)? {
             Route::Function { name, path } => {
@@ -332,10 +335,11 @@ impl Gateway {
             }
             Route::Later { name, path } => {
                 let mut request = request;
-                if self.admin_key.is_sent(request.headers()) {
+                let owner = self.admin_key.is_sent(request.headers()).then_some(ADMIN);
+                if owner.is_some() {
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                async_calls::accept(&self.scheduler, asked(name, path, "http"), request).await
+                async_calls::accept(&self.scheduler, asked(name, path, "http", owner), request).await
             }
             Route::Result { id } => async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await,
             Route::Invocation { name, asynchronous } => {
@@ -344,7 +348,7 @@ impl Gateway {
                 let force = route::forced(request.headers())?;
                 request.headers_mut().remove(http::header::AUTHORIZATION);
                 if asynchronous {
-                    let asked = asked(name, "/".to_owned(), "event");
+                    let asked = asked(name, "/".to_owned(), "event", Some(ADMIN));
                     return async_calls::accept(&self.scheduler, asked, request).await;
                 }
                 Ok(self

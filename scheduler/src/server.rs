@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_envelope::{KeyId, MasterKey};
 use rekindle_identity::{Caller, Issuing, Listener};
 use rekindle_relay::Doors;
 use rekindle_wire::internal::Sharing;
@@ -36,6 +37,8 @@ pub struct Config {
     pub spool: PathBuf,
     /// The cluster's secret, which every caller must send.
     pub cluster_token: String,
+    /// Encrypts what is secret of what the database holds. Schedulers that share one need the same.
+    pub master_key: MasterKey,
     /// Where uploaded folders and snapshots lie.
     pub objects: Arc<dyn ObjectStore>,
     /// When to remove there what nobody needs.
@@ -74,6 +77,16 @@ pub enum ServeError {
     /// The database cannot be used.
     #[error("the scheduler's database cannot be used")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The database holds what another master key encrypted.
+    #[error(
+        "the database's secrets were encrypted with master key {known}, and the one given is {own}: copy the master.key of another of its schedulers here, or name it with --master-key"
+    )]
+    MasterKey {
+        /// The database's.
+        known: String,
+        /// Ours.
+        own: KeyId,
+    },
     /// It led, and could not say in time that it still does: another may lead by now.
     #[error("the lead was lost, as the database did not answer in time: start again, to stand by")]
     Deposed,
@@ -96,6 +109,7 @@ pub async fn serve(
         return Err(ServeError::Token);
     }
     let store = Store::open(&config.database).await.map_err(unusable)?;
+    agree_on_master_key(&store, config.master_key.id()).await?;
     let leadership = Leadership::new(store.clone(), &config.address);
     let front = Arc::new(Front::new(api::members::joining(&config)));
     let mut led = None;
@@ -162,6 +176,24 @@ pub async fn serve(
     }
     store.close().await;
     result
+}
+
+/// Sees to it that one master key encrypts what the database holds. A database of several schedulers keeps the first one's; a file goes on with a new
+/// one, as where the file is lost there is nowhere to copy it from.
+async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError> {
+    let known = store.master_key(&own.to_string()).await.map_err(unusable)?;
+    if known == own.to_string() {
+        return Ok(());
+    }
+    if store.is_shared() {
+        return Err(ServeError::MasterKey { known, own });
+    }
+    tracing::warn!(
+        known,
+        %own,
+        "the master key is another than before: credentials of asynchronous invocations that wait cannot be read any more"
+    );
+    store.set_master_key(&own.to_string()).await.map_err(unusable)
 }
 
 /// Waits for requests that are being answered, and writes down what was counted last.

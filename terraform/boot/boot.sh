@@ -87,6 +87,8 @@ scheduler)
     setting FN_LISTEN 0.0.0.0:8081
     answers=127.0.0.1:8081
     password=$(retry secret "$DATABASE_SECRET")
+    master=$(retry secret "$MASTER_SECRET")
+    put master.key <<< "$master"
     retry curl -fsS -o /etc/rekindle/database-ca.pem "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
     chmod 644 /etc/rekindle/database-ca.pem
     # In the environment, not on the command line, which every process sees.

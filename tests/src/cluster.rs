@@ -219,6 +219,10 @@ impl Cluster {
             if !cluster.size.guarded || place.role == Role::Scheduler {
                 fs::copy(&token, data.join("cluster.token")).unwrap();
             }
+            if place.role == Role::Scheduler {
+                let made = cluster.directory(Role::Scheduler, "data").join("master.key");
+                fs::copy(made, data.join("master.key")).unwrap();
+            }
             if cluster.size.guarded && place.role == Role::Scheduler {
                 fs::create_dir(data.join("cluster")).unwrap();
                 for file in ["authority.key", "authority.crt"] {

@@ -18,12 +18,13 @@ use crate::show;
 use crate::up::layout::{Layout, make_private};
 use crate::up::membership::AUTHORITY;
 use crate::up::pid;
+use crate::up::secrets::MASTER_KEY;
 
 const HEAD: &str = "backup.json";
 const DATABASE: &str = "scheduler.db";
 const OBJECTS: &str = "s3";
-/// What proves a platform to its clients and its parts to each other.
-const KEYS: [&str; 3] = ["admin.key", "cluster.token", "s3.key"];
+/// What proves a platform to its clients and its parts to each other, and what the database's secrets are encrypted with.
+const KEYS: [&str; 4] = ["admin.key", "cluster.token", "s3.key", MASTER_KEY];
 const FORMAT: u32 = 1;
 
 /// What an archive says of itself.

@@ -94,7 +94,7 @@ async fn platform(args: &UpArgs, layout: &Layout, descriptors: u64) -> Result<()
 
 /// Starts every role. False when it was told to stop meanwhile.
 async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Roles) -> Result<bool> {
-    let secrets = Secrets::in_directory(&layout.data)?;
+    let secrets = Secrets::in_directory(&layout.data, &args.sealing)?;
     if secrets.admin_key_is_new {
         tracing::info!(target: super::LOG, file = %secrets.admin_key_file.display(), "made the admin key");
     }
@@ -130,6 +130,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         address: scheduler_address.to_string(),
         spool: layout.spool(),
         cluster_token: secrets.cluster_token.clone(),
+        master_key: secrets.master_key.clone(),
         objects: Arc::new(store.clone()),
         collecting: role::collecting(&args.collecting),
         sharing: args.sharing.into(),

@@ -19,7 +19,7 @@ pub(crate) mod pid;
 pub(crate) mod role;
 mod roles;
 pub(crate) mod runtimes;
-mod secrets;
+pub(crate) mod secrets;
 pub(crate) mod store;
 mod traces;
 

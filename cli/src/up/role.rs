@@ -67,6 +67,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
         );
     };
     let token = secrets::cluster_token(&args.token_file)?;
+    let master_key = secrets::master_key(&layout.data, &args.sealing)?;
     let issuing = membership::issuing(&layout, args.certificate_life)?;
     serve("scheduler", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
@@ -78,6 +79,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             address: args.advertise.clone().unwrap_or_else(|| args.listen.to_string()),
             spool: layout.spool(),
             cluster_token: token,
+            master_key,
             objects: Arc::new(store::external(&args.s3, &endpoint).await?),
             collecting: collecting(&args.collecting),
             sharing: args.sharing.into(),

@@ -7,11 +7,15 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use rekindle_envelope::MasterKey;
 
 use super::layout::make_private;
+use crate::args::SealingArgs;
 
 /// Who the platform is to its embedded S3 server.
 const S3_ID: &str = "rekindle";
+/// The name of the master key's file below the data, unless another is named.
+pub(crate) const MASTER_KEY: &str = "master.key";
 /// Less is not a secret.
 const LENGTH_MIN: usize = 16;
 
@@ -26,13 +30,15 @@ pub(crate) struct Secrets {
     pub(crate) admin_key_is_new: bool,
     /// Proves one part of the platform to another.
     pub(crate) cluster_token: String,
+    /// Encrypts secrets in the scheduler's database.
+    pub(crate) master_key: MasterKey,
     /// Id and secret for the embedded S3 server.
     pub(crate) s3: (String, String),
 }
 
 impl Secrets {
     /// Reads the secrets in `data`, making those that are not there.
-    pub(crate) fn in_directory(data: &Path) -> Result<Self> {
+    pub(crate) fn in_directory(data: &Path, sealing: &SealingArgs) -> Result<Self> {
         let admin_key_file = data.join("admin.key");
         let admin_key_is_new = !admin_key_file.exists();
         let admin_key = admin_key(&admin_key_file)?;
@@ -41,6 +47,7 @@ impl Secrets {
             admin_key_file,
             admin_key_is_new,
             cluster_token: cluster_token(&data.join("cluster.token"))?,
+            master_key: master_key(data, sealing)?,
             s3: (S3_ID.to_owned(), read_or_make(&data.join("s3.key"), "")?),
         })
     }
@@ -84,6 +91,14 @@ pub(crate) fn cluster_token(path: &Path) -> Result<String> {
     read_or_make(path, "")
 }
 
+/// The key that encrypts secrets in the scheduler's database, made when there is none.
+pub(crate) fn master_key(data: &Path, sealing: &SealingArgs) -> Result<MasterKey> {
+    let path = sealing.master_key.clone().unwrap_or_else(|| data.join(MASTER_KEY));
+    read_or_make(&path, "")?
+        .parse()
+        .with_context(|| format!("{}: holds no master key", path.display()))
+}
+
 /// Reads it, or makes it of 32 random bytes. Whoever loses a race reads what the winner made.
 fn read_or_make(path: &Path, prefix: &str) -> Result<String> {
     if path.exists() {
@@ -119,11 +134,12 @@ mod tests {
     #[test]
     fn secrets_are_made_once_and_only_root_reads_them() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Secrets::in_directory(dir.path()).unwrap();
-        let second = Secrets::in_directory(dir.path()).unwrap();
+        let first = Secrets::in_directory(dir.path(), &SealingArgs::default()).unwrap();
+        let second = Secrets::in_directory(dir.path(), &SealingArgs::default()).unwrap();
         assert!(first.admin_key_is_new && !second.admin_key_is_new);
         assert_eq!(first.admin_key, second.admin_key);
         assert_eq!(first.s3, second.s3);
+        assert_eq!(first.master_key.id(), second.master_key.id());
         assert_ne!(first.cluster_token, first.s3.1);
         assert_eq!(first.admin_key.len(), 3 + 64);
         for entry in fs::read_dir(dir.path()).unwrap() {
@@ -133,10 +149,29 @@ mod tests {
     }
 
     #[test]
+    fn the_master_key_may_lie_elsewhere_and_is_not_taken_from_a_short_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = SealingArgs {
+            master_key: Some(dir.path().join("elsewhere")),
+        };
+        let made = master_key(dir.path(), &elsewhere).unwrap();
+        assert!(!dir.path().join(MASTER_KEY).exists());
+        fs::copy(dir.path().join("elsewhere"), dir.path().join(MASTER_KEY)).unwrap();
+        let copied = master_key(dir.path(), &SealingArgs::default()).unwrap();
+        assert_eq!(made.id(), copied.id());
+        fs::write(dir.path().join(MASTER_KEY), "sixteen-letters-").unwrap();
+        let error = master_key(dir.path(), &SealingArgs::default()).unwrap_err();
+        assert!(format!("{error:#}").contains("at least 32"), "{error:#}");
+    }
+
+    #[test]
     fn an_empty_secret_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("admin.key"), "\n").unwrap();
-        let error = Secrets::in_directory(dir.path()).err().unwrap().to_string();
+        let error = Secrets::in_directory(dir.path(), &SealingArgs::default())
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("holds no secret"), "{error}");
     }
 }

@@ -156,6 +156,9 @@ pub struct NewCall {
     /// By which its client may send it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    /// Whose it is, where its client has shown a key: that key's name. Else it belongs to whoever knows the whole request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Where to post what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,

@@ -29,6 +29,8 @@ pub(crate) struct Asked {
     pub(crate) invocation: &'static str,
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
+    /// The key that its client has shown.
+    pub(crate) owner: Option<&'static str>,
 }
 
 /// Answers 202 once the scheduler keeps the call durably.
@@ -91,6 +93,7 @@ async fn keep(scheduler: &SchedulerClient, asked: Asked, request: Request<Body>)
         },
         body: Encoded(body),
         idempotency_key,
+        owner: asked.owner.map(str::to_owned),
         callback,
     };
     let accepted = scheduler.accept_call(&call).await?;

@@ -200,20 +200,93 @@ async fn what_fails_is_tried_again_and_what_fails_to_the_end_is_a_dead_letter() 
 }
 
 #[tokio::test]
-async fn a_call_sent_again_with_its_key_runs_once_and_another_may_not_use_it() {
+async fn a_call_sent_again_with_its_key_runs_once() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
-    let send = |path: &'static str, key: &'static str| platform.later(path).header("idempotency-key", key).send();
-    let first = accepted(send("hello/a", "order-1").await.unwrap()).await;
+    let send = |trace: u32, key: &'static str| {
+        let call = platform.later("hello/a").header("idempotency-key", key).body("order");
+        call.header("x-request-id", format!("try-{trace}"))
+            .header("traceparent", format!("00-{:032x}-b7ad6b7169203331-01", trace + 1))
+            .header("tracestate", format!("vendor={trace}"))
+            .send()
+    };
+    let first = accepted(send(0, "order-1").await.unwrap()).await;
     platform.result(&first).await;
-    let again = accepted(send("hello/a", "order-1").await.unwrap()).await;
+    let again = accepted(send(1, "order-1").await.unwrap()).await;
     assert_eq!((again.id.clone(), again.known), (first.id, true));
     assert_eq!(platform.worker.invocations.load(Ordering::SeqCst), 1);
-    assert_eq!(
-        error(send("hello/b", "order-1").await.unwrap()).await.code,
-        ErrorCode::Conflict
+    assert!(!accepted(send(0, "order-2").await.unwrap()).await.known);
+}
+
+#[tokio::test]
+async fn anothers_call_with_the_same_key_is_a_call_of_its_own_and_hears_nothing_of_the_first() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let sent =
+        |path: &'static str, body: &'static str| platform.later(path).header("idempotency-key", "order-1").body(body);
+    let mut ids = std::collections::BTreeSet::new();
+    for another in [
+        sent("hello", "secret"),
+        sent("hello", "other"),
+        sent("hello/elsewhere", "secret"),
+        sent("hello?x=1", "secret"),
+        sent("hello", "secret").header("authorization", "Bearer of-another"),
+        sent("hello", "secret").header("x-callback-url", "https://example.com/"),
+        // The operator's calls belong to the admin key.
+        sent("hello", "secret").bearer_auth(crate::harness::KEY),
+    ] {
+        let call = accepted(another.send().await.unwrap()).await;
+        assert!(!call.known, "{call:?}");
+        assert!(ids.insert(call.id.clone()), "{call:?}");
+    }
+    // Who shows a key is told of a call of the same key's.
+    let own = sent("hello", "other").bearer_auth(crate::harness::KEY);
+    assert_eq!(error(own.send().await.unwrap()).await.code, ErrorCode::Conflict);
+    let again = accepted(
+        sent("hello", "secret")
+            .bearer_auth(crate::harness::KEY)
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert!(again.known && ids.contains(&again.id), "{again:?}");
+}
+
+/// Whether the scheduler's database has these bytes anywhere.
+fn database_has(platform: &Platform, bytes: &str) -> bool {
+    let files = ["scheduler.db", "scheduler.db-wal"].map(|name| platform.dir.path().join(name));
+    let whole: Vec<u8> = files
+        .iter()
+        .flat_map(|f| std::fs::read(f).unwrap_or_default())
+        .collect();
+    whole.windows(bytes.len()).any(|part| part == bytes.as_bytes())
+}
+
+#[tokio::test]
+async fn credentials_reach_the_function_and_its_client_and_lie_nowhere_in_the_clear() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let (bearer, cookie) = ("credential-of-the-caller", "session=cookie-of-the-caller");
+    let sent = platform
+        .later("hello/cookie/cookie-of-the-function")
+        .bearer_auth(bearer)
+        .header("cookie", cookie)
+        .header("x-open", "header-in-the-clear");
+    let call = accepted(sent.send().await.unwrap()).await;
+    let answer = platform.result(&call).await;
+    assert_eq!(answer.headers()["set-cookie"], "id=cookie-of-the-function");
+    let told: Value = answer.json().await.unwrap();
+    let backwards = |text: &str| Value::from(text.chars().rev().collect::<String>());
+    assert_eq!(told["authorization"], backwards(&format!("Bearer {bearer}")));
+    assert_eq!(told["cookie"], backwards(cookie));
+    assert!(
+        database_has(&platform, "header-in-the-clear"),
+        "what is looked through is the database"
     );
-    assert!(!accepted(send("hello/a", "order-2").await.unwrap()).await.known);
+    for secret in [bearer, "cookie-of-the-caller", "id=cookie-of-the-function"] {
+        assert!(!database_has(&platform, secret), "{secret}");
+    }
 }
 
 #[tokio::test]

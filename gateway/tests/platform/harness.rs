@@ -20,6 +20,7 @@ use crate::relay::Relay;
 
 pub(crate) const TOKEN: &str = "cluster-secret";
 pub(crate) const KEY: &str = "admin-key";
+const MASTER_KEY: &str = "00112233445566778899aabbccddeeff";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Sets telemetry up, once however many tests need it.
@@ -127,7 +128,7 @@ pub(crate) struct Platform {
     pub(crate) objects: Arc<Objects>,
     pub(crate) gateway: Role,
     scheduler: Option<Role>,
-    dir: tempfile::TempDir,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Platform {
@@ -279,6 +280,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
         address: String::new(),
         spool: dir.to_owned(),
         cluster_token: TOKEN.to_owned(),
+        master_key: MASTER_KEY.parse().unwrap(),
         objects,
         idle_bin: Duration::from_secs(60),
         collecting: Collecting {

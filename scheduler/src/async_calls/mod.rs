@@ -2,13 +2,15 @@
 //! gateways tell. A claim holds for some seconds and is renewed; a gateway that is gone lets go of its calls by its silence.
 //!
 //! `queues` says how many of which function wait, and shares gateways' room out among functions; `policy` says what becomes of a call after
-//! an attempt; `sweep` looks after what nobody tells of. What is in memory here is a count of what the database has, and may be lost.
+//! an attempt; `owner` whose a call is; `sealing` encrypts what proves who its caller is; `sweep` looks after what nobody tells of. What is in memory here is a count of what the database has, and may be lost.
 
 mod accept;
 mod claims;
 mod outcomes;
+mod owner;
 mod policy;
 mod queues;
+mod sealing;
 mod sweep;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +27,10 @@ pub(crate) use outcomes::{end, end_callback};
 pub(crate) use queues::Queues;
 pub(crate) use sweep::run;
 
+use sealing::Message;
+
 use crate::state::Scheduler;
-use crate::store::StoreError;
+use crate::store::{StoreError, Stored};
 
 /// How long a claim holds unless it is renewed. Gateways renew every few seconds.
 const CLAIM_HOLDS: Duration = Duration::from_secs(12);
@@ -92,12 +96,26 @@ pub(crate) async fn result(
         };
         let now = tokio::time::Instant::now();
         if call.row.call.state.is_final() || now >= until || scheduler.calls.is_ending() {
-            return Ok(Some(call.result()));
+            return Ok(Some(opened(scheduler, call)));
         }
         // Another scheduler may have been told of its end.
         let look_again = until.min(now + Duration::from_secs(1));
         drop(tokio::time::timeout_at(look_again, ended).await);
     }
+}
+
+/// What came of a call, with the secret headers of its answer. Those that cannot be opened are left out.
+fn opened(scheduler: &Scheduler, stored: Stored) -> CallResult {
+    let sealed = stored.answer_sealed.clone();
+    let mut result = stored.result();
+    if let Some(answer) = &mut result.answer {
+        let key = &scheduler.config.master_key;
+        let put_back = sealing::unseal(key, &result.id, Message::Answer, sealed.as_deref(), &mut answer.headers);
+        if let Err(error) = put_back {
+            tracing::warn!(call = %result.id, error = &error as &dyn std::error::Error, "an answer is told without its cookies");
+        }
+    }
+    result
 }
 
 /// For a call that is not known.

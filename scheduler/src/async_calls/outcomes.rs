@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use rekindle_wire::CallId;
 use rekindle_wire::asynchronous::{AttemptOutcome, CallOutcome, CallbackOutcome};
 
 use super::policy;
+use super::sealing::{self, Message};
 use crate::state::{Scheduler, unix_ms};
 use crate::store::{Ended, StoreError};
 
@@ -17,8 +19,13 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
     let is_answer = matches!(what, AttemptOutcome::Answered(_));
     let is_released = matches!(what, AttemptOutcome::Released);
     let now = unix_ms();
-    let ended = policy::judge(&row, what, now, rand::random());
-    if !scheduler.store.end_call(&id, attempt, &ended, now).await? {
+    let mut ended = policy::judge(&row, what, now, rand::random());
+    let sealed = seal(scheduler, &id, &mut ended);
+    if !scheduler
+        .store
+        .end_call(&id, attempt, &ended, sealed.as_deref(), now)
+        .await?
+    {
         return Ok(());
     }
     let function = &row.call.function;
@@ -33,8 +40,10 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
             Ended::Again { .. } | Ended::Dead { .. } => "failed",
         },
     );
-    let waits_again = matches!(ended, Ended::Again { .. });
-    scheduler.calls.queues().ended(function, waits_again);
+    match ended {
+        Ended::Again { .. } => scheduler.calls.queues().waits_again(function),
+        Ended::Done { .. } | Ended::Dead { .. } => scheduler.calls.queues().ended(function, row.call.bytes),
+    }
     match ended {
         // There may be a waiter for what it has just made room for.
         Ended::Again { .. } => {}
@@ -54,6 +63,22 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
     }
     scheduler.calls.work.notify_waiters();
     Ok(())
+}
+
+/// Takes the secret headers out of an answer that is kept. Without random numbers they are not kept at all: the answer is worth more.
+fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut Ended) -> Option<Vec<u8>> {
+    let (Ended::Done { answer }
+    | Ended::Dead {
+        answer: Some(answer), ..
+    }) = ended
+    else {
+        return None;
+    };
+    let sealed = sealing::seal(&scheduler.config.master_key, id, Message::Answer, &mut answer.headers);
+    sealed.unwrap_or_else(|error| {
+        tracing::warn!(call = %id, %error, "an answer is kept without its cookies");
+        None
+    })
 }
 
 /// An attempt at a callback is over.

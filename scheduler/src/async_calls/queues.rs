@@ -11,6 +11,8 @@ use crate::store::{self, Due};
 
 /// Calls of one function that wait at most.
 pub(super) const PER_FUNCTION: u64 = 10_000;
+/// Bytes of them: an eighth of all, so that no function takes the room of the others.
+pub(super) const BYTES_EACH: u64 = 128 << 20;
 /// Of all functions together.
 const ALL: u64 = 100_000;
 /// Bytes of all that wait.
@@ -25,6 +27,8 @@ const SKIPS: u32 = 8;
 pub(super) enum Full {
     /// That many of its function wait.
     Function(u64),
+    /// So many bytes of its function wait.
+    Bytes(u64),
     /// Too much waits.
     All,
 }
@@ -52,9 +56,12 @@ impl Queues {
     /// Whether one more may wait.
     pub(super) fn admit(&self, function: &FunctionName, bytes: u64) -> Result<(), Full> {
         let all = self.all();
-        let own = self.functions.get(function).map_or(0, |l| l.due.queued);
-        if own >= PER_FUNCTION {
+        let own = self.functions.get(function).map_or(Due::default(), |l| l.due);
+        if own.queued >= PER_FUNCTION {
             return Err(Full::Function(PER_FUNCTION));
+        }
+        if own.bytes.saturating_add(bytes) > BYTES_EACH {
+            return Err(Full::Bytes(BYTES_EACH));
         }
         if all.queued >= ALL || all.bytes.saturating_add(bytes) > BYTES {
             return Err(Full::All);
@@ -98,12 +105,21 @@ impl Queues {
         }
     }
 
-    /// A call does not run any more; it may wait again.
-    pub(super) fn ended(&mut self, function: &FunctionName, waits_again: bool) {
+    /// A call of so many bytes does not run any more, and does not wait either.
+    pub(super) fn ended(&mut self, function: &FunctionName, bytes: u64) {
         self.changes += 1;
         if let Some(level) = self.functions.get_mut(function) {
             level.due.running = level.due.running.saturating_sub(1);
-            level.due.queued += u64::from(waits_again);
+            level.due.bytes = level.due.bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// A call does not run any more, and waits again.
+    pub(super) fn waits_again(&mut self, function: &FunctionName) {
+        self.changes += 1;
+        if let Some(level) = self.functions.get_mut(function) {
+            level.due.running = level.due.running.saturating_sub(1);
+            level.due.queued += 1;
         }
     }
 
@@ -227,7 +243,7 @@ mod tests {
         for _ in 0..6 {
             let (name, given) = all.share(1, Millis(1), |_| 100).remove(0);
             all.claimed(&name, u64::from(given), given, Millis(1));
-            all.ended(&name, false);
+            all.ended(&name, 0);
             turns.push(name.to_string());
         }
         assert_eq!(turns, ["a", "b", "c", "a", "b", "c"]);
@@ -245,13 +261,35 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_for_each_function_and_for_all() {
-        let all = queues(&[("full", PER_FUNCTION, 0)]);
-        assert_eq!(
-            all.admit(&"full".parse().unwrap(), 1),
-            Err(Full::Function(PER_FUNCTION))
-        );
-        assert_eq!(all.admit(&"other".parse().unwrap(), 1), Ok(()));
-        assert_eq!(all.admit(&"other".parse().unwrap(), BYTES + 1), Err(Full::All));
+        let (full, other) = ("full".parse().unwrap(), "other".parse().unwrap());
+        let mut all = queues(&[("full", PER_FUNCTION, 0)]);
+        assert_eq!(all.admit(&full, 1), Err(Full::Function(PER_FUNCTION)));
+        assert_eq!(all.admit(&other, 1), Ok(()));
+        assert_eq!(all.admit(&other, BYTES_EACH + 1), Err(Full::Bytes(BYTES_EACH)));
+        for n in 0..BYTES / BYTES_EACH {
+            all.added(&format!("f{n}").parse().unwrap(), BYTES_EACH, 0);
+        }
+        assert_eq!(all.admit(&other, 1), Err(Full::All));
+    }
+
+    #[test]
+    fn a_functions_large_calls_take_no_room_from_anothers_until_they_have_ended() {
+        let (large, other) = ("large".parse().unwrap(), "other".parse().unwrap());
+        let mut all = Queues::default();
+        let call = 1 << 20;
+        let mut taken = 0;
+        while all.admit(&large, call).is_ok() {
+            all.added(&large, call, 0);
+            taken += 1;
+        }
+        assert_eq!(taken, BYTES_EACH / call);
+        assert_eq!(all.admit(&other, call), Ok(()));
+        // Running ones are kept as well; what has ended is not.
+        all.claimed(&large, 2, 2, Millis(1));
+        all.waits_again(&large);
+        assert_eq!(all.admit(&large, call), Err(Full::Bytes(BYTES_EACH)));
+        all.ended(&large, call);
+        assert_eq!(all.admit(&large, call), Ok(()));
     }
 
     #[test]

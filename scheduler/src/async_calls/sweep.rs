@@ -16,10 +16,14 @@ const BUSY: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(5);
 /// Between two looks at what is kept.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
-/// How long an answer is kept, and how many bytes of all answers.
-const DONE_KEPT: (Duration, i64) = (Duration::from_secs(24 * 3600), 512 << 20);
+/// How long an answer is kept.
+const DONE_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// The same of dead letters.
-const DEAD_KEPT: (Duration, i64) = (Duration::from_secs(7 * 24 * 3600), 512 << 20);
+const DEAD_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Bytes of a function's answers at most, and of its dead letters.
+const KEPT_EACH: i64 = 64 << 20;
+/// Of all functions.
+const KEPT_ALL: i64 = 512 << 20;
 
 /// Runs until it is dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
@@ -77,7 +81,7 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
         for function in &lost {
             tracing::warn!(%function, "the gateway that ran an asynchronous invocation is silent: it is queued anew");
             metrics.attempted(function.as_str(), "lost");
-            scheduler.calls.queues().ended(function, true);
+            scheduler.calls.queues().waits_again(function);
         }
         waiting |= !lost.is_empty();
     }
@@ -107,9 +111,12 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
 
 async fn forget(scheduler: &Scheduler) -> Result<(), StoreError> {
     let now = unix_ms();
-    for (state, (kept, bytes)) in [(CallState::Done, DONE_KEPT), (CallState::Dead, DEAD_KEPT)] {
+    for (state, kept) in [(CallState::Done, DONE_KEPT), (CallState::Dead, DEAD_KEPT)] {
         let before = now.saturating_sub_unsigned(ms(kept));
-        let forgotten = scheduler.store.forget_calls(state.as_str(), before, bytes).await?;
+        let forgotten = scheduler
+            .store
+            .forget_calls(state.as_str(), before, KEPT_EACH, KEPT_ALL)
+            .await?;
         if forgotten > 0 {
             tracing::debug!(%state, forgotten, "what came of asynchronous invocations is forgotten");
         }

@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; what was released is never changed. Written in SQLite's words.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 6] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 7] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -17,6 +17,11 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 6] = [
     ),
     (5, "leader", include_str!("../../migrations/0005_leader.sql")),
     (6, "usage", include_str!("../../migrations/0006_usage.sql")),
+    (
+        7,
+        "owners of calls",
+        include_str!("../../migrations/0007_call_owners.sql"),
+    ),
 ];
 
 /// Holds others up until the transaction's end. The number is ours among the advisory locks of the database.

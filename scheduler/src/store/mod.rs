@@ -11,6 +11,7 @@ mod dialect;
 mod drained;
 mod functions;
 mod leader;
+mod master_key;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ use sqlx::any::AnyPoolOptions;
 use sqlx::{Any, AnyPool, Transaction};
 
 pub use backup::{CopyError, check_database, copy_database};
-pub(crate) use calls::{CallRow, Due, Ended, NewRow, Queues, Wanted};
+pub(crate) use calls::{CallRow, Claimed, Due, Ended, NewRow, Queues, Stored, Wanted};
 pub(crate) use dialect::Dialect;
 pub(crate) use leader::Led;
 use session::Session;

@@ -86,6 +86,7 @@ on_either! {
     a_deleted_function_leaves_what_nobody_else_uses,
     old_versions_go_but_not_the_one_that_serves_nor_one_under_way,
     a_database_has_one_id_for_ever,
+    the_first_master_key_is_the_databases_until_another_is_set,
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
 }
 
@@ -327,6 +328,14 @@ async fn a_database_has_one_id_for_ever(place: &Place) {
     assert_ne!(open(&other).await.platform_id().await.unwrap(), id);
 }
 
+async fn the_first_master_key_is_the_databases_until_another_is_set(place: &Place) {
+    let store = open(place).await;
+    assert_eq!(store.master_key("a").await.unwrap(), "a");
+    assert_eq!(store.master_key("b").await.unwrap(), "a");
+    store.set_master_key("b").await.unwrap();
+    assert_eq!(store.master_key("a").await.unwrap(), "b");
+}
+
 async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &Place) {
     let store = open(place).await;
     let lead = async |holder: &str, hold_ms| store.lead(holder, &format!("{holder}:1"), hold_ms).await.unwrap();
@@ -378,7 +387,21 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         .unwrap();
         let call = super::calls::tests::new("hello", Some("key"), 7);
         if earlier >= 3 {
-            assert_eq!(old.add_call(&call).await.unwrap(), None);
+            // With a credential as it lay there before credentials were sealed.
+            let request = call
+                .request
+                .replace(r#""headers":[]"#, r#""headers":[["authorization","Bearer a"]]"#);
+            sqlx::query(
+                "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
+                 expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback_attempts) \
+                 VALUES ($1, 'hello', 'queued', 'key', 'd', 7, 7, 1007, 3, 0, 0, $2, $3, 9, 0)",
+            )
+            .bind(call.id.as_str())
+            .bind(&request)
+            .bind(&b"body"[..])
+            .execute(&old.writes)
+            .await
+            .unwrap();
         }
         old.close().await;
         let store = open(&place).await;
@@ -393,7 +416,22 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         let queues = store.call_queues().await.unwrap();
         assert_eq!(queues.len(), usize::from(earlier >= 3), "from {earlier}");
         if earlier >= 3 {
-            assert!(store.add_call(&call).await.unwrap().is_some(), "its key is known");
+            assert!(store.add_call(&call).await.unwrap().is_some(), "its id is known");
+            let claimed = store.claim_calls(&call.function, 9, "g-1", 7, 90).await.unwrap();
+            let (old, sealed) = (&claimed[0].call, &claimed[0].request_sealed);
+            assert_eq!((&old.id, old.body.0.as_ref(), sealed), (&call.id, &b"body"[..], &None));
+            assert_eq!(
+                old.request.headers.0,
+                [("authorization".to_owned(), "Bearer a".to_owned())]
+            );
+            let mut another = super::calls::tests::new("hello", Some("key"), 8);
+            assert_eq!(
+                store.add_call(&another).await.unwrap(),
+                None,
+                "a key without an owner is nobody's"
+            );
+            another.id = rekindle_wire::CallId::generate();
+            assert!(store.add_call(&another).await.unwrap().is_some());
         }
         assert_eq!(store.drained().await.unwrap().contains(&worker), earlier >= 4);
         let term = if earlier >= 5 { 13 } else { 1 };

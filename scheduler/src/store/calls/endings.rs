@@ -7,7 +7,7 @@ use sqlx::{Any, Transaction};
 use super::rows::{CallRow, Stored};
 use crate::store::{Store, StoreError, failed, json};
 
-/// What becomes of a call after an attempt.
+/// What becomes of a call after an attempt. The answer's headers that are secrets are told beside it, sealed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Ended {
     /// It was answered.
@@ -27,12 +27,14 @@ pub(crate) enum Ended {
 }
 
 impl Store {
-    /// Notes what came of an attempt. False when it is not that attempt's turn any more.
+    /// Notes what came of an attempt. False when it is not that attempt's turn any more. A call that is done needs the secrets of its request no
+    /// more; a dead one keeps them sealed, as it may be queued anew.
     pub(crate) async fn end_call(
         &self,
         id: &CallId,
         attempt: u32,
         ended: &Ended,
+        answer_sealed: Option<&[u8]>,
         now_unix_ms: i64,
     ) -> Result<bool, StoreError> {
         let doing = "note what came of a call";
@@ -55,7 +57,7 @@ impl Store {
             // A late answer is as good as one in time, unless another attempt is at it.
             Ended::Done { answer } => sqlx::query(
                 "UPDATE async_calls SET state = 'done', holder = NULL, error = NULL, answer = $1, answer_body = $2, \
-                     body = $3, bytes = $4, finished_unix_ms = $5, \
+                     body = $3, bytes = $4, finished_unix_ms = $5, request_sealed = NULL, answer_sealed = $8, \
                      callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $5 END \
                      WHERE id = $6 AND attempts = $7 AND state IN ('running', 'queued')",
             )
@@ -66,12 +68,13 @@ impl Store {
             .bind(now_unix_ms)
             .bind(id.as_str())
             .bind(i64::from(attempt))
+            .bind(answer_sealed)
             .execute(&self.writes)
             .await,
             Ended::Dead { answer, error } => {
                 sqlx::query(
                     "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, answer = $2, answer_body = $3, \
-                     finished_unix_ms = $4, failures = failures + 1, \
+                     finished_unix_ms = $4, failures = failures + 1, answer_sealed = $7, \
                      callback_due_unix_ms = CASE WHEN callback IS NULL THEN NULL ELSE $4 END \
                      WHERE id = $5 AND attempts = $6 AND state = 'running'",
                 )
@@ -81,6 +84,7 @@ impl Store {
                 .bind(now_unix_ms)
                 .bind(id.as_str())
                 .bind(i64::from(attempt))
+                .bind(answer_sealed)
                 .execute(&self.writes)
                 .await
             }
@@ -134,13 +138,15 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Forgets the calls in `state` that ended before `before_unix_ms`, and of the rest the oldest that are beyond `bytes_max` bytes
-    /// together.
+    /// Forgets the calls in `state` that ended before `before_unix_ms`; then of each function's the oldest that are beyond `bytes_each` bytes together;
+    /// then those beyond `bytes_all`, of the functions that have the most: each keeps as much as the next, so that none loses its calls to
+    /// another's.
     pub(crate) async fn forget_calls(
         &self,
         state: &str,
         before_unix_ms: i64,
-        bytes_max: i64,
+        bytes_each: i64,
+        bytes_all: i64,
     ) -> Result<u64, StoreError> {
         let doing = "forget calls";
         let old = sqlx::query("DELETE FROM async_calls WHERE state = $1 AND finished_unix_ms <= $2")
@@ -152,11 +158,14 @@ impl Store {
         // Small ones count for their row, too.
         let beyond = sqlx::query(
             "DELETE FROM async_calls WHERE id IN (SELECT id FROM ( \
-             SELECT id, SUM(bytes + 512) OVER (ORDER BY finished_unix_ms DESC, id) AS so_far \
-             FROM async_calls WHERE state = $1) newest WHERE so_far > $2)",
+             SELECT id, own, SUM(size) OVER (ORDER BY own, id) AS so_far FROM ( \
+             SELECT id, bytes + 512 AS size, \
+             SUM(bytes + 512) OVER (PARTITION BY function ORDER BY finished_unix_ms DESC, id DESC) AS own \
+             FROM async_calls WHERE state = $1) each_function) newest WHERE own > $2 OR so_far > $3)",
         )
         .bind(state)
-        .bind(bytes_max)
+        .bind(bytes_each)
+        .bind(bytes_all)
         .execute(&self.writes)
         .await
         .map_err(failed(doing))?;
@@ -248,7 +257,7 @@ impl Store {
 }
 
 const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, accepted_unix_ms = $1, \
-     expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, answer_body = NULL, \
+     expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, answer_body = NULL, answer_sealed = NULL, \
      finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, callback_error = NULL \
      WHERE state = 'dead'";
 

@@ -8,11 +8,10 @@ pub(super) mod tests;
 
 use rekindle_wire::asynchronous::{CallState, ClaimedCall, Encoded};
 use rekindle_wire::{CallId, FunctionName};
-use sqlx::Row as _;
 
 use super::{Store, StoreError, failed, unreadable};
 pub(crate) use endings::Ended;
-pub(crate) use rows::{CallRow, Wanted};
+pub(crate) use rows::{CallRow, Stored, Wanted};
 
 /// A call to be kept.
 #[derive(Debug, Clone)]
@@ -20,17 +19,36 @@ pub(crate) struct NewRow {
     pub(crate) id: CallId,
     pub(crate) function: FunctionName,
     pub(crate) idempotency_key: Option<String>,
+    /// Whose its idempotency key is.
+    pub(crate) owner: String,
     /// Of what it asks for, so that another request is not taken for the same.
     pub(crate) digest: String,
     pub(crate) accepted_unix_ms: i64,
     pub(crate) expires_unix_ms: i64,
     pub(crate) max_attempts: u32,
     pub(crate) request: String,
+    /// The request's headers that are secrets.
+    pub(crate) request_sealed: Option<Vec<u8>>,
     pub(crate) body: Vec<u8>,
     pub(crate) callback: Option<String>,
 }
 
-/// The earlier call with the same id or idempotency key.
+impl NewRow {
+    /// What counts for it against what may wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        let sealed = self.request_sealed.as_ref().map_or(0, Vec::len);
+        (self.request.len() + sealed + self.body.len()) as u64
+    }
+}
+
+/// A call as it is handed to a gateway, with its secret headers as they lie here.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) call: ClaimedCall,
+    pub(crate) request_sealed: Option<Vec<u8>>,
+}
+
+/// The earlier call with the same id, or the same idempotency key of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Earlier {
     pub(crate) id: CallId,
@@ -52,14 +70,14 @@ pub(crate) struct Due {
 pub(crate) type Queues = Vec<(FunctionName, Due)>;
 
 impl Store {
-    /// Keeps a call, durably once this returns. Answers the earlier one if its id or its idempotency key is known.
+    /// Keeps a call, durably once this returns. Answers the earlier one if its id, or its owner's idempotency key, is known.
     pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
         let doing = "keep a call";
-        let bytes = new.request.len() + new.body.len();
         let added = sqlx::query(
             "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
-             expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts) \
-             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0) \
+             expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts, owner, \
+             request_sealed) \
+             VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0, $12, $13) \
              ON CONFLICT DO NOTHING",
         )
         .bind(new.id.as_str())
@@ -71,8 +89,10 @@ impl Store {
         .bind(i64::from(new.max_attempts))
         .bind(&new.request)
         .bind(new.body.as_slice())
-        .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+        .bind(i64::try_from(new.bytes()).unwrap_or(i64::MAX))
         .bind(new.callback.as_deref())
+        .bind(&new.owner)
+        .bind(new.request_sealed.as_deref())
         .execute(&self.writes)
         .await
         .map_err(failed(doing))?;
@@ -86,15 +106,17 @@ impl Store {
         }
     }
 
-    /// The call with the same id or idempotency key, if there is one.
+    /// The call with the same id, or the same idempotency key of the same owner, if there is one.
     pub(crate) async fn earlier_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
         let doing = "look for an earlier call";
         let found: Option<(String, String)> = sqlx::query_as(
-            "SELECT id, digest FROM async_calls WHERE id = $3 OR (function = $1 AND idempotency_key = $2) LIMIT 1",
+            "SELECT id, digest FROM async_calls \
+             WHERE id = $3 OR (function = $1 AND idempotency_key = $2 AND owner = $4) LIMIT 1",
         )
         .bind(new.function.as_str())
         .bind(new.idempotency_key.as_deref())
         .bind(new.id.as_str())
+        .bind(&new.owner)
         .fetch_optional(&self.pool)
         .await
         .map_err(failed(doing))?;
@@ -111,11 +133,12 @@ impl Store {
         holder: &str,
         now_unix_ms: i64,
         until_unix_ms: i64,
-    ) -> Result<Vec<ClaimedCall>, StoreError> {
+    ) -> Result<Vec<Claimed>, StoreError> {
         let sql = format!(
             "UPDATE async_calls SET state = 'running', attempts = attempts + 1, holder = $1, due_unix_ms = $2 WHERE id IN ( \
              SELECT id FROM async_calls WHERE state = 'queued' AND function = $3 AND due_unix_ms <= $4 \
-             ORDER BY due_unix_ms LIMIT $5{}) RETURNING id, attempts, request, body",
+             ORDER BY due_unix_ms LIMIT $5{}) RETURNING id, attempts, request, body, \
+             request_sealed",
             self.dialect.skip_locked()
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -129,18 +152,15 @@ impl Store {
             .map_err(failed("claim calls"))?;
         let claimed = rows.iter().map(|row| {
             let row = rows::Reader(row);
-            Ok(ClaimedCall {
+            let call = ClaimedCall {
                 id: row.id("id")?,
                 attempt: row.count("attempts")?,
                 function: function.clone(),
                 request: row.json("request")?,
-                body: Encoded(
-                    row.0
-                        .try_get::<Vec<u8>, _>("body")
-                        .map_err(unreadable("async_calls.body"))?
-                        .into(),
-                ),
-            })
+                body: Encoded(row.bytes("body")?.unwrap_or_default().into()),
+            };
+            let request_sealed = row.bytes("request_sealed")?;
+            Ok(Claimed { call, request_sealed })
         });
         claimed.collect()
     }

@@ -19,11 +19,12 @@ pub(crate) struct CallRow {
     answer: Option<StoredAnswer>,
 }
 
-/// A call with its answer's body.
+/// A call with its answer's body, and the answer's secret headers as they lie here.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) row: CallRow,
     pub(crate) body: Option<Vec<u8>>,
+    pub(crate) answer_sealed: Option<Vec<u8>>,
 }
 
 impl CallRow {
@@ -32,7 +33,7 @@ impl CallRow {
         callback_error";
     pub(super) const WITH_ANSWER: &str = "id, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, expires_unix_ms, \
         max_attempts, attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, \
-        callback_attempts, callback_error, answer_body";
+        callback_attempts, callback_error, answer_body, answer_sealed";
 
     fn read(row: &AnyRow) -> Result<Self, StoreError> {
         let row = Reader(row);
@@ -98,16 +99,15 @@ impl CallRow {
 impl Stored {
     pub(super) fn read(row: &AnyRow) -> Result<Self, StoreError> {
         Ok(Self {
+            body: Reader(row).bytes("answer_body")?,
+            answer_sealed: Reader(row).bytes("answer_sealed")?,
             row: CallRow::read(row)?,
-            body: row
-                .try_get("answer_body")
-                .map_err(unreadable("async_calls.answer_body"))?,
         })
     }
 
-    /// What came of the call.
+    /// What came of the call, without its answer's secret headers.
     pub(crate) fn result(self) -> CallResult {
-        let Self { row, body } = self;
+        let Self { row, body, .. } = self;
         let body = Encoded(body.unwrap_or_default().into());
         CallResult {
             id: row.call.id,
@@ -190,6 +190,10 @@ impl Reader<'_> {
     }
 
     fn maybe_number(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
+        self.0.try_get(column).map_err(unreadable(column))
+    }
+
+    pub(super) fn bytes(&self, column: &'static str) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.try_get(column).map_err(unreadable(column))
     }
 

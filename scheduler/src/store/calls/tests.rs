@@ -19,11 +19,13 @@ pub(crate) fn new(function: &str, key: Option<&str>, now: i64) -> NewRow {
         id: CallId::generate(),
         function: function.parse().unwrap(),
         idempotency_key: key.map(str::to_owned),
+        owner: "request:o".into(),
         digest: "d".into(),
         accepted_unix_ms: now,
         expires_unix_ms: now + 1_000,
         max_attempts: 3,
         request: serde_json::to_string(&request).unwrap(),
+        request_sealed: None,
         body: vec![0, 255, 7],
         callback: None,
     }
@@ -69,17 +71,23 @@ async fn a_call_is_claimed_once_in_the_order_of_its_due_time_and_its_answer_is_k
             "none is due"
         );
         let claimed = store.claim_calls(&hello(), 1, "g-1", 50, 90).await.unwrap();
-        assert_eq!((&claimed[0].id, claimed[0].attempt, claimed.len()), (&first.id, 1, 1));
-        assert_eq!(claimed[0].body.0.as_ref(), [0, 255, 7]);
         assert_eq!(
-            store.claim_calls(&hello(), 9, "g-2", 50, 90).await.unwrap()[0].id,
+            (&claimed[0].call.id, claimed[0].call.attempt, claimed.len()),
+            (&first.id, 1, 1)
+        );
+        assert_eq!(claimed[0].call.body.0.as_ref(), [0, 255, 7]);
+        assert_eq!(
+            store.claim_calls(&hello(), 9, "g-2", 50, 90).await.unwrap()[0].call.id,
             later.id
         );
         let done = Ended::Done {
             answer: answer(b"yes\0"),
         };
-        assert!(store.end_call(&first.id, 1, &done, 60).await.unwrap());
-        assert!(!store.end_call(&first.id, 1, &done, 60).await.unwrap(), "it is over");
+        assert!(store.end_call(&first.id, 1, &done, None, 60).await.unwrap());
+        assert!(
+            !store.end_call(&first.id, 1, &done, None, 60).await.unwrap(),
+            "it is over"
+        );
         let result = store.call_with_answer(&first.id).await.unwrap().unwrap().result();
         assert_eq!((result.state, result.answer), (CallState::Done, Some(answer(b"yes\0"))));
         let queues = store.call_queues().await.unwrap();
@@ -129,9 +137,11 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
             counts: true,
             error: Some(no()),
         };
-        assert!(!store.end_call(&call.id, 1, &again, 21).await.unwrap());
+        assert!(!store.end_call(&call.id, 1, &again, None, 21).await.unwrap());
         assert_eq!(
-            store.claim_calls(&hello(), 1, "g-2", 30, 40).await.unwrap()[0].attempt,
+            store.claim_calls(&hello(), 1, "g-2", 30, 40).await.unwrap()[0]
+                .call
+                .attempt,
             2
         );
         for late in [
@@ -141,9 +151,9 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
                 error: no(),
             },
         ] {
-            assert!(!store.end_call(&call.id, 1, &late, 31).await.unwrap(), "{late:?}");
+            assert!(!store.end_call(&call.id, 1, &late, None, 31).await.unwrap(), "{late:?}");
         }
-        assert!(store.end_call(&call.id, 2, &again, 32).await.unwrap());
+        assert!(store.end_call(&call.id, 2, &again, None, 32).await.unwrap());
         let known = store.call(&call.id).await.unwrap().unwrap();
         assert_eq!(
             (known.call.state, known.call.failures, known.call.due_unix_ms),
@@ -153,7 +163,7 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
         store.release_lost_calls(40).await.unwrap();
         assert!(
             store
-                .end_call(&call.id, 3, &Ended::Done { answer: answer(b"") }, 41)
+                .end_call(&call.id, 3, &Ended::Done { answer: answer(b"") }, None, 41)
                 .await
                 .unwrap()
         );
@@ -226,6 +236,7 @@ async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first(
                     &Ended::Done {
                         answer: answer(b"0123456789"),
                     },
+                    None,
                     at,
                 )
                 .await
@@ -234,8 +245,8 @@ async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first(
         }
         let waits = new("hello", None, 0);
         store.add_call(&waits).await.unwrap();
-        assert_eq!(store.forget_calls("done", 0, i64::MAX).await.unwrap(), 1);
-        assert_eq!(store.forget_calls("done", -1, 2 * 522).await.unwrap(), 1);
+        assert_eq!(store.forget_calls("done", 0, i64::MAX, i64::MAX).await.unwrap(), 1);
+        assert_eq!(store.forget_calls("done", -1, i64::MAX, 2 * 522).await.unwrap(), 1);
         assert_eq!(
             (state(&store, &ids[1]).await, state(&store, &ids[2]).await),
             (None, Some(CallState::Done))
@@ -257,6 +268,103 @@ async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first(
 }
 
 #[tokio::test]
+async fn one_functions_answers_evict_no_others() {
+    each_database(async |store| {
+        let answered = async |function: &str, at: i64| {
+            let call = new(function, None, at);
+            store.add_call(&call).await.unwrap();
+            store.claim_calls(&call.function, 1, "g-1", 50, 90).await.unwrap();
+            let done = Ended::Done {
+                answer: answer(b"0123456789"),
+            };
+            assert!(store.end_call(&call.id, 1, &done, None, at).await.unwrap());
+            call.id
+        };
+        let calm = answered("calm", 1).await;
+        let mut busy = Vec::new();
+        for at in 2..8 {
+            busy.push(answered("busy", at).await);
+        }
+        let row = 10 + 512;
+        let kept = async || {
+            let mut kept = 0;
+            for id in &busy {
+                kept += usize::from(state(&store, id).await.is_some());
+            }
+            (state(&store, &calm).await.is_some(), kept)
+        };
+        // Its own bound first.
+        assert_eq!(store.forget_calls("done", 0, 4 * row, 9 * row).await.unwrap(), 2);
+        assert_eq!(kept().await, (true, 4));
+        assert_eq!(state(&store, &busy[1]).await, None, "the oldest go first");
+        // Then the bound of all, at the cost of who has the most, though the other's is the oldest.
+        assert_eq!(store.forget_calls("done", 0, 4 * row, 3 * row).await.unwrap(), 2);
+        assert_eq!(kept().await, (true, 2));
+        assert_eq!(store.forget_calls("done", 0, 4 * row, row).await.unwrap(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_owners_key_is_not_anothers() {
+    each_database(async |store| {
+        let first = new("hello", Some("k"), 0);
+        let another = NewRow {
+            owner: "request:p".into(),
+            ..new("hello", Some("k"), 1)
+        };
+        assert_eq!(store.add_call(&first).await.unwrap(), None);
+        assert_eq!(store.earlier_call(&another).await.unwrap(), None);
+        assert_eq!(store.add_call(&another).await.unwrap(), None);
+        let again = NewRow {
+            owner: "request:p".into(),
+            ..new("hello", Some("k"), 2)
+        };
+        assert_eq!(store.add_call(&again).await.unwrap().unwrap().id, another.id);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_sealed_of_a_request_goes_with_its_answer_and_stays_with_a_dead_letter() {
+    each_database(async |store| {
+        let sealed_of = async |id: &CallId| {
+            let row: (Option<Vec<u8>>, Option<Vec<u8>>) =
+                sqlx::query_as("SELECT request_sealed, answer_sealed FROM async_calls WHERE id = $1")
+                    .bind(id.as_str())
+                    .fetch_one(&store.pool)
+                    .await
+                    .unwrap();
+            row
+        };
+        let sealed = |function| NewRow {
+            request_sealed: Some(vec![1, 2]),
+            ..new(function, None, 0)
+        };
+        let (done, dead) = (sealed("done"), sealed("dead"));
+        for call in [&done, &dead] {
+            store.add_call(call).await.unwrap();
+            let claimed = store.claim_calls(&call.function, 1, "g-1", 50, 90).await.unwrap();
+            assert_eq!(claimed[0].request_sealed.as_deref(), Some(&[1, 2][..]));
+        }
+        let ended = Ended::Done { answer: answer(b"") };
+        assert!(store.end_call(&done.id, 1, &ended, Some(&[3]), 60).await.unwrap());
+        assert_eq!(sealed_of(&done.id).await, (None, Some(vec![3])));
+        let read = store.call_with_answer(&done.id).await.unwrap().unwrap();
+        assert_eq!(read.answer_sealed.as_deref(), Some(&[3][..]));
+        let ended = Ended::Dead {
+            answer: Some(answer(b"")),
+            error: no(),
+        };
+        assert!(store.end_call(&dead.id, 1, &ended, Some(&[4]), 60).await.unwrap());
+        assert_eq!(sealed_of(&dead.id).await, (Some(vec![1, 2]), Some(vec![4])));
+        assert!(store.retry_call(&dead.id, 70).await.unwrap());
+        assert_eq!(sealed_of(&dead.id).await, (Some(vec![1, 2]), None));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer() {
     each_database(async |store| {
         let call = NewRow {
@@ -267,7 +375,7 @@ async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer(
         store.claim_calls(&hello(), 1, "g-1", 0, 90).await.unwrap();
         assert!(!store.has_callbacks().await.unwrap());
         store
-            .end_call(&call.id, 1, &Ended::Done { answer: answer(b"yes") }, 10)
+            .end_call(&call.id, 1, &Ended::Done { answer: answer(b"yes") }, None, 10)
             .await
             .unwrap();
         assert!(store.has_callbacks().await.unwrap());
@@ -308,7 +416,7 @@ async fn many_who_claim_at_once_get_each_call_once() {
                     if some.is_empty() && store.call_queues().await.unwrap()[0].1.queued == 0 {
                         return own;
                     }
-                    own.extend(some.into_iter().map(|c| c.id));
+                    own.extend(some.into_iter().map(|c| c.call.id));
                 }
             })
         });

@@ -1,0 +1,29 @@
+//! Which master key encrypts what the database holds: its id, never the key.
+
+use super::{Store, StoreError, failed};
+
+impl Store {
+    /// The id of the master key that the database knows; `own` where it knows none yet, which it does from then on.
+    pub(crate) async fn master_key(&self, own: &str) -> Result<String, StoreError> {
+        let doing = "note the master key";
+        sqlx::query("INSERT INTO master_key (one, id) VALUES (1, $1) ON CONFLICT DO NOTHING")
+            .bind(own)
+            .execute(&self.writes)
+            .await
+            .map_err(failed(doing))?;
+        sqlx::query_scalar("SELECT id FROM master_key WHERE one = 1")
+            .fetch_one(&self.writes)
+            .await
+            .map_err(failed(doing))
+    }
+
+    /// Another master key encrypts from now on.
+    pub(crate) async fn set_master_key(&self, own: &str) -> Result<(), StoreError> {
+        sqlx::query("UPDATE master_key SET id = $1 WHERE one = 1")
+            .bind(own)
+            .execute(&self.writes)
+            .await
+            .map(drop)
+            .map_err(failed("note the master key"))
+    }
+}
