@@ -23,7 +23,11 @@ locals {
         AGENT_SHA256    = var.log_agent.sha256
         DRAIN_SECONDS   = var.drain_seconds
       },
-      role == "gateway" ? { ADMIN_KEY_SECRET = module.secrets.arns["admin-key"] } : {},
+      role == "gateway" ? {
+        ADMIN_KEY_SECRET = module.secrets.arns["admin-key"]
+        # The balancer says in X-Forwarded-For whom it speaks for.
+        TRUSTED_PROXIES = join(",", module.network.public_cidrs)
+      } : {},
       role == "scheduler" ? {
         DATABASE_HOST   = module.database.address
         DATABASE_SECRET = module.secrets.arns["database-password"]

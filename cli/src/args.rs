@@ -9,6 +9,7 @@ use rekindle_snapshotter::store::Encryption;
 use rekindle_wire::FunctionName;
 
 mod async_calls;
+mod callers;
 mod cluster;
 mod codec;
 mod egress;
@@ -20,6 +21,7 @@ mod snapshot;
 mod tests;
 
 pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
+pub(crate) use callers::CallerArgs;
 pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
@@ -313,6 +315,8 @@ pub(crate) struct UpArgs {
     pub(crate) codec: CodecArgs,
     #[command(flatten)]
     pub(crate) callbacks: CallbackArgs,
+    #[command(flatten, next_help_heading = "Callers")]
+    pub(crate) callers: CallerArgs,
     #[command(flatten, next_help_heading = "Network of functions")]
     pub(crate) egress: EgressArgs,
 }
@@ -666,6 +670,8 @@ pub(crate) struct GatewayArgs {
     pub(crate) key_file: PathBuf,
     #[command(flatten)]
     pub(crate) callbacks: CallbackArgs,
+    #[command(flatten, next_help_heading = "Callers")]
+    pub(crate) callers: CallerArgs,
 }
 
 /// `fn scheduler`.

@@ -1,5 +1,15 @@
-//! A request's body on its way through, with its size limit and the question whether it may be sent again.
+//! A request's body on its way in: how fast it has to come, how much of it may lie in memory, and whether it may be sent again.
+//!
+//! ```text
+//! first part ──whole──> Kept                  (may be sent again)
+//!     │ ──64 KiB are there──> Streamed        (passed through as it comes)
+//!     │ ──of no known length, and pauses──> Streamed, while few others are     (its client may wait for what the function makes of it)
+//!     │ ──too slow: 408, too large: 413, no memory: 503
+//! ```
+//!
+//! The first part is received before a place or a slot is taken: a slow client then holds neither.
 
+use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,76 +17,207 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
 
-/// Bodies up to this size are received before a slot is taken: a slow client then holds none, and they can be sent again.
-const KEPT_MAX: u64 = 64 << 10;
-/// How long a client may take over such a small body.
-const KEPT_LIMIT: Duration = Duration::from_secs(30);
+use crate::budget::{Budget, Room};
+use crate::metrics::Metrics;
+use crate::pace::{MinRate, Pace};
+
+/// So much of a body is received before a slot is taken; one that is no larger can be sent again.
+const KEPT_MAX: usize = 64 << 10;
+/// So long nothing comes of a body without a length before it is taken for one half of a conversation.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the first part may take however it comes.
+const FIRST_LIMIT: Duration = Duration::from_secs(75);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How bodies are taken in.
+#[derive(Clone)]
+pub(crate) struct Intake {
+    pub(crate) rate: MinRate,
+    pub(crate) memory: Budget,
+    /// Places of bodies that are passed through before their first part is there. Fewer than there are places in all: who sends a byte and no more
+    /// takes none of the rest.
+    pub(crate) early: Arc<Semaphore>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// Why no more is awaited of a body's first part.
+enum First {
+    /// There is no more.
+    Whole,
+    /// It is as large as it has to be.
+    Enough,
+    /// It pauses, and has a place among those that may.
+    Paused(OwnedSemaphorePermit),
+}
+
+/// Bytes of a body, and the memory they lie in.
+pub(crate) struct Received {
+    pub(crate) bytes: Bytes,
+    _room: Room,
+}
 
 /// A request's body, for one or more attempts.
 pub(crate) enum Upload {
     /// Received whole.
-    Kept(Bytes),
+    Kept(Received),
     /// Passed through as it comes; good for another attempt as long as nothing was taken from it.
     Streamed(Arc<Stream>),
 }
 
 /// A body that is passed through.
 pub(crate) struct Stream {
-    body: Mutex<Body>,
+    /// What was received before.
+    first: Mutex<Option<Received>>,
+    body: Mutex<Paced>,
     left: Mutex<u64>,
     touched: AtomicBool,
     too_large: AtomicBool,
-    /// It ended before its end: the client went, or sent too much.
+    too_slow: AtomicBool,
+    /// It ended before its end: the client went, was too slow, or sent too much.
     broke_off: AtomicBool,
     hint: SizeHint,
+    metrics: Arc<Metrics>,
+    _early: Option<OwnedSemaphorePermit>,
 }
 
-impl Upload {
-    /// Takes a request's body in, whole when it is known to be small.
+impl Intake {
+    /// Takes a request's body in: all of it, or so much that the rest can be passed through.
     ///
     /// # Errors
-    /// `too_large` when its length is known and over `max`; `bad_request` when a small one does not arrive.
-    pub(crate) async fn receive(headers: &HeaderMap, body: Body, max: u64) -> Result<Self, ApiError> {
+    /// `too_large` when it is over `max`, `request_timeout` when it comes too slowly, `bad_request` when it breaks off, `unavailable` when there is no
+    /// memory for it.
+    pub(crate) async fn receive(&self, headers: &HeaderMap, body: Body, max: u64) -> Result<Upload, ApiError> {
         let hint = http_body::Body::size_hint(&body);
         let length = headers
             .get(http::header::CONTENT_LENGTH)
             .and_then(|v| v.to_str().ok()?.parse::<u64>().ok())
             .or(hint.exact());
-        match length {
-            Some(length) if length > max => Err(too_large(max)),
-            Some(0) => Ok(Self::Kept(Bytes::new())),
-            Some(length) if length <= KEPT_MAX => match tokio::time::timeout(KEPT_LIMIT, body.collect()).await {
-                Ok(Ok(whole)) => Ok(Self::Kept(whole.to_bytes())),
-                _ => Err(ApiError::new(
-                    ErrorCode::BadRequest,
-                    "the request's body did not arrive whole: send it again",
-                )),
-            },
-            _ => Ok(Self::Streamed(Arc::new(Stream {
-                body: Mutex::new(body),
-                left: Mutex::new(max),
-                touched: AtomicBool::new(false),
-                too_large: AtomicBool::new(false),
-                broke_off: AtomicBool::new(false),
-                hint,
-            }))),
+        if length.is_some_and(|length| length > max) {
+            return Err(too_large(max));
+        }
+        let mut body = Paced::new(body, self.rate);
+        let (first, ending) = self.first(&mut body, KEPT_MAX, length.is_none()).await?;
+        let left = max
+            .checked_sub(first.bytes.len() as u64)
+            .ok_or_else(|| too_large(max))?;
+        let early = match ending {
+            First::Whole => return Ok(Upload::Kept(first)),
+            First::Enough => None,
+            First::Paused(place) => Some(place),
+        };
+        Ok(Upload::Streamed(Arc::new(Stream {
+            first: Mutex::new(Some(first)),
+            body: Mutex::new(body),
+            left: Mutex::new(left),
+            touched: AtomicBool::new(false),
+            too_large: AtomicBool::new(false),
+            too_slow: AtomicBool::new(false),
+            broke_off: AtomicBool::new(false),
+            hint,
+            metrics: self.metrics.clone(),
+            _early: early,
+        })))
+    }
+
+    /// Takes a body in that has to be whole; `None` when it is over `max`.
+    ///
+    /// # Errors
+    /// As [`Self::receive`] has them.
+    pub(crate) async fn whole(&self, body: Body, max: usize) -> Result<Option<Received>, ApiError> {
+        let mut body = Paced::new(body, self.rate);
+        let (received, _) = self.first(&mut body, max + 1, false).await?;
+        Ok((received.bytes.len() <= max).then_some(received))
+    }
+
+    /// The body's beginning, until there are `enough` bytes of it or, where it `may_pause`, nothing comes for a while.
+    async fn first(&self, body: &mut Paced, enough: usize, may_pause: bool) -> Result<(Received, First), ApiError> {
+        match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, may_pause)).await {
+            Ok(gathered) => gathered,
+            Err(_) => Err(self.refused("slow_body", too_slow())),
         }
     }
 
+    async fn gather(
+        &self,
+        body: &mut Paced,
+        enough: usize,
+        mut may_pause: bool,
+    ) -> Result<(Received, First), ApiError> {
+        let mut room = self.memory.room();
+        let (mut only, mut all) = (Bytes::new(), BytesMut::new());
+        let ending = loop {
+            if http_body::Body::is_end_stream(body) {
+                break First::Whole;
+            }
+            let length = only.len().max(all.len());
+            if length >= enough {
+                break First::Enough;
+            }
+            let frame = match may_pause && length > 0 {
+                false => body.frame().await,
+                true => match tokio::time::timeout(PAUSE, body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => {
+                        may_pause = false;
+                        match self.early.clone().try_acquire_owned() {
+                            Ok(place) => break First::Paused(place),
+                            Err(_) => continue,
+                        }
+                    }
+                },
+            };
+            let data = match frame {
+                None => break First::Whole,
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) if error.is::<TooSlow>() => return Err(self.refused("slow_body", too_slow())),
+                Some(Err(_)) => return Err(broke_off()),
+            };
+            // The usual body comes in one piece, which stays where it is. Many small ones would keep more alive than they are.
+            let grown = if only.is_empty() && all.is_empty() {
+                let grown = room.grow_to(data.len());
+                only = data;
+                grown
+            } else {
+                let length = only.len() + all.len() + data.len();
+                let capacity = length.next_power_of_two();
+                let grown = room.grow_to(capacity);
+                if grown.is_ok() {
+                    all.reserve(capacity - all.len());
+                    all.extend_from_slice(&std::mem::take(&mut only));
+                    all.extend_from_slice(&data);
+                }
+                grown
+            };
+            if grown.is_err() {
+                return Err(self.refused("body_memory", no_memory()));
+            }
+        };
+        let bytes = if all.is_empty() { only } else { all.freeze() };
+        Ok((Received { bytes, _room: room }, ending))
+    }
+
+    fn refused(&self, reason: &'static str, error: ApiError) -> ApiError {
+        self.metrics.refused(reason);
+        error
+    }
+}
+
+impl Upload {
     /// The body for one attempt.
     pub(crate) fn attempt(&self) -> Body {
         match self {
-            Self::Kept(bytes) => Body::from(bytes.clone()),
+            Self::Kept(received) => Body::from(received.bytes.clone()),
             Self::Streamed(stream) => Body::new(Attempt(stream.clone())),
         }
     }
@@ -99,10 +240,11 @@ impl Upload {
         matches!(self, Self::Streamed(stream) if stream.broke_off.load(Ordering::Acquire))
     }
 
-    /// The error if it proved to be over `max` while it was passed through.
-    pub(crate) fn check_size(&self, max: u64) -> Result<(), ApiError> {
+    /// The error if it proved to be over `max`, or too slow, while it was passed through.
+    pub(crate) fn check(&self, max: u64) -> Result<(), ApiError> {
         match self {
             Self::Streamed(stream) if stream.too_large.load(Ordering::Acquire) => Err(too_large(max)),
+            Self::Streamed(stream) if stream.too_slow.load(Ordering::Acquire) => Err(too_slow()),
             _ => Ok(()),
         }
     }
@@ -115,6 +257,27 @@ fn too_large(max: u64) -> ApiError {
             "the request's body is over the gateway's limit of {}: send less, or pass a reference to the data",
             ByteSize(max)
         ),
+    )
+}
+
+fn too_slow() -> ApiError {
+    ApiError::new(
+        ErrorCode::RequestTimeout,
+        "the request's body came too slowly: send it again, over a better connection",
+    )
+}
+
+fn broke_off() -> ApiError {
+    ApiError::new(
+        ErrorCode::BadRequest,
+        "the request's body did not arrive whole: send it again",
+    )
+}
+
+fn no_memory() -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        "the gateway holds as many requests' bodies as it may: try again, or raise --body-memory",
     )
 }
 
@@ -142,9 +305,16 @@ impl http_body::Body for Attempt {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let stream = &self.0;
         stream.touched.store(true, Ordering::Release);
+        if let Some(first) = stream.first.lock().take() {
+            return Poll::Ready(Some(Ok(Frame::data(first.bytes))));
+        }
         let polled = Pin::new(&mut *stream.body.lock()).poll_frame(cx);
         let polled = polled.map(|frame| frame.map(|frame| stream.count(frame?)));
-        if matches!(polled, Poll::Ready(Some(Err(_)))) {
+        if let Poll::Ready(Some(Err(error))) = &polled {
+            if error.is::<TooSlow>() {
+                stream.metrics.refused("slow_body");
+                stream.too_slow.store(true, Ordering::Release);
+            }
             stream.broke_off.store(true, Ordering::Release);
         }
         polled
@@ -152,5 +322,200 @@ impl http_body::Body for Attempt {
 
     fn size_hint(&self) -> SizeHint {
         self.0.hint
+    }
+}
+
+/// The body comes at less than the minimum rate.
+#[derive(Debug, thiserror::Error)]
+#[error("the body came too slowly")]
+struct TooSlow;
+
+/// A body that fails when it comes at less than the minimum rate. Only while it is waited for: a function that reads slowly is no fault of its
+/// client's.
+struct Paced {
+    body: Body,
+    pace: Pace,
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl Paced {
+    fn new(body: Body, rate: MinRate) -> Self {
+        Self {
+            body,
+            pace: Pace::new(rate),
+            waiting: None,
+        }
+    }
+}
+
+impl http_body::Body for Paced {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            if let Some((since, _)) = this.waiting.take() {
+                let bytes = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref());
+                this.pace
+                    .moved(since.elapsed(), bytes.map_or(0, |data| data.len() as u64));
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let left = this.pace.left();
+        let (_, timer) = this
+            .waiting
+            .get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(left))));
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Some(Err(TooSlow.into()))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+
+    use super::*;
+
+    fn intake(memory: u64, grace: Duration) -> Intake {
+        Intake {
+            rate: MinRate {
+                bytes_per_s: 1 << 10,
+                grace,
+            },
+            memory: Budget::new(memory),
+            early: Arc::new(Semaphore::new(1)),
+            metrics: Arc::new(Metrics::new()),
+        }
+    }
+
+    fn chunks(chunks: Vec<Vec<u8>>) -> Body {
+        Body::from_stream(futures::stream::iter(chunks.into_iter().map(Ok::<_, std::io::Error>)))
+    }
+
+    async fn received(intake: &Intake, body: Body, max: u64) -> Result<Upload, ErrorCode> {
+        intake.receive(&HeaderMap::new(), body, max).await.map_err(|e| e.code)
+    }
+
+    async fn passed_on(upload: &Upload) -> Vec<u8> {
+        upload.attempt().collect().await.unwrap().to_bytes().to_vec()
+    }
+
+    #[tokio::test]
+    async fn a_small_body_is_kept_whole_however_it_comes_and_a_large_one_passes_byte_for_byte() {
+        let intake = intake(1 << 20, Duration::from_secs(20));
+        for pieces in [vec![], vec![vec![1; 10]], (0..100).map(|n| vec![n; 600]).collect()] {
+            let whole: Vec<u8> = pieces.concat();
+            let upload = received(&intake, chunks(pieces), 1 << 20).await.unwrap();
+            assert!(upload.can_be_sent_again() && !upload.is_of_unknown_length());
+            assert_eq!(
+                (passed_on(&upload).await, passed_on(&upload).await),
+                (whole.clone(), whole)
+            );
+        }
+        let pieces: Vec<Vec<u8>> = (0..200).map(|n| vec![n; 1_000]).collect();
+        let upload = received(&intake, chunks(pieces.clone()), 1 << 20).await.unwrap();
+        assert!(upload.can_be_sent_again() && upload.is_of_unknown_length());
+        assert_eq!(passed_on(&upload).await, pieces.concat());
+        assert!(!upload.can_be_sent_again());
+        drop(upload);
+        assert_eq!(intake.memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_over_the_limit_is_refused_by_its_first_part_or_as_it_passes() {
+        let intake = intake(1 << 20, Duration::from_secs(20));
+        let refused = received(&intake, chunks(vec![vec![0; 50]]), 49).await.err();
+        assert_eq!(refused, Some(ErrorCode::TooLarge));
+        let upload = received(&intake, chunks(vec![vec![0; 70_000]; 2]), 100_000)
+            .await
+            .unwrap();
+        assert!(upload.attempt().collect().await.is_err());
+        assert_eq!(upload.check(100_000).unwrap_err().code, ErrorCode::TooLarge);
+        assert!(intake.whole(chunks(vec![vec![0; 50]; 2]), 99).await.unwrap().is_none());
+        assert!(intake.whole(chunks(vec![vec![0; 50]; 2]), 100).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stops_coming_is_refused_before_and_after_its_first_part() {
+        let intake = intake(1 << 20, Duration::from_millis(50));
+        let stops = |first: usize| {
+            let first = futures::stream::iter([Ok::<_, std::io::Error>(vec![0; first])]);
+            Body::from_stream(first.chain(futures::stream::pending()))
+        };
+        let refused = received(&intake, stops(10), 1 << 20).await.err();
+        assert_eq!(
+            refused,
+            Some(ErrorCode::RequestTimeout),
+            "it is given up before it counts as a pause"
+        );
+        let upload = received(&intake, stops(KEPT_MAX), 1 << 20).await.unwrap();
+        assert!(upload.attempt().collect().await.is_err());
+        assert!(upload.broke_off());
+        assert_eq!(upload.check(1 << 20).unwrap_err().code, ErrorCode::RequestTimeout);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_comes_a_byte_at_a_time_is_refused_though_it_never_stops() {
+        let intake = intake(1 << 20, Duration::from_millis(200));
+        let trickle = futures::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Some((Ok::<_, std::io::Error>(vec![0; 1]), ()))
+        });
+        let refused = received(&intake, Body::from_stream(trickle), 1 << 20).await.err();
+        assert_eq!(refused, Some(ErrorCode::RequestTimeout));
+    }
+
+    #[tokio::test]
+    async fn a_body_without_a_length_may_pause_while_few_do_and_one_with_a_length_may_not() {
+        let intake = intake(1 << 20, Duration::from_millis(1_000));
+        let pauses = || {
+            let first = futures::stream::iter([Ok::<_, std::io::Error>(vec![1; 3])]);
+            Body::from_stream(first.chain(futures::stream::pending()))
+        };
+        let early = received(&intake, pauses(), 1 << 20).await.unwrap();
+        let first = early.attempt().frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, vec![1; 3]);
+        let another = received(&intake, pauses(), 1 << 20).await.err();
+        assert_eq!(another, Some(ErrorCode::RequestTimeout));
+        drop(early);
+        let length: HeaderMap = [(http::header::CONTENT_LENGTH, 9.into())].into_iter().collect();
+        let known = intake.receive(&length, pauses(), 1 << 20).await.err();
+        assert_eq!(known.map(|e| e.code), Some(ErrorCode::RequestTimeout));
+        assert!(received(&intake, pauses(), 1 << 20).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn bodies_of_many_are_never_more_than_there_is_memory_for() {
+        let intake = intake(1 << 20, Duration::from_secs(20));
+        let mut held = Vec::new();
+        let mut refused = 0;
+        for _ in 0..100 {
+            match received(&intake, chunks(vec![vec![7; 3_000]; 20]), 1 << 20).await {
+                Ok(upload) => held.push(upload),
+                Err(code) => {
+                    assert_eq!(code, ErrorCode::Unavailable);
+                    refused += 1;
+                }
+            }
+            assert!(intake.memory.used() <= 1 << 20);
+        }
+        assert_eq!((held.len(), refused), (16, 84));
+        drop(held);
+        assert!(
+            received(&intake, chunks(vec![vec![7; 3_000]; 20]), 1 << 20)
+                .await
+                .is_ok()
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The life of an invocation in the gateway: limit, body, slot, worker, answer.
+//! The life of an invocation in the gateway: body, place, slot, worker, answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use crate::body::Upload;
-use crate::exchange::{Answered, BUSY, Came, Exchange, FENCED, GONE};
+use crate::body::Intake;
+use crate::clients::Held;
+use crate::exchange::{Answered, BUSY, Came, Exchange, FENCED, GONE, Place};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::Metrics;
@@ -40,6 +41,7 @@ pub(crate) struct Dispatch {
     pub(crate) token: HeaderValue,
     pub(crate) in_flight: Arc<Semaphore>,
     pub(crate) max_body: u64,
+    pub(crate) intake: Intake,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -57,6 +59,8 @@ pub(crate) struct Call {
     pub(crate) arrived: Instant,
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
+    /// What its client holds of what one may have.
+    pub(crate) client: Option<Arc<Held>>,
     /// Of an asynchronous invocation: which one, and which attempt at it.
     pub(crate) attempt: Option<(CallId, u32)>,
 }
@@ -118,19 +122,24 @@ impl Dispatch {
         request: Request<Body>,
         start: &mut Option<StartKind>,
     ) -> Result<Response<Body>, ApiError> {
-        let place = self.in_flight.clone().try_acquire_owned().map_err(|_| {
+        // Before the place: who does not send its body holds none.
+        let outgoing = self.prepare(&call, request).await?;
+        let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
+            self.metrics.refused("in_flight");
             ApiError::new(
                 ErrorCode::Unavailable,
                 "the gateway has as many requests in flight as it takes: try again, or add a gateway",
             )
         })?;
-        let outgoing = self.prepare(&call, request).await?;
         let mut phases = Phases {
             route: call.arrived.elapsed(),
             ..Phases::default()
         };
         let outgoing = Arc::new(outgoing);
-        let place = Arc::new(place);
+        let place = Arc::new(Place {
+            _permit: permit,
+            _client: call.client.clone(),
+        });
         let mut last = None;
         let place_by = tokio::time::Instant::now() + self.slots.limit();
         let (mut attempts, mut turned_away, mut stale) = (0, 0, 0);
@@ -164,13 +173,13 @@ impl Dispatch {
                     return Ok(answer);
                 }
                 Came::Failed(error) => {
-                    outgoing.body.check_size(self.max_body)?;
+                    outgoing.body.check(self.max_body)?;
                     return Err(error);
                 }
                 Came::Nothing(error, reason) => {
                     rekindle_telemetry::keep(&Span::current());
                     self.metrics.attempted_again(reason);
-                    outgoing.body.check_size(self.max_body)?;
+                    outgoing.body.check(self.max_body)?;
                     if !outgoing.body.can_be_sent_again() {
                         return Err(error);
                     }
@@ -194,7 +203,7 @@ impl Dispatch {
     async fn prepare(&self, call: &Call, request: Request<Body>) -> Result<Outgoing, ApiError> {
         let (parts, body) = request.into_parts();
         let mut to_worker = parts.headers;
-        let body = Upload::receive(&to_worker, body, self.max_body).await?;
+        let body = self.intake.receive(&to_worker, body, self.max_body).await?;
         headers::strip_request(&mut to_worker);
         headers::set_forwarded(&mut to_worker, call.peer);
         headers::set(&mut to_worker, REQUEST_ID, &call.request_id);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{HeaderValue, Response};
-use rekindle_relay::{Answer, End, Held};
+use rekindle_relay::{Answer, End};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::TIME_LEFT_MS;
 use rekindle_wire::internal::START_LIMIT;
@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::clients::Held;
 use crate::forward::{self, Attempted, Outgoing};
 use crate::lease::Seat;
 use crate::slots::Slot;
@@ -22,14 +23,21 @@ use crate::workers::Workers;
 /// The worker keeps the limits of a start; this is for one that does not answer at all.
 const SPARE: Duration = Duration::from_secs(5);
 
+/// What an invocation holds until the function is done with it, whether its client is there or not.
+pub(crate) struct Place {
+    /// Among the requests in flight.
+    pub(crate) _permit: OwnedSemaphorePermit,
+    /// Among its client's.
+    pub(crate) _client: Option<Arc<Held>>,
+}
+
 /// All that one attempt needs, so that it can outlast its client.
 pub(crate) struct Exchange {
     pub(crate) workers: Workers,
     pub(crate) token: HeaderValue,
     pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) slot: Slot,
-    /// Its place among the requests in flight.
-    pub(crate) place: Arc<OwnedSemaphorePermit>,
+    pub(crate) place: Arc<Place>,
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
 }
@@ -69,11 +77,11 @@ pub(crate) const FENCED: &str = "fenced";
 pub(crate) struct InFlight {
     slot: Slot,
     connection: CancellationToken,
-    _place: Arc<OwnedSemaphorePermit>,
+    _place: Arc<Place>,
     _span: Span,
 }
 
-impl Held for InFlight {
+impl rekindle_relay::Held for InFlight {
     fn ended(mut self, end: End) {
         match end {
             End::Whole => return,

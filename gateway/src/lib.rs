@@ -1,13 +1,17 @@
 //! The gateway: HTTP in. Functions under `/function/{name}/…` and at `{name}.localhost`, the admin API under `/v1/`.
 //!
 //! The life of an invocation is `dispatch`: take a slot from `slots` (which holds leases and asks the scheduler for more), send the
-//! request on by `exchange` and `forward`, give the answer back as it comes.
+//! request on by `exchange` and `forward`, give the answer back as it comes. What keeps callers from starving each other comes before: `clients` (what
+//! one client may have), `connection` and `body` (how slow it may be), `budget` (how much memory all bodies may take).
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
 mod admin;
 mod async_calls;
 mod body;
+mod budget;
+mod clients;
+mod connection;
 mod dispatch;
 mod exchange;
 mod forward;
@@ -17,6 +21,7 @@ mod key;
 mod lease;
 mod metrics;
 mod openapi;
+mod pace;
 mod route;
 mod scheduler;
 mod server;
@@ -24,6 +29,8 @@ mod slots;
 mod timing;
 mod workers;
 
+pub use clients::ClientLimits;
 pub use key::{KeyHash, ParseKeyHashError};
 pub use openapi::document as openapi_document;
+pub use pace::MinRate;
 pub use server::{Config, ServeError, serve};

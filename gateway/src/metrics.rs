@@ -16,6 +16,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use tokio::sync::Semaphore;
 use tracing::Span;
 
+use crate::budget::Budget;
 use crate::server::Config;
 use crate::slots::Slots;
 
@@ -75,6 +76,24 @@ const ABANDONED: Desc = Desc::new(
     &[],
     "Invocations whose client went away before the answer began.",
 );
+const REFUSED: Desc = Desc::new(
+    "rekindle.gateway.refused",
+    "{refusal}",
+    &["reason"],
+    "Clients turned away for the sake of others: for what their address has already (`client_connections`, `client_in_flight`, `client_rate`), for being slow (`slow_head`, `slow_body`, `slow_reader`), for want of memory for bodies (`body_memory`) or of places (`in_flight`).",
+);
+const BODY_MEMORY: Desc = Desc::new(
+    "rekindle.gateway.body_memory",
+    "By",
+    &[],
+    "Memory held by requests' bodies, in blocks of 4 KiB.",
+);
+const BODY_MEMORY_LIMIT: Desc = Desc::new(
+    "rekindle.gateway.body_memory_limit",
+    "By",
+    &[],
+    "How much they may hold at most.",
+);
 const IN_FLIGHT: Desc = Desc::new(
     "rekindle.gateway.in_flight",
     "{invocation}",
@@ -123,6 +142,7 @@ pub(crate) struct Metrics {
     place: Family<Histogram, 1>,
     again: Family<Counter, 1>,
     abandoned: Family<Counter, 0>,
+    refused: Family<Counter, 1>,
     known: RwLock<HashSet<FunctionName>>,
 }
 
@@ -138,6 +158,7 @@ impl Metrics {
             place: registry.family(&PLACE),
             again: registry.family(&AGAIN),
             abandoned: registry.family(&ABANDONED),
+            refused: registry.family(&REFUSED),
             known: RwLock::default(),
             registry,
         }
@@ -150,6 +171,7 @@ impl Metrics {
         slots: &Arc<Slots>,
         in_flight: &Arc<Semaphore>,
         connections: &Arc<Semaphore>,
+        bodies: &Budget,
     ) {
         let taken = |of: &Arc<Semaphore>, limit: usize| {
             let of = Arc::clone(of);
@@ -160,6 +182,9 @@ impl Metrics {
         registry.observe_one(Kind::Gauge, &IN_FLIGHT, taken(in_flight, limit));
         registry.observe_one(Kind::Gauge, &IN_FLIGHT_LIMIT, move || limit as f64);
         registry.observe_one(Kind::Gauge, &CONNECTIONS, taken(connections, sockets));
+        let (memory, bodies) = (config.body_memory_bytes, bodies.clone());
+        registry.observe_one(Kind::Gauge, &BODY_MEMORY, move || bodies.used() as f64);
+        registry.observe_one(Kind::Gauge, &BODY_MEMORY_LIMIT, move || memory as f64);
         // Weak, as the slots' keepers have the registry's owner.
         let levels = {
             let slots = Arc::downgrade(slots);
@@ -200,6 +225,11 @@ impl Metrics {
     /// The function saw nothing of an attempt.
     pub(crate) fn attempted_again(&self, reason: &'static str) {
         self.again.with([reason]).inc();
+    }
+
+    /// A client was turned away.
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.refused.with([reason]).inc();
     }
 
     /// What was counted of each function that is known to exist.
@@ -337,7 +367,7 @@ mod tests {
         let slots = Slots::new(scheduler, Duration::ZERO);
         let some = Arc::new(Semaphore::new(1));
         let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));
-        metrics.observe(&config, &slots, &some, &some);
+        metrics.observe(&config, &slots, &some, &some, &Budget::new(1));
         let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }

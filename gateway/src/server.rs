@@ -1,4 +1,4 @@
-//! The gateway's configuration, start and end, and the connections between.
+//! The gateway's configuration, start and end, and which part of it a request goes to.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -9,10 +9,6 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::{HeaderName, HeaderValue, Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use ipnet::IpNet;
 use rekindle_identity::{Member, Role, TlsError, Transport};
 use rekindle_relay::Doors;
@@ -25,17 +21,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::async_calls::{self, Asked, Callbacks, Runner};
+use crate::body::Intake;
+use crate::budget::Budget;
+use crate::clients::{ClientLimits, Clients, Held};
+use crate::connection::{self, Answering, Limits, Refusals};
 use crate::dispatch::{Call, Dispatch};
 use crate::key::KeyHash;
 use crate::metrics::Metrics;
+use crate::pace::MinRate;
 use crate::route::{self, Route, route};
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::workers::Workers;
 use crate::{admin, headers, keeper, openapi};
 
-/// How long a client may take to send a request's head, and how long an idle connection is kept.
-const HEAD_LIMIT: Duration = Duration::from_secs(75);
 /// How long requests may take to finish when the gateway is told to end.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 /// Whose an asynchronous invocation is that was sent with the admin key.
@@ -59,6 +58,14 @@ pub struct Config {
     pub place_wait: Duration,
     /// Client connections at most; more wait to be accepted.
     pub max_connections: usize,
+    /// What one client may have of these.
+    pub clients: ClientLimits,
+    /// Memory that requests' bodies may take together, bytes; of what would take more is answered 503.
+    pub body_memory_bytes: u64,
+    /// How long a client may take over a request's head, from its first byte; longer is answered 408.
+    pub head_limit: Duration,
+    /// The slowest that a client may send a body, which is answered 408, or take an answer, which is cut off.
+    pub min_rate: MinRate,
     /// Asynchronous invocations run at once at most; they count as in flight.
     pub async_in_flight: usize,
     /// Networks that callbacks may go to although they are private.
@@ -71,7 +78,8 @@ pub struct Config {
 
 impl Config {
     /// A configuration with the defaults: 4096 invocations in flight, bodies of 32 MiB, ten seconds for a slot, 16384
-    /// connections, 128 asynchronous invocations, and no private network for callbacks.
+    /// connections, 128 asynchronous invocations, no private network for callbacks, 256 MiB for bodies, ten seconds for a head, and the defaults of
+    /// [`ClientLimits`] and [`MinRate`].
     pub fn new(scheduler: impl Into<String>, cluster_token: impl Into<String>, admin_key: KeyHash) -> Self {
         Self {
             scheduler: scheduler.into(),
@@ -81,6 +89,10 @@ impl Config {
             max_body_bytes: 32 << 20,
             place_wait: Duration::from_secs(10),
             max_connections: 16_384,
+            clients: ClientLimits::default(),
+            body_memory_bytes: 256 << 20,
+            head_limit: Duration::from_secs(10),
+            min_rate: MinRate::default(),
             async_in_flight: 128,
             callback_allow: Vec::new(),
             member: None,
@@ -117,6 +129,7 @@ struct Gateway {
     admin_key: KeyHash,
     scheduler: SchedulerClient,
     dispatch: Arc<Dispatch>,
+    clients: Arc<Clients>,
 }
 
 /// Runs a gateway on `listener` until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
@@ -145,7 +158,14 @@ pub async fn serve(
         Arc::new(Semaphore::new(config.max_connections)),
     );
     let metrics = Arc::new(Metrics::new());
-    metrics.observe(&config, &slots, &in_flight, &room);
+    let intake = Intake {
+        rate: config.min_rate,
+        memory: Budget::new(config.body_memory_bytes),
+        early: Arc::new(Semaphore::new(config.max_in_flight.div_ceil(4))),
+        metrics: metrics.clone(),
+    };
+    metrics.observe(&config, &slots, &in_flight, &room, &intake.memory);
+    let clients = Clients::new(config.clients.clone());
     let renewing = renewing(&config)?;
     let workers = Workers::new(config.member.as_deref(), config.doors)?;
     let keepers = [
@@ -161,7 +181,8 @@ pub async fn serve(
         token,
         in_flight,
         max_body: config.max_body_bytes,
-        metrics,
+        intake,
+        metrics: metrics.clone(),
     });
     let callbacks = Callbacks::new(&config.callback_allow);
     let runner = Runner::new(
@@ -174,7 +195,13 @@ pub async fn serve(
         admin_key: config.admin_key,
         scheduler,
         dispatch,
+        clients: clients.clone(),
     });
+    let limits = Limits {
+        head: config.head_limit,
+        rate: config.min_rate,
+    };
+    let refusals = Refusals::default();
     let (ending, ended) = watch::channel(());
     let connections = TaskTracker::new();
     tokio::pin!(shutdown);
@@ -188,10 +215,18 @@ pub async fn serve(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let serving = serve_connection(gateway.clone(), stream, peer, ended.clone());
+        let held = match clients.connect(peer.ip()) {
+            Ok(held) => held,
+            Err(limit) => {
+                metrics.refused(limit.as_str());
+                refusals.tell(stream, &limit.error());
+                continue;
+            }
+        };
+        let serving = connection::serve(gateway.clone(), (stream, peer), limits, metrics.clone(), ended.clone());
         connections.spawn(async move {
             serving.await;
-            drop(place);
+            drop((place, held));
         });
     }
     drop(listener);
@@ -242,60 +277,42 @@ async fn accept(
     }
 }
 
-async fn serve_connection(gateway: Arc<Gateway>, stream: TcpStream, peer: SocketAddr, mut ended: watch::Receiver<()>) {
-    // It fails on a socket that is closed already; the first read then says so.
-    drop(stream.set_nodelay(true));
-    let cut = CancellationToken::new();
-    let cutting = cut.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (gateway, cutting) = (gateway.clone(), cutting.clone());
-        async move {
-            let request = request.map(Body::new);
-            Ok::<_, std::convert::Infallible>(gateway.answer(request, peer.ip(), cutting).await)
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let serving = async {
-        tokio::select! {
-            result = &mut connection => result,
-            _ = ended.changed() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
-    };
-    let result = tokio::select! {
-        result = serving => result,
-        // Its client did not read an answer to its end in time.
-        () = cut.cancelled() => return tracing::debug!(%peer, "a client's connection was cut off at an answer's deadline"),
-    };
-    if let Err(error) = result {
-        tracing::debug!(%peer, %error, "a client's connection ended early");
-    }
-}
-
-impl Gateway {
-    async fn answer(&self, request: Request<Body>, peer: IpAddr, connection: CancellationToken) -> Response<Body> {
+impl Answering for Gateway {
+    async fn answer(
+        &self,
+        request: Request<Body>,
+        peer: IpAddr,
+        connection: CancellationToken,
+    ) -> (Response<Body>, Option<Arc<Held>>) {
         let request_id = headers::request_id(request.headers());
-        let answered = self.routed(request, peer, &request_id, connection).await;
+        let (answered, client) = match self.clients.request(peer, request.headers()) {
+            Ok(client) => {
+                let client = client.map(Arc::new);
+                let routed = self.routed(request, peer, &request_id, client.clone(), connection);
+                (routed.await, client)
+            }
+            Err(limit) => {
+                self.dispatch.metrics.refused(limit.as_str());
+                (Err(limit.error()), None)
+            }
+        };
         let mut answer = answered.unwrap_or_else(|error| error.with_request_id(&request_id).into_response());
         let out = answer.headers_mut();
         out.remove(HeaderName::from_static(PLATFORM_ERROR));
         if !out.contains_key(REQUEST_ID) {
             headers::set(out, REQUEST_ID, &request_id);
         }
-        answer
+        (answer, client)
     }
+}
 
+impl Gateway {
     async fn routed(
         &self,
         request: Request<Body>,
         peer: IpAddr,
         request_id: &str,
+        client: Option<Arc<Held>>,
         connection: CancellationToken,
     ) -> Result<Response<Body>, ApiError> {
         let arrived = Instant::now();
@@ -308,6 +325,7 @@ impl Gateway {
             peer,
             arrived,
             connection,
+            client,
             attempt: None,
         };
         let asked = |function, path, invocation, owner| Asked {
@@ -339,7 +357,13 @@ impl Gateway {
                 if owner.is_some() {
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                async_calls::accept(&self.scheduler, asked(name, path, "http", owner), request).await
+                async_calls::accept(
+                    &self.scheduler,
+                    &self.dispatch.intake,
+                    asked(name, path, "http", owner),
+                    request,
+                )
+                .await
             }
             Route::Result { id } => async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await,
             Route::Invocation { name, asynchronous } => {
@@ -349,7 +373,7 @@ impl Gateway {
                 request.headers_mut().remove(http::header::AUTHORIZATION);
                 if asynchronous {
                     let asked = asked(name, "/".to_owned(), "event", Some(ADMIN));
-                    return async_calls::accept(&self.scheduler, asked, request).await;
+                    return async_calls::accept(&self.scheduler, &self.dispatch.intake, asked, request).await;
                 }
                 Ok(self
                     .dispatch

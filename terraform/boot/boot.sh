@@ -80,6 +80,7 @@ case $ROLE in
 gateway)
     setting FN_LISTEN 0.0.0.0:8080
     answers=127.0.0.1:8080
+    setting FN_TRUSTED_PROXY "$TRUSTED_PROXIES"
     key=$(retry secret "$ADMIN_KEY_SECRET")
     put admin.key <<< "$key"
     ;;

@@ -177,6 +177,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         KeyHash::of(&secrets.admin_key),
     );
     config.callback_allow = args.callbacks.callback_allow.clone();
+    args.callers.limit(&mut config);
     config.doors = doors;
     // One of the client, one into the function.
     config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);

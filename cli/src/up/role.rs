@@ -48,6 +48,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         let mut config = rekindle_gateway::Config::new(scheduler, token, KeyHash::of(&key));
         config.member = member;
         config.callback_allow = args.callbacks.callback_allow.clone();
+        args.callers.limit(&mut config);
         // One of the client, one to the worker.
         config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
         roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));

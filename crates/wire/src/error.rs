@@ -57,6 +57,10 @@ error_codes! {
     Conflict = ("conflict", CONFLICT),
     /// The upload or request body is larger than allowed.
     TooLarge = ("too_large", PAYLOAD_TOO_LARGE),
+    /// The client sends its request too slowly.
+    RequestTimeout = ("request_timeout", REQUEST_TIMEOUT),
+    /// The client has as many connections, requests in flight or requests a second as one may have.
+    TooManyRequests = ("too_many_requests", TOO_MANY_REQUESTS),
     /// The function is at its maximum of instances and its queue is full, or its wait ran out.
     Throttled = ("throttled", TOO_MANY_REQUESTS),
     /// No worker has room.
@@ -113,7 +117,9 @@ impl ApiError {
     /// An error of `code`, told as `message`.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let retry_after_s = match code {
-            ErrorCode::Throttled | ErrorCode::NoCapacity | ErrorCode::Unavailable => Some(1),
+            ErrorCode::TooManyRequests | ErrorCode::Throttled | ErrorCode::NoCapacity | ErrorCode::Unavailable => {
+                Some(1)
+            }
             _ => None,
         };
         Self {

@@ -7,18 +7,15 @@ use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
 use rekindle_wire::headers::{ASYNC_ID, CALLBACK_URL, IDEMPOTENCY_KEY};
 use rekindle_wire::manifest::ByteSize;
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 use tracing::Instrument as _;
 
+use crate::body::Intake;
 use crate::headers;
 use crate::scheduler::SchedulerClient;
-
-/// How long a client may take over the body.
-const BODY_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// An asynchronous invocation as the router understood it.
 pub(crate) struct Asked {
@@ -36,6 +33,7 @@ pub(crate) struct Asked {
 /// Answers 202 once the scheduler keeps the call durably.
 pub(crate) async fn accept(
     scheduler: &SchedulerClient,
+    intake: &Intake,
     asked: Asked,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
@@ -53,7 +51,7 @@ pub(crate) async fn accept(
         url.path = request.uri().path(),
     );
     rekindle_telemetry::set_parent(&span, request.headers());
-    let accepted = keep(scheduler, asked, request).instrument(span.clone()).await;
+    let accepted = keep(scheduler, intake, asked, request).instrument(span.clone()).await;
     if let Err(error) = &accepted {
         span.record("error.type", error.code.as_str());
         span.record("otel.status_code", "ERROR");
@@ -61,19 +59,14 @@ pub(crate) async fn accept(
     accepted
 }
 
-async fn keep(scheduler: &SchedulerClient, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+async fn keep(
+    scheduler: &SchedulerClient,
+    intake: &Intake,
+    asked: Asked,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();
-    let body = tokio::time::timeout(BODY_LIMIT, Limited::new(body, BODY_MAX).collect()).await;
-    let body = match body {
-        Ok(Ok(whole)) => whole.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
-        _ => {
-            return Err(ApiError::new(
-                ErrorCode::BadRequest,
-                "the request's body did not arrive whole: send it again",
-            ));
-        }
-    };
+    let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
     let mut kept = parts.headers;
     let idempotency_key = take(&mut kept, IDEMPOTENCY_KEY)?;
     let callback = take(&mut kept, CALLBACK_URL)?;
@@ -91,7 +84,7 @@ async fn keep(scheduler: &SchedulerClient, asked: Asked, request: Request<Body>)
             request_id: asked.request_id,
             peer: asked.peer,
         },
-        body: Encoded(body),
+        body: Encoded(body.bytes.clone()),
         idempotency_key,
         owner: asked.owner.map(str::to_owned),
         callback,

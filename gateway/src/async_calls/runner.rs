@@ -197,6 +197,7 @@ impl Runner {
             peer: claimed.request.peer,
             arrived: Instant::now(),
             connection: CancellationToken::new(),
+            client: None,
             attempt: Some((claimed.id, claimed.attempt)),
         };
         let answer = self.dispatch.serve(call, request).await?;

@@ -16,4 +16,5 @@ mod played_worker;
 mod relay;
 mod scaling;
 mod scheduler_restart;
+mod slow_clients;
 mod traces;

@@ -16,7 +16,7 @@ fn series(text: &str) -> BTreeMap<String, f64> {
     series.collect()
 }
 
-async fn metrics(platform: &Platform, path: &str) -> BTreeMap<String, f64> {
+pub(crate) async fn metrics(platform: &Platform, path: &str) -> BTreeMap<String, f64> {
     let answer = platform.admin(Method::GET, path).send().await.unwrap();
     assert_eq!(answer.status(), 200);
     series(&answer.text().await.unwrap())

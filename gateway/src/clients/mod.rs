@@ -1,0 +1,308 @@
+//! What each client has of the gateway: connections, requests in flight, requests a second. A client is an address; of IPv6 a network of 64 bits, as
+//! one customer has at least that many. `address` finds it out behind proxies, `bucket` counts requests a second.
+
+mod address;
+mod bucket;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderMap;
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use rekindle_wire::{ApiError, ErrorCode};
+
+use bucket::Bucket;
+
+/// Idle entries are looked for whenever there are twice as many as the last time, and at least so many.
+const SWEEP_AT: usize = 1_024;
+
+/// What one client may have. 0 for no limit.
+#[derive(Debug, Clone)]
+pub struct ClientLimits {
+    /// Proxies that say truly, in `X-Forwarded-For`, whom they speak for; and networks of such.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Clients without limits.
+    pub exempt: Vec<IpNet>,
+    /// Connections at once. Those of trusted proxies are not counted.
+    pub connections: u32,
+    /// Requests at once, from their heads to the ends of their answers.
+    pub in_flight: u32,
+    /// Requests a second, of which twice as many may come at once.
+    pub per_second: u32,
+}
+
+impl Default for ClientLimits {
+    /// What a browser, a script or a small service never meets: 1,024 connections, 512 requests at once, 2,000 a second. Nothing for programs of the
+    /// gateway's own host, which have its processors anyway.
+    fn default() -> Self {
+        let loopback = ["127.0.0.0/8", "::1/128"];
+        Self {
+            trusted_proxies: Vec::new(),
+            exempt: loopback.iter().filter_map(|net| net.parse().ok()).collect(),
+            connections: 1_024,
+            in_flight: 512,
+            per_second: 2_000,
+        }
+    }
+}
+
+/// Which limit a client has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Connections,
+    InFlight,
+    Rate,
+}
+
+impl Limit {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Connections => "client_connections",
+            Self::InFlight => "client_in_flight",
+            Self::Rate => "client_rate",
+        }
+    }
+
+    /// What its client is told.
+    pub(crate) fn error(self) -> ApiError {
+        let (what, option) = match self {
+            Self::Connections => ("connections", "--client-connections"),
+            Self::InFlight => ("requests in flight", "--client-in-flight"),
+            Self::Rate => ("requests a second", "--client-rate"),
+        };
+        ApiError::new(
+            ErrorCode::TooManyRequests,
+            format!(
+                "this address has as many {what} as one client may have: send less at once. Its operator raises {option}, and names proxies with --trusted-proxy"
+            ),
+        )
+    }
+}
+
+/// All clients that have anything.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    limits: ClientLimits,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    clients: HashMap<IpAddr, Client>,
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Client {
+    connections: u32,
+    in_flight: u32,
+    bucket: Bucket,
+}
+
+/// What a client has one of, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    clients: Arc<Clients>,
+    client: IpAddr,
+    what: Limit,
+}
+
+impl Clients {
+    pub(crate) fn new(limits: ClientLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            table: Mutex::default(),
+        })
+    }
+
+    /// A connection from `peer`. `None` where it is not counted.
+    pub(crate) fn connect(self: &Arc<Self>, peer: IpAddr) -> Result<Option<Held>, Limit> {
+        let peer = peer.to_canonical();
+        if self.limits.connections == 0 || self.is_trusted(peer) || self.is_exempt(peer) {
+            return Ok(None);
+        }
+        let client = address::client_of(peer);
+        let mut table = self.table.lock();
+        let entry = table.entry(client, self.limits.per_second);
+        if entry.connections >= self.limits.connections {
+            return Err(Limit::Connections);
+        }
+        entry.connections += 1;
+        Ok(Some(self.held(client, Limit::Connections)))
+    }
+
+    /// A request that came over a connection from `peer`. `None` where it is not counted.
+    pub(crate) fn request(self: &Arc<Self>, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Held>, Limit> {
+        let sender = address::sender(peer, headers, &self.limits.trusted_proxies);
+        if self.is_exempt(sender) {
+            return Ok(None);
+        }
+        let client = address::client_of(sender);
+        let mut table = self.table.lock();
+        let entry = table.entry(client, self.limits.per_second);
+        if self.limits.in_flight > 0 && entry.in_flight >= self.limits.in_flight {
+            return Err(Limit::InFlight);
+        }
+        if self.limits.per_second > 0 && !entry.bucket.take(self.limits.per_second, Instant::now()) {
+            return Err(Limit::Rate);
+        }
+        entry.in_flight += 1;
+        Ok(Some(self.held(client, Limit::InFlight)))
+    }
+
+    fn is_trusted(&self, address: IpAddr) -> bool {
+        self.limits.trusted_proxies.iter().any(|net| net.contains(&address))
+    }
+
+    fn is_exempt(&self, address: IpAddr) -> bool {
+        self.limits.exempt.iter().any(|net| net.contains(&address))
+    }
+
+    fn held(self: &Arc<Self>, client: IpAddr, what: Limit) -> Held {
+        Held {
+            clients: Arc::clone(self),
+            client,
+            what,
+        }
+    }
+}
+
+impl Table {
+    fn entry(&mut self, client: IpAddr, per_second: u32) -> &mut Client {
+        let now = Instant::now();
+        if self.clients.len() >= self.sweep_at.max(SWEEP_AT) && !self.clients.contains_key(&client) {
+            self.clients.retain(|_, c| !c.is_idle(per_second, now));
+            self.sweep_at = self.clients.len() * 2;
+        }
+        self.clients.entry(client).or_insert_with(|| Client {
+            connections: 0,
+            in_flight: 0,
+            bucket: Bucket::full(per_second, now),
+        })
+    }
+}
+
+impl Client {
+    /// Whether a new entry would say the same.
+    fn is_idle(&self, per_second: u32, now: Instant) -> bool {
+        self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(per_second, now)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut table = self.clients.table.lock();
+        let Some(entry) = table.clients.get_mut(&self.client) else {
+            return;
+        };
+        let count = match self.what {
+            Limit::Connections => &mut entry.connections,
+            Limit::InFlight | Limit::Rate => &mut entry.in_flight,
+        };
+        *count = count.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clients(connections: u32, in_flight: u32, per_second: u32) -> Arc<Clients> {
+        Clients::new(ClientLimits {
+            connections,
+            in_flight,
+            per_second,
+            ..ClientLimits::default()
+        })
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_clients_limits_are_not_anothers() {
+        let clients = clients(2, 3, 0);
+        let (greedy, other) = (address("203.0.113.1"), address("203.0.113.2"));
+        let none = HeaderMap::new();
+        let connections: Vec<_> = (0..2).map(|_| clients.connect(greedy).unwrap()).collect();
+        let requests: Vec<_> = (0..3).map(|_| clients.request(greedy, &none).unwrap()).collect();
+        assert_eq!(clients.connect(greedy).unwrap_err(), Limit::Connections);
+        assert_eq!(clients.request(greedy, &none).unwrap_err(), Limit::InFlight);
+        assert!(clients.connect(other).unwrap().is_some());
+        assert!(clients.request(other, &none).unwrap().is_some());
+        drop((connections, requests));
+        assert!(clients.connect(greedy).is_ok() && clients.request(greedy, &none).is_ok());
+    }
+
+    #[test]
+    fn requests_a_second_are_bounded_with_a_burst() {
+        let clients = clients(0, 0, 5);
+        let none = HeaderMap::new();
+        let taken = (0..1_000).take_while(|_| clients.request(address("203.0.113.1"), &none).is_ok());
+        // Some more where this takes a while.
+        assert!((10..1_000).contains(&taken.count()));
+        assert!(clients.request(address("203.0.113.2"), &none).is_ok());
+    }
+
+    #[test]
+    fn loopback_is_without_limits_and_behind_a_trusted_proxy_the_client_counts() {
+        let limits = ClientLimits {
+            trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+            connections: 1,
+            in_flight: 1,
+            ..ClientLimits::default()
+        };
+        let clients = Clients::new(limits);
+        let proxy = address("127.0.0.1");
+        let of = |client: &str| -> HeaderMap {
+            [(
+                http::HeaderName::from_static("x-forwarded-for"),
+                client.parse().unwrap(),
+            )]
+            .into_iter()
+            .collect()
+        };
+        for _ in 0..9 {
+            assert!(clients.connect(proxy).unwrap().is_none());
+            assert!(clients.request(proxy, &HeaderMap::new()).unwrap().is_none());
+        }
+        let _one = clients.request(proxy, &of("203.0.113.1")).unwrap().unwrap();
+        assert_eq!(clients.request(proxy, &of("203.0.113.1")).unwrap_err(), Limit::InFlight);
+        assert!(clients.request(proxy, &of("203.0.113.2")).is_ok());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let clients = clients(1, 0, 0);
+        let _one = clients.connect(address("2001:db8:1:2::1")).unwrap();
+        assert_eq!(
+            clients.connect(address("2001:db8:1:2:ffff::9")).unwrap_err(),
+            Limit::Connections
+        );
+        assert!(clients.connect(address("2001:db8:1:3::1")).is_ok());
+        // The same host by either family's notation.
+        let _four = clients.connect(address("203.0.113.1")).unwrap();
+        assert!(clients.connect(address("::ffff:203.0.113.1")).is_err());
+    }
+
+    #[test]
+    fn clients_that_have_gone_are_forgotten() {
+        let clients = clients(1, 1, 0);
+        let none = HeaderMap::new();
+        let stays = clients.request(address("203.0.113.1"), &none).unwrap();
+        for n in 0..10 * SWEEP_AT as u32 {
+            drop(
+                clients
+                    .request(IpAddr::from(n.wrapping_add(0x0b00_0000).to_be_bytes()), &none)
+                    .unwrap(),
+            );
+        }
+        assert!(clients.table.lock().clients.len() <= SWEEP_AT + 1);
+        assert!(clients.request(address("203.0.113.1"), &none).is_err());
+        drop(stays);
+    }
+}

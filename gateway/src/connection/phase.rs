@@ -1,0 +1,80 @@
+//! What a connection's stream knows of the requests on it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use crate::clients::Held;
+
+/// Whether a request is being answered, and how many heads were whole.
+#[derive(Debug, Default)]
+pub(super) struct Phase {
+    busy: AtomicBool,
+    heads: AtomicU32,
+}
+
+/// While it is there, a request is being answered.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Phase>);
+
+impl Phase {
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn heads(&self) -> u32 {
+        self.heads.load(Ordering::Relaxed)
+    }
+
+    /// A request's head is whole.
+    pub(super) fn busy(self: Arc<Self>) -> Busy {
+        self.busy.store(true, Ordering::Relaxed);
+        self.heads.fetch_add(1, Ordering::Relaxed);
+        Busy(self)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+/// An answer's body; its request is over when it is dropped.
+pub(super) struct Watched {
+    body: Body,
+    _busy: Busy,
+    _client: Option<Arc<Held>>,
+}
+
+impl Watched {
+    pub(super) fn new(body: Body, busy: Busy, client: Option<Arc<Held>>) -> Self {
+        Self {
+            body,
+            _busy: busy,
+            _client: client,
+        }
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
