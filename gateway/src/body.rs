@@ -62,9 +62,10 @@ enum First {
 }
 
 /// Bytes of a body, and the memory they lie in.
+#[derive(Default)]
 pub(crate) struct Received {
     pub(crate) bytes: Bytes,
-    _room: Room,
+    _room: Option<Room>,
 }
 
 /// A request's body, for one or more attempts.
@@ -105,6 +106,9 @@ impl Intake {
             .or(hint.exact());
         if length.is_some_and(|length| length > max) {
             return Err(too_large(max));
+        }
+        if length == Some(0) {
+            return Ok(Upload::Kept(Received::default()));
         }
         let mut body = Paced::new(body, self.rate);
         let (first, ending) = self.first(&mut body, KEPT_MAX, length.is_none()).await?;
@@ -204,7 +208,11 @@ impl Intake {
             }
         };
         let bytes = if all.is_empty() { only } else { all.freeze() };
-        Ok((Received { bytes, _room: room }, ending))
+        let received = Received {
+            bytes,
+            _room: Some(room),
+        };
+        Ok((received, ending))
     }
 
     fn refused(&self, reason: &'static str, error: ApiError) -> ApiError {
