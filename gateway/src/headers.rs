@@ -13,6 +13,8 @@ use rekindle_wire::ids::RequestId;
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
+/// What names begin with that the platform sets, or tells functions by.
+const TOLD_BY: [&str; 3] = ["x-fn-", PLATFORM_PREFIX, "x-forwarded-"];
 
 /// Removes what belongs to one connection and what only the platform may say.
 fn strip(headers: &mut HeaderMap) {
@@ -33,6 +35,23 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
     for name in [DEADLINE_MS, INVOCATION, FORCE_START, ASYNC_ID, ASYNC_ATTEMPT] {
         headers.remove(name);
     }
+    let alike: Vec<HeaderName> = headers
+        .keys()
+        .filter(|n| looks_like_ours(n.as_str()))
+        .cloned()
+        .collect();
+    for name in alike {
+        headers.remove(name);
+    }
+}
+
+/// Whether a function may take the header for one of the platform's: CGI, WSGI and their heirs write `-` and `_` of a name alike.
+fn looks_like_ours(name: &str) -> bool {
+    if !name.contains('_') {
+        return false;
+    }
+    let alike = name.replace('_', "-");
+    alike == REQUEST_ID || TOLD_BY.iter().any(|prefix| alike.starts_with(prefix))
 }
 
 /// An answer's headers on their way out; what the gateway says itself is removed too.
@@ -111,6 +130,23 @@ mod tests {
         ]);
         strip_request(&mut h);
         assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn what_looks_like_the_platforms_to_a_function_does_not_pass() {
+        let mut h = headers(&[
+            ("x_fn_instance", "i-1"),
+            ("x-fn_async-id", "a-1"),
+            ("x_rekindle_token", "guess"),
+            ("x_forwarded_for", "10.0.0.1"),
+            ("x_request_id", "r-1"),
+            ("x_own", "kept"),
+            ("x-forwarded-for", "10.0.0.2"),
+        ]);
+        strip_request(&mut h);
+        let mut left: Vec<_> = h.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["x-forwarded-for", "x_own"]);
     }
 
     #[test]
