@@ -1,14 +1,21 @@
 //! The name server that functions ask: it passes each question on to the host's own resolvers, wherever they are (also on the
-//! host's loopback), and the answer back. It reads no more of a message than its header.
+//! host's loopback), and the answer back. `question` says what a question is; nothing else reaches a resolver, which trusts this host and may let it
+//! do more than ask: change records, transfer zones.
+
+mod question;
+mod rate;
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use question::Judged;
+use rate::Rate;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 /// Where the host's resolvers are named.
@@ -25,8 +32,8 @@ const WAITING_EACH: usize = 64;
 const WAITING: usize = 2048;
 /// The longest message, bytes.
 const MESSAGE_MAX: usize = 65_535;
-/// The length of a message's header, bytes.
-const HEADER: usize = 12;
+/// Sandboxes that asked something and are forgotten when they do not any more: looked for when there are so many.
+const FORGET_AT: usize = 1_024;
 
 /// Answers at these sockets until dropped.
 ///
@@ -55,8 +62,14 @@ pub(super) fn serve(
 
 #[derive(Default)]
 struct Server {
-    waiting: Mutex<HashMap<IpAddr, usize>>,
+    askers: Mutex<HashMap<IpAddr, Asker>>,
     resolvers: Mutex<Resolvers>,
+}
+
+/// A sandbox that asks.
+struct Asker {
+    waiting: usize,
+    rate: Rate,
 }
 
 /// One question's place among those that wait.
@@ -64,26 +77,38 @@ struct Place(Arc<Server>, IpAddr);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut waiting = self.0.waiting.lock();
-        if let Some(count) = waiting.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                waiting.remove(&self.1);
-            }
+        if let Some(asker) = self.0.askers.lock().get_mut(&self.1) {
+            asker.waiting = asker.waiting.saturating_sub(1);
         }
     }
 }
 
 impl Server {
+    /// A place for a question, or for a conversation of some; `None` where as many wait as may.
     fn place(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
-        let mut waiting = self.waiting.lock();
-        let all: usize = waiting.values().sum();
-        let count = waiting.entry(from).or_default();
-        if all >= WAITING || *count >= WAITING_EACH {
+        let mut askers = self.askers.lock();
+        let all: usize = askers.values().map(|a| a.waiting).sum();
+        let now = Instant::now();
+        if askers.len() >= FORGET_AT && !askers.contains_key(&from) {
+            askers.retain(|_, asker| asker.waiting > 0 || !asker.rate.is_full(now));
+        }
+        let asker = askers.entry(from).or_insert_with(|| Asker {
+            waiting: 0,
+            rate: Rate::full(now),
+        });
+        if all >= WAITING || asker.waiting >= WAITING_EACH {
             return None;
         }
-        *count += 1;
+        asker.waiting += 1;
         Some(Place(Arc::clone(self), from))
+    }
+
+    /// Whether a sandbox may ask one more question now.
+    fn may_ask(&self, from: IpAddr) -> bool {
+        let mut askers = self.askers.lock();
+        askers
+            .get_mut(&from)
+            .is_some_and(|asker| asker.rate.take(Instant::now()))
     }
 
     async fn datagrams(self: Arc<Self>, socket: Arc<UdpSocket>) {
@@ -98,6 +123,9 @@ impl Server {
                 }
             };
             let Some(place) = self.place(from.ip()) else { continue };
+            if !self.may_ask(from.ip()) {
+                continue;
+            }
             let (question, socket) = (room[..length].to_vec(), Arc::clone(&socket));
             tokio::spawn(async move {
                 if let Some(answer) = place.0.ask(question).await {
@@ -108,22 +136,22 @@ impl Server {
         }
     }
 
-    /// The answer to a question: that of the first resolver that gives one, else that there is none now.
-    async fn ask(&self, mut question: Vec<u8>) -> Option<Vec<u8>> {
-        if question.len() < HEADER {
-            return None;
+    /// The answer to a message: to a question that of the first resolver that gives one, else that there is none now; to anything else that it is
+    /// refused. `None` to what is no message, or itself an answer.
+    async fn ask(&self, message: Vec<u8>) -> Option<Vec<u8>> {
+        match question::judge(&message) {
+            Judged::Question => {}
+            Judged::Refused => return Some(question::answered(message, question::REFUSED)),
+            Judged::Nothing => return None,
         }
         let resolvers = self.resolvers.lock().current();
         for resolver in resolvers {
-            let asked = tokio::time::timeout(ANSWER_LIMIT, ask_one(resolver, &question)).await;
+            let asked = tokio::time::timeout(ANSWER_LIMIT, ask_one(resolver, &message)).await;
             if let Ok(Ok(answer)) = asked {
                 return Some(answer);
             }
         }
-        // "Server failure", as an answer.
-        question[2] |= 0x80;
-        question[3] = question[3] & 0xf0 | 2;
-        Some(question)
+        Some(question::answered(message, question::SERVER_FAILURE))
     }
 
     async fn streams(self: Arc<Self>, listener: TcpListener) {
@@ -135,22 +163,64 @@ impl Server {
             };
             let Some(place) = self.place(from.ip()) else { continue };
             tokio::spawn(tokio::time::timeout(STREAM_LIMIT, async move {
-                place.0.pass_on(client).await;
+                // Whoever ends it first ends it.
+                drop(place.0.converse(client, from.ip()).await);
             }));
         }
     }
 
-    async fn pass_on(&self, mut client: TcpStream) {
+    /// Answers questions on a connection, one after the other, by one to a resolver.
+    async fn converse(&self, mut client: TcpStream, from: IpAddr) -> io::Result<()> {
+        let mut server: Option<TcpStream> = None;
+        loop {
+            let message = read_message(&mut client).await?;
+            // Over a connection a sandbox can be told to wait, by being told nothing more.
+            if !self.may_ask(from) {
+                return Ok(());
+            }
+            let answer = match question::judge(&message) {
+                Judged::Question => {
+                    let mut resolver = match server.take() {
+                        Some(connected) => connected,
+                        None => self.connect().await?,
+                    };
+                    write_message(&mut resolver, &message).await?;
+                    let answer = read_message(&mut resolver).await?;
+                    server = Some(resolver);
+                    answer
+                }
+                Judged::Refused => question::answered(message, question::REFUSED),
+                Judged::Nothing => return Ok(()),
+            };
+            write_message(&mut client, &answer).await?;
+        }
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
         let resolvers = self.resolvers.lock().current();
         for resolver in resolvers {
             let connected = tokio::time::timeout(ANSWER_LIMIT, TcpStream::connect(resolver)).await;
-            if let Ok(Ok(mut server)) = connected {
-                // Whoever ends it first ends it.
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                return;
+            if let Ok(Ok(server)) = connected {
+                return Ok(server);
             }
         }
+        Err(io::ErrorKind::ConnectionRefused.into())
     }
+}
+
+/// A message over a connection has its length before it, of two bytes (RFC 1035, 4.2.2).
+async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = stream.read_u16().await?;
+    let mut message = vec![0; length.into()];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(message.len()).map_err(io::Error::other)?;
+    let mut framed = length.to_be_bytes().to_vec();
+    framed.extend_from_slice(message);
+    stream.write_all(&framed).await
 }
 
 /// Asks from a port of its own, so that answers cannot be guessed easily.
@@ -167,7 +237,7 @@ async fn ask_one(resolver: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     loop {
         let length = socket.recv(&mut room).await?;
         // With the question's number.
-        if length >= HEADER && room[..2] == question[..2] {
+        if length >= question::HEADER && room[..2] == question[..2] {
             room.truncate(length);
             return Ok(room);
         }
@@ -227,7 +297,66 @@ mod tests {
         assert!(server.place(other).is_some());
         drop(held);
         assert!(server.place(greedy).is_some());
-        assert!(server.waiting.lock().is_empty());
+        assert_eq!(server.askers.lock()[&greedy].waiting, 0);
+    }
+
+    #[test]
+    fn one_sandboxs_questions_a_second_are_bounded_and_anothers_are_not_among_them() {
+        let server = Arc::new(Server::default());
+        let (greedy, other) = (IpAddr::from([198, 18, 1, 1]), IpAddr::from([198, 18, 1, 2]));
+        let _places = [server.place(greedy).unwrap(), server.place(other).unwrap()];
+        let asked = (0..100_000).take_while(|_| server.may_ask(greedy)).count();
+        assert!((rate::BURST..100_000).contains(&asked), "{asked}");
+        assert!(server.may_ask(other));
+    }
+
+    #[test]
+    fn sandboxes_that_ask_no_more_are_forgotten() {
+        let server = Arc::new(Server::default());
+        for n in 0..3 * FORGET_AT {
+            let from = u32::try_from(n).unwrap().to_be_bytes();
+            drop(server.place(IpAddr::from(from)).unwrap());
+        }
+        assert!(server.askers.lock().len() <= FORGET_AT);
+    }
+
+    #[tokio::test]
+    async fn over_a_connection_questions_are_passed_on_and_nothing_else_is() {
+        let resolver = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let changed = std::fs::metadata(RESOLV_CONF).and_then(|m| m.modified()).ok();
+        let Some(changed) = changed else { return };
+        let server = Arc::new(Server::default());
+        *server.resolvers.lock() = Resolvers {
+            changed: Some(changed),
+            all: vec![resolver.local_addr().unwrap()],
+        };
+        // A resolver that answers everything, and says what it was asked.
+        let (heard, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let (mut stream, _) = resolver.accept().await.unwrap();
+            while let Ok(message) = read_message(&mut stream).await {
+                heard.send(message.clone()).unwrap();
+                write_message(&mut stream, &question::answered(message, 0))
+                    .await
+                    .unwrap();
+            }
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(Arc::clone(&server).streams(listener));
+        let mut function = TcpStream::connect(address).await.unwrap();
+        let good = question::tests::question(1, 1);
+        let transfer = question::tests::question(252, 1);
+        for (message, code) in [(&good, 0), (&transfer, question::REFUSED), (&good, 0)] {
+            write_message(&mut function, message).await.unwrap();
+            let answer = read_message(&mut function).await.unwrap();
+            assert_eq!((answer[2] & 0x80, answer[3] & 0x0f), (0x80, code));
+        }
+        for _ in 0..2 {
+            assert_eq!(asked.recv().await.unwrap(), good);
+        }
+        drop(function);
+        assert_eq!(asked.recv().await, None, "a transfer of a zone was passed on");
     }
 
     #[tokio::test]
@@ -247,5 +376,7 @@ mod tests {
             assert_eq!(answer[4..], question[4..]);
         }
         assert_eq!(server.ask(vec![1, 2, 3]).await, None);
+        let refused = server.ask(question::tests::question(251, 1)).await.unwrap();
+        assert_eq!(refused[3] & 0x0f, question::REFUSED);
     }
 }
