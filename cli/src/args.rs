@@ -324,9 +324,15 @@ pub(crate) struct UpArgs {
 /// Where the gateway may post what comes of asynchronous invocations.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CallbackArgs {
-    /// A network that callbacks may go to although it is private or this host's own, for example 10.1.0.0/16; may be repeated.
-    #[arg(long, value_name = "CIDR", env = "FN_CALLBACK_ALLOW", value_delimiter = ',', value_parser = egress::network)]
-    pub(crate) callback_allow: Vec<ipnet::IpNet>,
+    /// Where callbacks may go to that a caller without the admin key names: a host (hooks.example.com), a network (10.1.0.0/16), which may be private
+    /// or this host's own, or `public` for the whole world; may be repeated.
+    #[arg(
+        long,
+        value_name = "HOST|CIDR|public",
+        env = "FN_CALLBACK_ALLOW",
+        value_delimiter = ','
+    )]
+    pub(crate) callback_allow: Vec<rekindle_gateway::CallbackAllow>,
 }
 
 /// `fn down`.

@@ -29,6 +29,7 @@ mod slots;
 mod timing;
 mod workers;
 
+pub use async_calls::CallbackAllow;
 pub use clients::ClientLimits;
 pub use key::{KeyHash, ParseKeyHashError};
 pub use openapi::document as openapi_document;

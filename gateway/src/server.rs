@@ -9,7 +9,6 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::{HeaderName, HeaderValue, Request, Response};
-use ipnet::IpNet;
 use rekindle_identity::{Member, Role, TlsError, Transport};
 use rekindle_relay::Doors;
 use rekindle_telemetry::metrics::exposition;
@@ -20,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::async_calls::{self, Asked, Callbacks, Runner};
+use crate::async_calls::{self, Asked, CallbackAllow, Callbacks, Runner, Targets};
 use crate::body::Intake;
 use crate::budget::Budget;
 use crate::clients::{ClientLimits, Clients, Held};
@@ -68,8 +67,8 @@ pub struct Config {
     pub min_rate: MinRate,
     /// Asynchronous invocations run at once at most; they count as in flight.
     pub async_in_flight: usize,
-    /// Networks that callbacks may go to although they are private.
-    pub callback_allow: Vec<IpNet>,
+    /// Where callbacks may go to that a caller without a key names, and networks that they may go to although they are private.
+    pub callback_allow: Vec<CallbackAllow>,
     /// Its certificate, where the cluster has an authority.
     pub member: Option<Arc<Member>>,
     /// Where workers of its own process take invocations.
@@ -130,6 +129,7 @@ struct Gateway {
     scheduler: SchedulerClient,
     dispatch: Arc<Dispatch>,
     clients: Arc<Clients>,
+    targets: Targets,
 }
 
 /// Runs a gateway on `listener` until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
@@ -184,7 +184,8 @@ pub async fn serve(
         intake,
         metrics: metrics.clone(),
     });
-    let callbacks = Callbacks::new(&config.callback_allow);
+    let targets = Targets::allowing(&config.callback_allow);
+    let callbacks = Callbacks::new(targets.clone());
     let runner = Runner::new(
         dispatch.clone(),
         callbacks,
@@ -196,6 +197,7 @@ pub async fn serve(
         scheduler,
         dispatch,
         clients: clients.clone(),
+        targets,
     });
     let limits = Limits {
         head: config.head_limit,
@@ -307,6 +309,11 @@ impl Answering for Gateway {
 }
 
 impl Gateway {
+    /// Takes an invocation in that is run later.
+    async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
+    }
+
     async fn routed(
         &self,
         request: Request<Body>,
@@ -357,13 +364,7 @@ impl Gateway {
                 if owner.is_some() {
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                async_calls::accept(
-                    &self.scheduler,
-                    &self.dispatch.intake,
-                    asked(name, path, "http", owner),
-                    request,
-                )
-                .await
+                self.later(asked(name, path, "http", owner), request).await
             }
             Route::Result { id } => async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await,
             Route::Invocation { name, asynchronous } => {
@@ -373,7 +374,7 @@ impl Gateway {
                 request.headers_mut().remove(http::header::AUTHORIZATION);
                 if asynchronous {
                     let asked = asked(name, "/".to_owned(), "event", Some(ADMIN));
-                    return async_calls::accept(&self.scheduler, &self.dispatch.intake, asked, request).await;
+                    return self.later(asked, request).await;
                 }
                 Ok(self
                     .dispatch

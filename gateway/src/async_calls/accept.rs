@@ -6,13 +6,14 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::LOCATION;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use rekindle_wire::asynchronous::{BODY_MAX, Encoded, Headers, NewCall, StoredRequest};
 use rekindle_wire::headers::{ASYNC_ID, CALLBACK_URL, IDEMPOTENCY_KEY};
-use rekindle_wire::manifest::ByteSize;
+use rekindle_wire::manifest::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 use tracing::Instrument as _;
 
+use super::Targets;
 use crate::body::Intake;
 use crate::headers;
 use crate::scheduler::SchedulerClient;
@@ -34,6 +35,7 @@ pub(crate) struct Asked {
 pub(crate) async fn accept(
     scheduler: &SchedulerClient,
     intake: &Intake,
+    targets: &Targets,
     asked: Asked,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
@@ -51,7 +53,9 @@ pub(crate) async fn accept(
         url.path = request.uri().path(),
     );
     rekindle_telemetry::set_parent(&span, request.headers());
-    let accepted = keep(scheduler, intake, asked, request).instrument(span.clone()).await;
+    let accepted = keep(scheduler, intake, targets, asked, request)
+        .instrument(span.clone())
+        .await;
     if let Err(error) = &accepted {
         span.record("error.type", error.code.as_str());
         span.record("otel.status_code", "ERROR");
@@ -62,14 +66,18 @@ pub(crate) async fn accept(
 async fn keep(
     scheduler: &SchedulerClient,
     intake: &Intake,
+    targets: &Targets,
     asked: Asked,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();
-    let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
     let mut kept = parts.headers;
     let idempotency_key = take(&mut kept, IDEMPOTENCY_KEY)?;
     let callback = take(&mut kept, CALLBACK_URL)?;
+    if let (Some(url), None) = (&callback, asked.owner) {
+        check_target(targets, url).await?;
+    }
+    let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
     headers::strip_request(&mut kept);
     // What runs later belongs to this trace.
     rekindle_telemetry::inject(&mut kept);
@@ -97,6 +105,22 @@ async fn keep(
         answer.headers_mut().insert(LOCATION, location);
     }
     Ok(answer)
+}
+
+/// Refuses a caller without a key the address of a callback that its operator does not allow.
+async fn check_target(targets: &Targets, url: &str) -> Result<(), ApiError> {
+    check_callback(url).map_err(|why| ApiError::new(ErrorCode::BadRequest, why))?;
+    let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
+    let host = host.unwrap_or_default();
+    if targets.may_be_named_by_anybody(&host).await {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::Unauthorized,
+        format!(
+            "a callback to {host} needs the admin key, or to be the `callback` of the function's fn.toml; its operator lets anybody name it by --callback-allow {host}"
+        ),
+    ))
 }
 
 /// Takes a header out that is meant for the gateway.

@@ -11,7 +11,6 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use ipnet::IpNet;
 use rekindle_wire::asynchronous::{CallbackOutcome, ClaimedCallback};
 use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, FUNCTION_STATUS, REQUEST_ID};
 
@@ -34,9 +33,8 @@ pub(crate) struct Callbacks {
 }
 
 impl Callbacks {
-    /// Ones that may post to the world, and to `allow`.
-    pub(crate) fn new(allow: &[IpNet]) -> Self {
-        let targets = Targets::allowing(allow);
+    /// Ones that may post where `targets` permits it.
+    pub(crate) fn new(targets: Targets) -> Self {
         let mut connector = HttpConnector::new_with_resolver(Resolver(targets.clone()));
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(CONNECT_LIMIT));

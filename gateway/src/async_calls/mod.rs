@@ -12,3 +12,5 @@ pub(crate) use accept::{Asked, accept};
 pub(crate) use callback::Callbacks;
 pub(crate) use result::result;
 pub(crate) use runner::Runner;
+pub use targets::CallbackAllow;
+pub(crate) use targets::Targets;

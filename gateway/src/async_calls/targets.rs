@@ -1,12 +1,15 @@
 //! Where callbacks may go: the rules are those for functions (docs/security.md). The world, but nothing private, nothing of a cloud's metadata, and
-//! nothing of this host; unless the operator allows it. Names are judged by the addresses that are then connected to.
+//! nothing of this host; unless the operator allows it. Names are judged by the addresses that are then connected to. Who may name an address is
+//! another question: whoever shows a key, the function's own fn.toml, and anybody for what the operator allows.
 
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper_util::client::legacy::connect::dns::Name;
 use ipnet::{IpNet, Ipv4Net};
@@ -29,27 +32,102 @@ static REFUSED4: LazyLock<Vec<Ipv4Net>> = LazyLock::new(|| {
     ALL.iter().filter_map(|net| net.parse().ok()).collect()
 });
 
+/// What an operator allows callbacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallbackAllow {
+    /// To a network, although it is private or this host's own; named by anybody.
+    Network(IpNet),
+    /// To a host, by its name; named by anybody.
+    Host(String),
+    /// To the whole world; named by anybody.
+    Public,
+}
+
+impl FromStr for CallbackAllow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "public" {
+            return Ok(Self::Public);
+        }
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Ok(Self::Network(net));
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Network(address.into()));
+        }
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        };
+        // Such as 10.1, or an address with a slip in it, is no name of a host.
+        let has_letter = text.bytes().any(|b| b.is_ascii_alphabetic());
+        match has_letter && text.split('.').all(is_label) {
+            true => Ok(Self::Host(text.to_ascii_lowercase())),
+            false => Err("is neither a network (10.1.0.0/16), nor a host (hooks.example.com), nor `public`".to_owned()),
+        }
+    }
+}
+
 /// The rule.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Targets {
-    allow: Arc<[IpNet]>,
+    networks: Arc<[IpNet]>,
+    hosts: Arc<[String]>,
+    public: bool,
 }
 
 impl Targets {
-    /// With networks that are allowed although they are private.
-    pub(crate) fn allowing(allow: &[IpNet]) -> Self {
-        Self { allow: allow.into() }
+    /// With what the operator allows.
+    pub(crate) fn allowing(allow: &[CallbackAllow]) -> Self {
+        let networks = allow.iter().filter_map(|a| match a {
+            CallbackAllow::Network(net) => Some(*net),
+            _ => None,
+        });
+        let hosts = allow.iter().filter_map(|a| match a {
+            CallbackAllow::Host(name) => Some(name.clone()),
+            _ => None,
+        });
+        Self {
+            networks: networks.collect(),
+            hosts: hosts.collect(),
+            public: allow.contains(&CallbackAllow::Public),
+        }
     }
 
     /// Whether a callback may be posted to this address.
     pub(crate) fn permit(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        if self.allow.iter().any(|net| net.contains(&address)) {
+        self.is_in_a_network(address) || is_public(address) && !is_own(address)
+    }
+
+    fn is_in_a_network(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|net| net.contains(&address))
+    }
+
+    /// Whether a caller without a key may name this host for a callback: the operator has allowed it, or all networks that it is in.
+    pub(crate) async fn may_be_named_by_anybody(&self, host: &str) -> bool {
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        if self.public || self.hosts.contains(&host) {
             return true;
         }
-        is_public(address) && !is_own(address)
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return self.is_in_a_network(address.to_canonical());
+        }
+        if self.networks.is_empty() {
+            return false;
+        }
+        let found = tokio::time::timeout(LOOKUP_LIMIT, tokio::net::lookup_host((host.as_str(), 0))).await;
+        let Ok(Ok(found)) = found else { return false };
+        let found: Vec<SocketAddr> = found.collect();
+        !found.is_empty() && found.iter().all(|a| self.is_in_a_network(a.ip().to_canonical()))
     }
 }
+
+/// How long the addresses of a callback's host may be looked for while its client waits.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
 fn is_public(address: IpAddr) -> bool {
     match address {
@@ -154,10 +232,65 @@ mod tests {
 
     #[test]
     fn what_is_allowed_is_let_through_and_nothing_beside_it() {
-        let targets = Targets::allowing(&["10.1.0.0/16".parse().unwrap()]);
+        let targets = Targets::allowing(&[CallbackAllow::Network("10.1.0.0/16".parse().unwrap())]);
         assert!(targets.permit("10.1.9.9".parse().unwrap()));
         assert!(targets.permit("::ffff:10.1.9.9".parse().unwrap()));
         assert!(!targets.permit("10.2.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_allowed_is_a_network_a_host_or_the_world() {
+        let read = |text: &str| text.parse::<CallbackAllow>();
+        assert_eq!(read("public"), Ok(CallbackAllow::Public));
+        assert_eq!(
+            read("10.1.0.0/16"),
+            Ok(CallbackAllow::Network("10.1.0.0/16".parse().unwrap()))
+        );
+        assert_eq!(
+            read("10.1.0.9"),
+            Ok(CallbackAllow::Network("10.1.0.9/32".parse().unwrap()))
+        );
+        assert_eq!(
+            read("Hooks.example.com"),
+            Ok(CallbackAllow::Host("hooks.example.com".into()))
+        );
+        for bad in [
+            "",
+            "10.1",
+            "10.1.0.0/99",
+            "a..b",
+            "https://example.com",
+            "example.com:80",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_key_only_what_the_operator_allows_may_be_named() {
+        let nothing = Targets::default();
+        let some = Targets::allowing(&["127.0.0.0/8".parse().unwrap(), "hooks.example.com".parse().unwrap()]);
+        let world = Targets::allowing(&[CallbackAllow::Public]);
+        for (host, expected) in [
+            ("hooks.example.com", [false, true, true]),
+            ("HOOKS.example.com", [false, true, true]),
+            ("example.com", [false, false, true]),
+            ("93.184.216.34", [false, false, true]),
+            ("127.0.0.1", [false, true, true]),
+            ("[::ffff:127.0.0.1]", [false, true, true]),
+            // By its addresses, where these are in a network that is allowed.
+            ("127.1", [false, true, true]),
+        ] {
+            for (targets, expected) in [&nothing, &some, &world].into_iter().zip(expected) {
+                assert_eq!(
+                    targets.may_be_named_by_anybody(host).await,
+                    expected,
+                    "{host} {targets:?}"
+                );
+            }
+        }
+        // Who may be named is posted to under the same rule as before.
+        assert!(!world.permit("127.0.0.1".parse().unwrap()));
     }
 
     #[tokio::test]

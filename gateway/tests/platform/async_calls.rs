@@ -220,7 +220,7 @@ async fn a_call_sent_again_with_its_key_runs_once() {
 
 #[tokio::test]
 async fn anothers_call_with_the_same_key_is_a_call_of_its_own_and_hears_nothing_of_the_first() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|c| c.callback_allow = vec!["127.0.0.1".parse().unwrap()]).await;
     platform.deploy("hello", "").await;
     let sent =
         |path: &'static str, body: &'static str| platform.later(path).header("idempotency-key", "order-1").body(body);
@@ -231,7 +231,7 @@ async fn anothers_call_with_the_same_key_is_a_call_of_its_own_and_hears_nothing_
         sent("hello/elsewhere", "secret"),
         sent("hello?x=1", "secret"),
         sent("hello", "secret").header("authorization", "Bearer of-another"),
-        sent("hello", "secret").header("x-callback-url", "https://example.com/"),
+        sent("hello", "secret").header("x-callback-url", "http://127.0.0.1:1/"),
         // The operator's calls belong to the admin key.
         sent("hello", "secret").bearer_auth(crate::harness::KEY),
     ] {
@@ -363,7 +363,10 @@ async fn a_callback_is_posted_until_it_is_taken_and_only_where_it_may_go() {
     // The platform itself is out of reach.
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;
-    let sent = platform.later("hello").header("x-callback-url", &url);
+    let sent = platform
+        .later("hello")
+        .header("x-callback-url", &url)
+        .bearer_auth(crate::harness::KEY);
     let call = accepted(sent.send().await.unwrap()).await;
     until("it is given up", async || {
         platform.call(&call).await.callback.is_some_and(|c| c.state == "failed")
@@ -372,6 +375,44 @@ async fn a_callback_is_posted_until_it_is_taken_and_only_where_it_may_go() {
     let callback = platform.call(&call).await.callback.unwrap();
     assert!(callback.error.unwrap().contains("--callback-allow"));
     assert_eq!(posted.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn without_a_key_a_callback_goes_nowhere_that_the_operator_did_not_allow() {
+    let platform = Platform::start_with(|c| c.callback_allow = vec!["hooks.example.com".parse().unwrap()]).await;
+    platform.deploy("hello", "").await;
+    let sent = |url: &str| platform.later("hello").header("x-callback-url", url);
+    for url in [
+        "https://example.com/done",
+        "http://93.184.216.34/",
+        "https://hooks.example.com.evil.example/",
+    ] {
+        let refused = error(sent(url).send().await.unwrap()).await;
+        assert_eq!(refused.code, ErrorCode::Unauthorized);
+        assert!(
+            refused.message.contains("--callback-allow") && refused.message.contains("fn.toml"),
+            "{refused}"
+        );
+    }
+    assert!(platform.calls("").await.is_empty(), "it was kept all the same");
+    // By the key, by the operator, and by the function's own manifest.
+    accepted(
+        sent("https://example.com/done")
+            .bearer_auth(crate::harness::KEY)
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    accepted(sent("https://hooks.example.com/done").send().await.unwrap()).await;
+    platform
+        .deploy("own", "[async]\ncallback = \"https://example.com/done\"\n")
+        .await;
+    let call = platform.accepted("own").await;
+    assert_eq!(
+        platform.call(&call).await.callback.unwrap().url,
+        "https://example.com/done"
+    );
 }
 
 #[tokio::test]
