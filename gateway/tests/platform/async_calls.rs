@@ -290,6 +290,32 @@ async fn credentials_reach_the_function_and_its_client_and_lie_nowhere_in_the_cl
 }
 
 #[tokio::test]
+async fn calls_whose_credentials_a_lost_master_key_has_become_dead_letters_and_others_run() {
+    // This gateway runs none.
+    let mut platform = Platform::start_with(|c| c.async_in_flight = 0).await;
+    platform.deploy("hello", "").await;
+    let sealed = accepted(platform.later("hello").bearer_auth("credential").send().await.unwrap()).await;
+    let open = platform.accepted("hello").await;
+    platform
+        .restart_scheduler_with("another key, since the first was lost")
+        .await;
+    let (_, mut other) = start_gateway(&platform.relay, |_| {}).await;
+    let refused = error(platform.result(&sealed).await).await;
+    assert_eq!(refused.code, ErrorCode::Internal);
+    assert!(refused.message.contains("master key"), "{refused}");
+    assert_eq!(platform.result(&open).await.status(), 200);
+    // With the key put back it runs.
+    other.ask_to_end();
+    (&mut other.task).await.unwrap();
+    platform.restart_scheduler().await;
+    let again = platform.admin(Method::POST, &format!("/v1/async/{}/retry", sealed.id));
+    assert_eq!(again.send().await.unwrap().status(), 200);
+    let (_, _another) = start_gateway(&platform.relay, |_| {}).await;
+    let told: Value = platform.result(&sealed).await.json().await.unwrap();
+    assert_eq!(told["headers"]["authorization"], "Bearer credential");
+}
+
+#[tokio::test]
 async fn what_cannot_be_kept_is_refused_with_the_reason() {
     let platform = Platform::start().await;
     platform.deploy("hello", "").await;

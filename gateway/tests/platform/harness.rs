@@ -141,7 +141,7 @@ impl Platform {
         let dir = tempfile::tempdir().unwrap();
         let relay = Relay::start().await;
         let objects = Arc::new(Objects::default());
-        let scheduler = start_scheduler(dir.path(), &relay, objects.clone()).await;
+        let scheduler = start_scheduler(dir.path(), &relay, objects.clone(), MASTER_KEY).await;
         let (url, gateway) = start_gateway(&relay, configure).await;
         let platform = Self {
             url,
@@ -162,8 +162,13 @@ impl Platform {
 
     /// Ends the scheduler as a kill would, and starts another on the same database.
     pub(crate) async fn restart_scheduler(&mut self) {
+        self.restart_scheduler_with(MASTER_KEY).await;
+    }
+
+    /// The same with this master key.
+    pub(crate) async fn restart_scheduler_with(&mut self, master_key: &str) {
         self.stop_scheduler().await;
-        self.scheduler = Some(start_scheduler(self.dir.path(), &self.relay, self.objects.clone()).await);
+        self.scheduler = Some(start_scheduler(self.dir.path(), &self.relay, self.objects.clone(), master_key).await);
         until("the worker is known again", async || {
             !self.status().await.workers.is_empty()
         })
@@ -270,7 +275,7 @@ pub(crate) async fn start_gateway(
     (url, Role { end: Some(end), task })
 }
 
-async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Role {
+async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>, master_key: &str) -> Role {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     relay.point_to(&listener.local_addr().unwrap().to_string());
     let config = rekindle_scheduler::Config {
@@ -280,7 +285,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>) -> Ro
         address: String::new(),
         spool: dir.to_owned(),
         cluster_token: TOKEN.to_owned(),
-        master_key: MASTER_KEY.parse().unwrap(),
+        master_key: master_key.parse().unwrap(),
         objects,
         idle_bin: Duration::from_secs(60),
         collecting: Collecting {
