@@ -259,3 +259,19 @@ async fn a_collection_lets_old_versions_and_sources_go_but_not_in_another_schedu
     assert_eq!(collect("{\"take_over\":true}").await.status(), 200);
     assert_eq!(collect("{}").await.status(), 200);
 }
+
+#[tokio::test]
+async fn two_hyphens_in_a_row_are_no_new_functions_name() {
+    let platform = Platform::start().await;
+    let refused = platform
+        .upload("name = \"a--b\"\nruntime = \"python\"\nentry = \"main.handler\"\n")
+        .await;
+    let refused = error(refused).await;
+    assert_eq!(refused.code, ErrorCode::InvalidManifest);
+    assert!(refused.message.contains("two hyphens"), "{refused}");
+    assert!(
+        platform.objects.0.lock().keys().all(|key| !key.starts_with("sources/")),
+        "its folder was kept"
+    );
+    platform.deploy("a-b", "").await;
+}

@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use http::StatusCode;
 use rekindle_wire::api::VersionInfo;
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use serde::Deserialize;
 
 use super::{Refused, bad_query, from_store};
@@ -37,6 +37,7 @@ pub(super) async fn deploy(
         )
     })?;
     let upload = upload::receive(body, &scheduler.config.spool).await?;
+    check_name(&scheduler, &upload.manifest.name).await?;
     let key = source_key(&upload.digest);
     if wanted.if_changed {
         let name = &upload.manifest.name;
@@ -63,4 +64,17 @@ pub(super) async fn deploy(
     let info = version.info.clone();
     prepare::begin(&scheduler, version, key, place);
     Ok((StatusCode::ACCEPTED, Json(info)))
+}
+
+/// Refuses new functions a name with `--`, which is kept for what a host may name beside a function. Those that have one keep it.
+async fn check_name(scheduler: &Scheduler, name: &FunctionName) -> Result<(), Refused> {
+    if !name.as_str().contains("--") || !scheduler.store.versions(name, 1).await.map_err(from_store)?.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::InvalidManifest,
+        format!(
+            "{name} has two hyphens in a row, which names of new functions may not have: write one (name in fn.toml)"
+        ),
+    ))
 }
