@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use http::header::HOST;
+use http::header::{CONTENT_SECURITY_POLICY, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::strip_hop_by_hop;
 use rekindle_wire::headers::{
@@ -60,6 +60,16 @@ pub(crate) fn strip_answer(headers: &mut HeaderMap) {
     for name in [START, INSTANCE, REQUEST_ID, SERVER_TIMING] {
         headers.remove(name);
     }
+}
+
+/// What pages of a function may do that shares its host with others: run, but not as that host, whose other pages a browser would else let them read.
+/// Beside a policy of the function's own: browsers keep to both.
+const SANDBOX: HeaderValue =
+    HeaderValue::from_static("sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts");
+
+/// Keeps pages of an answer apart from those of other functions on the same host.
+pub(crate) fn keep_apart(headers: &mut HeaderMap) {
+    headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
 }
 
 /// Tells the function whom it serves.

@@ -34,4 +34,4 @@ pub use clients::ClientLimits;
 pub use key::{KeyHash, ParseKeyHashError};
 pub use openapi::document as openapi_document;
 pub use pace::MinRate;
-pub use server::{Config, ServeError, serve};
+pub use server::{Config, Paths, ServeError, serve};

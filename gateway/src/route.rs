@@ -20,8 +20,8 @@ use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// To a function, with the path and query below it.
-    Function { name: FunctionName, path: String },
+    /// To a function, with the path and query below it. Found by its path, it shares its host with other functions.
+    Function { name: FunctionName, path: String, by: By },
     /// To a function, as an event; later where `asynchronous`.
     Invocation { name: FunctionName, asynchronous: bool },
     /// To a function, later.
@@ -40,12 +40,26 @@ pub(crate) enum Route {
     Metrics,
 }
 
+/// By what a function was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A host of its own.
+    Host,
+    /// A path on a host of all.
+    Path,
+}
+
 /// Finds a request's route.
 pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
     let path = request.uri().path();
     let query = request.uri().query();
     if let Some(name) = host_of(request).and_then(|h| h.strip_suffix(".localhost").map(str::to_owned)) {
-        return function(&name, path, query);
+        let (name, path) = function(&name, path, query)?;
+        return Ok(Route::Function {
+            name,
+            path,
+            by: By::Host,
+        });
     }
     for (prefix, later) in [("/function/", false), ("/async-function/", true)] {
         let Some(rest) = path.strip_prefix(prefix) else {
@@ -53,10 +67,15 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
         };
         let at = rest.find('/').unwrap_or(rest.len());
         let (name, below) = rest.split_at(at);
-        return match function(name, if below.is_empty() { "/" } else { below }, query)? {
-            Route::Function { name, path } if later => Ok(Route::Later { name, path }),
-            now => Ok(now),
-        };
+        let (name, path) = function(name, if below.is_empty() { "/" } else { below }, query)?;
+        return Ok(match later {
+            true => Route::Later { name, path },
+            false => Route::Function {
+                name,
+                path,
+                by: By::Path,
+            },
+        });
     }
     if let Some(id) = path.strip_prefix("/async-results/") {
         let id = id
@@ -82,7 +101,7 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
     }
 }
 
-fn function(name: &str, path: &str, query: Option<&str>) -> Result<Route, ApiError> {
+fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionName, String), ApiError> {
     let name = named(name)?;
     // `OPTIONS *` and `CONNECT host:port` are HTTP too. Nothing of theirs may end up in the name of an instance.
     if !path.starts_with('/') {
@@ -101,7 +120,7 @@ fn function(name: &str, path: &str, query: Option<&str>) -> Result<Route, ApiErr
         below.push('?');
         below.push_str(query);
     }
-    Ok(Route::Function { name, path: below })
+    Ok((name, below))
 }
 
 fn named(name: &str) -> Result<FunctionName, ApiError> {
@@ -174,11 +193,16 @@ mod tests {
         route(&request).map_err(|e| e.code)
     }
 
-    fn to(name: &str, path: &str) -> Result<Route, ErrorCode> {
+    fn found(by: By, name: &str, path: &str) -> Result<Route, ErrorCode> {
         Ok(Route::Function {
             name: name.parse().unwrap(),
             path: path.to_owned(),
+            by,
         })
+    }
+
+    fn to(name: &str, path: &str) -> Result<Route, ErrorCode> {
+        found(By::Path, name, path)
     }
 
     #[test]
@@ -195,9 +219,9 @@ mod tests {
     fn a_function_has_its_own_host() {
         assert_eq!(
             at("hello.localhost:8080", "/v1/functions"),
-            to("hello", "/v1/functions")
+            found(By::Host, "hello", "/v1/functions")
         );
-        assert_eq!(at("HELLO.localhost", "/a"), to("hello", "/a"));
+        assert_eq!(at("HELLO.localhost", "/a"), found(By::Host, "hello", "/a"));
         assert_eq!(at("localhost:8080", "/v1/functions"), Ok(Route::Admin));
         assert_eq!(at("Bad_name.localhost", "/"), Err(ErrorCode::FunctionNotFound));
     }

@@ -28,7 +28,7 @@ use crate::dispatch::{Call, Dispatch};
 use crate::key::KeyHash;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
-use crate::route::{self, Route, route};
+use crate::route::{self, By, Route, route};
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
 use crate::workers::Workers;
@@ -39,6 +39,18 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 /// Whose an asynchronous invocation is that was sent with the admin key.
 const ADMIN: &str = "admin";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What functions have below `/function/`, where they share a host and so, to a browser, an origin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Paths {
+    /// Paths, and pages that a browser keeps apart from those of other functions.
+    #[default]
+    Apart,
+    /// Paths, and pages that may read each other's.
+    Trusted,
+    /// None: functions are reached by their hosts.
+    Off,
+}
 
 /// How to run a gateway.
 #[derive(Clone)]
@@ -69,6 +81,8 @@ pub struct Config {
     pub async_in_flight: usize,
     /// Where callbacks may go to that a caller without a key names, and networks that they may go to although they are private.
     pub callback_allow: Vec<CallbackAllow>,
+    /// What functions have below `/function/`.
+    pub paths: Paths,
     /// Its certificate, where the cluster has an authority.
     pub member: Option<Arc<Member>>,
     /// Where workers of its own process take invocations.
@@ -94,6 +108,7 @@ impl Config {
             min_rate: MinRate::default(),
             async_in_flight: 128,
             callback_allow: Vec::new(),
+            paths: Paths::default(),
             member: None,
             doors: Doors::default(),
         }
@@ -130,6 +145,7 @@ struct Gateway {
     dispatch: Arc<Dispatch>,
     clients: Arc<Clients>,
     targets: Targets,
+    paths: Paths,
 }
 
 /// Runs a gateway on `listener` until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
@@ -198,6 +214,7 @@ pub async fn serve(
         dispatch,
         clients: clients.clone(),
         targets,
+        paths: config.paths,
     });
     let limits = Limits {
         head: config.head_limit,
@@ -344,7 +361,11 @@ impl Gateway {
             owner,
         };
         match route(&request)? {
-            Route::Function { name, path } => {
+            Route::Function { by: By::Path, .. } if self.paths == Paths::Off => Err(ApiError::new(
+                ErrorCode::NotFound,
+                "functions have no paths here (--no-paths): use the function's host, NAME.localhost",
+            )),
+            Route::Function { name, path, by } => {
                 let mut request = request;
                 let force = route::forced(request.headers())?;
                 if force.is_some() {
@@ -356,7 +377,11 @@ impl Gateway {
                     // The function must not learn the platform's key.
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                Ok(self.dispatch.invoke(call(name, path, "http", force), request).await)
+                let mut answer = self.dispatch.invoke(call(name, path, "http", force), request).await;
+                if by == By::Path && self.paths == Paths::Apart {
+                    headers::keep_apart(answer.headers_mut());
+                }
+                Ok(answer)
             }
             Route::Later { name, path } => {
                 let mut request = request;
@@ -366,7 +391,14 @@ impl Gateway {
                 }
                 self.later(asked(name, path, "http", owner), request).await
             }
-            Route::Result { id } => async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await,
+            Route::Result { id } => {
+                let result = async_calls::result(&self.scheduler, &id, request.uri().query(), request_id).await;
+                let mut answer = result?;
+                if self.paths != Paths::Trusted {
+                    headers::keep_apart(answer.headers_mut());
+                }
+                Ok(answer)
+            }
             Route::Invocation { name, asynchronous } => {
                 let mut request = request;
                 self.admin_key.check(request.headers())?;

@@ -1,4 +1,4 @@
-//! The options of what callers may have of a gateway: `fn up` and `fn gateway` have them.
+//! The options of what callers may have of a gateway, and browsers of functions: `fn up` and `fn gateway` have them.
 
 use clap::Args;
 use ipnet::IpNet;
@@ -27,6 +27,12 @@ pub(crate) struct CallerArgs {
     /// Memory that requests' bodies may take together.
     #[arg(long, value_name = "SIZE", env = "FN_BODY_MEMORY", default_value = "256MiB")]
     pub(crate) body_memory: ByteSize,
+    /// Let pages of functions below /function/ read each other's: for functions that trust each other. Without, browsers keep them apart.
+    #[arg(long, env = "FN_TRUST_PATHS", conflicts_with = "no_paths")]
+    pub(crate) trust_paths: bool,
+    /// Serve functions by their hosts alone, and nothing below /function/.
+    #[arg(long, env = "FN_NO_PATHS")]
+    pub(crate) no_paths: bool,
 }
 
 impl CallerArgs {
@@ -40,5 +46,10 @@ impl CallerArgs {
             per_second: self.client_rate,
         };
         config.body_memory_bytes = self.body_memory.0;
+        config.paths = match (self.no_paths, self.trust_paths) {
+            (true, _) => rekindle_gateway::Paths::Off,
+            (false, true) => rekindle_gateway::Paths::Trusted,
+            (false, false) => rekindle_gateway::Paths::Apart,
+        };
     }
 }

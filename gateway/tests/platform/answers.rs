@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use futures::StreamExt as _;
+use rekindle_gateway::Paths;
+use rekindle_wire::ErrorCode;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::harness::{KEY, Platform, until};
+use crate::harness::{KEY, Platform, error, until};
 
 #[tokio::test]
 async fn path_query_and_headers_reach_the_function_as_they_were_sent() {
@@ -137,4 +139,51 @@ async fn a_gateway_told_to_end_finishes_what_it_serves() {
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
     (&mut platform.gateway.task).await.unwrap();
     assert!(platform.function("hello").send().await.unwrap_err().is_connect());
+}
+
+const SANDBOX: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
+
+/// The policies that an answer has for browsers.
+fn policies(answer: &reqwest::Response) -> Vec<&str> {
+    let all = answer.headers().get_all("content-security-policy");
+    all.iter().map(|v| v.to_str().unwrap()).collect()
+}
+
+async fn by_host(platform: &Platform, path: &str) -> reqwest::Response {
+    let sent = platform.http.get(format!("{}{path}", platform.url));
+    sent.header("host", "hello.localhost").send().await.unwrap()
+}
+
+#[tokio::test]
+async fn pages_of_functions_on_one_host_are_kept_apart_and_keep_their_own_policy() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    assert_eq!(policies(&platform.function("hello").send().await.unwrap()), [SANDBOX]);
+    let own = platform.function("hello/policy").send().await.unwrap();
+    assert_eq!(policies(&own), ["default-src 'self'", SANDBOX]);
+    // On a host of its own a function is alone.
+    assert!(policies(&by_host(&platform, "/").await).is_empty());
+    assert_eq!(policies(&by_host(&platform, "/policy").await), ["default-src 'self'"]);
+    let platform = Platform::start_with(|c| c.paths = Paths::Trusted).await;
+    platform.deploy("hello", "").await;
+    assert!(policies(&platform.function("hello").send().await.unwrap()).is_empty());
+}
+
+#[tokio::test]
+async fn without_paths_functions_have_their_hosts() {
+    let platform = Platform::start_with(|c| c.paths = Paths::Off).await;
+    platform.deploy("hello", "").await;
+    let refused = error(platform.function("hello").send().await.unwrap()).await;
+    assert_eq!(refused.code, ErrorCode::NotFound);
+    assert!(refused.message.contains("--no-paths"), "{refused}");
+    assert_eq!(by_host(&platform, "/").await.status(), 200);
+    assert_eq!(
+        platform
+            .admin(reqwest::Method::GET, "/v1/functions")
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
 }

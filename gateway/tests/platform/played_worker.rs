@@ -463,6 +463,7 @@ async fn act(path: &str, request: Request) -> Response {
         },
         "/crash" => ApiError::new(ErrorCode::FunctionCrashed, "killed by SIGSEGV").into_response(),
         "/late" => ApiError::new(ErrorCode::FunctionTimeout, "too late").into_response(),
+        "/policy" => ([("content-security-policy", "default-src 'self'")], "page").into_response(),
         "/leaky" => (
             [
                 ("x-rekindle-secret", "1"),
