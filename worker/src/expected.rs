@@ -25,8 +25,12 @@ const RTPRIO: usize = 14;
 /// Where crashes go. At a core limit of 0 the kernel starts the program that this names all the same, at 1 it does not.
 const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 
-/// The filters that a function may be under: this worker's.
-static FILTERS: LazyLock<[u8; 32]> = LazyLock::new(|| *blake3::hash(&seccomp::program()).as_bytes());
+/// BLAKE3 of the filters that a function may be under: this worker's, and those that snapshots have from before.
+static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
+    let earlier = seccomp::EARLIER.iter().filter_map(|hex| blake3::Hash::from_hex(hex).ok());
+    let known = earlier.chain([blake3::hash(&seccomp::program())]);
+    known.map(|hash| *hash.as_bytes()).collect()
+});
 
 /// What processes of the user `uid` are, whose outputs are `pipes`.
 pub(crate) fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
@@ -42,7 +46,7 @@ pub(crate) fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
         uid,
         gid: uid,
         groups: Vec::new(),
-        filters: vec![*FILTERS],
+        filters: FILTERS.clone(),
         limits,
         oom_score_adj_min: 0,
         pids: PIDS,
@@ -57,5 +61,15 @@ fn core_limit() -> Limit {
     match std::fs::read(CORE_PATTERN) {
         Ok(pattern) if !matches!(pattern.first(), Some(b'|' | b'@')) => Limit::AtMost(1),
         _ => Limit::Exactly(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_worker_s_filter_and_every_listed_one_are_known() {
+        assert_eq!(FILTERS.len(), seccomp::EARLIER.len() + 1);
     }
 }

@@ -29,6 +29,10 @@ impl Filter {
     }
 }
 
+/// BLAKE3 of the filters of earlier versions, as [`program`] gives them, that snapshots may still have: those of the list of what was refused, until
+/// November 2026.
+pub const EARLIER: [&str; 1] = ["5155094d354131b4e489d9e794d3a91f46f10d4b95c2db91f04cf214e3478f1d"];
+
 /// The filter as the kernel keeps it and CRIU stores it in its seccomp image: an array of `struct sock_filter`, eight bytes
 /// each (code 2, jump if true 1, jump if false 1, constant 4), little-endian. What a snapshot holds can be compared with it.
 #[must_use]
