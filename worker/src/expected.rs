@@ -53,6 +53,7 @@ pub(crate) fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
         port_min: PORT_MIN,
         output_pipes: pipes.iter().filter_map(number).collect(),
         other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
+        travelling: None,
     }
 }
 

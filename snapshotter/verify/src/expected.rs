@@ -37,6 +37,26 @@ pub struct Expected {
     pub output_pipes: Vec<u32>,
     /// Files in the directory that are no images: not read.
     pub other_files: Vec<String>,
+    /// Of an instance that moves: what its images may have besides. `None` of a snapshot.
+    pub travelling: Option<Travelling>,
+}
+
+/// What images of an instance that moves have, and those of a snapshot do not: its memory is in no image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Travelling {
+    /// What CRIU calls the templates: external files, which are mapped privately and nothing else.
+    pub templates: Vec<String>,
+    /// Where the pages are that CRIU restores itself.
+    pub pages: Pages,
+}
+
+/// Where the pages of an instance that moves are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// In its processes, or in `pages-N.img`, as CRIU dumps them.
+    Dumped,
+    /// In `eager-PID` of each process, those that CRIU is to restore. `pages-N.img` is still to be made of it.
+    Eager,
 }
 
 impl Limit {

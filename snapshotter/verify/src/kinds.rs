@@ -5,6 +5,8 @@ use crate::error::VerifyError;
 
 /// Files in a directory at most.
 pub(crate) const FILES_MAX: usize = 100_000;
+/// Begins the name of a file with the pages of a process that moves which CRIU is to restore; its id follows.
+pub const EAGER_PREFIX: &str = "eager-";
 
 /// A kind of image, with the number in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub(crate) enum Kind {
     Pagemap(u32),
     SharedPagemap(u64),
     Pages,
+    /// Only of an instance that moves.
+    Eager(u32),
     Fs(u32),
     Descriptors(u32),
     Files,
@@ -43,6 +47,11 @@ impl Kind {
         if name == "stats-dump" {
             return Some(Self::Stats);
         }
+        if let Some(number) = name.strip_prefix(EAGER_PREFIX) {
+            return canonical(number)
+                .and_then(|pid| u32::try_from(pid).ok())
+                .map(Self::Eager);
+        }
         let stem = name.strip_suffix(".img")?;
         let plain = match stem {
             "inventory" => Some(Self::Inventory),
@@ -65,11 +74,7 @@ impl Kind {
             let id = u32::from_str_radix(number, 16).ok()?;
             return (format!("{id:x}") == number).then_some(Self::Ghost(id));
         }
-        let value: u64 = number.parse().ok()?;
-        // Leading zeros and signs would let one number have two names.
-        if value.to_string() != number {
-            return None;
-        }
+        let value = canonical(number)?;
         let short = u32::try_from(value).ok();
         match kind {
             "core" => short.map(Self::Core),
@@ -87,8 +92,14 @@ impl Kind {
 
     /// Whether its bytes are nobody's business here.
     pub(crate) fn is_opaque(self) -> bool {
-        matches!(self, Self::Pages | Self::Stats)
+        matches!(self, Self::Pages | Self::Eager(_) | Self::Stats)
     }
+}
+
+/// A number in its only spelling: leading zeros and signs would let one have two names.
+fn canonical(number: &str) -> Option<u64> {
+    let value: u64 = number.parse().ok()?;
+    (value.to_string() == number).then_some(value)
 }
 
 #[cfg(test)]
@@ -100,6 +111,7 @@ mod tests {
         assert_eq!(Kind::of("core-501.img").unwrap(), Kind::Core(501));
         assert_eq!(Kind::of("ghost-file-1f.img").unwrap(), Kind::Ghost(0x1f));
         assert_eq!(Kind::of("pagemap-shmem-7.img").unwrap(), Kind::SharedPagemap(7));
+        assert_eq!(Kind::of("eager-501").unwrap(), Kind::Eager(501));
         for name in [
             "core-0501.img",
             "core-+501.img",
@@ -108,6 +120,8 @@ mod tests {
             "core-.img",
             "core-4294967296.img",
             "ghost-file-1F.img",
+            "eager-0501",
+            "eager-501.img",
             "parent",
             "../files.img",
         ] {

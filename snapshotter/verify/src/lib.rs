@@ -26,7 +26,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use error::VerifyError;
-pub use expected::{Expected, Limit, RESOURCES};
+pub use expected::{Expected, Limit, Pages, RESOURCES, Travelling};
+pub use kinds::EAGER_PREFIX;
 pub use verified::{ImageMode, OpenedPath, Process, Purpose, Thread, Verified};
 
 /// Images by file name. Of pages images nothing but the name is looked at.

@@ -45,6 +45,7 @@ fn expected(output_pipe: u32) -> Expected {
         port_min: 1024,
         output_pipes: vec![output_pipe],
         other_files: vec!["dump.log".to_owned()],
+        travelling: None,
     }
 }
 

@@ -60,8 +60,12 @@ impl OpenFiles {
     pub(super) fn read(context: Context<'_>, opened: &mut BTreeSet<OpenedPath>) -> Result<Self, VerifyError> {
         let found = all::<FileEntry>(context.images, "files.img", magic::FILES)?;
         let memory_files = memory_files(context)?;
-        let (mut entries, mut polls) = (BTreeMap::new(), Vec::new());
+        let (mut entries, mut polls, mut templates) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         for (at, entry) in &found {
+            if let Some(template) = entry.reg.as_ref().filter(|file| is_external(file)) {
+                // The second of two would keep its name, which is no path.
+                at.hold(templates.insert(&template.name), "reg.ext", template.ext)?;
+            }
             at.hold(entry.id != 0 && !entries.contains_key(&entry.id), "id", entry.id)?;
             entries.insert(entry.id, entry.clone());
             polls.extend(entry.epfd.clone().map(|poll| (at.entry, poll)));
@@ -72,7 +76,7 @@ impl OpenFiles {
         for (at, entry) in &found {
             check_entry(context, *at, entry)?;
             if let Some(file) = &entry.reg {
-                check_regular(*at, file, links.contains(&file.id))?;
+                check_regular(context, *at, file, links.contains(&file.id))?;
             }
             if let Some(socket) = &entry.usk {
                 sockets::check_unix(context, *at, socket, &unix, opened)?;
@@ -100,10 +104,16 @@ impl OpenFiles {
         })
     }
 
-    /// The regular file of this id, but for names that files without one were given.
+    /// The regular file of this id, but for templates, and for names that files without one were given.
     pub(super) fn regular(&self, id: u32) -> Option<&RegularFile> {
         let file = self.entries.get(&id)?.reg.as_ref()?;
-        file.mode.is_some().then_some(file)
+        (file.mode.is_some() && !is_external(file)).then_some(file)
+    }
+
+    /// The template of this id.
+    pub(super) fn template(&self, id: u32) -> Option<&RegularFile> {
+        let file = self.entries.get(&id)?.reg.as_ref()?;
+        is_external(file).then_some(file)
     }
 
     /// Notes that file `id` is opened, by what it is.
@@ -227,11 +237,17 @@ pub(super) fn check_owner(context: Context<'_>, at: Place<'_>, owner: &Owner) ->
     at.hold(context.tree.is_known(owner.pid), "fown.pid", owner.pid)
 }
 
-fn check_regular(at: Place<'_>, file: &RegularFile, is_link: bool) -> Result<(), VerifyError> {
+/// Whether it is not looked for by its path.
+fn is_external(file: &RegularFile) -> bool {
+    file.ext.is_some()
+}
+
+/// A template is of the host's choice: all that is believed of it is which one it is.
+fn check_template(context: Context<'_>, at: Place<'_>, file: &RegularFile) -> Result<(), VerifyError> {
     let RegularFile {
         id: _,
         flags,
-        pos: _,
+        pos,
         fown: _,
         name,
         mnt_id,
@@ -240,11 +256,47 @@ fn check_regular(at: Place<'_>, file: &RegularFile, is_link: bool) -> Result<(),
         mode,
         build_id,
     } = file;
+    let templates = context
+        .expected
+        .travelling
+        .as_ref()
+        .map(|travelling| &travelling.templates);
+    let known = templates.is_some_and(|names| names.iter().any(|known| known.as_bytes() == name));
+    at.hold(
+        known && *ext == Some(true),
+        "reg.ext",
+        (ext, String::from_utf8_lossy(name)),
+    )?;
+    at.hold(*flags == 0, "reg.flags", flags)?;
+    at.hold(*pos == 0, "reg.pos", pos)?;
+    at.hold(mnt_id.is_none(), "reg.mnt_id", mnt_id)?;
+    at.hold(build_id.len() <= BUILD_ID_MAX, "reg.build_id", build_id.len())?;
+    let bytes = size.unwrap_or(0);
+    at.hold(i64::try_from(bytes).is_ok(), "reg.size", bytes)?;
+    let plain = mode.is_some_and(|mode| mode & !PERMISSIONS == libc::S_IFREG);
+    at.hold(plain, "reg.mode", mode)
+}
+
+fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_link: bool) -> Result<(), VerifyError> {
+    if is_external(file) {
+        return check_template(context, at, file);
+    }
+    let RegularFile {
+        id: _,
+        flags,
+        pos: _,
+        fown: _,
+        name,
+        mnt_id,
+        size,
+        ext: _,
+        mode,
+        build_id,
+    } = file;
     at.hold(paths::is_allowed(name), "reg.name", String::from_utf8_lossy(name))?;
     at.hold(open_flags::may_open(name, *flags), "reg.flags", flags)?;
     // Only of a file in another mount namespace than CRIU's.
     at.hold(mnt_id.is_none(), "reg.mnt_id", mnt_id)?;
-    at.hold(ext.is_none(), "reg.ext", ext)?;
     at.hold(build_id.len() <= BUILD_ID_MAX, "reg.build_id", build_id.len())?;
     let bytes = size.unwrap_or(0);
     at.hold(i64::try_from(bytes).is_ok(), "reg.size", bytes)?;

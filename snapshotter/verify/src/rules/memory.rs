@@ -19,6 +19,9 @@ const LOWEST_ADDRESS: u64 = 65_536;
 const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 /// `RLIMIT_MEMLOCK`.
 const LOCKED_MEMORY: usize = 8;
+/// Largest arguments and environment, each, bytes. The kernel lets a program begin with 6 MiB; a process may call any range
+/// its own afterwards, each page of which whoever restores it would look at.
+const ARGUMENTS_MAX: u64 = 8 << 20;
 /// Largest mapping of the kernel's own, bytes.
 const KERNEL_MAPPING_MAX: u64 = 64 << 10;
 
@@ -89,6 +92,12 @@ fn check_layout(at: Place<'_>, mm: &Mm) -> Result<(), VerifyError> {
             field,
             (start, end),
         )?;
+    }
+    for (field, start, end) in [
+        ("mm_arg_end", mm.mm_arg_start, mm.mm_arg_end),
+        ("mm_env_end", mm.mm_env_start, mm.mm_env_end),
+    ] {
+        at.hold(end - start <= ARGUMENTS_MAX, field, (start, end))?;
     }
     at.hold(
         mm.mm_saved_auxv.len() <= AUXV_MAX,
@@ -222,6 +231,15 @@ fn check_file(
         let known = files.entries.get(&id).is_some_and(|entry| entry.memfd.is_some());
         at.hold(known, "vmas.shmid", vma)?;
         return at.hold(open_flags::may_be(fdflags), "vmas.fdflags", vma);
+    }
+    if files.template(id).is_some() {
+        // Whoever writes to it would write to the memory of others.
+        at.hold(vma.status & FILE_SHARED == 0, "vmas.status", vma)?;
+        return at.hold(
+            fdflags & open_flags::ACCESS == 0 && open_flags::may_be(fdflags),
+            "vmas.fdflags",
+            vma,
+        );
     }
     let file = files.regular(id).ok_or_else(|| at.refuse("vmas.shmid", vma))?;
     let kind = file.mode.unwrap_or(0) & KIND_OF_MODE;

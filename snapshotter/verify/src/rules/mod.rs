@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use crate::Images;
 use crate::error::VerifyError;
-use crate::expected::Expected;
+use crate::expected::{Expected, Pages};
 use crate::kinds::{FILES_MAX, Kind};
 use crate::messages::ObjectIds;
 use crate::verified::{OpenedPath, Verified};
@@ -44,6 +44,14 @@ struct Context<'a> {
     tree: &'a Tree<'a>,
     /// The ids of CRIU itself: the sandbox's namespaces.
     own: &'a ObjectIds,
+}
+
+impl Context<'_> {
+    /// Whether the pages of processes that CRIU restores are in files of their own.
+    fn has_eager_pages(&self) -> bool {
+        let travelling = self.expected.travelling.as_ref();
+        travelling.is_some_and(|travelling| travelling.pages == Pages::Eager)
+    }
 }
 
 /// Whether `start..start + length` is in user space. An address of 0 stands for none.
@@ -84,6 +92,7 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
         Kind::Core(tid) => tree.tids.contains(tid) || tree.dead.contains(tid),
         Kind::Ids(pid) | Kind::Mm(pid) | Kind::Pagemap(pid) | Kind::Fs(pid) => tree.is_living(*pid),
         Kind::SharedPagemap(id) => shared.contains(id),
+        Kind::Eager(pid) => context.has_eager_pages() && tree.is_living(*pid),
         Kind::Descriptors(id) => tables.contains(id),
         Kind::Ghost(id) => files.ghosts.contains_key(id),
         Kind::Time(id) => clocks.contains_key(id),

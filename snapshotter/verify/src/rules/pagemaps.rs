@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use super::files::OpenFiles;
 use super::memory::status::ANON_SHARED;
 use super::{Context, PAGE, USER_END};
-use crate::error::VerifyError;
+use crate::error::{Place, VerifyError};
 use crate::frames::{Reader, magic};
+use crate::kinds::EAGER_PREFIX;
 use crate::messages::{PagemapHead, PagemapRun};
 use crate::verified::Process;
 
+/// They are in an earlier dump: in the processes, of an instance that moves.
+const PARENT: u32 = 1 << 0;
 /// CRIU may leave them to a pager; they are in the image.
 const LAZY: u32 = 1 << 1;
 const PRESENT: u32 = 1 << 2;
@@ -27,30 +30,48 @@ pub(super) fn check(
     let anonymous = vmas.filter(|vma| vma.status & ANON_SHARED != 0).map(|vma| vma.shmid);
     let named = files.memory_files.values().map(|file| u64::from(file.shmid));
     let shared: BTreeSet<u64> = anonymous.chain(named).collect();
+    let mut numbers = BTreeSet::new();
     for process in processes.iter().filter(|p| context.tree.is_living(p.tree.pid)) {
-        let name = format!("pagemap-{}.img", process.tree.pid);
-        if !check_pagemap(context, &name)? {
+        let (pid, name) = (process.tree.pid, format!("pagemap-{}.img", process.tree.pid));
+        let Some((at, number)) = check_pagemap(context, &name, context.expected.travelling.is_some())? else {
             return Err(VerifyError::Missing(name));
+        };
+        let pages = format!("pages-{number}.img");
+        if context.has_eager_pages() {
+            // It is to be made of those, and of nobody else's.
+            let free = !context.images.contains_key(pages.as_str()) && numbers.insert(number);
+            at.hold(free, "pages_id", number)?;
+            let eager = format!("{EAGER_PREFIX}{pid}");
+            if !context.images.contains_key(eager.as_str()) {
+                return Err(VerifyError::Missing(eager));
+            }
+        } else {
+            at.hold(context.images.contains_key(pages.as_str()), "pages_id", number)?;
         }
     }
     for id in &shared {
-        check_pagemap(context, &format!("pagemap-shmem-{id}.img"))?;
+        if let Some((at, number)) = check_pagemap(context, &format!("pagemap-shmem-{id}.img"), false)? {
+            let pages = format!("pages-{number}.img");
+            at.hold(context.images.contains_key(pages.as_str()), "pages_id", number)?;
+        }
     }
     Ok(shared)
 }
 
-/// Whether it is there.
-fn check_pagemap(context: Context<'_>, name: &str) -> Result<bool, VerifyError> {
+/// The number of its pages image, and where it says so; `None` if it is not there.
+fn check_pagemap<'a>(
+    context: Context<'a>,
+    name: &str,
+    may_travel: bool,
+) -> Result<Option<(Place<'a>, u32)>, VerifyError> {
     let Some(mut reader) = Reader::open(context.images, name, magic::PAGEMAP)? else {
-        return Ok(false);
+        return Ok(None);
     };
     let missing = || VerifyError::Entries {
         image: name.to_owned(),
         found: 0,
     };
-    let (at, PagemapHead { pages_id }) = reader.next()?.ok_or_else(missing)?;
-    let pages = format!("pages-{pages_id}.img");
-    at.hold(context.images.contains_key(pages.as_str()), "pages_id", pages_id)?;
+    let (head, PagemapHead { pages_id }) = reader.next()?.ok_or_else(missing)?;
     let mut end = 0;
     while let Some((at, run)) = reader.next::<PagemapRun>()? {
         let PagemapRun {
@@ -62,12 +83,13 @@ fn check_pagemap(context: Context<'_>, name: &str) -> Result<bool, VerifyError> 
         } = run;
         at.hold(compat_nr_pages == 0, "compat_nr_pages", compat_nr_pages)?;
         at.hold(in_parent.is_none(), "in_parent", in_parent)?;
-        at.hold(flags.is_some_and(|flags| flags & !LAZY == PRESENT), "flags", flags)?;
+        let known = |flags: u32| flags & !LAZY == PRESENT || (may_travel && flags == PARENT);
+        at.hold(flags.is_some_and(known), "flags", flags)?;
         let after = nr_pages
             .filter(|pages| *pages > 0)
             .and_then(|pages| pages.checked_mul(PAGE)?.checked_add(vaddr));
         let after = after.filter(|after| *after <= USER_END && vaddr.is_multiple_of(PAGE) && vaddr >= end);
         end = after.ok_or_else(|| at.refuse("vaddr", (vaddr, nr_pages)))?;
     }
-    Ok(true)
+    Ok(Some((head, pages_id)))
 }

@@ -4,6 +4,7 @@ mod mutate;
 mod parts;
 mod red_files;
 mod red_processes;
+mod red_travelling;
 
 use std::collections::BTreeMap;
 

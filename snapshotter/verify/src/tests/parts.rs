@@ -33,6 +33,15 @@ pub(super) struct Parts {
     pub(super) packet: QueuedPacket,
 }
 
+/// Where images of an instance that moves are looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Travels {
+    /// Where CRIU dumped them.
+    Dumped,
+    /// Where they arrive.
+    Packed,
+}
+
 pub(super) fn credentials() -> Credentials {
     Credentials {
         uid: UID,
@@ -343,6 +352,7 @@ impl Parts {
             port_min: 1024,
             output_pipes: vec![55],
             other_files: Vec::new(),
+            travelling: None,
         }
     }
 
@@ -520,6 +530,29 @@ impl Parts {
             images.insert(format!("fs-{pid}.img"), one(magic::FS, &self.fs, b""));
             images.insert(format!("mm-{pid}.img"), one(magic::MM, &self.mm, b""));
             images.insert(format!("pagemap-{pid}.img"), pagemap.clone());
+        }
+        images
+    }
+
+    /// The same of an instance that moves: each process's pages are in an image of its own, if anywhere. Those of shared
+    /// memory are as ever.
+    pub(super) fn travelling(&self, travels: Travels) -> BTreeMap<String, Vec<u8>> {
+        let mut images = self.images();
+        let pagemap = |pages_id, runs: &[PagemapRun]| {
+            let runs = runs.iter().map(Message::encode_to_vec);
+            let messages: Vec<_> = std::iter::once(PagemapHead { pages_id }.encode_to_vec())
+                .chain(runs)
+                .collect();
+            image(magic::PAGEMAP, &messages)
+        };
+        images.insert("pagemap-shmem-7.img".to_owned(), pagemap(1, &self.pagemap[..1]));
+        for pid in self.ids.keys() {
+            images.insert(format!("pagemap-{pid}.img"), pagemap(*pid, &self.pagemap));
+            let pages = match travels {
+                Travels::Dumped => format!("pages-{pid}.img"),
+                Travels::Packed => format!("eager-{pid}"),
+            };
+            images.insert(pages, Vec::new());
         }
         images
     }

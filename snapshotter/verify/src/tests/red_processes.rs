@@ -275,6 +275,8 @@ fn registers_of_the_kernel_are_refused() {
 #[test]
 fn mappings_that_only_root_makes_or_of_other_files_are_refused() {
     assert_refused([
+        ("mm-501.img mm_arg_end", |p| p.mm.mm_arg_end += (8 << 20) + 1),
+        ("mm-501.img mm_env_end", |p| p.mm.mm_env_end = 0x7fff_ffff_f000),
         ("mm-501.img vmas.start", |p| p.mm.vmas[1].start += 1),
         ("mm-501.img vmas.start", |p| p.mm.vmas[0].start = 0),
         ("mm-501.img vmas.start", |p| p.mm.vmas[3].end = 1 << 47),
