@@ -10,10 +10,12 @@
 use std::time::{Duration, Instant};
 
 use rekindle_wire::api::{MigrateRequest, Migration};
-use rekindle_wire::migration::{Departed, DepartureOrder, Leave, Way};
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::migration::{Departed, DepartureOrder, Expected, Leave, Way};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 
 use crate::fleet::Millis;
+use crate::fleet::heartbeat::Known;
 use crate::fleet::moves::PlannedMove;
 use crate::placing::pump;
 use crate::state::{Memory, Scheduler};
@@ -117,7 +119,17 @@ async fn carry_out(
     settle: Duration,
 ) -> Result<Departed, ApiError> {
     let (workers, source) = (&scheduler.workers, planned.from_address.as_str());
-    let expected = workers.expect(&order.to, &order.id, &planned.expected).await;
+    let known = scheduler.memory().catalog.known(&planned.function, planned.version);
+    let (Known::Live(version) | Known::Older(version)) = known else {
+        let message = format!("{} runs a version that is gone, and does not move", order.instance);
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    };
+    let expected = Expected {
+        instance: planned.arrives.clone(),
+        spec: VersionSpec::clone(&version.spec),
+        from: planned.from_address.clone(),
+    };
+    let expected = workers.expect(&order.to, &order.id, &expected).await;
     expected.map_err(refused)?;
     workers.depart(source, &order).await.map_err(refused)?;
     if order.way == Way::Move {

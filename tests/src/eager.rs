@@ -22,6 +22,7 @@ use nix::sched::{CloneFlags, setns};
 use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
+use rekindle_snapshotter::images::with_user;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_worker::instance::PORT;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
@@ -33,6 +34,8 @@ use crate::{Platform, RUNTIME, binaries, host};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
+/// The first user that a function may be.
+const FIRST_UID: u32 = 100_000;
 const TMPFS_BYTES: u64 = 64 << 20;
 
 /// What a worker keeps of images in memory, which only its own mount namespace sees.
@@ -62,6 +65,13 @@ pub fn copy_dump(platform: &Platform) -> TempDir {
     }
     assert!(copy.path().join(NOTES_FILE).exists(), "the dump is not whole");
     copy
+}
+
+/// The user that its processes are.
+fn user_of(images: &Path) -> u32 {
+    let core = fs::read(images.join(format!("core-{FUNCTION_PID}.img"))).unwrap();
+    let is_user = |uid: &u32| with_user(&core, *uid, *uid).unwrap().is_some();
+    (FIRST_UID..FIRST_UID + 1000).find(is_user).unwrap()
 }
 
 /// Processes restored eagerly, in a sandbox of their own; killed when dropped.
@@ -105,7 +115,7 @@ impl Eager {
             let sandbox = Sandbox::create(&Zygote::new(init), Vec::new()).await.unwrap();
             sandbox.furnish(setup).await.unwrap();
             let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
-            sandbox.load_files(&archive).await.unwrap();
+            sandbox.load_files(&archive, user_of(images)).await.unwrap();
             let fds = [&theirs, &outputs[0].1, &outputs[1].1];
             // No control group is made for it: nothing of it is frozen.
             let purpose = CriuUse::Probe;

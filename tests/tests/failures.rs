@@ -525,7 +525,7 @@ fn a_sandbox_that_is_not_furnished_touches_no_files() {
         let sandbox = Sandbox::create(&Zygote::new(init), Vec::new()).await.unwrap();
         [
             sandbox.write_probe(&probe).await.err(),
-            sandbox.load_files(&probe).await.err(),
+            sandbox.load_files(&probe, 0).await.err(),
             sandbox.save_files(&probe).await.err(),
             sandbox.hold(&[&probe]).await.err(),
             sandbox.read_probe().await.err(),

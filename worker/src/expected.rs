@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 use rekindle_init::seccomp;
 use rekindle_init::spawn::{MEMLOCK, MESSAGE_QUEUES};
 use rekindle_snapshotter::criu::DUMP_LOG;
-use rekindle_verify::{Expected, Limit, RESOURCES};
+use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 
 use crate::boot::OPEN_FILES;
 use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
 
 /// Process ids that CRIU can choose: above init's, CRIU's and their children's.
-const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
+pub(crate) const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
 /// Ports below take a capability.
 const PORT_MIN: u16 = 1024;
 /// The kernel's numbers of limits.
@@ -27,7 +27,9 @@ const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 
 /// BLAKE3 of the filters that a function may be under: this worker's, and those that snapshots have from before.
 static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
-    let earlier = seccomp::EARLIER.iter().filter_map(|hex| blake3::Hash::from_hex(hex).ok());
+    let earlier = seccomp::EARLIER
+        .iter()
+        .filter_map(|hex| blake3::Hash::from_hex(hex).ok());
     let known = earlier.chain([blake3::hash(&seccomp::program())]);
     known.map(|hash| *hash.as_bytes()).collect()
 });
@@ -54,6 +56,22 @@ pub(crate) fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
         output_pipes: pipes.iter().filter_map(number).collect(),
         other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
         travelling: None,
+    }
+}
+
+/// The same of an instance that moves, whose templates are called so, and whose pages are there.
+pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[String], pages: PagesIn) -> Expected {
+    let other_files = match pages {
+        PagesIn::Dump => vec![FILES_ARCHIVE.to_owned(), DUMP_LOG.to_owned()],
+        PagesIn::Eager => vec![FILES_ARCHIVE.to_owned()],
+    };
+    Expected {
+        other_files,
+        travelling: Some(Travelling {
+            templates: templates.to_vec(),
+            pages,
+        }),
+        ..expected(uid, pipes)
     }
 }
 

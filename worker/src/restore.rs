@@ -257,8 +257,8 @@ pub(crate) struct CriuRestore<'a> {
 /// Why a stage of a restore failed.
 pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Puts the private files in place, and gives init what CRIU opens.
-pub(crate) async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Path) -> Result<(), ApiError> {
+/// Puts the private files in place, which are the user's `owner`, and gives init what CRIU opens.
+pub(crate) async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Path, owner: u32) -> Result<(), ApiError> {
     // Every snapshot has one, though it may be empty.
     let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
     let archive = OwnedFd::from(archive);
@@ -268,7 +268,7 @@ pub(crate) async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Pat
     futures::try_join!(
         async {
             sandbox
-                .load_files(&archive)
+                .load_files(&archive, owner)
                 .await
                 .map_err(|e| failed("restore /tmp", &e))
         },
@@ -305,7 +305,7 @@ pub(crate) async fn run_criu(
     let beside = order.has_images();
     let (is_laid_out, laid_out) = sync_channel(1);
     if !beside {
-        lay_out(sandbox, &templates, dir).await?;
+        lay_out(sandbox, &templates, dir, instance.spec.uid).await?;
         let _ = is_laid_out.send(());
     }
     let (killed, measuring) = (Arc::clone(sandbox), Arc::clone(instance));
@@ -384,7 +384,7 @@ pub(crate) async fn run_criu(
         restored
     });
     let laid_out = if beside {
-        let laid_out = lay_out(sandbox, &templates, dir).await;
+        let laid_out = lay_out(sandbox, &templates, dir, instance.spec.uid).await;
         // Where it failed CRIU is told so by nobody's being left to send this.
         match &laid_out {
             Ok(()) => drop(is_laid_out.send(())),

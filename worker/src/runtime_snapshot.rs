@@ -264,7 +264,7 @@ async fn begin_as(
         limit: worker.config.restore_limit,
     };
     let session = begin::start(&sandbox, &cgroup, &outputs).await?;
-    lay_out(&sandbox, &[], scratch.path()).await?;
+    lay_out(&sandbox, &[], scratch.path(), instance.spec.uid).await?;
     let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
     let restoring = tokio::task::spawn_blocking(move || {
         session.restore(&order, |stage| match stage {

@@ -219,6 +219,10 @@ impl Look<'_> {
         // Of a file that CRIU makes anew the remap names no entry.
         let entry = self.verified.files.get(&id).and_then(|entry| entry.reg.as_ref());
         let Some(entry) = entry else { return Ok(()) };
+        if entry.ext.is_some() {
+            // A template, which the kernel has told apart from others, is looked for by no path.
+            return Ok(());
+        }
         let real = stat(real()).map_err(|e| OtherFileError::Process {
             pid,
             held,

@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::StartKind;
-use crate::ids::{FunctionName, InstanceId, MigrationId, SnapshotId, VersionNumber};
+use crate::ids::{InstanceId, MigrationId, SnapshotId};
 use crate::internal::VersionSpec;
 
 /// What becomes of the original.
@@ -71,14 +71,12 @@ pub struct Departed {
 }
 
 /// An instance will come.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Expected {
     /// The id it will have.
     pub instance: InstanceId,
-    /// What it runs.
-    pub function: FunctionName,
-    /// Of the function.
-    pub version: VersionNumber,
+    /// What it runs, as whom, and within which limits: the target takes no other worker's word for that.
+    pub spec: VersionSpec,
     /// The source's address, `host:port`.
     pub from: String,
 }

@@ -1,7 +1,7 @@
 //! Instances that move to another worker.
 
-use rekindle_wire::migration::{Expected, Way};
-use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
+use rekindle_wire::migration::Way;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
 
 use super::membership::Worker;
 use super::sites::Site;
@@ -27,8 +27,12 @@ pub(crate) struct PlannedMove {
     pub(crate) from_address: String,
     pub(crate) to: WorkerId,
     pub(crate) to_address: String,
-    /// What the target is told of it.
-    pub(crate) expected: Expected,
+    /// The id that it will have there.
+    pub(crate) arrives: InstanceId,
+    /// What it runs.
+    pub(crate) function: FunctionName,
+    /// Of the function.
+    pub(crate) version: VersionNumber,
 }
 
 fn conflict(message: String) -> ApiError {
@@ -66,15 +70,11 @@ impl Fleet {
         let (Some(from_address), Some(to_address)) = (address(&from), address(&target)) else {
             return Err(unknown());
         };
-        let expected = Expected {
-            instance: match way {
-                Way::Move => id.clone(),
-                Way::Clone(copy) => copy.clone(),
-            },
-            function: instance.function.clone(),
-            version: instance.version,
-            from: from_address.clone(),
+        let arrives = match way {
+            Way::Move => id.clone(),
+            Way::Clone(copy) => copy.clone(),
         };
+        let (function, version) = (instance.function.clone(), instance.version);
         if *way == Way::Move
             && let Some(mut instance) = self.instances.get_mut(id)
         {
@@ -89,7 +89,9 @@ impl Fleet {
             from_address,
             to: target,
             to_address,
-            expected,
+            arrives,
+            function,
+            version,
         })
     }
 

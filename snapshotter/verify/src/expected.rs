@@ -47,14 +47,14 @@ pub struct Travelling {
     /// What CRIU calls the templates: external files, which are mapped privately and nothing else.
     pub templates: Vec<String>,
     /// Where the pages are that CRIU restores itself.
-    pub pages: Pages,
+    pub pages: PagesIn,
 }
 
 /// Where the pages of an instance that moves are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pages {
+pub enum PagesIn {
     /// In its processes, or in `pages-N.img`, as CRIU dumps them.
-    Dumped,
+    Dump,
     /// In `eager-PID` of each process, those that CRIU is to restore. `pages-N.img` is still to be made of it.
     Eager,
 }

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use error::VerifyError;
-pub use expected::{Expected, Limit, Pages, RESOURCES, Travelling};
+pub use expected::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 pub use kinds::EAGER_PREFIX;
 pub use verified::{ImageMode, OpenedPath, Process, Purpose, Thread, Verified};
 

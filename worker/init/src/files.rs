@@ -7,10 +7,10 @@
 
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
@@ -86,14 +86,16 @@ fn header(kind: EntryType, found: &FileStat) -> Header {
     header
 }
 
-/// Unpacks an archive made by [`save`] below `root`, which nobody else writes to meanwhile.
+/// Unpacks an archive made by [`save`] below `root`, which nobody else writes to meanwhile. All of it is the user's and group's `owner` then, whatever the
+/// archive says: nobody else writes there. So a bit that gives the owner's rights to others gives none that a function lacks, besides which both folders are
+/// mounted without such bits and without devices.
 ///
 /// # Errors
 /// When it is malformed, names a place outside, or does not fit.
-pub fn load(root: &Path, from: OwnedFd) -> io::Result<()> {
+pub fn load(root: &Path, from: OwnedFd, owner: u32) -> io::Result<()> {
     let mut archive = tar::Archive::new(BufReader::new(File::from(from)));
     archive.set_preserve_permissions(true);
-    archive.set_preserve_ownerships(true);
+    archive.set_preserve_ownerships(false);
     archive.set_preserve_mtime(true);
     archive.set_unpack_xattrs(false);
     for entry in archive.entries()? {
@@ -103,8 +105,13 @@ pub fn load(root: &Path, from: OwnedFd) -> io::Result<()> {
             EntryType::Regular | EntryType::GNUSparse | EntryType::Directory | EntryType::Symlink => {
                 entry.unpack(&to)?;
             }
-            EntryType::Fifo => make_pipe(&entry, &to)?,
+            EntryType::Fifo => mkfifo(&to, Mode::empty())?,
             other => return Err(refused(&to, &format!("is of a kind that is never saved ({other:?})"))),
+        }
+        lchown(&to, Some(owner), Some(owner))?;
+        if entry.header().entry_type() != EntryType::Symlink {
+            // After the owner, with whom the kernel takes bits away.
+            fs::set_permissions(&to, Permissions::from_mode(entry.header().mode()? & 0o7777))?;
         }
     }
     Ok(())
@@ -132,14 +139,6 @@ fn place(root: &Path, name: &Path) -> io::Result<PathBuf> {
         Err(e) => Err(e),
         Ok(_) => Err(refused(name, "is there already")),
     }
-}
-
-fn make_pipe<R: Read>(entry: &tar::Entry<'_, R>, to: &Path) -> io::Result<()> {
-    let header = entry.header();
-    let id = |id: u64| u32::try_from(id).map_err(io::Error::other);
-    mkfifo(to, Mode::empty())?;
-    chown(to, Some(id(header.uid()?)?), Some(id(header.gid()?)?))?;
-    fs::set_permissions(to, Permissions::from_mode(header.mode()? & 0o7777))
 }
 
 #[cfg(test)]

@@ -22,7 +22,12 @@ fn archive_of(root: &Path) -> OwnedFd {
 fn load_bytes(root: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = root.join("crafted.tar");
     fs::write(&path, bytes).unwrap();
-    load(root, File::open(path).unwrap().into())
+    load(root, File::open(path).unwrap().into(), own())
+}
+
+/// Whom these tests run as.
+fn own() -> u32 {
+    nix::unistd::geteuid().as_raw()
 }
 
 #[test]
@@ -40,7 +45,7 @@ fn files_of_every_kind_that_is_kept_come_back() {
     fs::set_permissions(&pipe, Permissions::from_mode(0o640)).unwrap();
     let _socket = UnixListener::bind(from.join("tmp/socket")).unwrap();
 
-    load(&to, archive_of(&from)).unwrap();
+    load(&to, archive_of(&from), own()).unwrap();
     let deep = to.join("tmp").join("x".repeat(120)).join("y".repeat(120));
     assert_eq!(fs::read(deep.join("file")).unwrap(), b"content");
     assert_eq!(fs::metadata(&deep).unwrap().mode() & 0o7777, 0o750);
@@ -114,6 +119,39 @@ fn an_archive_that_leads_outside_is_refused_and_writes_nothing_there() {
         assert!(error.contains(why), "{entries:?}: {error}");
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{entries:?}");
         assert_eq!(fs::metadata(outside.path()).unwrap().mode(), before, "{entries:?}");
+    }
+}
+
+#[test]
+fn what_an_archive_says_of_owners_is_not_believed_and_modes_are_kept() {
+    let (_dir, root) = root();
+    let owner = if own() == 0 { 100_001 } else { own() };
+    let mut archive = tar::Builder::new(Vec::new());
+    for (kind, name, link) in [
+        (EntryType::Directory, "tmp/dir", ""),
+        (EntryType::Regular, "tmp/dir/file", ""),
+        (EntryType::Fifo, "tmp/pipe", ""),
+        (EntryType::Symlink, "tmp/link", "/etc/passwd"),
+    ] {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(0o6755);
+        header.set_uid(0);
+        header.set_gid(u64::from(u32::MAX) + 1);
+        header.set_mtime(0);
+        header.set_size(0);
+        header.set_path(name).unwrap();
+        header.set_link_name(link).unwrap();
+        header.set_cksum();
+        archive.append(&header, io::empty()).unwrap();
+    }
+    let path = root.join("crafted.tar");
+    fs::write(&path, archive.into_inner().unwrap()).unwrap();
+    load(&root, File::open(path).unwrap().into(), owner).unwrap();
+    for name in ["tmp/dir", "tmp/dir/file", "tmp/pipe", "tmp/link"] {
+        let found = fs::symlink_metadata(root.join(name)).unwrap();
+        assert_eq!((found.uid(), found.gid()), (owner, owner), "{name}");
+        assert!(found.is_symlink() || found.mode() & 0o7777 == 0o6755, "{name}");
     }
 }
 

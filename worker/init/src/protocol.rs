@@ -122,7 +122,10 @@ pub enum Request {
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.
     SaveFiles,
     /// Unpack such an archive from the descriptor beside it.
-    LoadFiles,
+    LoadFiles {
+        /// Whose the files are: the function's user, and its group.
+        owner: u32,
+    },
     /// Read the result of CRIU's kernel probe.
     ReadProbe,
     /// Store such a result. Beside it: a descriptor to read it from.

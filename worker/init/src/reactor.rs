@@ -198,7 +198,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             | Request::FollowLinks
             | Request::RefuseStrays
             | Request::SaveFiles
-            | Request::LoadFiles
+            | Request::LoadFiles { .. }
             | Request::ReadProbe
             | Request::WriteProbe
     );
@@ -258,7 +258,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map(|()| Answer::Done)
                 .map_err(plain("save files"))
         }
-        Request::LoadFiles => files::load(Path::new("/"), next("archive")?)
+        Request::LoadFiles { owner } => files::load(Path::new("/"), next("archive")?, owner)
             .map(|()| Answer::Done)
             .map_err(plain("load files")),
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)

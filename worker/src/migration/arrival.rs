@@ -11,23 +11,27 @@ use parking_lot::Mutex;
 use rekindle_init::protocol::held_path;
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
 use rekindle_snapshotter::images::place_external;
+use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
+use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Expected, Standing};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
+use super::checks::{check_header, check_pages};
 use super::numbered::{Numbered, read};
 use super::parcel::{Header, set_pieces, unpack};
 use super::peer::{Peer, Source};
 use super::written::Written;
 use crate::begin::{Begun, Images, begin};
 use crate::cgroup::Cgroup;
+use crate::expected::expected_to_travel;
 use crate::freeze::{Hook, call_hook};
-use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
+use crate::instance::enclosure::{Enclosure, Output, enclose, memory_limit, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts, tear_down};
-use crate::restore::{CriuRestore, Pages, StageError, run_criu, start_pager};
+use crate::restore::{self, CriuRestore, Pages, StageError, run_criu, start_pager};
 use crate::sandbox::Sandbox;
 use crate::sandbox::criu::{Restore, Scratch};
 use crate::snapshots::{OpenSnapshot, name_outputs};
@@ -77,17 +81,16 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Whether this was announced, which it is once.
-    fn admit(&self, order: &ArrivalOrder) -> Result<(), ApiError> {
+    /// What this runs by the scheduler's word, which counts and not the source's, if it was announced. It is once.
+    fn admit(&self, order: &ArrivalOrder) -> Result<VersionSpec, ApiError> {
         let announced = self.expected.lock().remove(&order.id);
-        let comes = Expected {
-            instance: order.instance.clone(),
-            function: order.spec.function.clone(),
-            version: order.spec.version,
-            from: order.from.clone(),
+        let comes = |expected: &Expected| {
+            let (said, spec) = (&order.spec, &expected.spec);
+            let what = (&said.function, said.version) == (&spec.function, spec.version);
+            what && order.instance == expected.instance && order.from == expected.from
         };
         match announced {
-            Some((since, expected)) if since.elapsed() < EXPECTED_LIMIT && expected == comes => Ok(()),
+            Some((since, expected)) if since.elapsed() < EXPECTED_LIMIT && comes(&expected) => Ok(expected.spec),
             _ => {
                 let message = format!(
                     "the scheduler has not said that {} comes here from {}",
@@ -145,7 +148,8 @@ struct Prepared {
 /// # Errors
 /// When the host cannot take it.
 pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), ApiError> {
-    worker.arrivals.admit(&order)?;
+    let spec = worker.arrivals.admit(&order)?;
+    let order = ArrivalOrder { spec, ..order };
     if worker.draining.load(std::sync::atomic::Ordering::Relaxed) {
         let message = "the worker takes no new instances";
         return Err(ApiError::new(ErrorCode::Unavailable, message));
@@ -265,7 +269,12 @@ impl Arrival {
         let dir = worker.config.run_dir.join("restores").join(self.order.id.as_str());
         let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images")(&e))?;
         let path = scratch.path().to_owned();
-        let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path)).await;
+        let believed = Believed {
+            uid: self.order.spec.uid,
+            templates: base.as_ref().map_or(0, |base| base.template.files().count()),
+            memory: memory_limit(&self.order.spec),
+        };
+        let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path, &believed)).await;
         let laid_out = laid_out.map_err(|e| failed("lay out the images")(&e))??;
         let Enclosure {
             sandbox,
@@ -492,19 +501,44 @@ struct Memory {
 
 /// The file of a parcel with a process's eager pages.
 pub(super) fn eager_name(pid: i32) -> String {
-    format!("eager-{pid}")
+    format!("{EAGER_PREFIX}{pid}")
 }
 
-/// Writes the images into `dir`, as CRIU is to find them here; blocks.
-fn lay_out(parcel: &[u8], dir: &Path) -> Result<LaidOut, ApiError> {
+/// What is known of an instance that arrives, from elsewhere than its source.
+struct Believed {
+    /// Its user.
+    uid: u32,
+    /// How many templates its snapshot has.
+    templates: usize,
+    /// How much memory it may use, bytes.
+    memory: u64,
+}
+
+/// Writes the images into `dir`, as CRIU is to find them here, if they are a function's; blocks.
+fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, ApiError> {
     let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
-    let mut header = unpack(parcel, dir).map_err(|e| failed(&e))?;
+    let refused = |e: &dyn std::error::Error| restore::failed("believe the images of an instance that moves", e);
+    let header = unpack(parcel, dir, |header| check_header(header, believed.templates));
+    let mut header = header.map_err(|e| refused(&e))?;
+    // What is checked here is what is edited and restored: nobody else writes to the directory.
+    let began = Instant::now();
+    let expected = expected_to_travel(believed.uid, &header.pipes, &header.templates, PagesIn::Eager);
+    verify(dir, &expected).map_err(|e| refused(&e))?;
+    tracing::debug!(
+        ms = began.elapsed().as_secs_f64() * 1e3,
+        "checked the images of an instance that arrives"
+    );
     let paths: Vec<_> = (0..header.templates.len()).map(|at| held_path(1 + at)).collect();
     let names = std::iter::zip(&header.templates, &paths).map(|(name, path)| (name.as_str(), path.as_str()));
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
     let (files, ids) = place_external(&files, &names.collect::<Vec<_>>()).map_err(|e| failed(&e))?;
     let ids: Vec<_> = ids.into_iter().flatten().collect();
     let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
+    let eager = |pid| {
+        let mut lengths = header.files.iter().filter(|(name, _)| *name == eager_name(pid));
+        lengths.next().map_or(0, |(_, bytes)| *bytes)
+    };
+    check_pages(&numbered, believed.memory, eager).map_err(|e| refused(&e))?;
     let write = |name: String, bytes: &[u8]| std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e));
     write("files.img".to_owned(), &files)?;
     for traveller in &numbered.travellers {

@@ -18,6 +18,7 @@ use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Session, Stage, external_file, own_descriptor};
 use rekindle_snapshotter::images::{parent_images, place_external};
+use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Leave, Standing, Way};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -33,10 +34,12 @@ use super::parcel::{Header, pack, pieces};
 use super::peer::{Peer, write_frame};
 use super::tracking::forget_changes;
 use crate::dump_dir::{self, DumpDir};
+use crate::expected::expected_to_travel;
 use crate::freeze::{IMAGES_FD, RoomForImages, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, gone};
 use crate::restore::{StageError, log_tail};
+use crate::same_files;
 use crate::sandbox::CriuUse;
 use crate::snapshots::{FILES_ARCHIVE, forget_groups};
 use crate::standstill::Standstill;
@@ -61,6 +64,8 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 const MAPS_LIMIT: Duration = Duration::from_secs(5);
 /// What CRIU is told has every page, in the image directory.
 const KNOWN: &str = "known";
+/// How CRIU finds that there: a link that it makes.
+const PARENT_LINK: &str = "parent";
 /// Bytes of pages sent in one piece.
 const PIECE: usize = 256 * 1024;
 
@@ -437,6 +442,7 @@ impl Departure {
         };
         let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
+        let uid = self.instance.spec.uid;
         let packed = tokio::task::spawn_blocking(move || {
             let mut maps = Ok(Vec::new());
             let standstill = Standstill::of(&parts, &runtime);
@@ -446,6 +452,13 @@ impl Departure {
                 ..order
             };
             let mut save = || -> Result<(), StageError> {
+                // Before anything is packed, and while no path can change: the copy must have what this one has.
+                let began = Instant::now();
+                forget_groups(&dir)?;
+                forget_known(&dir)?;
+                let verified = verify(&dir, &expected_to_travel(uid, &parts.pipes, &templates, PagesIn::Dump))?;
+                same_files::compare(parts.sandbox.init_pid().as_raw(), &verified)?;
+                tracing::debug!(ms = ms(began), "checked the images of an instance that leaves");
                 runtime.block_on(sandbox.save_files(&archive))?;
                 // They stand still: what the pager knows now holds.
                 if let Some(pager) = &parts.pager {
@@ -465,7 +478,6 @@ impl Departure {
                     format!("{}{}", error.message, log_tail(&dir.join(DUMP_LOG))),
                 )
             })?;
-            forget_groups(&dir).map_err(|e| unavailable("describe the processes", &e))?;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;
             pack_up(&dir, &proc, &parts, templates, &maps)
         });
@@ -594,6 +606,20 @@ impl Departure {
             crate::instance::tear_down(parts).await;
         }
     }
+}
+
+/// Removes what CRIU was told, once it has dumped.
+fn forget_known(dir: &Path) -> std::io::Result<()> {
+    for removed in [
+        std::fs::remove_file(dir.join(PARENT_LINK)),
+        std::fs::remove_dir_all(dir.join(KNOWN)),
+    ] {
+        match removed {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn no_pages() -> ApiError {

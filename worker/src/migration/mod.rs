@@ -5,7 +5,7 @@
 //!  prepare   ask the target, start CRIU ───────────────> sandbox, CRIU, the same snapshot's template
 //!  leave     no request in it any more
 //!            CRIU: describe the processes, not their memory
-//!            parcel: images, address maps, eager pages ─> edit the images, CRIU restores, the pager registers
+//!            parcel: images, address maps, eager pages ─> check them, edit the images, CRIU restores, the pager registers
 //!            <──────────────────────────────── written pages are pulled meanwhile
 //!            ──── go ──────────────────────────────────> they run; the rest is pushed in, or pulled by a fault
 //!  done      kill what stood still <──────────────────── every page is there
@@ -16,9 +16,11 @@
 //!
 //! - [`departure`], `left`: the source; [`arrival`], `written`: the target.
 //! - `parcel`, `numbered`: what goes over, and how both count its pages; `peer`: the calls.
+//! - `checks`: what of it the target believes.
 //! - `tracking`: what CRIU is told of the kernel.
 
 pub mod arrival;
+mod checks;
 pub mod departure;
 mod left;
 mod numbered;

@@ -4,11 +4,12 @@
 //! header_len:u32 header:json { file bytes }*          little-endian; the header names the files and their lengths
 //! ```
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rekindle_pager::address_map::{AddressMap, Origin};
 use serde::{Deserialize, Serialize};
 
+use super::checks::RefusedError;
 use crate::snapshots::PipeNote;
 
 /// The longest header.
@@ -26,9 +27,9 @@ pub(super) enum ParcelError {
     /// Its header is not what this version writes.
     #[error("the parcel's header is not understood")]
     Header(#[source] serde_json::Error),
-    /// A file's name leads elsewhere.
-    #[error("{0:?} is no file name")]
-    Name(String),
+    /// Its header says what no source says.
+    #[error("the parcel's header is refused")]
+    Refused(#[source] RefusedError),
 }
 
 /// What the parcel says beside its files.
@@ -47,13 +48,13 @@ pub(super) struct Header {
 /// Pages `start..end`, and what the first of them belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Piece {
-    start: u64,
-    end: u64,
-    of: Of,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) of: Of,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Of {
+pub(super) enum Of {
     #[serde(rename = "s")]
     Snapshot(u64),
     #[serde(rename = "f")]
@@ -125,8 +126,12 @@ pub(super) fn pack(
     Ok(parcel)
 }
 
-/// Writes the files of a parcel into `dir`; blocks.
-pub(super) fn unpack(parcel: &[u8], dir: &Path) -> Result<Header, ParcelError> {
+/// Writes the files of a parcel into `dir`, if its header passes `check`; blocks.
+pub(super) fn unpack(
+    parcel: &[u8],
+    dir: &Path,
+    check: impl FnOnce(&Header) -> Result<(), RefusedError>,
+) -> Result<Header, ParcelError> {
     let (length, rest) = parcel.split_first_chunk::<4>().ok_or(ParcelError::Cut)?;
     let length = u32::from_le_bytes(*length) as usize;
     if length > HEADER_MAX {
@@ -134,11 +139,8 @@ pub(super) fn unpack(parcel: &[u8], dir: &Path) -> Result<Header, ParcelError> {
     }
     let (header, mut rest) = rest.split_at_checked(length).ok_or(ParcelError::Cut)?;
     let header: Header = serde_json::from_slice(header).map_err(ParcelError::Header)?;
+    check(&header).map_err(ParcelError::Refused)?;
     for (name, length) in &header.files {
-        let mut parts = Path::new(name).components();
-        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name.as_str()) {
-            return Err(ParcelError::Name(name.clone()));
-        }
         let length = usize::try_from(*length).map_err(|_| ParcelError::Cut)?;
         let (bytes, behind) = rest.split_at_checked(length).ok_or(ParcelError::Cut)?;
         let path = dir.join(name);
@@ -153,6 +155,7 @@ pub(super) fn unpack(parcel: &[u8], dir: &Path) -> Result<Header, ParcelError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::checks::check_header;
     use super::*;
 
     #[test]
@@ -169,7 +172,7 @@ mod tests {
         };
         let more = vec![("eager-501".to_owned(), vec![1, 2, 3])];
         let parcel = pack(header, from.path(), |name| name.ends_with(".img"), more).unwrap();
-        let opened = unpack(&parcel, to.path()).unwrap();
+        let opened = unpack(&parcel, to.path(), |header| check_header(header, 1)).unwrap();
         assert_eq!(opened.templates, ["file[1:2]"]);
         let mut again = AddressMap::default();
         set_pieces(&mut again, &opened.maps[0].1);
@@ -179,10 +182,13 @@ mod tests {
         assert_eq!(std::fs::read(to.path().join("eager-501")).unwrap(), [1, 2, 3]);
         assert!(!to.path().join("dump.log").exists());
         assert!(matches!(
-            unpack(&parcel[..parcel.len() - 1], to.path()),
+            unpack(&parcel[..parcel.len() - 1], to.path(), |_| Ok(())),
             Err(ParcelError::Cut)
         ));
-        assert!(matches!(unpack(&[0xff; 9], to.path()), Err(ParcelError::Cut)));
+        assert!(matches!(
+            unpack(&[0xff; 9], to.path(), |_| Ok(())),
+            Err(ParcelError::Cut)
+        ));
         let out = pack(
             Header::default(),
             to.path(),
@@ -190,6 +196,8 @@ mod tests {
             vec![("../x".to_owned(), Vec::new())],
         )
         .unwrap();
-        assert!(matches!(unpack(&out, to.path()), Err(ParcelError::Name(_))));
+        let refused = unpack(&out, to.path(), |header| check_header(header, 0));
+        assert!(matches!(refused, Err(ParcelError::Refused(_))));
+        assert!(!to.path().join("../x").exists());
     }
 }

@@ -280,12 +280,12 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Unpacks private files from `archive`.
+    /// Unpacks private files from `archive`, which are the user's `owner` then.
     ///
     /// # Errors
     /// When it is malformed or does not fit.
-    pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("load private files", Request::LoadFiles, &[archive.as_fd()])
+    pub async fn load_files(&self, archive: &OwnedFd, owner: u32) -> Result<(), SandboxError> {
+        self.ask("load private files", Request::LoadFiles { owner }, &[archive.as_fd()])
             .await
             .map(drop)
     }

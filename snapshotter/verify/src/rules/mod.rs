@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use crate::Images;
 use crate::error::VerifyError;
-use crate::expected::{Expected, Pages};
+use crate::expected::{Expected, PagesIn};
 use crate::kinds::{FILES_MAX, Kind};
 use crate::messages::ObjectIds;
 use crate::verified::{OpenedPath, Verified};
@@ -50,7 +50,7 @@ impl Context<'_> {
     /// Whether the pages of processes that CRIU restores are in files of their own.
     fn has_eager_pages(&self) -> bool {
         let travelling = self.expected.travelling.as_ref();
-        travelling.is_some_and(|travelling| travelling.pages == Pages::Eager)
+        travelling.is_some_and(|travelling| travelling.pages == PagesIn::Eager)
     }
 }
 

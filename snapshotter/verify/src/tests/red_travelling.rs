@@ -3,13 +3,13 @@
 use super::parts::Travels;
 use super::{Parts, check};
 use crate::messages::*;
-use crate::{Expected, Pages, Travelling, VerifyError};
+use crate::{Expected, PagesIn, Travelling, VerifyError};
 
 const TEMPLATE: &str = "file[1a:2b]";
 /// The id of the template in the images.
 const ID: u32 = 30;
 
-fn expected(pages: Pages) -> Expected {
+fn expected(pages: PagesIn) -> Expected {
     Expected {
         travelling: Some(Travelling {
             templates: vec![TEMPLATE.to_owned(), "file[1a:2c]".to_owned()],
@@ -67,8 +67,8 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
     let mut parts = good();
     change(&mut parts);
     let noticed = [
-        (Pages::Dumped, parts.travelling(Travels::Dumped)),
-        (Pages::Eager, parts.travelling(Travels::Packed)),
+        (PagesIn::Dump, parts.travelling(Travels::Dumped)),
+        (PagesIn::Eager, parts.travelling(Travels::Packed)),
     ]
     .map(|(pages, images)| match check(&images, &expected(pages)) {
         Ok(_) => "accepted".to_owned(),
@@ -82,7 +82,7 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
 
 #[test]
 fn images_of_an_instance_that_moves_pass_and_tell_no_template_s_path() {
-    for (pages, travels) in [(Pages::Dumped, Travels::Dumped), (Pages::Eager, Travels::Packed)] {
+    for (pages, travels) in [(PagesIn::Dump, Travels::Dumped), (PagesIn::Eager, Travels::Packed)] {
         let verified = check(&good().travelling(travels), &expected(pages)).unwrap();
         assert!(verified.opened_paths().all(|opened| opened.path.starts_with(b"/")));
         assert_eq!(verified.files[&ID].reg.as_ref().unwrap().ext, Some(true));
@@ -163,7 +163,7 @@ fn pages_are_in_an_image_or_in_the_processes_and_those_of_shared_memory_in_an_im
     }
     let mut images = good().travelling(Travels::Packed);
     images.insert("pagemap-shmem-7.img".to_owned(), images["pagemap-501.img"].clone());
-    let shared = check(&images, &expected(Pages::Eager)).unwrap_err().to_string();
+    let shared = check(&images, &expected(PagesIn::Eager)).unwrap_err().to_string();
     assert!(shared.starts_with("pagemap-shmem-7.img: entry 2: flags"), "{shared}");
 }
 
@@ -173,7 +173,7 @@ fn eager_pages_are_there_for_each_process_and_become_an_image_that_nobody_else_h
     let refused = |change: &dyn Fn(&mut std::collections::BTreeMap<String, Vec<u8>>)| {
         let mut images = images.clone();
         change(&mut images);
-        check(&images, &expected(Pages::Eager)).unwrap_err().to_string()
+        check(&images, &expected(PagesIn::Eager)).unwrap_err().to_string()
     };
     assert_eq!(refused(&|all| drop(all.remove("eager-504"))), "eager-504 is missing");
     let stranger = refused(&|all| drop(all.insert("eager-900".to_owned(), Vec::new())));

@@ -1,0 +1,265 @@
+//! What a parcel may say beside the images, which are checked by themselves. Pure. The source may have been taken over: nothing that it says is believed.
+
+use std::collections::HashSet;
+
+use rekindle_pager::PAGE;
+use rekindle_snapshotter::criu::external_file;
+use rekindle_verify::EAGER_PREFIX;
+
+use super::WRITTEN;
+use super::numbered::Numbered;
+use super::parcel::{Header, Of, Piece};
+use crate::expected::PIDS;
+use crate::sandbox::criu::pipe_key;
+use crate::sandbox::pool::OUTPUT_STREAMS;
+use crate::snapshots::{FILES_ARCHIVE, PipeNote};
+
+/// Where addresses of user space end, pages.
+const USER_PAGES: u64 = 0x7_ffff_ffff;
+/// Processes that memory is known of at most, those that have ended among them.
+const PROCESSES_MAX: usize = 65_536;
+/// Files of a parcel at most: as many as a directory of images.
+const FILES_MAX: usize = 100_000;
+/// How often a process can have what its function may use: in memory, and for a moment in swap.
+const MEMORIES: u64 = 2;
+/// Processes that hold as much each, of one memory that they share.
+const SHARERS_MAX: usize = 16;
+
+/// Why a parcel is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RefusedError {
+    /// An output that is none, or is named twice.
+    #[error("{stream:?} is no output called {key:?}")]
+    Output {
+        /// Which.
+        stream: String,
+        /// What it is called in the images.
+        key: String,
+    },
+    /// Each template has one name, since they are known by their order.
+    #[error("it names {named} templates of {there}")]
+    Templates {
+        /// In the parcel.
+        named: usize,
+        /// In the snapshot.
+        there: usize,
+    },
+    /// CRIU calls no file that, or calls two that.
+    #[error("{0:?} is no name of a template")]
+    Template(String),
+    /// More than a function can have.
+    #[error("it has {found} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: u64,
+    },
+    /// A function has no process of this id, or it comes twice.
+    #[error("{0} is no process of a function")]
+    Process(i32),
+    /// They are no addresses, or not by address.
+    #[error("process {pid} has no pages {piece:?}")]
+    Pages {
+        /// Whose.
+        pid: i32,
+        /// Which.
+        piece: Piece,
+    },
+    /// No such file travels, or it comes twice.
+    #[error("{0:?} is no file that travels")]
+    File(String),
+    /// There are others than the images say.
+    #[error("{file} has {found} bytes instead of {wanted}")]
+    Eager {
+        /// The file.
+        file: String,
+        /// What it has.
+        found: u64,
+        /// What the images say.
+        wanted: u64,
+    },
+}
+
+/// The header of an instance whose snapshot has so many `templates`.
+pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), RefusedError> {
+    let Header {
+        pipes,
+        templates: names,
+        maps,
+        files,
+    } = header;
+    check_outputs(pipes)?;
+    if names.len() != templates {
+        let (named, there) = (names.len(), templates);
+        return Err(RefusedError::Templates { named, there });
+    }
+    let mut seen = HashSet::new();
+    if let Some(name) = names.iter().find(|name| !is_external(name) || !seen.insert(*name)) {
+        return Err(RefusedError::Template(name.clone()));
+    }
+    within("processes", maps.len(), PROCESSES_MAX)?;
+    let mut seen = HashSet::new();
+    for (pid, pieces) in maps {
+        if !u32::try_from(*pid).is_ok_and(|pid| PIDS.contains(&pid)) || !seen.insert(*pid) {
+            return Err(RefusedError::Process(*pid));
+        }
+        check_pieces(*pid, pieces)?;
+    }
+    within("files", files.len(), FILES_MAX)?;
+    let mut seen = HashSet::new();
+    let mut names = files.iter().map(|(name, _)| name);
+    match names.find(|name| !travels(name) || !seen.insert(*name)) {
+        Some(name) => Err(RefusedError::File(name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// What the images say of the memory of an instance that may use so many bytes, and of the bytes of `eager` pages that came, by process.
+pub(super) fn check_pages(numbered: &Numbered, memory: u64, eager: impl Fn(i32) -> u64) -> Result<(), RefusedError> {
+    let most = (memory / PAGE).saturating_mul(MEMORIES);
+    let sharers = numbered.travellers.len().min(SHARERS_MAX) as u64;
+    if numbered.pages > most.saturating_mul(sharers) {
+        let (what, found) = ("written pages", numbered.pages);
+        return Err(RefusedError::TooMany { what, found });
+    }
+    for traveller in &numbered.travellers {
+        let pages: u64 = traveller.memory.eager().map(|run| run.pages).sum();
+        let (found, wanted) = (eager(traveller.pid), pages.saturating_mul(PAGE));
+        if found != wanted {
+            let file = format!("{EAGER_PREFIX}{}", traveller.pid);
+            return Err(RefusedError::Eager { file, found, wanted });
+        }
+    }
+    Ok(())
+}
+
+fn within(what: &'static str, found: usize, most: usize) -> Result<(), RefusedError> {
+    let found = found as u64;
+    if found > most as u64 {
+        return Err(RefusedError::TooMany { what, found });
+    }
+    Ok(())
+}
+
+/// Each output once, by a pipe of its own.
+fn check_outputs(pipes: &[PipeNote]) -> Result<(), RefusedError> {
+    let (mut streams, mut keys) = (HashSet::new(), HashSet::new());
+    for PipeNote { key, stream } in pipes {
+        let number = key.strip_prefix("pipe:[").and_then(|rest| rest.strip_suffix(']'));
+        let number = number.and_then(|number| number.parse().ok());
+        let plain = number.is_some_and(|number: u32| pipe_key(number) == *key);
+        if !plain || !OUTPUT_STREAMS.contains(&stream.as_str()) || !streams.insert(stream) || !keys.insert(key) {
+            let (stream, key) = (stream.clone(), key.clone());
+            return Err(RefusedError::Output { stream, key });
+        }
+    }
+    Ok(())
+}
+
+/// Whether CRIU calls an external file that.
+fn is_external(name: &str) -> bool {
+    let numbers = name.strip_prefix("file[").and_then(|rest| rest.strip_suffix(']'));
+    let Some((mount, inode)) = numbers.and_then(|numbers| numbers.split_once(':')) else {
+        return false;
+    };
+    let number = |text| u64::from_str_radix(text, 16);
+    // In one spelling only.
+    matches!((number(mount), number(inode)), (Ok(mount), Ok(inode)) if external_file(mount, inode) == name)
+}
+
+/// Images, eager pages, private files: what is in the images is checked where they are.
+fn travels(name: &str) -> bool {
+    let plain = name
+        .bytes()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.' | b'_'));
+    plain && (name.ends_with(".img") || name.starts_with(EAGER_PREFIX) || name == FILES_ARCHIVE)
+}
+
+/// Pages by address, in user space; what they belong to is there, too. What the snapshot does not have there reads as zero.
+fn check_pieces(pid: i32, pieces: &[Piece]) -> Result<(), RefusedError> {
+    let mut end = 0;
+    for piece in pieces {
+        let is_run = piece.start >= end && piece.start < piece.end && piece.end <= USER_PAGES;
+        let is_there = |first: u64| {
+            let last = (first & !WRITTEN).checked_add(piece.end.wrapping_sub(piece.start));
+            last.is_some_and(|last| last <= USER_PAGES)
+        };
+        let of = match piece.of {
+            Of::Snapshot(first) | Of::File(first) => is_there(first),
+            Of::Zero => true,
+        };
+        if !is_run || !of {
+            return Err(RefusedError::Pages { pid, piece: *piece });
+        }
+        end = piece.end;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(stream: &str, key: &str) -> PipeNote {
+        PipeNote {
+            key: key.to_owned(),
+            stream: stream.to_owned(),
+        }
+    }
+
+    fn piece(start: u64, end: u64, of: Of) -> Piece {
+        Piece { start, end, of }
+    }
+
+    fn good() -> Header {
+        Header {
+            pipes: vec![note("stdout", "pipe:[7]"), note("stderr", "pipe:[8]")],
+            templates: vec!["file[1a:2b]".to_owned()],
+            maps: vec![(
+                501,
+                vec![
+                    piece(1, 5, Of::Snapshot(9)),
+                    piece(5, 6, Of::Snapshot(7 | WRITTEN)),
+                    piece(9, USER_PAGES, Of::Zero),
+                ],
+            )],
+            files: ["core-501.img", "eager-501", FILES_ARCHIVE]
+                .map(|name| (name.to_owned(), 1))
+                .to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_header_that_says_what_no_source_says_is_refused() {
+        check_header(&good(), 1).unwrap();
+        let cases: [(&str, fn(&mut Header)); 20] = [
+            ("no output", |h| h.pipes[0].stream = "stdin".to_owned()),
+            ("no output", |h| h.pipes[1].stream = "stdout".to_owned()),
+            ("no output", |h| h.pipes[1].key = "pipe:[7]".to_owned()),
+            ("no output", |h| h.pipes[1].key = "pipe:[08]".to_owned()),
+            ("no output", |h| h.pipes[1].key = "/app/x".to_owned()),
+            ("no output", |h| h.pipes[1].key = "pipe:[4294967296]".to_owned()),
+            ("2 templates of 1", |h| h.templates.push("file[1:2]".to_owned())),
+            ("no name of a template", |h| h.templates[0] = "file[1A:2b]".to_owned()),
+            ("no name of a template", |h| h.templates[0] = "/etc/shadow".to_owned()),
+            ("no name of a template", |h| h.templates[0] = "file[01:2]".to_owned()),
+            ("1 is no process", |h| h.maps[0].0 = 1),
+            ("501 is no process", |h| h.maps.push((501, Vec::new()))),
+            ("has no pages", |h| h.maps[0].1[0].end = 1),
+            ("has no pages", |h| h.maps[0].1[1].start = 4),
+            ("has no pages", |h| h.maps[0].1[2].end = USER_PAGES + 1),
+            ("has no pages", |h| h.maps[0].1[0].of = Of::File(u64::MAX)),
+            ("has no pages", |h| h.maps[0].1[0].of = Of::Snapshot(USER_PAGES - 3)),
+            ("no file that travels", |h| h.files[0].0 = "../core-501.img".to_owned()),
+            ("no file that travels", |h| h.files[0].0 = "restore.log".to_owned()),
+            ("no file that travels", |h| h.files.push(h.files[0].clone())),
+        ];
+        for (why, change) in cases {
+            let mut header = good();
+            change(&mut header);
+            let error = check_header(&header, 1).unwrap_err().to_string();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+    }
+}
