@@ -5,7 +5,7 @@
 //! - [`cluster`]: the same as one process for each role, on several hosts, which [`hub`] makes; [`client`]: either of them as its users see it.
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers; [`load`]: many of them.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
-//!   [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
+//!   [`differ`]: all else that it has, compared with its copies; [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
 //! - [`s3`]: an object store that can be made to hang, die or lie; [`rekindle_s3_servers`]: ones that are not ours; [`collector`]: where traces go;
 //!   [`world`]: a network of the tests' own.
 
@@ -16,6 +16,7 @@ pub mod call;
 pub mod client;
 pub mod cluster;
 pub mod collector;
+pub mod differ;
 pub mod eager;
 pub mod folder;
 pub mod host;

@@ -1,0 +1,305 @@
+//! Two instances compared as the host sees them: what a function was before its checkpoint, and what a copy of it is.
+//!
+//! A [`Picture`] is a table of facts, `501/status/CapEff` → `0000000000000000`, and what each process maps. Ids of the host are gone from it: processes go
+//! by their ids inside, pipes and sockets by the order in which they are met, mounts by where they lie. [`compare`] names each fact that differs; those that
+//! may are in [`tolerance`], each with its reason. Rights have none: ids, capabilities, filters, limits, descriptors, the access of mappings, paths.
+
+mod descriptors;
+mod mappings;
+mod private_files;
+mod rights;
+mod tasks;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use mappings::{Mapping, Source};
+pub use rights::{Bounds, beyond};
+
+/// What the host sees of an instance.
+#[derive(Debug, Clone, Default)]
+pub struct Picture {
+    /// Each fact by its name. Those of a process begin with its id inside.
+    pub facts: BTreeMap<String, String>,
+    /// What each process maps, by its id inside, in the order of addresses.
+    pub mappings: BTreeMap<i32, Vec<Mapping>>,
+    /// Facts that a process has by a mount: the path of the fact, and the mount point inside; nothing for a mount of the kernel's own.
+    mounts: BTreeMap<String, Option<String>>,
+    /// Pipes and sockets, by the facts that have them.
+    shared: BTreeMap<String, String>,
+    /// The instance's pid namespace.
+    namespace: Option<PathBuf>,
+}
+
+/// How two pictures differ.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// What must not differ, each in a line.
+    pub differences: Vec<String>,
+    /// What may, with the reason.
+    pub tolerated: Vec<String>,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, some) = (self.differences.join("\n  "), self.tolerated.join("\n  "));
+        write!(f, "differences:\n  {all}\ntolerated:\n  {some}")
+    }
+}
+
+impl Picture {
+    /// Of all processes in the pid namespace of process `one`, an id of the host, but for its init. A process that ends meanwhile is left out.
+    ///
+    /// # Errors
+    /// When `one` is gone.
+    pub fn of_namespace(one: i32) -> io::Result<Self> {
+        let processes = inside(one)?;
+        let mut picture = Self {
+            namespace: Some(fs::read_link(format!("/proc/{one}/ns/pid"))?),
+            ..Self::default()
+        };
+        let mut numbers = Numbers::default();
+        let tasks = tasks::by_host_id(&processes);
+        for (inner, host) in &processes {
+            let seen = Seen {
+                inner: *inner,
+                proc: PathBuf::from(format!("/proc/{host}")),
+                tasks: &tasks,
+            };
+            // What was seen of one that ended meanwhile is of no process.
+            let mut own = Self::default();
+            if seen.picture(&mut own, &mut numbers).is_ok() && seen.proc.join("exe").read_link().is_ok() {
+                picture.facts.extend(own.facts);
+                picture.mappings.extend(own.mappings);
+                picture.mounts.extend(own.mounts);
+                picture.shared.extend(own.shared);
+            }
+        }
+        let root = PathBuf::from(format!("/proc/{one}/root"));
+        private_files::picture(&root, &mut picture);
+        Ok(picture)
+    }
+
+    fn say(&mut self, name: String, value: impl Into<String>) {
+        self.facts.insert(name, value.into());
+    }
+
+    /// The value of each fact whose name ends like this, by name.
+    pub fn all<'a>(&'a self, suffix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let all = self.facts.iter().filter(move |(name, _)| name.ends_with(suffix));
+        all.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+/// The processes in the namespace of process `one`, by their ids inside; without its init.
+fn inside(one: i32) -> io::Result<BTreeMap<i32, i32>> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid"));
+    let own = namespace(one)?;
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if namespace(pid).is_ok_and(|other| other == own)
+            && let Ok(inner) = tasks::inner_id(&entry.path())
+            && inner != 1
+        {
+            found.insert(inner, pid);
+        }
+    }
+    Ok(found)
+}
+
+/// One process while it is looked at.
+struct Seen<'a> {
+    inner: i32,
+    proc: PathBuf,
+    /// Ids inside by ids of the host, of all tasks of the instance.
+    tasks: &'a BTreeMap<i32, i32>,
+}
+
+impl Seen<'_> {
+    fn picture(&self, picture: &mut Picture, numbers: &mut Numbers) -> io::Result<()> {
+        tasks::picture(self, picture)?;
+        self.namespaces(picture, numbers)?;
+        let mounts = Mounts::of(&self.proc)?;
+        for link in ["cwd", "root", "exe"] {
+            let path = self.proc.join(link);
+            let name = format!("{}/{link}", self.inner);
+            picture.say(name.clone(), path.read_link()?.to_string_lossy());
+            picture.mounts.insert(name, mounts.at(&path)?);
+        }
+        for (at, mount) in mounts.table.iter() {
+            picture.say(format!("{}/mount {at}", self.inner), mount.clone());
+        }
+        descriptors::picture(self, &mounts, picture, numbers)?;
+        let mapped = mappings::of(&self.proc)?;
+        for mapping in mapped.iter().filter(|m| m.of_file()) {
+            let range = format!("{:x}-{:x}", mapping.start, mapping.end);
+            let mount = mounts.at(&self.proc.join("map_files").join(&range))?;
+            picture.mounts.insert(format!("{}/map {range}", self.inner), mount);
+        }
+        picture.mappings.insert(self.inner, mapped);
+        Ok(())
+    }
+
+    fn namespaces(&self, picture: &mut Picture, numbers: &mut Numbers) -> io::Result<()> {
+        for entry in fs::read_dir(self.proc.join("ns"))? {
+            let kind = entry?.file_name().to_string_lossy().into_owned();
+            let of = |proc: &Path| proc.join("ns").join(&kind).read_link();
+            let own = of(&self.proc)?;
+            let which = match own == of(Path::new("/proc/self"))? {
+                true => "the host's".to_owned(),
+                false => format!("its own, {}", numbers.of(&own.to_string_lossy())),
+            };
+            picture.say(format!("{}/namespace {kind}", self.inner), which);
+        }
+        Ok(())
+    }
+}
+
+/// Numbers for what the kernel numbers anew: `pipe:[4711]` is `pipe 1` where it is the first pipe met.
+#[derive(Default)]
+struct Numbers(BTreeMap<String, (String, usize)>);
+
+impl Numbers {
+    fn of(&mut self, link: &str) -> String {
+        let kind = link.split(':').next().unwrap_or_default().to_owned();
+        let next = 1 + self.0.values().filter(|(other, _)| *other == kind).count();
+        let (kind, number) = self.0.entry(link.to_owned()).or_insert((kind, next));
+        format!("{kind} {number}")
+    }
+}
+
+/// The mounts that a process sees.
+struct Mounts {
+    by_id: BTreeMap<String, String>,
+    /// What is mounted at each point, without ids.
+    table: BTreeMap<String, String>,
+}
+
+impl Mounts {
+    fn of(proc: &Path) -> io::Result<Self> {
+        let (mut by_id, mut table) = (BTreeMap::new(), BTreeMap::new());
+        for line in fs::read_to_string(proc.join("mountinfo"))?.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let (id, root, at, options) = (words[0], words[3], words[4], words[5]);
+            let kind = line.split_once(" - ").map_or("", |(_, kind)| kind);
+            by_id.insert(id.to_owned(), at.to_owned());
+            table.insert(at.to_owned(), format!("{root} {options} {kind}"));
+        }
+        Ok(Self { by_id, table })
+    }
+
+    /// Where the file that a magic link leads to is mounted.
+    fn at(&self, link: &Path) -> io::Result<Option<String>> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::OpenOptionsExt;
+        let looked = fs::File::options().read(true).custom_flags(libc::O_PATH).open(link)?;
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", looked.as_raw_fd()))?;
+        Ok(self.by_id(&info))
+    }
+
+    /// The same by what `fdinfo` says of it.
+    fn by_id(&self, info: &str) -> Option<String> {
+        let id = info.lines().find_map(|l| l.strip_prefix("mnt_id:"))?;
+        self.by_id.get(id.trim()).cloned()
+    }
+}
+
+/// Why a fact may differ; nothing for one that may not.
+fn tolerance(name: &str, before: &str, after: &str) -> Option<&'static str> {
+    let (_, fact) = name.split_once('/')?;
+    let larger = |flags: &str| u32::from_str_radix(flags, 8).map(|f| f | LARGEFILE);
+    match fact {
+        "namespace time" | "namespace time_for_children" if after.starts_with("its own") => {
+            Some("a copy has clocks of its own (docs/security.md)")
+        }
+        "fd 1 flags" | "fd 2 flags" if larger(before) == larger(after) => {
+            Some("outputs are opened anew; the kernel marks them O_LARGEFILE, which means nothing on 64 bits")
+        }
+        _ if fact.ends_with(" inode") && name.starts_with("file/") => Some("private files are made anew"),
+        _ if fact.ends_with(" times") && name.starts_with("file/") => Some("private files are made anew"),
+        _ => None,
+    }
+}
+
+const LARGEFILE: u32 = 0o100_000;
+
+/// Of the memory that a thread made after the restore may need anew, such as its signal stack.
+const STACKS_BYTES: u64 = 256 << 10;
+/// What tells threads of one process apart without being a right.
+const OF_A_THREAD: [&str; 5] = ["NSpid", "exit signal", "name", "SigBlk", "SigPnd"];
+
+/// Compares what a function was with what a copy of it is.
+pub fn compare(before: &Picture, after: &Picture) -> Comparison {
+    let mut result = Comparison::default();
+    let names: BTreeSet<&String> = before.facts.keys().chain(after.facts.keys()).collect();
+    for name in names {
+        match (before.facts.get(name), after.facts.get(name)) {
+            (Some(one), Some(other)) if one == other => {}
+            (Some(one), Some(other)) => match tolerance(name, one, other) {
+                Some(why) => result.tolerated.push(format!("{name}: {one} became {other}: {why}")),
+                None => result.differences.push(format!("{name}: {one} became {other}")),
+            },
+            (Some(one), None) => result.differences.push(format!("{name}: {one} is gone")),
+            (None, Some(other)) if is_of_new_thread(before, name, other) => {
+                let why = "a thread that the function made after its restore, with no other rights than its first";
+                result.tolerated.push(format!("{name}: {other} is new: {why}"));
+            }
+            (None, Some(other)) => result.differences.push(format!("{name}: {other} is new")),
+            (None, None) => {}
+        }
+    }
+    for (pid, mapped) in &before.mappings {
+        let Some(others) = after.mappings.get(pid) else {
+            continue;
+        };
+        let ranges = mappings::compare(mapped, others);
+        let added: u64 = ranges.iter().filter_map(|range| range.added).sum();
+        let is_stacks = added <= STACKS_BYTES && new_threads(before, after, *pid);
+        for range in ranges {
+            let line = format!("{pid}/map {}", range.told);
+            match range.added {
+                Some(_) if is_stacks => result
+                    .tolerated
+                    .push(format!("{line}: of a thread that was made after the restore")),
+                _ => result.differences.push(line),
+            }
+        }
+    }
+    result
+}
+
+/// `501/thread 2001 Uid` → (501, 2001, `Uid`).
+fn of_thread(name: &str) -> Option<(i32, i32, &str)> {
+    let (pid, rest) = name.split_once("/thread ")?;
+    let (thread, fact) = rest.split_once(' ')?;
+    Some((pid.parse().ok()?, thread.parse().ok()?, fact))
+}
+
+/// Whether a fact that only the copy has is of a thread that only the copy has, of a process that both have, and is no more than that may do.
+fn is_of_new_thread(before: &Picture, name: &str, value: &str) -> bool {
+    let Some((pid, thread, fact)) = of_thread(name) else {
+        return false;
+    };
+    let of = |thread: i32, fact: &str| before.facts.get(&format!("{pid}/thread {thread} {fact}"));
+    let known = of(thread, "NSpid").is_some();
+    !known && of(pid, fact).is_some_and(|first| first == value || OF_A_THREAD.contains(&fact))
+}
+
+fn new_threads(before: &Picture, after: &Picture, pid: i32) -> bool {
+    let of_process = after
+        .facts
+        .keys()
+        .filter(|name| of_thread(name).is_some_and(|(own, ..)| own == pid));
+    of_process
+        .into_iter()
+        .any(|name| name.ends_with(" NSpid") && !before.facts.contains_key(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! What a process maps, and whether a copy maps the same.
+//!
+//! A copy has private memory from its template, a file `/s-…` on a tmpfs that is mounted nowhere: where the original has anonymous memory, and where it has
+//! written to a library's data. So a template may stand for whatever is private; its access and what may become of that must be the same.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// What the kernel maps for itself: its addresses are the machine's.
+const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
+/// Flags of the kernel's bookkeeping: under watch by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-dirty (`sd`). No rights.
+const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
+const TEMPLATE: &str = "/s-";
+
+/// A range of addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// One past its last address.
+    pub end: u64,
+    /// As in /proc/PID/maps, such as `rw-p`.
+    pub access: String,
+    /// As in `VmFlags` of /proc/PID/smaps, without bookkeeping: what may become of its access is there.
+    pub flags: String,
+    /// Of what.
+    pub source: Source,
+}
+
+/// What is mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Anonymous private memory: a heap, a stack.
+    Anonymous,
+    /// The template of a snapshot.
+    Template,
+    /// The kernel's own.
+    Kernel(String),
+    /// A file, whose first byte would lie at this address.
+    File(String, u64),
+}
+
+impl Mapping {
+    /// Whether it is of a file that has a mount.
+    pub(super) fn of_file(&self) -> bool {
+        matches!(self.source, Source::File(..) | Source::Template)
+    }
+}
+
+pub(super) fn of(proc: &Path) -> io::Result<Vec<Mapping>> {
+    let text = fs::read_to_string(proc.join("smaps"))?;
+    let mut found: Vec<Mapping> = Vec::new();
+    for line in text.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags: ") {
+            let kept: BTreeSet<&str> = flags.split_whitespace().filter(|f| !BOOKKEEPING.contains(f)).collect();
+            if let Some(last) = found.last_mut() {
+                last.flags = kept.into_iter().collect::<Vec<_>>().join(" ");
+            }
+        } else if let Some(mapping) = header(line) {
+            found.push(mapping);
+        }
+    }
+    Ok(found)
+}
+
+/// The line that begins a mapping: `00400000-0041f000 r--p 00000000 fe:00 1007  /usr/bin/python3.11`.
+fn header(line: &str) -> Option<Mapping> {
+    let mut rest = line;
+    let mut words = Vec::new();
+    while words.len() < 5 {
+        let (word, more) = rest.split_once(' ')?;
+        rest = more.trim_start();
+        words.push(word);
+    }
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = words[0].split_once('-')?;
+    let (start, end) = (number(start)?, number(end)?);
+    let source = match rest {
+        _ if KERNELS.contains(&rest) => Source::Kernel(rest.to_owned()),
+        _ if rest.starts_with(TEMPLATE) => Source::Template,
+        // Shared anonymous memory is a file without a name.
+        _ if words[4] != "0" => Source::File(rest.to_owned(), start.wrapping_sub(number(words[2])?)),
+        _ => Source::Anonymous,
+    };
+    Some(Mapping {
+        start,
+        end,
+        access: words[1].to_owned(),
+        flags: String::new(),
+        source,
+    })
+}
+
+/// A difference of one range of addresses.
+pub(super) struct Range {
+    pub(super) told: String,
+    /// Bytes of private memory that cannot be executed and that only the copy has; nothing for any other difference.
+    pub(super) added: Option<u64>,
+}
+
+/// Where a copy's mappings differ from the original's. How the kernel cuts them does not matter.
+pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
+    let own = |m: &&Mapping| !matches!(m.source, Source::Kernel(_));
+    let (before, after): (Vec<_>, Vec<_>) = (before.iter().filter(own).collect(), after.iter().filter(own).collect());
+    let cuts: BTreeSet<u64> = before.iter().chain(&after).flat_map(|m| [m.start, m.end]).collect();
+    let cuts: Vec<u64> = cuts.into_iter().collect();
+    // Each difference with its range, so that neighbours with the same one are told once.
+    let mut found: Vec<(u64, u64, String, bool)> = Vec::new();
+    for range in cuts.windows(2) {
+        let at = |all: &[&Mapping]| {
+            all.iter()
+                .find(|m| m.start <= range[0] && range[0] < m.end)
+                .map(|m| (*m).clone())
+        };
+        let (one, other) = (at(&before), at(&after));
+        let Some(told) = difference(one.as_ref(), other.as_ref()) else {
+            continue;
+        };
+        let harmless =
+            |m: &Mapping| m.source == Source::Anonymous && m.access.ends_with('p') && !m.access.contains('x');
+        let added = one.is_none() && other.as_ref().is_some_and(harmless);
+        match found.last_mut() {
+            Some((_, end, last, _)) if *end == range[0] && *last == told => *end = range[1],
+            _ => found.push((range[0], range[1], told, added)),
+        }
+    }
+    let ranges = found.into_iter().map(|(start, end, told, added)| Range {
+        told: format!("{start:x}-{end:x}: {told}"),
+        added: added.then_some(end - start),
+    });
+    ranges.collect()
+}
+
+fn difference(before: Option<&Mapping>, after: Option<&Mapping>) -> Option<String> {
+    let told = |m: &Mapping| format!("{} ({}) of {:x?}", m.access, m.flags, m.source);
+    match (before, after) {
+        (None, None) => None,
+        (Some(one), None) => Some(format!("{} is gone", told(one))),
+        (None, Some(other)) => Some(format!("{} is new", told(other))),
+        (Some(one), Some(other)) => {
+            // Code is a template's only where it was made at run time.
+            let stands_for = other.source == Source::Template
+                && one.access.ends_with('p')
+                && (one.source == Source::Anonymous || !one.access.contains('x'));
+            let same =
+                one.access == other.access && one.flags == other.flags && (one.source == other.source || stands_for);
+            (!same).then(|| format!("{} became {}", told(one), told(other)))
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A copy is what its original was, as far as the host can see: processes, rights, descriptors, mappings, private files.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::time::{Duration, Instant};
+
+use rekindle_e2e::differ::{Comparison, Picture, compare};
+use rekindle_e2e::{Folder, host, shared};
+
+/// For a copy to be as idle as its original was.
+const SETTLED: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Compares copies of a function with its original, which goes on after the checkpoint. Neither has work meanwhile.
+#[track_caller]
+fn same(name: &str, folder: &Folder, path: &str) {
+    shared().deploy(folder);
+    let variable = format!("FN_NAME={name}");
+    let original = host::with_variable(&variable)[0];
+    let before = Picture::of_namespace(original).unwrap();
+    assert!(before.all(" Seccomp").count() > 0, "{before:#?}");
+    for _ in 0..2 {
+        let answer = shared().fresh("restored", name, path).ok();
+        assert_eq!(answer.start(), "restored");
+        let copy = *host::processes(shared(), answer.instance()).values().next().unwrap();
+        let told = settled(&before, copy);
+        println!("{name}: {told}");
+        assert!(told.differences.is_empty(), "{name}: {told}");
+    }
+}
+
+fn settled(before: &Picture, copy: i32) -> Comparison {
+    let end = Instant::now() + SETTLED;
+    loop {
+        let told = compare(before, &Picture::of_namespace(copy).unwrap());
+        if told.differences.is_empty() || Instant::now() > end {
+            return told;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Has of each kind of what a checkpoint holds: descriptors, files, timers, processes of other sessions, memory.
+const EVERYTHING: &str = r#"
+import ctypes, fcntl, mmap, os, resource, signal, socket, struct, threading, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+kept = []
+
+def call(name, *arguments):
+    result = getattr(libc, name)(*arguments)
+    assert result >= 0, (name, os.strerror(ctypes.get_errno()))
+    return result
+
+for folder in ("/tmp", "/dev/shm"):
+    os.mkdir(f"{folder}/folder", 0o750)
+    with open(f"{folder}/folder/file", "w") as made:
+        made.write(folder * 3000)
+    os.chmod(f"{folder}/folder/file", 0o4751)
+    os.link(f"{folder}/folder/file", f"{folder}/twice")
+    os.symlink("folder/file", f"{folder}/link")
+    os.symlink("/proc/1/maps", f"{folder}/elsewhere")
+    os.mkfifo(f"{folder}/fifo", 0o640)
+    with open(f"{folder}/sparse", "w") as made:
+        made.truncate(5 << 20)
+
+opened = os.open("/tmp/folder/file", os.O_RDWR | os.O_APPEND)
+os.lseek(opened, 17, 0)
+other = os.open("/tmp/twice", os.O_RDONLY)
+both = os.dup(opened)
+gone = os.open("/tmp/gone", os.O_RDWR | os.O_CREAT, 0o600)
+os.write(gone, b"unlinked")
+os.unlink("/tmp/gone")
+fcntl.flock(other, fcntl.LOCK_SH)
+fcntl.lockf(opened, fcntl.LOCK_EX, 10, 3)
+folder = os.open("/tmp/folder", os.O_RDONLY | os.O_DIRECTORY)
+fifo = os.open("/tmp/fifo", os.O_RDWR | os.O_NONBLOCK)
+os.write(fifo, b"waits")
+reader, writer = os.pipe()
+os.write(writer, b"waits too")
+near, far = socket.socketpair()
+near.send(b"on its way")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/tmp/socket")
+listener.listen()
+datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+datagrams.bind("\0abstract")
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(("127.0.0.1", 9124))
+tcp = socket.create_server(("127.0.0.1", 9125))
+counter = os.eventfd(7, os.EFD_CLOEXEC)
+semaphore = os.eventfd(2, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
+import select
+poll = select.epoll()
+poll.register(reader, select.EPOLLIN)
+poll.register(counter, select.EPOLLOUT | select.EPOLLET)
+timer = call("timerfd_create", 1, 0)
+call("timerfd_settime", timer, 0, struct.pack("4q", 30, 0, 3600, 0), None)
+mask = struct.pack("Q", 1 << (signal.SIGUSR2 - 1))
+call("signalfd", -1, mask, 0)
+watch = call("inotify_init1", 0)
+call("inotify_add_watch", watch, b"/tmp/folder", 0x302)
+call("memfd_create", b"named", 0)
+armed = ctypes.c_void_p()
+call("timer_create", 1, struct.pack("Q i i 48x", 5, signal.SIGUSR2, 0), ctypes.byref(armed))
+call("timer_settime", armed, 0, struct.pack("4q", 600, 0, 3600, 0), None)
+shared = mmap.mmap(-1, 1 << 20)
+shared.write(b"of all")
+of_file = mmap.mmap(opened, 4096, flags=mmap.MAP_SHARED)
+private = mmap.mmap(other, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+private[0] = 1
+unreadable = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.signal(signal.SIGWINCH, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+os.nice(3)
+os.umask(0o027)
+
+def wait_for_ever(name):
+    with open("/proc/thread-self/comm", "w") as comm:
+        comm.write(name)
+    started.release()
+    threading.Event().wait()
+
+started = threading.Semaphore(0)
+for name in ("first", "second"):
+    threading.Thread(target=wait_for_ever, args=(name,), daemon=True).start()
+for _ in range(2):
+    started.acquire()
+
+# Children: of the same session, of their own group, of their own session with a child.
+ready, tell = os.pipe()
+for kind in range(3):
+    if os.fork() == 0:
+        if kind == 1:
+            os.setpgid(0, 0)
+            os.chdir("/tmp/folder")
+        if kind == 2:
+            os.setsid()
+            with open("/proc/self/oom_score_adj", "w") as adjusted:
+                adjusted.write("700")
+            if os.fork() == 0:
+                os.write(tell, b"!")
+                while True:
+                    signal.pause()
+        os.write(tell, b"!")
+        while True:
+            signal.pause()
+for _ in range(4):
+    os.read(ready, 1)
+
+def handler(event, context):
+    return os.getpid()
+"#;
+
+#[test]
+fn a_copy_of_a_python_function_has_what_its_original_had() {
+    same("hello", &Folder::sample("hello-python", |t| t), "/");
+    same("counter", &Folder::sample("counter-python", |t| t), "/peek");
+}
+
+#[test]
+fn a_copy_of_a_node_function_has_what_its_original_had() {
+    same("hello-node", &Folder::sample("hello-node", |t| t), "/");
+}
+
+#[test]
+fn a_copy_of_a_static_server_has_what_its_original_had() {
+    same("http-rust", &Folder::sample("http-rust", |t| t), "/");
+}
+
+#[test]
+fn a_copy_of_whatever_a_checkpoint_holds_has_what_its_original_had() {
+    same("everything", &Folder::python("everything", "", EVERYTHING), "/");
+}
