@@ -213,13 +213,16 @@ impl Mounts {
 /// Why a fact may differ; nothing for one that may not.
 fn tolerance(name: &str, before: &str, after: &str) -> Option<&'static str> {
     let (_, fact) = name.split_once('/')?;
-    let larger = |flags: &str| u32::from_str_radix(flags, 8).map(|f| f | LARGEFILE);
+    let with = |flags: &str, more: u32| u32::from_str_radix(flags, 8).map(|f| f | more);
     match fact {
         "namespace time" | "namespace time_for_children" if after.starts_with("its own") => {
             Some("a copy has clocks of its own (docs/security.md)")
         }
-        "fd 1 flags" | "fd 2 flags" if larger(before) == larger(after) => {
+        "fd 1 flags" | "fd 2 flags" if with(before, LARGEFILE) == with(after, LARGEFILE) => {
             Some("outputs are opened anew; the kernel marks them O_LARGEFILE, which means nothing on 64 bits")
+        }
+        _ if fact.ends_with(" flags") && with(before, DIRECTORY) == with(after, DIRECTORY) => {
+            Some("O_DIRECTORY asks whether it is one, when it is opened")
         }
         _ if fact.ends_with(" inode") && name.starts_with("file/") => Some("private files are made anew"),
         _ if fact.ends_with(" times") && name.starts_with("file/") => Some("private files are made anew"),
@@ -228,6 +231,7 @@ fn tolerance(name: &str, before: &str, after: &str) -> Option<&'static str> {
 }
 
 const LARGEFILE: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o200_000;
 
 /// Of the memory that a thread made after the restore may need anew, such as its signal stack.
 const STACKS_BYTES: u64 = 256 << 10;

@@ -24,7 +24,7 @@ fn same(name: &str, folder: &Folder, path: &str) {
         assert_eq!(answer.start(), "restored");
         let copy = *host::processes(shared(), answer.instance()).values().next().unwrap();
         let told = settled(&before, copy);
-        println!("{name}: {told}");
+        println!("{name}: {}", told.tolerated.len());
         assert!(told.differences.is_empty(), "{name}: {told}");
     }
 }
@@ -57,7 +57,6 @@ for folder in ("/tmp", "/dev/shm"):
     with open(f"{folder}/folder/file", "w") as made:
         made.write(folder * 3000)
     os.chmod(f"{folder}/folder/file", 0o4751)
-    os.link(f"{folder}/folder/file", f"{folder}/twice")
     os.symlink("folder/file", f"{folder}/link")
     os.symlink("/proc/1/maps", f"{folder}/elsewhere")
     os.mkfifo(f"{folder}/fifo", 0o640)
@@ -66,13 +65,11 @@ for folder in ("/tmp", "/dev/shm"):
 
 opened = os.open("/tmp/folder/file", os.O_RDWR | os.O_APPEND)
 os.lseek(opened, 17, 0)
-other = os.open("/tmp/twice", os.O_RDONLY)
+other = os.open("/tmp/folder/file", os.O_RDONLY)
 both = os.dup(opened)
-gone = os.open("/tmp/gone", os.O_RDWR | os.O_CREAT, 0o600)
-os.write(gone, b"unlinked")
-os.unlink("/tmp/gone")
 fcntl.flock(other, fcntl.LOCK_SH)
-fcntl.lockf(opened, fcntl.LOCK_EX, 10, 3)
+locked = open("/tmp/locked", "w")
+fcntl.lockf(locked, fcntl.LOCK_EX, 10, 3)
 folder = os.open("/tmp/folder", os.O_RDONLY | os.O_DIRECTORY)
 fifo = os.open("/tmp/fifo", os.O_RDWR | os.O_NONBLOCK)
 os.write(fifo, b"waits")
@@ -89,7 +86,6 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 udp.bind(("127.0.0.1", 9124))
 tcp = socket.create_server(("127.0.0.1", 9125))
 counter = os.eventfd(7, os.EFD_CLOEXEC)
-semaphore = os.eventfd(2, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
 import select
 poll = select.epoll()
 poll.register(reader, select.EPOLLIN)
@@ -130,27 +126,6 @@ for name in ("first", "second"):
 for _ in range(2):
     started.acquire()
 
-# Children: of the same session, of their own group, of their own session with a child.
-ready, tell = os.pipe()
-for kind in range(3):
-    if os.fork() == 0:
-        if kind == 1:
-            os.setpgid(0, 0)
-            os.chdir("/tmp/folder")
-        if kind == 2:
-            os.setsid()
-            with open("/proc/self/oom_score_adj", "w") as adjusted:
-                adjusted.write("700")
-            if os.fork() == 0:
-                os.write(tell, b"!")
-                while True:
-                    signal.pause()
-        os.write(tell, b"!")
-        while True:
-            signal.pause()
-for _ in range(4):
-    os.read(ready, 1)
-
 def handler(event, context):
     return os.getpid()
 "#;
@@ -174,4 +149,68 @@ fn a_copy_of_a_static_server_has_what_its_original_had() {
 #[test]
 fn a_copy_of_whatever_a_checkpoint_holds_has_what_its_original_had() {
     same("everything", &Folder::python("everything", "", EVERYTHING), "/");
+}
+
+#[test]
+fn a_copy_of_a_file_without_a_name_has_what_its_original_had() {
+    let code = "import os\nmade = os.open('/tmp/gone', os.O_RDWR | os.O_CREAT, 0o600)\nos.write(made, b'unlinked')\nos.unlink('/tmp/gone')\n\
+        def handler(event, context):\n    return os.pread(made, 9, 0).decode()\n";
+    same("nameless", &Folder::python("nameless", "", code), "/");
+}
+
+/// Children of the same session, of a group of their own, of a session of their own with a child.
+const CHILDREN: &str = r#"
+import os, signal
+
+ready, tell = os.pipe()
+for kind in range(3):
+    if os.fork() == 0:
+        if kind == 1:
+            os.setpgid(0, 0)
+            os.chdir("/tmp")
+        if kind == 2:
+            os.setsid()
+            with open("/proc/self/oom_score_adj", "w") as adjusted:
+                adjusted.write("700")
+            if os.fork() == 0:
+                os.write(tell, b"!")
+                while True:
+                    signal.pause()
+        os.write(tell, b"!")
+        while True:
+            signal.pause()
+for _ in range(4):
+    os.read(ready, 1)
+
+def handler(event, context):
+    return os.getpid()
+"#;
+
+#[test]
+fn copies_of_child_processes_have_what_their_originals_had() {
+    same("children", &Folder::python("children", "", CHILDREN), "/");
+}
+
+#[test]
+fn a_copy_of_a_counter_that_goes_down_by_one_goes_down_by_one() {
+    let code = "import os\nsemaphore = os.eventfd(2, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)\n\
+        def handler(event, context):\n    return os.getpid()\n";
+    same("semaphore", &Folder::python("semaphore", "", code), "/");
+}
+
+#[test]
+fn a_copy_of_a_file_with_two_names_has_two_names() {
+    let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/one', 'w') as made:\n        made.write(folder)\n    \
+        os.link(f'{folder}/one', f'{folder}/other')\n\
+        def handler(event, context):\n    return os.stat('/tmp/one').st_nlink\n";
+    same("linked", &Folder::python("linked", "", code), "/");
+}
+
+#[test]
+fn a_copy_of_a_lock_on_a_mapped_file_holds_it() {
+    // As SQLite does with its write-ahead log.
+    let code = "import fcntl, mmap\nmade = open('/tmp/index', 'w+')\nmade.truncate(4096)\nmapped = mmap.mmap(made.fileno(), 4096)\n\
+        fcntl.lockf(made, fcntl.LOCK_EX, 10, 3)\n\
+        def handler(event, context):\n    return mapped[0]\n";
+    same("locked", &Folder::python("locked", "", code), "/");
 }

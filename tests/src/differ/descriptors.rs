@@ -10,6 +10,7 @@ use super::{Mounts, Numbers, Picture, Seen};
 
 /// A connection, as the kernel lists it.
 const ESTABLISHED: &str = "01";
+const USUAL_PORT: u16 = 8080;
 
 pub(super) fn picture(
     seen: &Seen<'_>,
@@ -152,12 +153,12 @@ fn sockets(proc: &Path) -> BTreeMap<String, Socket> {
     found
 }
 
-/// The port that a function serves on, as `/proc/net/tcp` writes it.
+/// The port that a function serves on, as `/proc/net/tcp` writes it. It is the usual one where the environment cannot be read.
 fn port(proc: &Path) -> io::Result<String> {
     let environment = fs::read(proc.join("environ"))?;
     let text = String::from_utf8_lossy(&environment).into_owned();
     let port = text
         .split('\0')
         .find_map(|v| v.strip_prefix("PORT=")?.parse::<u16>().ok());
-    Ok(format!("{:04X}", port.unwrap_or_default()))
+    Ok(format!("{:04X}", port.unwrap_or(USUAL_PORT)))
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 /// Flags of the kernel's bookkeeping: under watch by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-dirty (`sd`). No rights.
 const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
+const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";
 
 /// A range of addresses.
@@ -34,6 +35,8 @@ pub struct Mapping {
 pub enum Source {
     /// Anonymous private memory: a heap, a stack.
     Anonymous,
+    /// Anonymous shared memory, by the address of its first byte. It has a name in a copy, by which nothing is found.
+    Shared(u64),
     /// The template of a snapshot.
     Template,
     /// The kernel's own.
@@ -80,7 +83,7 @@ fn header(line: &str) -> Option<Mapping> {
     let source = match rest {
         _ if KERNELS.contains(&rest) => Source::Kernel(rest.to_owned()),
         _ if rest.starts_with(TEMPLATE) => Source::Template,
-        // Shared anonymous memory is a file without a name.
+        _ if SHARED.contains(&rest) => Source::Shared(start.wrapping_sub(number(words[2])?)),
         _ if words[4] != "0" => Source::File(rest.to_owned(), start.wrapping_sub(number(words[2])?)),
         _ => Source::Anonymous,
     };

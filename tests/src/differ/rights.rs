@@ -18,6 +18,18 @@ pub struct Bounds {
 const MOUNTS: [&str; 5] = ["/", "/app", "/tmp", "/dev/shm", "/dev"];
 /// The directories of its root that hold programs and their data.
 const OF_ROOT: [&str; 8] = ["usr", "lib", "lib64", "bin", "sbin", "etc", "opt", "app"];
+/// Entries of a process's directory in `/proc`.
+const OF_PROC: [&str; 9] = [
+    "oom_score_adj",
+    "comm",
+    "coredump_filter",
+    "timerslack_ns",
+    "clear_refs",
+    "autogroup",
+    "current",
+    "timens_offsets",
+    "uid_map",
+];
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// Files of the kernel's own that a function makes without asking for a right.
 const KERNELS: [&str; 6] = [
@@ -81,7 +93,7 @@ pub fn beyond(picture: &Picture, bounds: &Bounds) -> Vec<String> {
                 Source::File(path, _) => allowed(path, mount).err(),
                 Source::Template if !mapping.access.ends_with('p') => Some("a template that is not private".to_owned()),
                 Source::Template if mount.is_some() => Some("a template that a path leads to".to_owned()),
-                Source::Template | Source::Anonymous | Source::Kernel(_) => None,
+                Source::Template | Source::Anonymous | Source::Shared(_) | Source::Kernel(_) => None,
             };
             found.extend(told.map(|why| format!("{name}: {} of {:?}: {why}", mapping.access, mapping.source)));
         }
@@ -119,16 +131,19 @@ fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
             _ => None,
         })
         .collect();
-    // Its own entries, while it writes to them. Never those of init, nor anything that is not of a process.
+    // What it may write of its own processes, while it does, and what it lists. Nothing of init, nothing that leads on, no memory.
     if mount == "/proc" {
-        let own = names
-            .get(1)
-            .and_then(|pid| pid.parse::<i32>().ok())
-            .is_some_and(|pid| pid > 1);
+        let own = match names.as_slice() {
+            ["proc"] => true,
+            ["proc", pid, rest @ ..] => {
+                pid.parse::<i32>().is_ok_and(|pid| pid > 1) && rest.last().is_some_and(|name| OF_PROC.contains(name))
+            }
+            _ => false,
+        };
         return if own {
             Ok(())
         } else {
-            Err("not of its own processes".to_owned())
+            Err("not a setting of its own processes".to_owned())
         };
     }
     let fits = MOUNTS.contains(&mount)
