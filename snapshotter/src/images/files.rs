@@ -123,10 +123,10 @@ impl<'a> FilesImage<'a> {
         Some(id)
     }
 
-    /// Which file has this name.
-    pub(super) fn id_of(&self, name: &str) -> Option<u32> {
-        let mut all = self.names.iter();
-        all.find_map(|(id, known)| (known == name.as_bytes()).then_some(*id))
+    /// Which files have this name.
+    pub(super) fn ids_of(&self, name: &str) -> impl Iterator<Item = u32> {
+        let all = self.names.iter();
+        all.filter_map(move |(id, known)| (known == name.as_bytes()).then_some(*id))
     }
 
     /// The image, with regular file `id` opened by another path.
@@ -218,5 +218,19 @@ mod tests {
         assert_eq!(after, Some(image(&[pipe(1, 90), file, pipe(2, 71), pipe(3, 90)])));
         let taken = renumber_pipes(&before, &HashMap::from([(70, 71)])).unwrap();
         assert_eq!(taken, None, "two pipes would be one");
+    }
+
+    #[test]
+    fn a_file_that_has_several_ids_is_placed_by_all_of_them() {
+        let image = |names: [&str; 3]| {
+            let messages = std::iter::zip(1.., names).map(|(id, name)| regular_file(id, name).encode_to_vec());
+            let messages: Vec<_> = messages.collect();
+            framing::image(FILES_MAGIC, messages.iter().map(Vec::as_slice))
+        };
+        let before = image(["file[1:2]", "/lib.so", "file[1:2]"]);
+        let names = [("file[1:2]", "/held"), ("file[1:3]", "/other")];
+        let (after, mut ids) = super::super::place_external(&before, &names).unwrap();
+        ids.sort_unstable();
+        assert_eq!((after, ids), (image(["/held", "/lib.so", "/held"]), vec![1, 3]));
     }
 }

@@ -182,16 +182,16 @@ fn cut(
 }
 
 /// Has the files that were dumped under these names, as [`external_file`](crate::criu::external_file) makes them, opened by
-/// these paths. Answers the image, and the ids of those that are in it, in order.
+/// these paths. Answers the image, and the ids of those that are in it: one file may have several, as CRIU remembers few of them.
 ///
 /// # Errors
 /// When the image does not parse.
-pub fn place_external(files: &[u8], names: &[(&str, &str)]) -> Result<(Vec<u8>, Vec<Option<u32>>), ImageError> {
+pub fn place_external(files: &[u8], names: &[(&str, &str)]) -> Result<(Vec<u8>, Vec<u32>), ImageError> {
     let files = FilesImage::parse(files)?;
-    let ids: Vec<_> = names.iter().map(|(name, _)| files.id_of(name)).collect();
-    let found = std::iter::zip(&ids, names).filter_map(|(id, (_, path))| Some(((*id)?, *path)));
-    let image = files.encode_placed(&found.collect::<HashMap<_, _>>())?;
-    Ok((image, ids))
+    let of = |(name, path)| files.ids_of(name).map(move |id| (id, path));
+    let found: HashMap<u32, &str> = names.iter().copied().flat_map(of).collect();
+    let image = files.encode_placed(&found)?;
+    Ok((image, found.into_keys().collect()))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use rekindle_verify::{Expected, Images, Limit, OpenedPath, Purpose, RESOURCES, Verified, VerifyError};
-use rekindle_verify::{verify, verify_images};
+use rekindle_verify::{Expected, Images, Limit, OpenedPath, PagesIn, Purpose, RESOURCES, Travelling, Verified};
+use rekindle_verify::{VerifyError, verify, verify_images};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const UID: u32 = 100_001;
@@ -56,6 +56,20 @@ struct Dump {
 
 impl Dump {
     fn take() -> Option<Self> {
+        Self::of(&[])
+    }
+
+    /// Of one that moves: CRIU dumps no page, and is told of a file that it shall not look for.
+    fn describe() -> Option<(Self, String)> {
+        let dump = Self::of(&["known.py"])?;
+        // CRIU made a link to the one, and reads neither any more.
+        std::fs::remove_file(dump.images().join("parent")).unwrap();
+        std::fs::remove_dir_all(dump.images().join("known")).unwrap();
+        let template = std::fs::read_to_string(dump.dir.path().join("template")).unwrap();
+        Some((dump, template))
+    }
+
+    fn of(scripts_beside: &[&str]) -> Option<Self> {
         if let Some(why) = obstacle() {
             assert!(std::env::var_os("REKINDLE_REQUIRE_ALL").is_none(), "{why}");
             println!("skipped: {why}");
@@ -76,6 +90,7 @@ impl Dump {
             ])
             .arg(scripts.join("dump.sh"))
             .args([Path::new(CRIU), &scripts.join("function.py"), dir.path()])
+            .args(scripts_beside.iter().map(|script| scripts.join(script)))
             .stdin(std::process::Stdio::null())
             .output()
             .unwrap();
@@ -184,6 +199,37 @@ fn a_real_dump_passes_and_tells_what_is_opened() {
     std::os::unix::fs::symlink("/etc/shadow", dump.images().join("pages-99.img")).unwrap();
     let linked = verify(&dump.images(), &expected(dump.output_pipe)).unwrap_err();
     assert!(matches!(linked, VerifyError::NotAFile(_)), "{linked}");
+}
+
+#[test]
+fn a_real_dump_of_one_that_moves_passes_as_such_and_as_nothing_else() {
+    let Some((dump, template)) = Dump::describe() else {
+        return;
+    };
+    let travelling = |templates: &[&str]| Expected {
+        travelling: Some(Travelling {
+            templates: templates.iter().map(|name| (*name).to_owned()).collect(),
+            pages: PagesIn::Dump,
+        }),
+        ..expected(dump.output_pipe)
+    };
+    let verified = verify(&dump.images(), &travelling(&[&template])).unwrap();
+    let external = verified.files.values().filter_map(|file| file.reg.as_ref());
+    let external: Vec<_> = external.filter(|file| file.ext.is_some()).collect();
+    // CRIU remembers few files: it may give one of them several ids.
+    assert!(!external.is_empty());
+    assert!(external.iter().all(|file| file.name == template.as_bytes()));
+    assert!(verified.opened_paths().all(|opened| opened.path.starts_with(b"/")));
+    // Nothing of the memory of a process is in an image.
+    let pages = std::fs::metadata(dump.images().join("pages-1.img")).unwrap();
+    assert_eq!(pages.len(), 0);
+    for other in [travelling(&[]), travelling(&["file[1:2]"]), expected(dump.output_pipe)] {
+        let refused = verify(&dump.images(), &other).unwrap_err();
+        assert!(
+            matches!(refused, VerifyError::Field { field: "reg.ext", .. }),
+            "{refused}"
+        );
+    }
 }
 
 #[test]

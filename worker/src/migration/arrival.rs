@@ -532,7 +532,6 @@ fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, Ap
     let names = std::iter::zip(&header.templates, &paths).map(|(name, path)| (name.as_str(), path.as_str()));
     let files = read(dir, "files.img").map_err(|e| failed(&e))?;
     let (files, ids) = place_external(&files, &names.collect::<Vec<_>>()).map_err(|e| failed(&e))?;
-    let ids: Vec<_> = ids.into_iter().flatten().collect();
     let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
     let eager = |pid| {
         let mut lengths = header.files.iter().filter(|(name, _)| *name == eager_name(pid));

@@ -201,6 +201,9 @@ fn check_pieces(pid: i32, pieces: &[Piece]) -> Result<(), RefusedError> {
 mod tests {
     use super::*;
 
+    /// What is said of it, and the change.
+    type Case = (&'static str, fn(&mut Header));
+
     fn note(stream: &str, key: &str) -> PipeNote {
         PipeNote {
             key: key.to_owned(),
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn a_header_that_says_what_no_source_says_is_refused() {
         check_header(&good(), 1).unwrap();
-        let cases: [(&str, fn(&mut Header)); 20] = [
+        let cases: [Case; 20] = [
             ("no output", |h| h.pipes[0].stream = "stdin".to_owned()),
             ("no output", |h| h.pipes[1].stream = "stdout".to_owned()),
             ("no output", |h| h.pipes[1].key = "pipe:[7]".to_owned()),

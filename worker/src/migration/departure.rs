@@ -667,7 +667,6 @@ fn pack_up(
     // Their paths are the target's to choose.
     let names: Vec<_> = templates.iter().map(|name| (name.as_str(), "")).collect();
     let (_, ids) = place_external(&files, &names).map_err(|e| failed(&e))?;
-    let ids: Vec<_> = ids.into_iter().flatten().collect();
     let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
     let own: Vec<_> = numbered
         .travellers

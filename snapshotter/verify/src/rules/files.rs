@@ -60,12 +60,8 @@ impl OpenFiles {
     pub(super) fn read(context: Context<'_>, opened: &mut BTreeSet<OpenedPath>) -> Result<Self, VerifyError> {
         let found = all::<FileEntry>(context.images, "files.img", magic::FILES)?;
         let memory_files = memory_files(context)?;
-        let (mut entries, mut polls, mut templates) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let (mut entries, mut polls) = (BTreeMap::new(), Vec::new());
         for (at, entry) in &found {
-            if let Some(template) = entry.reg.as_ref().filter(|file| is_external(file)) {
-                // The second of two would keep its name, which is no path.
-                at.hold(templates.insert(&template.name), "reg.ext", template.ext)?;
-            }
             at.hold(entry.id != 0 && !entries.contains_key(&entry.id), "id", entry.id)?;
             entries.insert(entry.id, entry.clone());
             polls.extend(entry.epfd.clone().map(|poll| (at.entry, poll)));

@@ -102,6 +102,13 @@ def open_everything():
     os.write(memfd, b"m" * 8192)
     kept += [memfd, mmap.mmap(memfd, 8192), mmap.mmap(-1, 8192), mmap.mmap(written.fileno(), 4)]
     kept.append(mmap.mmap(-1, 65536, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    # What mmap.mmap maps it keeps open.
+    template = os.open("/tmp/template", os.O_RDONLY)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    private = libc.mmap(None, 65536, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, template, 0)
+    ctypes.memset(private + 4096, 1, 1)
+    os.close(template)
     kept.append(os.pidfd_open(os.getpid()))
     signal.setitimer(signal.ITIMER_REAL, 3600, 60)
     signal.signal(signal.SIGUSR1, lambda *_: None)
