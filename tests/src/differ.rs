@@ -1,8 +1,9 @@
 //! Two instances compared as the host sees them: what a function was before its checkpoint, and what a copy of it is.
 //!
-//! A [`Picture`] is a table of facts, `501/status/CapEff` → `0000000000000000`, and what each process maps. Ids of the host are gone from it: processes go
-//! by their ids inside, pipes and sockets by the order in which they are met, mounts by where they lie. [`compare`] names each fact that differs; those that
-//! may are in [`tolerance`], each with its reason. Rights have none: ids, capabilities, filters, limits, descriptors, the access of mappings, paths.
+//! A [`Picture`] is a table of facts, `501/thread 501 CapEff` with `0000000000000000`, and what each process maps. Ids
+//! of the host are gone from it: processes go by their ids inside, pipes and sockets by the order in which they are
+//! met, mounts by where they lie. [`compare`] names each fact that differs; those that may are in `tolerance`, each
+//! with its reason. Rights have none: ids, capabilities, filters, limits, descriptors, the access of mappings, paths.
 
 mod descriptors;
 mod mappings;
@@ -26,7 +27,8 @@ pub struct Picture {
     pub facts: BTreeMap<String, String>,
     /// What each process maps, by its id inside, in the order of addresses.
     pub mappings: BTreeMap<i32, Vec<Mapping>>,
-    /// Facts that a process has by a mount: the path of the fact, and the mount point inside; nothing for a mount of the kernel's own.
+    /// Facts that a process has by a mount: the path of the fact, and the mount point inside; nothing for a mount of
+    /// the kernel's own.
     mounts: BTreeMap<String, Option<String>>,
     /// Pipes and sockets, by the facts that have them.
     shared: BTreeMap<String, String>,
@@ -51,7 +53,8 @@ impl fmt::Display for Comparison {
 }
 
 impl Picture {
-    /// Of all processes in the pid namespace of process `one`, an id of the host, but for its init. A process that ends meanwhile is left out.
+    /// Of all processes in the pid namespace of process `one`, an id of the host, but for its init. A process that
+    /// ends meanwhile is left out.
     ///
     /// # Errors
     /// When `one` is gone.
@@ -285,7 +288,8 @@ fn of_thread(name: &str) -> Option<(i32, i32, &str)> {
     Some((pid.parse().ok()?, thread.parse().ok()?, fact))
 }
 
-/// Whether a fact that only the copy has is of a thread that only the copy has, of a process that both have, and is no more than that may do.
+/// Whether a fact that only the copy has is of a thread that only the copy has, of a process that both have, and is no
+/// more than that may do.
 fn is_of_new_thread(before: &Picture, name: &str, value: &str) -> bool {
     let Some((pid, thread, fact)) = of_thread(name) else {
         return false;

@@ -1,4 +1,5 @@
-//! A function that does at random whatever it may, also while it is checkpointed: whatever comes of it, no copy has more than a function may have.
+//! A function that does at random whatever it may, also while it is checkpointed: whatever comes of it, no copy has
+//! more than a function may have.
 //! `REKINDLE_ADVERSARY_ROUNDS` is how many of them; `REKINDLE_ADVERSARY_SEED` the first one's seed.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
@@ -99,6 +100,15 @@ fn copy(seed: u64, name: &str, bounds: &Bounds) -> bool {
     if answer.status != 200 {
         println!("seed {seed}: {} {}", answer.status, answer.text());
         assert!(answer.message().len() > 10, "seed {seed}: {}", answer.text());
+        return false;
+    }
+    if answer.start() == "booted" {
+        // A restore that fails costs a boot, not the request; the worker logs why.
+        let log = shared().log();
+        let is_why = |line: &&str| line.contains("restore failed") && line.contains(name);
+        let told = log.lines().rfind(is_why).and_then(|line| line.split_once("error="));
+        let (_, told) = told.unwrap_or_else(|| panic!("seed {seed}: booted, and nobody says why"));
+        println!("seed {seed}: not restored: {told}");
         return false;
     }
     assert_eq!(answer.start(), "restored", "seed {seed}");

@@ -1,4 +1,5 @@
-//! A copy is what its original was, as far as the host can see: processes, rights, descriptors, mappings, private files.
+//! A copy is what its original was, as far as the host can see: processes, rights, descriptors, mappings, private
+//! files.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -153,7 +154,8 @@ fn a_copy_of_whatever_a_checkpoint_holds_has_what_its_original_had() {
 
 #[test]
 fn a_copy_of_a_file_without_a_name_has_what_its_original_had() {
-    let code = "import os\nmade = os.open('/tmp/gone', os.O_RDWR | os.O_CREAT, 0o600)\nos.write(made, b'unlinked')\nos.unlink('/tmp/gone')\n\
+    let code = "import os\nmade = os.open('/tmp/gone', os.O_RDWR | os.O_CREAT, 0o600)\n\
+        os.write(made, b'unlinked')\nos.unlink('/tmp/gone')\n\
         def handler(event, context):\n    return os.pread(made, 9, 0).decode()\n";
     same("nameless", &Folder::python("nameless", "", code), "/");
 }
@@ -200,7 +202,8 @@ fn a_copy_of_a_counter_that_goes_down_by_one_goes_down_by_one() {
 
 #[test]
 fn a_copy_of_a_file_with_two_names_has_two_names() {
-    let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/one', 'w') as made:\n        made.write(folder)\n    \
+    let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/one', 'w') as made:\n        \
+        made.write(folder)\n    \
         os.link(f'{folder}/one', f'{folder}/other')\n\
         def handler(event, context):\n    return os.stat('/tmp/one').st_nlink\n";
     same("linked", &Folder::python("linked", "", code), "/");
@@ -209,7 +212,8 @@ fn a_copy_of_a_file_with_two_names_has_two_names() {
 #[test]
 fn a_copy_of_a_lock_on_a_mapped_file_holds_it() {
     // As SQLite does with its write-ahead log.
-    let code = "import fcntl, mmap\nmade = open('/tmp/index', 'w+')\nmade.truncate(4096)\nmapped = mmap.mmap(made.fileno(), 4096)\n\
+    let code = "import fcntl, mmap\nmade = open('/tmp/index', 'w+')\nmade.truncate(4096)\n\
+        mapped = mmap.mmap(made.fileno(), 4096)\n\
         fcntl.lockf(made, fcntl.LOCK_EX, 10, 3)\n\
         def handler(event, context):\n    return mapped[0]\n";
     same("locked", &Folder::python("locked", "", code), "/");

@@ -15,10 +15,11 @@ import time
 SEED = int(os.environ["SEED"])
 FOLDERS = ("/tmp", "/dev/shm")
 # Where links lead that must never be followed for the function.
-BEYOND = ("/proc/1/maps", "/proc/1/mem", "/proc/self/mem", "/proc/501/maps", "/run", "/run/criu", "/proc/sys/kernel/core_pattern",
-          "/etc/shadow", "/dev/../proc/1/environ", "/proc/1/root", "/proc/1/cwd", "/proc/1/exe", "/dev/kmsg", "/", "/tmp/file-0")
+BEYOND = ("/proc/1/maps", "/proc/1/mem", "/proc/self/mem", "/proc/501/maps", "/run", "/run/criu", "/etc/shadow",
+          "/proc/sys/kernel/core_pattern", "/dev/../proc/1/environ", "/proc/1/root", "/proc/1/cwd", "/proc/1/exe",
+          "/dev/kmsg", "/", "/tmp/file-0")
 NAMES = [f"file-{n}" for n in range(6)] + [f"folder-{n}" for n in range(3)]
-CLONE_VM, CLONE_FS, CLONE_FILES, CLONE_VFORK, CLONE_PARENT = 0x100, 0x200, 0x400, 0x4000, 0x8000
+CLONE_FS, CLONE_FILES, CLONE_PARENT = 0x200, 0x400, 0x8000
 NR_CLONE = 56
 MREMAP_MAYMOVE = 1
 
@@ -27,6 +28,10 @@ libc.mremap.restype = libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
 main = os.getpid()
+# Of /proc/self, and what is written to them.
+ENTRIES = (("oom_score_adj", "500"), ("comm", "named"), ("coredump_filter", "0x3f"), ("timerslack_ns", "60000"),
+           ("clear_refs", "1"), ("autogroup", "5"), ("attr/current", "x"), ("timens_offsets", "monotonic 1 0"),
+           ("uid_map", "0 0 1"))
 draw = random.Random(SEED)
 
 
@@ -42,9 +47,10 @@ def others(rng):
 class Actor:
     """One loop. Each act may fail."""
 
-    def __init__(self, rng):
+    def __init__(self, rng, never=()):
         self.rng, self.held, self.maps, self.sockets, self.children = rng, [], [], [], []
-        self.acts = [act for name, act in sorted(vars(Actor).items()) if name.startswith("do_") and name not in LEFT_OUT]
+        names = sorted(name for name in vars(Actor) if name.startswith("do_") and name not in {*LEFT_OUT, *never})
+        self.acts = [vars(Actor)[name] for name in names]
 
     def run(self, until=lambda: False):
         while not until():
@@ -104,7 +110,7 @@ class Actor:
             os.ftruncate(self.rng.choice(self.held), self.rng.randrange(1 << 16))
 
     def do_open(self):
-        flags = self.rng.choice((os.O_RDONLY, os.O_RDWR, os.O_PATH, os.O_RDONLY | os.O_DIRECTORY, os.O_WRONLY | os.O_APPEND))
+        flags = self.rng.choice((os.O_RDONLY, os.O_RDWR, os.O_PATH, os.O_DIRECTORY, os.O_WRONLY | os.O_APPEND))
         self.hold(os.open(path(self.rng), flags | os.O_NONBLOCK | os.O_NOFOLLOW))
 
     def do_close(self):
@@ -160,9 +166,7 @@ class Actor:
         del self.sockets[:-6]
 
     def do_write_own_entries(self):
-        name, text = self.rng.choice((("oom_score_adj", "500"), ("comm", f"n{self.rng.randrange(99)}"), ("coredump_filter", "0x3f"),
-                                      ("timerslack_ns", "60000"), ("clear_refs", "1"), ("autogroup", "5"),
-                                      ("attr/current", "x"), ("timens_offsets", "monotonic 1 0"), ("uid_map", "0 0 1")))
+        name, text = self.rng.choice(ENTRIES)
         with open(f"/proc/self/{name}", "w") as entry:
             entry.write(text)
 
@@ -172,12 +176,12 @@ class Actor:
             os.kill(pid, self.rng.choice((signal.SIGUSR1, signal.SIGCONT, *SIGNALS)))
 
     def do_fork(self):
-        self.had(child(self.rng, lambda rng: Actor(rng).run(ends(rng))))
+        self.had(child(self.rng, lambda rng: Actor(rng, FAMILY).run(ends(rng))))
 
     def do_fork_orphan(self):
         pid = os.fork()
         if pid == 0:
-            child(self.rng, lambda rng: Actor(rng).run(ends(rng)))
+            child(self.rng, lambda rng: Actor(rng, FAMILY).run(ends(rng)))
             os._exit(0)
         os.waitpid(pid, 0)
 
@@ -234,11 +238,17 @@ def maybe(chance, *names):
 
 
 # Each seed is of another temper: who does everything is never checkpointed.
-NAMES_CHANGE = {"do_rename", "do_exchange", "do_link", "do_lead_beyond", "do_unlink", "do_remove_folder", "do_chmod", "do_truncate"}
-LEFT_OUT = (maybe(0.15, "do_fork_orphan") | maybe(0.15, "do_clone") | maybe(0.25, "do_watch") | maybe(0.3, "do_bind", "do_send_descriptor")
-            | maybe(0.15, "do_signal") | maybe(0.6, "do_fork", "do_spawn") | maybe(0.5, *NAMES_CHANGE) | maybe(0.3, "do_go"))
-SIGNALS = draw.choice(((signal.SIGKILL,), ()))
-CHILDREN, THREADS, MOST, HELD = draw.randrange(1, 4), draw.randrange(0, 3), draw.randrange(0, 12), draw.choice((0, 0, 2, 24))
+NAMES_CHANGE = ("do_rename", "do_exchange", "do_link", "do_lead_beyond", "do_unlink", "do_remove_folder", "do_chmod",
+                "do_truncate")
+LEFT_OUT = set().union(
+    maybe(0.15, "do_fork_orphan"), maybe(0.15, "do_clone"), maybe(0.25, "do_watch"),
+    maybe(0.3, "do_bind", "do_send_descriptor"), maybe(0.15, "do_signal"), maybe(0.5, "do_fork", "do_spawn"),
+    maybe(0.5, *NAMES_CHANGE), maybe(0.3, "do_go"))
+SIGNALS = draw.choice(((signal.SIGKILL,), (signal.SIGSTOP, signal.SIGCONT), (signal.SIGKILL, signal.SIGSTOP)))
+CHILDREN, THREADS, MOST = draw.randrange(1, 4), draw.randrange(0, 3), draw.randrange(0, 12)
+HELD = draw.choice((0, 0, 2, 24))
+# Not for threads of the process that serves, nor for children that are to end without leaving any behind.
+FAMILY = ("do_fork", "do_fork_orphan", "do_clone", "do_spawn", "do_reap")
 
 signal.signal(signal.SIGUSR1, lambda *_: None)
 for n in range(3):
@@ -256,10 +266,8 @@ if HELD:
 ballast = draw.randbytes(8 << 20)
 for _ in range(CHILDREN):
     child(draw, lambda rng: Actor(rng).run())
-# Threads of the process that serves: they do not fork or leave its directory.
 for _ in range(THREADS):
-    actor = Actor(random.Random(draw.random()))
-    actor.acts = [act for act in actor.acts if not any(word in act.__name__ for word in ("fork", "clone", "spawn", "go", "reap", "signal"))]
+    actor = Actor(random.Random(draw.random()), (*FAMILY, "do_go", "do_signal"))
     threading.Thread(target=actor.run, daemon=True).start()
 print(f"without {sorted(LEFT_OUT)}; {CHILDREN} children, {THREADS} threads, {HELD} held")
 

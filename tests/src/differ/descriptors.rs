@@ -153,7 +153,8 @@ fn sockets(proc: &Path) -> BTreeMap<String, Socket> {
     found
 }
 
-/// The port that a function serves on, as `/proc/net/tcp` writes it. It is the usual one where the environment cannot be read.
+/// The port that a function serves on, as `/proc/net/tcp` writes it. It is the usual one where the environment cannot
+/// be read.
 fn port(proc: &Path) -> io::Result<String> {
     let environment = fs::read(proc.join("environ"))?;
     let text = String::from_utf8_lossy(&environment).into_owned();

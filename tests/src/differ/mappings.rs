@@ -1,7 +1,9 @@
 //! What a process maps, and whether a copy maps the same.
 //!
-//! A copy has private memory from its template, a file `/s-…` on a tmpfs that is mounted nowhere: where the original has anonymous memory, and where it has
-//! written to a library's data. So a template may stand for whatever is private; its access and what may become of that must be the same.
+//! A copy has private memory from its template, a file `/s-…` on a tmpfs that is mounted nowhere: where the original
+//! has anonymous memory, and where it has
+//! written to a library's data. So a template may stand for whatever is private; its access and what may become of
+//! that must be the same.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +12,8 @@ use std::path::Path;
 
 /// What the kernel maps for itself: its addresses are the machine's.
 const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
-/// Flags of the kernel's bookkeeping: under watch by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-dirty (`sd`). No rights.
+/// Flags of the kernel's bookkeeping: under watch by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-
+/// dirty (`sd`). No rights.
 const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";

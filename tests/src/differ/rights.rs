@@ -108,7 +108,8 @@ fn is_descriptor(name: &str) -> bool {
     number.is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether a function may have what this link leads to. `mount` is where that lies, of the mounts that the function sees.
+/// Whether a function may have what this link leads to. `mount` is where that lies, of the mounts that the function
+/// sees.
 fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
     let of_no_mount = KERNELS.contains(&link) || MEMORY.iter().any(|m| link.starts_with(m));
     if of_no_mount {
@@ -131,7 +132,8 @@ fn allowed(link: &str, mount: Option<&str>) -> Result<(), String> {
             _ => None,
         })
         .collect();
-    // What it may write of its own processes, while it does, and what it lists. Nothing of init, nothing that leads on, no memory.
+    // What it may write of its own processes, while it does, and what it lists. Nothing of init, nothing that leads
+    // on, no memory.
     if mount == "/proc" {
         let own = match names.as_slice() {
             ["proc"] => true,
