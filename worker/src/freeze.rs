@@ -336,7 +336,7 @@ async fn dump(
             Ok(runtime.block_on(sandbox.save_files(&archive))?)
         };
         let dumped = session.dump(&order, |stage| match stage {
-            Stage::PostDump => standstill.hold(&runtime, &save),
+            Stage::PostDump => standstill.hold(&runtime, save),
             _ => Ok(()),
         });
         drop(standstill);

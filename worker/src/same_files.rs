@@ -16,6 +16,8 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat
 
 /// Mappings that are of a file, as CRIU marks them: private, shared.
 const FILE_MAPPING: u32 = 1 << 6 | 1 << 7;
+/// What CRIU gave another name for the time of the checkpoint; the other kind it makes anew from the images.
+const LINKED: u32 = 0;
 /// Looked at, not read; a link is looked at itself.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// From the sandbox's root, and through no link of any kind.
@@ -144,8 +146,8 @@ struct Look<'a> {
     proc: PathBuf,
     root: OwnedFd,
     verified: &'a Verified,
-    /// What stands in for files that had no name any more.
-    links: BTreeMap<u32, u32>,
+    /// What stands in for files that had no name any more: the entry of another name, or nothing that lies anywhere.
+    remaps: BTreeMap<u32, Option<u32>>,
     /// What lies at the paths of files by now, by the files' ids.
     found: BTreeMap<u32, Identity>,
 }
@@ -162,7 +164,11 @@ pub fn compare(init: i32, verified: &Verified) -> Result<(), OtherFileError> {
         proc: root.join("proc"),
         root: opened.map_err(|e| OtherFileError::Root(root, e.into()))?,
         verified,
-        links: verified.remaps.iter().map(|r| (r.orig_id, r.remap_id)).collect(),
+        remaps: verified
+            .remaps
+            .iter()
+            .map(|r| (r.orig_id, (r.remap_type == Some(LINKED)).then_some(r.remap_id)))
+            .collect(),
         found: BTreeMap::new(),
     };
     for process in &verified.processes {
@@ -215,8 +221,9 @@ impl Look<'_> {
     fn held(&mut self, pid: u32, held: Held, file: u32, real: impl FnOnce() -> PathBuf) -> Result<(), OtherFileError> {
         let of_pipe = |id: u32| self.verified.files.get(&id)?.fifo.as_ref()?.regf_id;
         let id = of_pipe(file).unwrap_or(file);
-        let id = self.links.get(&id).copied().unwrap_or(id);
-        // Of a file that CRIU makes anew the remap names no entry.
+        let Some(id) = self.remaps.get(&id).copied().unwrap_or(Some(id)) else {
+            return Ok(());
+        };
         let entry = self.verified.files.get(&id).and_then(|entry| entry.reg.as_ref());
         let Some(entry) = entry else { return Ok(()) };
         if entry.ext.is_some() {
