@@ -108,6 +108,9 @@ for role in gateway scheduler; do
     step "$role is nobody" [ "$(stat -c %U "/proc/$(systemctl show --property MainPID --value rekindle-$role)")" = rekindle ]
 done
 step "security of the gateway" systemd-analyze security --threshold=30 rekindle-gateway
+# What the unit lists, and nothing else: sys_admin is of it, sys_module is not.
+bounded() { grep -q "^CapBnd:.*aac15fb$" "/proc/$(systemctl show --property MainPID --value rekindle-worker)/status"; }
+step "the worker has its rights only" bounded
 step "stop roles" systemctl stop rekindle-worker rekindle-gateway rekindle-scheduler
 step "nothing left" within 20 left
 tell "done $failed"

@@ -9,10 +9,13 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parents[1]
 BIN = pathlib.Path(os.environ["REKINDLE_BIN_DIR"])
@@ -90,6 +93,113 @@ class Package(unittest.TestCase):
         again = pathlib.Path(self.folder.name, "again")
         run(HERE / "build-deb.sh", BIN, again, env={**os.environ, "DEB_COMPRESSION": "none"})
         self.assertEqual((again / self.deb.name).read_bytes(), self.deb.read_bytes())
+
+
+class Hardening(unittest.TestCase):
+    """What a role that was taken over may still do: units as they are in the tree."""
+
+    # Exposure by systemd-analyze, in tenths. What makes sandboxes runs under no system call filter: CRIU could take no snapshot then, and most
+    # of the scale is such filters.
+    LIMITS = {
+        "rekindle-gateway": 30,
+        "rekindle-scheduler": 30,
+        "rekindle-cloudwatch": 30,
+        "rekindle-drain": 30,
+        "rekindle-worker": 81,
+        "rekindle": 81,
+    }
+    MAKE_SANDBOXES = ("rekindle-worker", "rekindle")
+    # What systemd does by a system call filter, and what costs CRIU root on Linux before 6.16.
+    BREAK_SNAPSHOTS = re.compile(
+        r"SystemCall|Restrict|LockPersonality|MemoryDenyWriteExecute|PrivateDevices|ProtectClock|ProtectHostname|ProtectKernel|NoNewPrivileges"
+    )
+
+    def unit(self, name):
+        return (HERE / f"systemd/{name}.service").read_text()
+
+    def settings(self, name):
+        return re.findall(r"^(\w+)=(.*)$", self.unit(name), re.M)
+
+    def bounding_set(self, name):
+        return " ".join(value for key, value in self.settings(name) if key == "CapabilityBoundingSet").split()
+
+    def skip(self, why):
+        self.assertFalse(os.environ.get("REKINDLE_REQUIRE_ALL"), why)
+        self.skipTest(f"skipped: {why}")
+
+    def test_each_unit_has_a_limit_and_keeps_to_it(self):
+        self.assertEqual(set(self.LIMITS), {unit.stem for unit in (HERE / "systemd").glob("*.service")})
+        if not shutil.which("systemd-analyze"):
+            self.skip("systemd-analyze is missing: install systemd")
+        for name, limit in self.LIMITS.items():
+            with self.subTest(name):
+                done = run("systemd-analyze", "security", "--no-pager", "--offline=yes", f"--threshold={limit}", HERE / f"systemd/{name}.service")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_each_right_that_is_kept_says_why(self):
+        for name in self.LIMITS:
+            with self.subTest(name):
+                self.assertIn("CapabilityBoundingSet", dict(self.settings(name)))
+                kept = self.bounding_set(name)
+                self.assertEqual(re.findall(r"^# (CAP_\w+): \w.{10,}\nCapabilityBoundingSet=\1$", self.unit(name), re.M), kept)
+
+    def test_what_makes_sandboxes_has_the_same_rights_everywhere_and_those_that_the_doctor_asks_for(self):
+        worker, whole = (self.bounding_set(name) for name in self.MAKE_SANDBOXES)
+        self.assertEqual(worker, whole)
+        doctor = (HERE.parent / "cli/src/commands/doctor/host.rs").read_text()
+        asked = re.findall(r'\("(CAP_\w+)", \d+\)', doctor)
+        self.assertTrue(asked)
+        self.assertLessEqual(set(asked), set(worker))
+
+    def test_snapshots_can_be_taken_under_the_units(self):
+        for name in self.MAKE_SANDBOXES:
+            with self.subTest(name):
+                settings = dict(self.settings(name))
+                self.assertEqual([key for key in settings if self.BREAK_SNAPSHOTS.match(key)], [])
+                core = settings["LimitCORE"]
+                self.assertTrue(core == "infinity" or int(core) >= 1, "at 0 a crash starts the program of kernel.core_pattern")
+                # Directories of control groups are looked into as the function's user.
+                self.assertEqual(int(settings["UMask"], 8) & 0o111, 0)
+
+    def test_a_worker_with_these_rights_restores_a_function(self):
+        if os.geteuid() != 0:
+            self.skip("sandboxes need root")
+        if not shutil.which("setpriv"):
+            self.skip("setpriv is missing: install util-linux")
+        cache = pathlib.Path(os.environ.get("FN_CACHE", "/var/cache/rekindle"))
+        if not list(cache.glob("runtimes/python.tar*")):
+            self.skip(f"{cache}/runtimes has no runtime: scripts/setup.sh host")
+        kept = ["+" + right.removeprefix("CAP_").lower() for right in self.bounding_set("rekindle-worker")]
+        umask = int(dict(self.settings("rekindle-worker"))["UMask"], 8)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "cache").mkdir()
+            (folder / "cache/runtimes").symlink_to(cache / "runtimes")
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                listen = "127.0.0.1:%d" % free.getsockname()[1]
+            env = {key: value for key, value in os.environ.items() if not key.startswith("FN_")}
+            env |= {"FN_URL": f"http://{listen}", "FN_RUN": str(folder / "run"), "FN_DATA": str(folder / "data"), "FN_CACHE": str(folder / "cache")}
+            command = ["setpriv", "--bounding-set", ",".join(["-all", *kept]), BIN / "fn", "up", "--foreground", "--listen", listen, "--memory", "1GiB", "--egress", "off"]
+            with (folder / "log").open("w") as log:
+                platform = subprocess.Popen([str(c) for c in command], env=env, stdout=log, stderr=log, umask=umask)
+            try:
+                self.until_up(platform, env, folder / "log")
+                deployed = run(BIN / "fn", "deploy", HERE.parent / "functions/samples/hello-python", env=env)
+                self.assertEqual(deployed.returncode, 0, deployed.stdout + deployed.stderr)
+                key = (folder / "data/admin.key").read_text().strip()
+                asked = urllib.request.Request(f"http://{listen}/function/hello", headers={"Authorization": f"Bearer {key}", "x-fn-force-start": "restored"})
+                with urllib.request.urlopen(asked, timeout=60) as answer:
+                    self.assertEqual((answer.status, answer.headers["x-fn-start"]), (200, "restored"))
+            finally:
+                platform.terminate()
+                platform.wait(timeout=120)
+
+    def until_up(self, platform, env, log):
+        until = time.monotonic() + 120
+        while run(BIN / "fn", "status", env=env).returncode != 0:
+            self.assertIsNone(platform.poll(), log.read_text())
+            self.assertLess(time.monotonic(), until, log.read_text())
+            time.sleep(0.1)
 
 
 class Machine:
