@@ -1,6 +1,12 @@
-# What each role may do, and no more. Gateways touch no object; workers remove nothing but what they publish; schedulers collect.
+# What each role may do, and no more. Gateways touch no object; workers add objects; schedulers collect what nobody needs.
 
 locals {
+  # What workers put. What makes a snapshot is put once, if absent, so that nobody exchanges it. The rest is put over what may be there: chunks and
+  # layers, whose names are the digests of what readers accept; hints; and notes of what is being published.
+  put_once     = ["snapshots/*/manifest.json", "snapshots/*/bundle"]
+  put_over     = ["snapshots/*/extra/*", "snapshots/*/working-set", "chunks/*", "layers/*", "publishing/*"]
+  put_in_parts = ["snapshots/*/extra/*", "layers/*"]
+
   secrets_of = {
     gateway   = ["cluster-token", "admin-key"]
     scheduler = ["cluster-token", "database-password", "master-key"]
@@ -73,15 +79,31 @@ data "aws_iam_policy_document" "worker" {
     actions   = ["s3:GetObject"]
     resources = ["${module.storage.bucket_arn}/*"]
   }
-  # Chunks and layers are shared: a worker adds to them, and only a scheduler knows what nobody needs.
   statement {
-    sid       = "Publish"
-    actions   = ["s3:PutObject", "s3:AbortMultipartUpload"]
-    resources = [for folder in ["snapshots", "chunks", "layers", "publishing"] : "${module.storage.bucket_arn}/${folder}/*"]
+    sid       = "PublishOnce"
+    actions   = ["s3:PutObject"]
+    resources = [for key in local.put_once : "${module.storage.bucket_arn}/${key}"]
+    # S3 refuses whoever says so where there is an object already.
+    condition {
+      test     = "Null"
+      variable = "s3:if-none-match"
+      values   = ["false"]
+    }
   }
   statement {
-    sid       = "TakeBack"
+    sid       = "Publish"
+    actions   = ["s3:PutObject"]
+    resources = [for key in local.put_over : "${module.storage.bucket_arn}/${key}"]
+  }
+  statement {
+    sid       = "GiveUpParts"
+    actions   = ["s3:AbortMultipartUpload"]
+    resources = [for key in local.put_in_parts : "${module.storage.bucket_arn}/${key}"]
+  }
+  # Notes of snapshots being published, when they are. IAM cannot tell a worker's own from another's.
+  statement {
+    sid       = "EndPublication"
     actions   = ["s3:DeleteObject"]
-    resources = [for folder in ["snapshots", "publishing"] : "${module.storage.bucket_arn}/${folder}/*"]
+    resources = ["${module.storage.bucket_arn}/publishing/s-*"]
   }
 }

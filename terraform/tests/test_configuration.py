@@ -1,5 +1,6 @@
 """What must hold of the AWS configuration, asserted on the parsed files: no provider and no network is needed."""
 
+import fnmatch
 import json
 import re
 import shutil
@@ -230,18 +231,11 @@ class Rights(unittest.TestCase):
                 if "*" in principal["identifiers"] or principal["type"] == "*":
                     self.assertEqual(statement["effect"], "Deny", str(document))
 
-    def test_only_schedulers_remove_chunks_and_layers(self):
+    def test_no_role_removes_a_version_or_changes_what_the_bucket_keeps(self):
+        allowed = {"s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"}
         for document, statement in statements():
-            if "s3:DeleteObject" in str(statement["actions"]) and document.name != "scheduler":
-                self.assertEqual((document.name, statement["sid"]), ("worker", "TakeBack"))
-                self.assertIn('["snapshots", "publishing"]', str(statement["resources"]).replace("'", '"'))
-
-    def test_the_folders_that_workers_write_are_those_of_the_store(self):
-        keys = set(re.findall(r'pub const \w+: &str = "(\w+)/";', (REPOSITORY / "snapshotter/src/keys.rs").read_text()))
-        (publish,) = [s for d, s in statements() if (d.name, s.get("sid")) == ("worker", "Publish")]
-        folders = set(re.findall(r'"(\w+)"', re.search(r"in \[(.*?)\]", str(publish["resources"]).replace("'", '"'))[1]))
-        self.assertEqual(folders, {"snapshots", "chunks", "layers", "publishing"})
-        self.assertLessEqual(folders, keys)
+            if document.folder == ROOT:
+                self.assertLessEqual({a for a in statement["actions"] if str(a).startswith("s3:")}, allowed, str(document))
 
     def test_a_gateway_has_no_right_to_objects_and_a_worker_none_to_the_admin_key(self):
         text = (ROOT / "policies.tf").read_text()
@@ -254,6 +248,82 @@ class Rights(unittest.TestCase):
             for line in path.read_text().splitlines():
                 if "checkov:skip" in line:
                     self.assertRegex(line, r"checkov:skip=CKV2?_AWS_\d+: \S+ \S+", f"{path}: {line}")
+
+
+def local(name):
+    return next(b[name] for b in BLOCKS if b.kind == "locals" and b.folder == ROOT and name in b.body)
+
+
+class Objects(unittest.TestCase):
+    """What a role may do to which key of the platform's bucket, decided as IAM decides: by any statement that allows it."""
+
+    def may(self, role, action, key, if_none_match=False):
+        for document, statement in statements():
+            if document.name != role or f"s3:{action}" not in statement["actions"]:
+                continue
+            resources = statement["resources"]
+            each = re.search(r"for key in local\.(\w+)", str(resources))
+            patterns = local(each[1]) if each else [re.sub(r".*\.bucket_arn\}/?", "", str(r)) for r in resources]
+            # As in S3's policies, an asterisk stands for slashes, too.
+            if not any(fnmatch.fnmatchcase(key, str(pattern)) for pattern in patterns):
+                continue
+            conditions = statement.get("condition", [])
+            for condition in conditions:
+                self.assertEqual((condition["test"], condition["variable"], condition["values"]), ("Null", "s3:if-none-match", ["false"]))
+            if not conditions or if_none_match:
+                return True
+        return False
+
+    # One of each kind of key (snapshotter/src/keys.rs).
+    MANIFEST, BUNDLE = "snapshots/s-1/manifest.json", "snapshots/s-1/bundle"
+    ONCE = [MANIFEST, BUNDLE]
+    OVER = ["snapshots/s-1/extra/tmp.tar", "snapshots/s-1/working-set", "chunks/ab", "layers/ab.tar.zst", "publishing/s-1/x.0", "publishing/v-hello-1/x.0"]
+    NEVER = ["runtimes/python", "runtime-snapshots/python.json", "runtime-snapshots/python/hello.json", "collecting/r-1", "owner", "sources/ab"]
+
+    def test_a_worker_puts_what_makes_a_snapshot_only_where_there_is_nothing(self):
+        for key in self.ONCE:
+            self.assertTrue(self.may("worker", "PutObject", key, if_none_match=True), key)
+            self.assertFalse(self.may("worker", "PutObject", key), key)
+        for key in self.OVER:
+            self.assertTrue(self.may("worker", "PutObject", key), key)
+        for key in self.NEVER:
+            self.assertFalse(self.may("worker", "PutObject", key, if_none_match=True), key)
+
+    def test_a_worker_removes_nothing_but_notes_of_snapshots_being_published(self):
+        for key in self.ONCE + self.OVER + self.NEVER:
+            self.assertEqual(self.may("worker", "DeleteObject", key), key.startswith("publishing/s-"), key)
+
+    def test_a_worker_gives_up_only_what_goes_up_in_parts(self):
+        for key in self.ONCE + self.OVER + self.NEVER:
+            self.assertEqual(self.may("worker", "AbortMultipartUpload", key), "/extra/" in key or key.startswith("layers/"), key)
+
+    def test_a_scheduler_removes_what_nobody_needs(self):
+        for key in self.ONCE + self.OVER + self.NEVER:
+            for action in ("GetObject", "PutObject", "DeleteObject"):
+                self.assertTrue(self.may("scheduler", action, key), f"{action} {key}")
+
+    def test_every_kind_of_key_is_decided_on(self):
+        keys = (REPOSITORY / "snapshotter/src/keys.rs").read_text()
+        folders = set(re.findall(r'pub const \w+: &str = "([\w-]+)/";', keys))
+        self.assertLessEqual(folders, {key.split("/")[0] for key in self.ONCE + self.OVER + self.NEVER})
+        in_snapshot = set(re.findall(r'format!\("\{SNAPSHOTS\}\{id\}/([\w-]+)', keys)) | set(re.findall(r'pub const (?:MANIFEST|BUNDLE): &str = "([\w.-]+)"', keys))
+        self.assertEqual(in_snapshot, {key.split("/")[2] for key in self.ONCE + self.OVER if key.startswith("snapshots/")})
+
+    def test_the_code_puts_each_kind_as_the_policy_has_it(self):
+        """Who puts a kind of key otherwise moves it in policies.tf: one that is put if absent belongs to those that are put once."""
+        ways = {
+            "snapshotter/src/capture/commit.rs": [r"put_if_absent\(&keys::bundle\(", r"let key = keys::manifest\(.*\n\s*match store\.put_if_absent\(&key,", r"put_file\(&keys::extra\("],
+            "snapshotter/src/capture/pack.rs": [r"\.put\(&keys::chunk\("],
+            "snapshotter/src/layer/mod.rs": [r"put_file\(&key,"],
+            "snapshotter/src/working_set/mod.rs": [r"\.put\(&keys::working_set\("],
+            "snapshotter/src/collect/publication.rs": [r"objects\.put\(&key,"],
+            "worker/src/runtime_snapshot.rs": [r"\.put\(&scope\.key\("],
+        }
+        for path, patterns in ways.items():
+            text = (REPOSITORY / path).read_text()
+            for pattern in patterns:
+                self.assertRegex(text, pattern, path)
+            self.assertEqual(len(re.findall(r"\bput(?:_file|_if_absent)?\(&", text)), len(patterns), f"{path} puts something else, too")
 
 
 class Boot(unittest.TestCase):
