@@ -30,7 +30,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny shell
+.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny advisories shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -50,7 +50,7 @@ test: setup test-rust test-functions test-packaging test-monitoring ## run every
 
 check: fmt clippy doc shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
-	else echo "skipped: cargo-deny is not installed; 'make deny' installs it (some minutes, once)"; fi
+	else echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; fi
 
 bench: setup ## measure booted, restored and warm, next to plain starts, containers and stock CRIU
 	@scripts/install-peers.sh
@@ -153,10 +153,16 @@ clippy: packages
 doc: packages
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
 
-# Advisories need their database from the network; `make deny DENY_CHECKS=advisories` asks for it.
 DENY_CHECKS ?= bans licenses sources
 deny: $(DENY)
 	$(DENY) --offline --locked check $(DENY_CHECKS)
+	@$(MAKE) --no-print-directory advisories
+
+# Their database comes from the network, and says something new every week: a machine that cannot have it fails nothing.
+ADVISORIES_LIMIT ?= 120
+advisories: $(DENY)
+	@if said=$$(timeout $(ADVISORIES_LIMIT) $(DENY) --locked fetch db 2>&1); then $(DENY) --locked check --disable-fetch advisories; \
+	else echo "skipped: advisories: their database cannot be had: $$(grep . <<< "$${said:-no answer in $(ADVISORIES_LIMIT) s}" | tail -n 1)"; fi
 
 $(DENY):
 	cargo install --locked --root $(TOOLS) --version '^0.20' cargo-deny
