@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// A control file that could not be used.
@@ -91,6 +92,11 @@ pub(super) fn make_all(path: &Path) -> Result<(), FileError> {
 /// Makes one directory that must not exist yet.
 pub(super) fn make_new(path: &Path) -> Result<(), FileError> {
     fs::create_dir(path).map_err(|e| FileError::new("make", path, e))
+}
+
+/// Lets everybody enter a directory, whatever the worker's umask: CRIU looks for a freezer in it as the function's user.
+pub(super) fn let_enter(path: &Path) -> Result<(), FileError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o711)).map_err(|e| FileError::new("open", path, e))
 }
 
 /// Names of the directories in `path`, sorted; none where it is gone.

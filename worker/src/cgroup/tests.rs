@@ -1,6 +1,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -60,6 +61,9 @@ fn v1_limits_are_written_under_every_controller() {
     let files = group.procs_files();
     assert_eq!(files.len(), 4);
     assert!(files.contains(&root.path().join("freezer/rekindle/i-1/cgroup.procs")));
+    // Also where the worker lets nobody into its directories: CRIU goes there as the function's user.
+    let mode = fs::metadata(group.function()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o711);
     group.remove().unwrap();
     assert!(!root.path().join("memory/rekindle/i-1").exists());
     assert!(!root.path().join("cpu,cpuacct/rekindle/i-1").exists());
