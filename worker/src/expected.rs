@@ -1,9 +1,10 @@
 //! What images may say of a function: what this worker gives one, and no more.
 
+use std::path::Path;
 use std::sync::LazyLock;
 
 use rekindle_init::seccomp;
-use rekindle_init::spawn::{MEMLOCK, MESSAGE_QUEUES};
+use rekindle_init::spawn::{CORE_PATTERN, MEMLOCK, MESSAGE_QUEUES, crashes_go_to_a_file};
 use rekindle_snapshotter::criu::DUMP_LOG;
 use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 
@@ -21,9 +22,6 @@ const MEMLOCK_LIMIT: usize = 8;
 const MSGQUEUE: usize = 12;
 const NICE: usize = 13;
 const RTPRIO: usize = 14;
-
-/// Where crashes go. At a core limit of 0 the kernel starts the program that this names all the same, at 1 it does not.
-const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 
 /// BLAKE3 of the filters that a function may be under: this worker's, and those that snapshots have from before.
 static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
@@ -75,10 +73,10 @@ pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[Stri
     }
 }
 
-/// What is not known to be a file's name is taken for a program's.
+/// At 0 the kernel starts a program for a crash all the same, at 1 it does not. Where it is not known that there is none, there may be one.
 fn core_limit() -> Limit {
-    match std::fs::read(CORE_PATTERN) {
-        Ok(pattern) if !matches!(pattern.first(), Some(b'|' | b'@')) => Limit::AtMost(1),
+    match crashes_go_to_a_file(Path::new(CORE_PATTERN)) {
+        Ok(true) => Limit::AtMost(1),
         _ => Limit::Exactly(1),
     }
 }

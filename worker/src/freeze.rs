@@ -302,7 +302,7 @@ async fn dump(
     drop(theirs);
     let archive_path = dir.path().join(FILES_ARCHIVE);
     let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
-    let order = DumpOrder {
+    let mut order = DumpOrder {
         images_dir: own_descriptor(IMAGES_FD),
         pid: FUNCTION_PID,
         after: AfterDump::Run,
@@ -320,10 +320,7 @@ async fn dump(
         session.version(CRIU_LIMIT).map_err(|e| FreezeError::dumped(e, &path))?;
         let started = Instant::now();
         let standstill = Standstill::of(&parts, &runtime)?;
-        let order = DumpOrder {
-            freezer: standstill.freezer_path(),
-            ..order
-        };
+        order.freezer = standstill.freezer_path();
         let save = || -> Result<(), StageError> {
             let notes = CaptureNotes {
                 pipes: parts.pipes.clone(),

@@ -171,7 +171,7 @@ fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {
 }
 
 /// Where crashes go: a file, or if it begins with `|` or `@` a program or a socket of the host.
-const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
+pub const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 
 /// Makes the core limit 1, soft and hard, at which the kernel writes no file for a crash and starts no program either. At 0 it
 /// writes no file, but starts the program of `core_pattern` all the same: as root, outside of the sandbox, to read what the
@@ -181,13 +181,21 @@ const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 /// When the hard limit is 0, may not be raised, and a crash would go to a program.
 fn forbid_core_dumps(core_pattern: &Path) -> io::Result<()> {
     match setrlimit(Resource::RLIMIT_CORE, 1, 1) {
-        Err(Errno::EPERM) if names_a_file(&std::fs::read(core_pattern)?) => Ok(()),
+        Err(Errno::EPERM) if crashes_go_to_a_file(core_pattern)? => Ok(()),
         Err(Errno::EPERM) => Err(io::Error::other(
             "the limit of core dumps is 0, at which the program of kernel.core_pattern would be started for each crash, and \
              may not be raised to 1: give the worker LimitCORE=1 or more, or CAP_SYS_RESOURCE",
         )),
         other => Ok(other?),
     }
+}
+
+/// Whether a crash starts no program and calls no socket of the host, whatever the core limit.
+///
+/// # Errors
+/// When the kernel's file cannot be read.
+pub fn crashes_go_to_a_file(core_pattern: &Path) -> io::Result<bool> {
+    Ok(names_a_file(&std::fs::read(core_pattern)?))
 }
 
 fn names_a_file(core_pattern: &[u8]) -> bool {

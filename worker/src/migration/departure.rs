@@ -427,7 +427,7 @@ impl Departure {
             None => Ok(Vec::new()),
         };
         let templates = templates.map_err(|e| failed("name the templates")(&e))?;
-        let order = DumpOrder {
+        let mut order = DumpOrder {
             images_dir: own_descriptor(IMAGES_FD),
             pid: FUNCTION_PID,
             after: match self.way {
@@ -447,10 +447,7 @@ impl Departure {
             let mut maps = Ok(Vec::new());
             let standstill = Standstill::of(&parts, &runtime);
             let standstill = standstill.map_err(|e| unavailable("describe the processes", &e))?;
-            let order = DumpOrder {
-                freezer: standstill.freezer_path(),
-                ..order
-            };
+            order.freezer = standstill.freezer_path();
             let mut save = || -> Result<(), StageError> {
                 // Before anything is packed, and while no path can change: the copy must have what this one has.
                 let began = Instant::now();
