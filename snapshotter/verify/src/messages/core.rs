@@ -362,6 +362,17 @@ pub struct ExtendedState {
     pub hi16_zmm: Vec<u64>,
     #[prost(uint32, repeated, packed = "false", tag = "8")]
     pub pkru: Vec<u32>,
+    #[prost(message, optional, tag = "9")]
+    pub cet: Option<ShadowStack>,
+}
+
+/// Written on every processor that has shadow stacks, used or not.
+#[derive(Clone, PartialEq, Message)]
+pub struct ShadowStack {
+    #[prost(uint64, required, tag = "1")]
+    pub cet: u64,
+    #[prost(uint64, required, tag = "2")]
+    pub ssp: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

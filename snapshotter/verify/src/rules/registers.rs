@@ -111,6 +111,7 @@ fn check_float(at: Place<'_>, registers: &FloatRegisters) -> Result<(), VerifyEr
         zmm_upper,
         hi16_zmm,
         pkru,
+        cet,
     }) = &registers.xsave
     else {
         return Ok(());
@@ -127,5 +128,8 @@ fn check_float(at: Place<'_>, registers: &FloatRegisters) -> Result<(), VerifyEr
     ] {
         at.hold(found == 0 || found == whole, field, found)?;
     }
+    // The filter lets nobody have a shadow stack.
+    let unused = cet.as_ref().is_none_or(|cet| (cet.cet, cet.ssp) == (0, 0));
+    at.hold(unused, "fpregs.xsave.cet", cet)?;
     Ok(())
 }

@@ -91,7 +91,10 @@ fn core(is_first: bool) -> Core {
             fpregs: FloatRegisters {
                 st_space: vec![0; 32],
                 xmm_space: vec![0; 64],
-                xsave: Some(ExtendedState::default()),
+                xsave: Some(ExtendedState {
+                    cet: Some(ShadowStack::default()),
+                    ..ExtendedState::default()
+                }),
                 ..FloatRegisters::default()
             },
             ..ThreadInfo::default()

@@ -260,6 +260,9 @@ fn registers_of_the_kernel_are_refused() {
         ("core-502.img fpregs.xsave.ymmh_space", |p| {
             p.registers().fpregs.xsave.as_mut().unwrap().ymmh_space.push(0)
         }),
+        ("core-502.img fpregs.xsave.cet", |p| {
+            p.registers().fpregs.xsave.as_mut().unwrap().cet = Some(ShadowStack { cet: 1, ssp: 0 })
+        }),
         ("core-502.img fpregs.xsave.xstate_bv", |p| {
             p.registers().fpregs.xsave.as_mut().unwrap().xstate_bv = 1 << 11
         }),
