@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use rekindle_wire::SnapshotId;
 
@@ -15,7 +16,8 @@ use crate::interchange;
 use crate::layer::unpack;
 use crate::manifest::{Manifest, Section, SectionEncoding};
 use crate::pagemap::{ChunkRef, PageIndex, PageMap, Payload, Region};
-use crate::working_set::encoding;
+use crate::snapshot::Process;
+use crate::working_set::{PackError, encoding};
 
 /// The first byte chooses, the rest is the input.
 fn chosen(bytes: &[u8]) -> (u8, &[u8]) {
@@ -91,21 +93,61 @@ pub fn bundle(bytes: &[u8]) -> bool {
     bundle::read_section(&section, bundle).is_ok()
 }
 
-/// Working sets: as they are, and with the digest set right.
+/// Working sets: as they are, and with the digest set right; then compared with a snapshot of another memory.
 pub fn working_set(bytes: &[u8]) -> bool {
     let Ok(id) = "s-0123".parse::<SnapshotId>() else {
         return false;
     };
-    let taken = encoding::decode(&id, bytes).is_ok();
+    let process = [seeded_process()];
+    let taken = encoding::decode(&id, bytes);
     let mut mended = bytes.to_vec();
-    if let Some((head, body)) = mended.split_at_mut_checked(48)
-        && body.len() >= 32
-    {
-        body[..32].copy_from_slice(&Digest::of(id.as_str().as_bytes()).0);
-        head[16..].copy_from_slice(&Digest::of(body).0);
-        drop(encoding::decode(&id, &mended));
+    if let Some(mark) = mended.get_mut(48..80) {
+        mark.copy_from_slice(&Digest::of(id.as_str().as_bytes()).0);
+        if let Err(PackError::Digest { found, .. }) = encoding::decode(&id, &mended) {
+            mended[16..48].copy_from_slice(&found.0);
+        }
+        if let Ok(Ok(pack)) = encoding::decode(&id, &mended).map(|set| set.check(&process)) {
+            let memory = seeded_memory();
+            for page in &pack.pages {
+                let at = (page.page.0 as usize).wrapping_sub(16).checked_mul(PAGE_BYTES);
+                let own = at.and_then(|at| memory.get(at..)?.get(..PAGE_BYTES));
+                assert_eq!(page.bytes(), own.unwrap_or(&[0; PAGE_BYTES]));
+            }
+        }
     }
-    taken
+    taken.is_ok_and(|set| set.check(&process).is_ok())
+}
+
+/// Of the snapshot that the seed of working sets is of: 8 pages of bytes from 16 on, a page of zeros behind them.
+fn seeded_process() -> Process {
+    let plain = seeded_memory();
+    let hash = Digest::of(&plain);
+    let payload = Payload {
+        hash,
+        encoding: Encoding::Raw,
+        chunk: ChunkRef {
+            id: hash,
+            len: plain.len() as u32,
+        },
+        offset: 0,
+        len: plain.len() as u32,
+    };
+    let regions = [(16, 8, Some(payload)), (24, 1, None)].map(|(first, pages, payload)| Region {
+        first: PageIndex(first),
+        pages,
+        payload,
+        base: None,
+    });
+    Process {
+        pid: 7,
+        page_map: Arc::new(PageMap::new(RegionSize::DEFAULT, regions.into()).unwrap_or_default()),
+    }
+}
+
+/// The second of its pages is zero.
+fn seeded_memory() -> Vec<u8> {
+    let page = |number: u8| vec![if number == 1 { 0 } else { number + 1 }; PAGE_BYTES];
+    (0..8).flat_map(page).collect()
 }
 
 /// CRIU's images one by one; what is edited parses again.
@@ -232,12 +274,13 @@ mod tests {
     use rekindle_wire::manifest::Runtime;
 
     use crate::capture::publish;
+    use crate::hash_tree;
     use crate::keys;
     use crate::manifest::Origin;
     use crate::pagemap::Base;
     use crate::region_index::RegionIndex;
     use crate::testing::{TestStore, meta, noise, small_dump};
-    use crate::working_set::{Recording, WorkingSetPage, encoding};
+    use crate::working_set::{Recording, WorkingSetPack, WorkingSetPage, encoding};
 
     use super::*;
 
@@ -324,20 +367,26 @@ mod tests {
         let lz4 = lz4_flex::block::compress(&[b"the same words; ".repeat(512), noise(4096, 2)].concat());
         put("region", "lz4", &[&[4][..], &lz4].concat());
         put("region", "raw", &[&[1][..], &noise(4096, 3)].concat());
-        let page = |page: u64, content: Option<Vec<u8>>| WorkingSetPage {
-            pid: 7,
-            page: PageIndex(page),
-            content: content.map(Bytes::from),
-            written: page.is_multiple_of(2),
+        let plain = seeded_memory();
+        let nodes = plain.chunks(PAGE_BYTES).enumerate();
+        let nodes: Vec<_> = nodes.map(|(number, page)| hash_tree::page_node(number, page)).collect();
+        let pages = [20, 17, 24, 16].map(|page: u64| {
+            let at = (page as usize - 16) * PAGE_BYTES;
+            let content = plain.get(at..at + PAGE_BYTES).filter(|page| !codec::is_zero(page));
+            WorkingSetPage {
+                pid: 7,
+                page: PageIndex(page),
+                content: content.map(Bytes::copy_from_slice),
+                written: page.is_multiple_of(2),
+            }
+        });
+        let pack = WorkingSetPack {
+            recording: Recording { number: 4, restores: 2 },
+            pages: pages.into(),
         };
-        let pages = [
-            page(16, Some(noise(4096, 4))),
-            page(17, None),
-            page(20, Some(vec![9; 4096])),
-        ];
+        let siblings = hash_tree::siblings(&nodes, &[0, 1, 4]);
         let id = "s-0123".parse().unwrap();
-        let recording = Recording { number: 4, restores: 2 };
-        put("working_set", "small", &encoding::encode(&id, recording, &pages));
+        put("working_set", "small", &encoding::encode(&id, &pack, &siblings));
         for (kind, name) in [
             (0, "mm-11597.img"),
             (1, "core-11597.img"),

@@ -23,6 +23,7 @@ pub mod digest;
 mod flights;
 #[doc(hidden)]
 pub mod fuzz;
+mod hash_tree;
 pub mod images;
 pub mod inspect;
 pub mod interchange;
@@ -52,4 +53,6 @@ pub use region_index::RegionIndex;
 pub use rekindle_retention::GreedyDual;
 pub use snapshot::{OpenError, Process, Snapshot};
 pub use store::{Outcome, Store, StoreConfig, StoreError, StoreEvent, StoreObserver, Timeouts};
-pub use working_set::{Recording, Touched, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set};
+pub use working_set::{
+    Recording, Touched, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set,
+};

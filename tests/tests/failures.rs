@@ -299,6 +299,7 @@ fn own_chunks(store: &ObjectStore, snapshots: &BTreeMap<&str, SnapshotId>) -> BT
     for (name, id) in snapshots {
         let snapshot = RUNTIME.block_on(Snapshot::open(&client, id)).unwrap();
         let set = RUNTIME.block_on(load_working_set(&client, id)).unwrap();
+        let set = set.map(|set| set.check(&snapshot.processes).unwrap());
         let first: HashSet<ChunkRef> = set
             .iter()
             .flat_map(|pack| &pack.pages)

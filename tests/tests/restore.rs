@@ -437,7 +437,11 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     // But for what CRIU would have had to read at once, nothing was known to be mapped ahead.
     let pack = until("the working set's pack", Duration::from_secs(15), stored);
     assert!(!pack.is_empty());
-    let set = || RUNTIME.block_on(load_working_set(&client, &snapshot)).unwrap().unwrap();
+    let opened = RUNTIME.block_on(Snapshot::open(&client, &snapshot)).unwrap();
+    let set = || {
+        let stored = RUNTIME.block_on(load_working_set(&client, &snapshot)).unwrap();
+        stored.unwrap().check(&opened.processes).unwrap()
+    };
     let of_one = set();
     assert_eq!((of_one.recording.number, of_one.recording.restores), (0, 1));
     // On a host that knows nothing of it, from the pack.
@@ -461,7 +465,6 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     assert!(pages(&of_two).is_superset(&pages(&of_one)), "nothing is forgotten");
     assert!(of_two.pages.len() > of_one.pages.len(), "/sum touches more");
     // What a third host stores meanwhile is not lost.
-    let opened = RUNTIME.block_on(Snapshot::open(&client, &snapshot)).unwrap();
     let known = pages(&of_two);
     let regions = opened
         .processes
@@ -495,6 +498,40 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     assert!(primed, "no CRIU was primed");
     let booted = platform.fresh("booted", "recorded", "/sum").ok();
     assert_eq!(cold.json(), booted.json());
+}
+
+/// What anybody writes who may write working sets: its form and its digest are right, what a page holds is not.
+#[test]
+fn a_forged_working_set_is_dropped_and_the_restore_goes_on_by_faults() {
+    let store = ObjectStore::start();
+    let mut platform = Platform::start_with(store.options());
+    let folder = Folder::sample("touch-python", |t| t.replace("\"touch\"", "\"forged\""));
+    let snapshot = platform.deploy(&folder).snapshot.unwrap().id;
+    let warm = platform.fresh("restored", "forged", "/sum").ok();
+    let client = store.client();
+    let key = rekindle_snapshotter::keys::working_set(&snapshot);
+    let stored = || RUNTIME.block_on(client.get(&key)).ok();
+    let mut forged = until("the working set", Duration::from_secs(15), stored).to_vec();
+    platform.stop();
+    platform.empty_cache();
+    // A block of LZ4 ends with bytes of its last page, and the digest leaves blocks out.
+    *forged.last_mut().unwrap() ^= 1;
+    RUNTIME.block_on(client.put(&key, forged.clone().into())).unwrap();
+    let load = || RUNTIME.block_on(load_working_set(&client, &snapshot)).unwrap().unwrap();
+    let opened = RUNTIME.block_on(Snapshot::open(&client, &snapshot)).unwrap();
+    assert!(load().check(&opened.processes).is_err(), "its form is right");
+    platform.restart();
+    let cold = platform.fresh("restored", "forged", "/sum").ok();
+    assert_eq!((cold.start(), cold.json()), ("restored", warm.json()));
+    let refused = platform.worker_metric("rekindle_working_sets_refused_total");
+    assert!(refused >= 1.0, "{refused}");
+    let log = platform.log();
+    let told = log.lines().find(|line| line.contains("a working set is refused"));
+    assert!(told.is_some_and(|line| line.contains(snapshot.as_str())), "{told:?}");
+    // The restore has recorded another, which takes its place.
+    until("a right working set", Duration::from_secs(15), || {
+        load().check(&opened.processes).ok()
+    });
 }
 
 /// Reading another process's arguments has the kernel touch its stack, at a time when nobody serves that yet.

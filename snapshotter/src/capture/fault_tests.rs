@@ -485,7 +485,8 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     let recording = |restores| Recording { number: 1, restores };
     let stored = store_working_set(store, &snapshot, &reader, recording(1), &order);
     assert_eq!(stored.await.unwrap().pages, pages + 1);
-    let pack = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
+    let set = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
+    let pack = set.check(&snapshot.processes).unwrap();
     assert_eq!(pack.recording, recording(1));
     let loaded = pack.pages;
     for (page, touched) in loaded.iter().zip(&order[..pages]) {
@@ -504,6 +505,7 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     let stored = store_working_set(store, &snapshot, &reader, recording(2), &order[..1]);
     stored.await.unwrap();
     let later = load_working_set(store, snapshot.id()).await.unwrap().unwrap();
+    let later = later.check(&snapshot.processes).unwrap();
     assert_eq!(
         (later.recording, later.pages.len()),
         (recording(2), 1),
@@ -513,6 +515,14 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     captured.server.flip(&key, 90).await;
     let error = load_working_set(store, snapshot.id()).await.unwrap_err();
     assert!(error.to_string().contains(&key), "{error}");
+    // One of an earlier version is none, one of a later stays.
+    let mut other = b"RKWS\x03\0".to_vec();
+    store.put(&key, other.clone().into()).await.unwrap();
+    assert!(load_working_set(store, snapshot.id()).await.unwrap().is_none());
+    other[4] = 5;
+    store.put(&key, other.into()).await.unwrap();
+    let error = load_working_set(store, snapshot.id()).await.unwrap_err();
+    assert!(error.is_of_a_later_build(), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -97,8 +97,9 @@ pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenE
         Err(error) if error.is_not_found() => None,
         Err(cause) => return Err(in_store(cause)),
     };
-    // One that is damaged is none to a restore either.
+    // One that is damaged or forged is none to a restore either.
     let pack = Box::pin(load_working_set(store, id)).await.ok().flatten();
+    let pack = pack.and_then(|set| set.check(&snapshot.processes).ok());
     let working_set = stored_bytes
         .zip(pack.as_ref())
         .map(|(stored_bytes, pack)| WorkingSetSummary {

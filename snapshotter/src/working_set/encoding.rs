@@ -1,29 +1,32 @@
 //! The working set as bytes. All integers little-endian; the table is in docs/snapshot-format.md. Pure.
 //!
 //! ```text
-//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]      digest: BLAKE3 of all that follows
+//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]      digest: BLAKE3 of all that follows but the blocks' bytes
 //! snapshot[32]                                                  BLAKE3 of the snapshot's id
-//! recording:u32 restores:u32                                    from version 3 on
-//! pages  × { pid:u32 kind:u32 page:u64 }                        kind: 0 zero, 1 stored; + 2 written (from version 2 on)
-//! blocks × { len:u32 encoding:u32 }                             encoding: 1 raw, 2 LZ4; of 16 stored pages each
+//! recording:u32 restores:u32 siblings:u32
+//! pages    × { pid:u32 kind:u32 page:u64 }                      kind: 0 zero, 1 stored; + 2 written
+//! blocks   × { len:u32 encoding:u32 }                           encoding: 1 raw, 2 LZ4; of 16 stored pages each
+//! siblings × node[32]                                           of the regions' hash trees, by process and address
 //! block bytes
 //! ```
+//!
+//! The digest tells damage, not forgery: whoever writes the object makes it. What the pages hold is believed once it was compared with the regions
+//! (`check`).
 
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;
 
-use super::{PAGES_MAX, RESTORES, Recording, WorkingSetPack, WorkingSetPage};
+use super::{PAGES_MAX, Recording, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage};
 use crate::codec::{self, Acceleration, DecodeError, Encoded, Encoding, PAGE_BYTES};
 use crate::digest::Digest;
-use crate::pagemap::{PAGE_INDEX_END, PageIndex};
+use crate::hash_tree::Node;
+use crate::pagemap::{PAGE_INDEX_END, PageIndex, Region};
 
 const MAGIC: &[u8; 4] = b"RKWS";
-pub(super) const VERSION: u16 = 3;
-/// From this one on it says what it was recorded from.
-const RECORDING_SINCE: u16 = 3;
-/// Without what it was recorded from, as the second, and without what is written.
-const FIRST_VERSION: u16 = 1;
+/// The only one that is read: earlier ones have nothing to compare their pages with the regions by.
+pub(super) const VERSION: u16 = 4;
 const HEADER_BYTES: usize = 48;
+const NODE_BYTES: usize = 32;
 const ENTRY_BYTES: usize = 16;
 const BLOCK_BYTES: usize = 8;
 const BLOCK_PAGES: usize = 16;
@@ -38,7 +41,7 @@ pub enum PackError {
     #[error("not a working set")]
     Magic,
     /// Another version of the format.
-    #[error("working set has version {0}; this build reads {FIRST_VERSION} to {VERSION}")]
+    #[error("working set has version {0}; this build reads {VERSION}")]
     Version(u16),
     /// The bytes changed since they were written.
     #[error("working set is corrupt: its digest is {found}, not {expected}")]
@@ -57,18 +60,39 @@ pub enum PackError {
     /// A block does not decode.
     #[error("block {0} of the working set does not decode")]
     Block(usize, #[source] DecodeError),
+    /// Names a process that the snapshot does not have.
+    #[error("working set has pages of process {0}, which the snapshot does not have")]
+    Process(u32),
+    /// Pages hold something where the snapshot holds nothing.
+    #[error("working set has bytes for {page} of process {pid}, where the snapshot has none")]
+    NotZero {
+        /// The process.
+        pid: u32,
+        /// The page.
+        page: PageIndex,
+    },
+    /// Pages hold something else than the region that they are of.
+    #[error("the working set's pages in {region} of process {pid} are not the snapshot's")]
+    Forged {
+        /// The process.
+        pid: u32,
+        /// The region.
+        region: Box<Region>,
+    },
 }
 
 fn snapshot_mark(id: &SnapshotId) -> Digest {
     Digest::of(id.as_str().as_bytes())
 }
 
-/// The working set as bytes. At most [`PAGES_MAX`] pages, so all counts fit.
-pub(crate) fn encode(id: &SnapshotId, recording: Recording, pages: &[WorkingSetPage]) -> Vec<u8> {
+/// The working set as bytes, with the `siblings` of its pages. At most [`PAGES_MAX`] pages, so all counts fit.
+pub(crate) fn encode(id: &SnapshotId, pack: &WorkingSetPack, siblings: &[Node]) -> Vec<u8> {
+    let WorkingSetPack { recording, pages } = pack;
     let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
     let mut body = snapshot_mark(id).0.to_vec();
     body.extend_from_slice(&recording.number.to_le_bytes());
     body.extend_from_slice(&recording.restores.to_le_bytes());
+    body.extend_from_slice(&fit(siblings.len()));
     for page in pages {
         body.extend_from_slice(&page.pid.to_le_bytes());
         let stored = if page.content.is_some() { STORED } else { 0 };
@@ -90,8 +114,8 @@ pub(crate) fn encode(id: &SnapshotId, recording: Recording, pages: &[WorkingSetP
         payload.extend_from_slice(&bytes);
         blocks += 1;
     }
-    body.extend_from_slice(&payload);
-    let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
+    body.extend(siblings.iter().flatten());
+    let mut out = Vec::with_capacity(HEADER_BYTES + body.len() + payload.len());
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&[0; 2]);
@@ -99,6 +123,7 @@ pub(crate) fn encode(id: &SnapshotId, recording: Recording, pages: &[WorkingSetP
     out.extend_from_slice(&fit(blocks));
     out.extend_from_slice(&Digest::of(&body).0);
     out.extend_from_slice(&body);
+    out.extend_from_slice(&payload);
     out
 }
 
@@ -130,60 +155,57 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Read a working set of `id`, checking everything.
-pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<WorkingSetPack, PackError> {
+/// Read a working set of `id`. All of its form is checked, and none of what its pages hold.
+pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<UncheckedWorkingSet, PackError> {
     let mut rest = Cursor(packed);
     if rest.array::<4>().as_ref() != Some(MAGIC) {
         return Err(PackError::Magic);
     }
     let version = rest.u16().ok_or(PackError::Magic)?;
-    if !(FIRST_VERSION..=VERSION).contains(&version) {
+    if version != VERSION {
         return Err(PackError::Version(version));
     }
+    let malformed = || PackError::Malformed;
     if rest.u16() != Some(0) {
-        return Err(PackError::Malformed);
+        return Err(malformed());
     }
     let (Some(pages), Some(blocks), Some(expected)) = (
         rest.count(ENTRY_BYTES),
         rest.count(BLOCK_BYTES),
         rest.array().map(Digest),
     ) else {
-        return Err(PackError::Malformed);
+        return Err(malformed());
     };
-    let found = Digest::of(rest.0);
+    let body = rest.0;
+    let mark = rest.array().map(Digest).ok_or_else(malformed)?;
+    let recording = (|| {
+        Some(Recording {
+            number: rest.u32()?,
+            restores: rest.u32()?,
+        })
+    })();
+    let recording = recording.ok_or_else(malformed)?;
+    let siblings = rest.count(NODE_BYTES).ok_or_else(malformed)?;
+    // No overflow: each count was seen to fit.
+    let tables = pages * ENTRY_BYTES + blocks * BLOCK_BYTES + siblings * NODE_BYTES;
+    let payload = rest.0.get(tables..).ok_or_else(malformed)?;
+    let found = Digest::of(&body[..body.len() - payload.len()]);
     if found != expected {
         return Err(PackError::Digest { found, expected });
     }
-    if rest.array().map(Digest) != Some(snapshot_mark(id)) {
+    if mark != snapshot_mark(id) {
         return Err(PackError::OtherSnapshot);
     }
-    let recording = if version < RECORDING_SINCE {
-        // Whoever wrote it took what was stored as whole.
-        (0, RESTORES)
-    } else {
-        (|| Some((rest.u32()?, rest.u32()?)))().ok_or(PackError::Malformed)?
-    };
-    let kinds = if version == FIRST_VERSION {
-        STORED
-    } else {
-        STORED | WRITTEN
-    };
-    Ok(WorkingSetPack {
-        recording: Recording {
-            number: recording.0,
-            restores: recording.1,
-        },
-        pages: decode_body(rest, pages, blocks, kinds)?,
-    })
+    decode_body(rest, recording, pages, blocks, siblings)
 }
 
-/// `kinds` are the bits that a page's kind may have.
 fn decode_body(
     mut rest: Cursor<'_>,
+    recording: Recording,
     pages: usize,
     blocks: usize,
-    kinds: u32,
-) -> Result<Vec<WorkingSetPage>, PackError> {
+    siblings: usize,
+) -> Result<UncheckedWorkingSet, PackError> {
     let malformed = || PackError::Malformed;
     if pages > PAGES_MAX {
         return Err(malformed());
@@ -197,7 +219,8 @@ fn decode_body(
         entries.push(entry);
     }
     let stored = entries.iter().filter(|(_, kind, _)| kind & STORED != 0).count();
-    if entries.iter().any(|(_, kind, _)| kind & !kinds != 0) || stored.div_ceil(BLOCK_PAGES) != blocks {
+    let is_odd = |kind: u32| kind & !(STORED | WRITTEN) != 0;
+    if entries.iter().any(|(_, kind, _)| is_odd(*kind)) || stored.div_ceil(BLOCK_PAGES) != blocks {
         return Err(malformed());
     }
     let mut table = Vec::with_capacity(blocks);
@@ -210,6 +233,8 @@ fn decode_body(
         };
         table.push((len.ok_or_else(malformed)?, encoding));
     }
+    let siblings = (0..siblings).map(|_| rest.array()).collect::<Option<_>>();
+    let siblings: Vec<Node> = siblings.ok_or_else(malformed)?;
     let mut contents = Vec::with_capacity(stored);
     for (number, (len, encoding)) in table.into_iter().enumerate() {
         let bytes = rest.bytes(len).ok_or_else(malformed)?;
@@ -229,5 +254,9 @@ fn decode_body(
         content: if kind & STORED != 0 { contents.next() } else { None },
         written: kind & WRITTEN != 0,
     };
-    Ok(entries.into_iter().map(page).collect())
+    let pages = entries.into_iter().map(page).collect();
+    Ok(UncheckedWorkingSet {
+        pack: WorkingSetPack { recording, pages },
+        siblings,
+    })
 }

@@ -1,19 +1,22 @@
 //! The working set: the pages that were touched from a restore to its first response, in that order, as one object. A
 //! cold host reads it with one GET instead of the chunks the pages are spread over.
 //!
-//! It is made from the snapshot's own regions, never from an instance's memory, which has long gone other ways.
+//! It is made from the snapshot's own regions, never from an instance's memory, which has long gone other ways. Whoever reads one compares it with them:
+//! it is a hint.
 
+mod check;
 pub(crate) mod encoding;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;
 
 use crate::chunks::{ReadError, RegionReader};
 use crate::codec::{self, PAGE_BYTES};
+use crate::hash_tree::{self, Node};
 use crate::keys;
 use crate::pagemap::{PageIndex, Region};
 use crate::snapshot::Snapshot;
@@ -51,13 +54,21 @@ pub struct Recording {
     pub restores: u32,
 }
 
-/// A working set as it is stored.
+/// A working set whose pages are the snapshot's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkingSetPack {
     /// What it was recorded from.
     pub recording: Recording,
     /// Its pages, in the order of their first use.
     pub pages: Vec<WorkingSetPage>,
+}
+
+/// A working set as it was read. What its pages hold is whatever its writer chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UncheckedWorkingSet {
+    pack: WorkingSetPack,
+    /// What the regions of its pages are hashed with, by process and address.
+    siblings: Vec<Node>,
 }
 
 /// A page that was touched.
@@ -141,6 +152,7 @@ pub async fn store_working_set(
     let id = snapshot.id().clone();
     let mut seen = HashSet::new();
     let mut pages = Vec::new();
+    let mut trees = Trees::new();
     let mut last: Option<(u32, Region, Bytes)> = None;
     for Touched { pid, page, written } in order {
         let Some(process) = snapshot.process(*pid) else {
@@ -160,6 +172,12 @@ pub async fn store_working_set(
                         .await
                         .map_err(|cause| WorkingSetError::Read { id: id.clone(), cause })?,
                 };
+                if check::holding(region).is_some() {
+                    let tree = trees.entry((*pid, region.first));
+                    tree.or_insert_with(|| Tree::of(&bytes))
+                        .known
+                        .insert(number_of(region, *page));
+                }
                 let content = page_of(region, *page, &bytes);
                 last = Some((*pid, *region, bytes));
                 content
@@ -173,8 +191,9 @@ pub async fn store_working_set(
         });
     }
     let count = pages.len();
-    let named = id.clone();
-    let encoded = tokio::task::spawn_blocking(move || encoding::encode(&named, recording, &pages)).await;
+    let (named, pack) = (id.clone(), WorkingSetPack { recording, pages });
+    let encode = move || encoding::encode(&named, &pack, &siblings(&trees));
+    let encoded = tokio::task::spawn_blocking(encode).await;
     let encoded = Bytes::from(encoded.map_err(|_| WorkingSetError::Shutdown)?);
     let bytes = encoded.len() as u64;
     // In the place of an earlier one, which whoever stores has merged into its own.
@@ -183,8 +202,36 @@ pub async fn store_working_set(
     Ok(StoredWorkingSet { pages: count, bytes })
 }
 
-/// The working set of a snapshot; `None` while it has none.
-pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<WorkingSetPack>, WorkingSetError> {
+/// The trees of the regions that have pages of the set, by process and address.
+type Trees = BTreeMap<(u32, PageIndex), Tree>;
+
+/// The hash tree of a region.
+struct Tree {
+    nodes: Vec<Node>,
+    /// The numbers of its pages that are in the set.
+    known: BTreeSet<usize>,
+}
+
+impl Tree {
+    fn of(plain: &[u8]) -> Self {
+        let pages = plain.chunks(PAGE_BYTES).enumerate();
+        Self {
+            nodes: pages.map(|(number, page)| hash_tree::page_node(number, page)).collect(),
+            known: BTreeSet::new(),
+        }
+    }
+}
+
+fn siblings(trees: &Trees) -> Vec<Node> {
+    let of_region = |tree: &Tree| {
+        let known: Vec<usize> = tree.known.iter().copied().collect();
+        hash_tree::siblings(&tree.nodes, &known)
+    };
+    trees.values().flat_map(of_region).collect()
+}
+
+/// The working set of a snapshot; `None` while it has none, or one of an earlier version: that is recorded anew.
+pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<UncheckedWorkingSet>, WorkingSetError> {
     let key = keys::working_set(id);
     let packed = match store.get(&key).await {
         Ok(packed) => packed,
@@ -193,13 +240,21 @@ pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<W
     };
     let id = id.clone();
     let decoded = tokio::task::spawn_blocking(move || encoding::decode(&id, &packed)).await;
-    let pack = decoded.map_err(|_| WorkingSetError::Shutdown)?;
-    pack.map(Some).map_err(|cause| WorkingSetError::Pack { key, cause })
+    match decoded.map_err(|_| WorkingSetError::Shutdown)? {
+        Ok(set) => Ok(Some(set)),
+        Err(PackError::Version(version)) if version < encoding::VERSION => Ok(None),
+        Err(cause) => Err(WorkingSetError::Pack { key, cause }),
+    }
+}
+
+/// Which of the region's pages `page` is. It lies in it, as it was looked up by it.
+fn number_of(region: &Region, page: PageIndex) -> usize {
+    (page.0 - region.first.0) as usize
 }
 
 fn page_of(region: &Region, page: PageIndex, bytes: &Bytes) -> Option<Bytes> {
-    // `page` lies in `region`, as it was looked up by it, and `bytes` has all its pages.
-    let at = (page.0 - region.first.0) as usize * PAGE_BYTES;
+    // `bytes` has all pages of the region.
+    let at = number_of(region, page) * PAGE_BYTES;
     let content = bytes.slice(at..at + PAGE_BYTES);
     (!codec::is_zero(&content)).then_some(content)
 }

@@ -161,6 +161,12 @@ const TEMPLATES_REFUSED: Desc = Desc::new(
     &[],
     "Times that a template was not filled on for want of room.",
 );
+const WORKING_SETS_REFUSED: Desc = Desc::new(
+    "rekindle.working_sets.refused",
+    "{set}",
+    &[],
+    "Working sets that were damaged or held other bytes than their snapshot: restores went on by faults.",
+);
 const IDLE_SWAP: Desc = Desc::new(
     "rekindle.idle.swap",
     "1",
@@ -316,6 +322,9 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     });
     one(counter, &TEMPLATES_CLOSED, |w| w.snapshots.usage().closed as f64);
     one(counter, &TEMPLATES_REFUSED, |w| w.snapshots.usage().refused as f64);
+    one(counter, &WORKING_SETS_REFUSED, |w| {
+        w.snapshots.refused_working_sets() as f64
+    });
     many(gauge, &IDLE_SWAP, |w| vec![(w.idle.swap_kind(), 1)]);
     many(counter, &IDLE_EVICTED, |w| {
         let bytes = |pages: &AtomicU64| pages.load(Ordering::Relaxed) * PAGE;

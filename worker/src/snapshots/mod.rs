@@ -17,15 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rekindle_init::causes::chain;
 use rekindle_pager::{AheadPage, Layout, PAGE, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
-    Digest, OpenError, PageIndex, Region, RegionReader, Snapshot, Store, WorkingSetPack, WorkingSetPage,
-    load_working_set, store_working_set,
+    Digest, OpenError, PageIndex, Process, Region, RegionReader, Snapshot, Store, UncheckedWorkingSet, WorkingSetPack,
+    WorkingSetPage, keys, load_working_set, store_working_set,
 };
 use rekindle_verify::{VerifyError, verify};
 use rekindle_wire::SnapshotId;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::expected::expected;
 use crate::instance::turns::Turns;
@@ -208,6 +210,7 @@ pub struct Snapshots {
     starts: Arc<Turns>,
     /// For whoever fetches chunks that nobody waits for.
     fetching: Arc<Semaphore>,
+    refused_working_sets: Arc<AtomicU64>,
 }
 
 impl Snapshots {
@@ -233,7 +236,13 @@ impl Snapshots {
             known: Known::default(),
             starts,
             fetching: Arc::new(Semaphore::new(FETCHED_AT_ONCE)),
+            refused_working_sets: Arc::default(),
         }
+    }
+
+    /// Working sets that were damaged, or not their snapshot's.
+    pub fn refused_working_sets(&self) -> u64 {
+        self.refused_working_sets.load(Ordering::Relaxed)
     }
 
     /// How much memory snapshots take, and what had to go.
@@ -276,6 +285,8 @@ impl Snapshots {
         let recorded = load_working_set(&self.store, id);
         let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
         let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        // Beside all that follows, until its pages are wanted.
+        let recorded = self.check_working_set(id, recorded, &snapshot.processes);
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
         let chunks: BTreeSet<_> = regions.flat_map(Region::chunks).map(|chunk| chunk.id).collect();
@@ -331,7 +342,9 @@ impl Snapshots {
             runtime,
         )?;
         let template = Arc::new(template);
-        let recorded = put_working_set(id, recorded, &template, &HashSet::new());
+        // It fails in a shutdown only.
+        let recorded = recorded.await.ok().flatten();
+        let recorded = recorded.map(|pack| put_working_set(pack, &template, &HashSet::new()));
         // What was eager was so for CRIU's sake; it is there, and letting it in costs less than its first faults.
         let folded = template.folded();
         let folded = folded.iter().flat_map(|range| {
@@ -396,9 +409,12 @@ impl Snapshots {
             Err(error @ (WorkingSetError::Store { .. } | WorkingSetError::Shutdown)) => return Err(error),
             loaded => loaded,
         };
-        let (id, template) = (snapshot.id.clone(), Arc::clone(&snapshot.template));
-        let putting = tokio::task::spawn_blocking(move || put_working_set(&id, loaded, &template, &known));
-        let stored = putting.await.map_err(|_| WorkingSetError::Shutdown)?;
+        let checked = self.check_working_set(&snapshot.id, loaded, &snapshot.snapshot.processes);
+        let checked = checked.await.map_err(|_| WorkingSetError::Shutdown)?;
+        let template = Arc::clone(&snapshot.template);
+        let put = move || checked.map(|pack| put_working_set(pack, &template, &known));
+        let stored = tokio::task::spawn_blocking(put).await;
+        let stored = stored.map_err(|_| WorkingSetError::Shutdown)?;
         let Some((merged, restores)) = snapshot.change_working_set(|set| set.merge(stored.as_ref())) else {
             return Ok(());
         };
@@ -418,6 +434,37 @@ impl Snapshots {
         store_working_set(&self.store, &snapshot.snapshot, &self.reader, merged.recording, &order).await?;
         snapshot.change_working_set(|set| set.sent(merged.recording.number, restores));
         Ok(())
+    }
+
+    /// Compares a working set with its snapshot, on a blocking thread from now on. One that is damaged or forged is told, counted, and none: without it a
+    /// snapshot restores as well, only slower.
+    fn check_working_set(
+        &self,
+        id: &SnapshotId,
+        loaded: Result<Option<UncheckedWorkingSet>, WorkingSetError>,
+        processes: &[Process],
+    ) -> JoinHandle<Option<WorkingSetPack>> {
+        let (id, processes) = (id.clone(), processes.to_vec());
+        let refused = Arc::clone(&self.refused_working_sets);
+        tokio::task::spawn_blocking(move || {
+            let checked = loaded.and_then(|set| {
+                let checked = set.map(|set| set.check(&processes)).transpose();
+                let key = keys::working_set(&id);
+                checked.map_err(|cause| WorkingSetError::Pack { key, cause })
+            });
+            let error = match checked {
+                Ok(pack) => return pack,
+                Err(error) => error,
+            };
+            if matches!(error, WorkingSetError::Pack { .. }) && !error.is_of_a_later_build() {
+                refused.fetch_add(1, Ordering::Relaxed);
+                let error = chain(&error);
+                tracing::warn!(snapshot = %id, error, "a working set is refused: restores go on by faults, and record another");
+            } else {
+                tracing::warn!(snapshot = %id, error = chain(&error), "no working set");
+            }
+            None
+        })
     }
 
     /// Takes back the memory of templates whose instances have rested for long (`idle`, by snapshot), as far as their chunks are on this host's
@@ -504,18 +551,8 @@ fn size_of_pages(dir: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Puts a working set into the template: what pages it has but those that are `known`. Best effort: without it a snapshot restores as well, only
-/// slower.
-fn put_working_set(
-    id: &SnapshotId,
-    loaded: Result<Option<WorkingSetPack>, WorkingSetError>,
-    template: &Template,
-    known: &HashSet<PageRef>,
-) -> Option<Stored> {
-    let pack = loaded.unwrap_or_else(|e| {
-        tracing::warn!(snapshot = %id, error = %e, "no working set");
-        None
-    })?;
+/// Puts a working set into the template: what pages it has but those that are `known`.
+fn put_working_set(pack: WorkingSetPack, template: &Template, known: &HashSet<PageRef>) -> Stored {
     let put = |page: WorkingSetPage| {
         let at = PageRef {
             pid: page.pid.cast_signed(),
@@ -529,10 +566,10 @@ fn put_working_set(
             written: page.written,
         }
     };
-    Some(Stored {
+    Stored {
         recording: pack.recording,
         pages: pack.pages.into_iter().map(put).collect(),
-    })
+    }
 }
 
 #[cfg(test)]
