@@ -41,7 +41,25 @@ impl Catalog {
         if spec.snapshot.as_ref() != Some(&damaged.snapshot) {
             return None;
         }
-        Arc::make_mut(spec).snapshot = None;
+        let changed = Arc::make_mut(spec);
+        (changed.snapshot, changed.snapshot_digest) = (None, None);
+        Some(spec.clone())
+    }
+
+    /// Versions whose snapshot is known by its name alone.
+    pub(crate) fn without_digest(&self) -> Vec<Arc<VersionSpec>> {
+        let versions = self.functions.values().flat_map(BTreeMap::values);
+        let without = versions.filter(|spec| spec.snapshot.is_some() && spec.snapshot_digest.is_none());
+        without.cloned().collect()
+    }
+
+    /// Notes the digest of a version's snapshot, if it still has that one. Answers its specification then.
+    pub(crate) fn set_digest(&mut self, before: &VersionSpec, digest: String) -> Option<Arc<VersionSpec>> {
+        let spec = self.functions.get_mut(&before.function)?.get_mut(&before.version)?;
+        if spec.snapshot.is_none() || spec.snapshot != before.snapshot {
+            return None;
+        }
+        Arc::make_mut(spec).snapshot_digest = Some(digest);
         Some(spec.clone())
     }
 
@@ -114,6 +132,36 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::fixture::spec;
+
+    #[test]
+    fn a_digest_is_taken_for_the_snapshot_that_it_was_read_of() {
+        let mut catalog = Catalog::default();
+        let mut with = spec("hello", 1, 10, 1, 2);
+        with.snapshot = Some("s-1".parse().unwrap());
+        catalog.add(with.clone());
+        catalog.add(spec("hello", 2, 10, 1, 2));
+        let [before] = &catalog.without_digest()[..] else {
+            panic!("one has a snapshot")
+        };
+        let mut other = with.clone();
+        other.snapshot = Some("s-2".parse().unwrap());
+        assert!(catalog.set_digest(&other, "ab".to_owned()).is_none());
+        let noted = catalog.set_digest(before, "ab".to_owned()).unwrap();
+        assert_eq!(noted.snapshot_digest.as_deref(), Some("ab"));
+        assert!(catalog.without_digest().is_empty(), "it is known from now on");
+        let damaged = DamagedSnapshot {
+            snapshot: "s-1".parse().unwrap(),
+            function: with.function.clone(),
+            version: with.version,
+            why: String::new(),
+        };
+        let lost = catalog.drop_snapshot(&damaged).unwrap();
+        assert_eq!((&lost.snapshot, &lost.snapshot_digest), (&None, &None));
+        assert!(
+            catalog.set_digest(&with, "ab".to_owned()).is_none(),
+            "it has none any more"
+        );
+    }
 
     #[test]
     fn a_function_stands_by_as_its_newest_version_says() {

@@ -29,6 +29,7 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
         rootfs: nothing.clone(),
         layer: nothing,
         snapshot: None,
+        snapshot_digest: None,
     }
 }
 

@@ -10,6 +10,7 @@ mod api;
 mod async_calls;
 mod catalog;
 mod collection;
+mod digests;
 mod evacuation;
 #[cfg(test)]
 mod fixture;

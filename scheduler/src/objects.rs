@@ -39,6 +39,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// snapshots may share. After an error the call may be repeated.
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>>;
 
+    /// The digest of a snapshot's manifest, in hexadecimal.
+    fn manifest_digest<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<String, ObjectError>>;
+
     /// The deploy of this version is over and its outcome written down: what it relied on is protected by that alone.
     fn end_deploy<'a>(
         &'a self,
@@ -82,6 +85,12 @@ impl ObjectStore for Store {
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>> {
         let delete = Box::pin(rekindle_snapshotter::delete(self, id));
         Box::pin(async move { delete.await.map_err(failed("delete snapshot", id.as_str())) })
+    }
+
+    fn manifest_digest<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<String, ObjectError>> {
+        let read = Box::pin(rekindle_snapshotter::manifest_digest(self, id));
+        let what = failed("read the manifest of", id.as_str());
+        Box::pin(async move { read.await.map(|digest| digest.to_string()).map_err(what) })
     }
 
     fn end_deploy<'a>(

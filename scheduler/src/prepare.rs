@@ -11,18 +11,19 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
-use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, VersionSpec};
-use rekindle_wire::{ApiError, ErrorCode, InstanceId};
+use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
+use crate::digests;
 use crate::fleet::{LiveVersion, Millis, Stage};
 use crate::placement::{Ask, Decision, Shortage, place};
 use crate::placing::{NO_WORKER, pump};
 use crate::reaper;
 use crate::state::Scheduler;
-use crate::store::NewVersion;
+use crate::store::{NewVersion, StoreError};
 
 /// The longest all of it may take.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -88,6 +89,8 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
                     memory.catalog.add(done.spec);
                     memory.fleet.switch_to(&function, number, now);
                 }
+                // Of a worker of before: it told none.
+                here.tasks.spawn(digests::complete(here.clone()));
                 here.recalls.notify_waiters();
                 pump(&here);
             }
@@ -213,6 +216,7 @@ impl<'a> Preparation<'a> {
             manifest: manifest.clone(),
             source_key: self.source_key.to_owned(),
             sharing: scheduler.config.sharing,
+            runtime_snapshot: self.runtime_snapshot().await,
         };
         let answer = scheduler.workers.prepare(address, &request).await;
         let answer = answer.map_err(|e| lost(&chain(&e)))?;
@@ -235,9 +239,19 @@ impl<'a> Preparation<'a> {
                     snapshot,
                     snapshot_error,
                     no_room,
+                    runtime_snapshot,
                 } => {
                     if spec.function != *function || spec.version != *number {
                         return Err(lost(&format!("it answered for {} {}", spec.function, spec.version)));
+                    }
+                    // As whom it runs, and within which limits, is not the worker's to say.
+                    if spec.uid != version.uid || spec.manifest != *manifest {
+                        return Err(lost(
+                            "it answered with another user or another fn.toml than the order's",
+                        ));
+                    }
+                    if let Some(named) = runtime_snapshot {
+                        self.keep_runtime_snapshot(&named).await;
                     }
                     return Ok(Done {
                         instance: self.instance.clone(),
@@ -251,6 +265,44 @@ impl<'a> Preparation<'a> {
             }
         }
         Err(lost("it ended without an outcome"))
+    }
+
+    /// Whose snapshot of its runtime it begins as: its function's, or that of all. `None` where it shares none.
+    fn shares(&self) -> Option<Option<&FunctionName>> {
+        match self.scheduler.config.sharing {
+            Sharing::None => None,
+            Sharing::Versions => Some(Some(&self.version.info.function)),
+            Sharing::Functions => Some(None),
+        }
+    }
+
+    async fn runtime_snapshot(&self) -> Option<RuntimeSnapshot> {
+        let of = self.shares()?;
+        let known = self
+            .scheduler
+            .store
+            .runtime_snapshot(self.version.info.manifest.runtime, of);
+        let unread = |error: &StoreError| {
+            let error = error as &dyn std::error::Error;
+            tracing::warn!(
+                error,
+                "which snapshot of its runtime a version begins as could not be read"
+            );
+        };
+        known.await.inspect_err(unread).ok().flatten()
+    }
+
+    async fn keep_runtime_snapshot(&self, named: &RuntimeSnapshot) {
+        let Some(of) = self.shares() else { return };
+        let runtime = self.version.info.manifest.runtime;
+        let kept = self.scheduler.store.keep_runtime_snapshot(runtime, of, named);
+        if let Err(error) = kept.await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                error,
+                "which snapshot of its runtime versions begin as could not be kept"
+            );
+        }
     }
 
     /// Sets memory aside on a worker for the version's first instance, waiting a while for room.
@@ -268,6 +320,7 @@ impl<'a> Preparation<'a> {
             rootfs: nothing.clone(),
             layer: nothing,
             snapshot: None,
+            snapshot_digest: None,
         };
         let live = LiveVersion { spec: spec.into() };
         let until = Instant::now() + ROOM_LIMIT;

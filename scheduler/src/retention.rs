@@ -258,6 +258,7 @@ mod tests {
         let spec = VersionSpec {
             manifest,
             snapshot: Some("s-1".parse().unwrap()),
+            snapshot_digest: None,
             ..plain
         };
         let mut catalog = Catalog::default();

@@ -51,7 +51,7 @@ pub use manifest::Manifest;
 pub use pagemap::{PageIndex, PageMap, Region};
 pub use region_index::RegionIndex;
 pub use rekindle_retention::GreedyDual;
-pub use snapshot::{OpenError, Process, Snapshot};
+pub use snapshot::{OpenError, Process, Snapshot, manifest_digest};
 pub use store::{Outcome, Store, StoreConfig, StoreError, StoreEvent, StoreObserver, Timeouts};
 pub use working_set::{
     Recording, Touched, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, load_working_set, store_working_set,

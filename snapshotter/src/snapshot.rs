@@ -32,6 +32,8 @@ pub struct Process {
 pub struct Snapshot {
     /// What it is made of.
     pub manifest: Manifest,
+    /// BLAKE3 of the manifest as it lies in the store: of all that the snapshot is.
+    pub digest: Digest,
     /// Its processes, by pid.
     pub processes: Vec<Process>,
     bundle: Bytes,
@@ -182,8 +184,8 @@ impl Snapshot {
     pub async fn open(store: &Store, id: &SnapshotId) -> Result<Self, OpenError> {
         let key = keys::bundle(id);
         // At once, as both names are known: a round trip less. What the manifest says comes first.
-        let (manifest, bundle) = tokio::join!(read_manifest(store, id), store.get(&key));
-        let manifest = manifest?;
+        let (manifest, bundle) = tokio::join!(read_with_digest(store, id), store.get(&key));
+        let (manifest, digest) = manifest?;
         let bundle = bundle.map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
         let (found, expected) = (bundle.len() as u64, manifest.bundle_bytes);
         if found != expected {
@@ -204,6 +206,7 @@ impl Snapshot {
         }
         Ok(Self {
             manifest,
+            digest,
             processes,
             bundle,
             store: store.clone(),
@@ -304,6 +307,15 @@ impl Snapshot {
 
 /// The manifest of a snapshot, checked.
 pub async fn read_manifest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Manifest, OpenError> {
+    read_with_digest(store, id).await.map(|(manifest, _)| manifest)
+}
+
+/// The digest of a snapshot's manifest as it lies in the store.
+pub async fn manifest_digest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Digest, OpenError> {
+    read_with_digest(store, id).await.map(|(_, digest)| digest)
+}
+
+async fn read_with_digest<O: Objects>(store: &O, id: &SnapshotId) -> Result<(Manifest, Digest), OpenError> {
     let key = keys::manifest(id);
     let bytes = store.get(&key).await.map_err(|cause| {
         if cause.is_not_found() {
@@ -318,7 +330,7 @@ pub async fn read_manifest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Man
         cause,
     })?;
     if manifest.id == *id {
-        Ok(manifest)
+        Ok((manifest, Digest::of(&bytes)))
     } else {
         Err(OpenError::OtherSnapshot {
             id: id.clone(),

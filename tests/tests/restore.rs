@@ -16,7 +16,8 @@ use rekindle_e2e::memory;
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Answer, Folder, Platform, RUNTIME, shared, until};
 use rekindle_snapshotter::{
-    ChunkCache, PageIndex, RegionReader, Snapshot, Touched, WorkingSetPack, load_working_set, store_working_set,
+    ChunkCache, Digest, Manifest, PageIndex, RegionReader, Snapshot, Touched, WorkingSetPack, load_working_set,
+    store_working_set,
 };
 
 /// Twenty instances, each answering only when all of them are held.
@@ -531,6 +532,39 @@ fn a_forged_working_set_is_dropped_and_the_restore_goes_on_by_faults() {
     // The restore has recorded another, which takes its place.
     until("a right working set", Duration::from_secs(15), || {
         load().check(&opened.processes).ok()
+    });
+}
+
+/// Whoever may write manifests where the store knows no conditions: what they put is whole and right in itself.
+#[test]
+fn an_exchanged_manifest_is_refused_and_its_function_boots() {
+    let store = ObjectStore::start();
+    let mut platform = Platform::start_with(store.options());
+    let folder = Folder::sample("touch-python", |t| t.replace("\"touch\"", "\"exchanged\""));
+    let snapshot = platform.deploy(&folder).snapshot.unwrap().id;
+    let restored = platform.fresh("restored", "exchanged", "/sum").ok();
+    platform.stop();
+    platform.empty_cache();
+    let client = store.client();
+    let key = rekindle_snapshotter::keys::manifest(&snapshot);
+    let own = RUNTIME.block_on(client.get(&key)).unwrap();
+    let mut manifest = Manifest::parse(&own).unwrap();
+    manifest.created_unix_s += 1;
+    let other = manifest.encode().unwrap();
+    RUNTIME.block_on(client.put(&key, other.clone().into())).unwrap();
+    let opened = RUNTIME.block_on(Snapshot::open(&client, &snapshot)).unwrap();
+    assert_eq!(opened.digest, Digest::of(&other), "it is right in itself");
+    platform.restart();
+    let answer = platform.get("exchanged", "/sum").ok();
+    assert_eq!((answer.start(), answer.json()), ("booted", restored.json()));
+    for digest in [Digest::of(&own), Digest::of(&other)] {
+        platform.until_logged("exchanged", &digest.to_string());
+    }
+    assert!(platform.worker_metric("rekindle_snapshots_exchanged_total") >= 1.0);
+    // The version goes on without it, and whoever looks is told.
+    until("the version has lost its snapshot", Duration::from_secs(15), || {
+        let told = platform.admin("GET", "/v1/functions/exchanged").send().ok().text();
+        told.contains("somebody has exchanged it").then_some(())
     });
 }
 

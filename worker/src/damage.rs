@@ -44,7 +44,7 @@ impl Damage {
     }
 
     /// Reads all of a snapshot. What the store answers that is gone or wrong is a finding; anything else ends it.
-    async fn read_all(&self, id: &SnapshotId) -> Result<Findings, String> {
+    async fn read_all(&self, id: &SnapshotId, ordered: Option<&str>) -> Result<Findings, String> {
         let mut findings = Findings::default();
         let snapshot = match Snapshot::open(&self.store, id).await {
             Ok(snapshot) => snapshot,
@@ -54,6 +54,14 @@ impl Damage {
             }
             Err(e) => return Err(chain(&e)),
         };
+        let found = snapshot.digest.to_string();
+        if let Some(ordered) = ordered.filter(|ordered| *ordered != found) {
+            // Its chunks are as sound as any.
+            findings.why = Some(format!(
+                "its manifest has the digest {found} instead of {ordered}: somebody has exchanged it"
+            ));
+            return Ok(findings);
+        }
         let regions = snapshot.processes.iter().flat_map(|p| p.page_map.regions());
         for region in regions {
             // One finding a chunk is enough.
@@ -87,7 +95,8 @@ pub fn examine(worker: &Arc<Worker>, instance: &Arc<Instance>, id: &SnapshotId) 
     }
     let (worker, instance, id) = (Arc::clone(worker), Arc::clone(instance), id.clone());
     tokio::spawn(async move {
-        let read = worker.damage.read_all(&id).await;
+        let ordered = instance.spec.snapshot_digest.as_deref();
+        let read = worker.damage.read_all(&id, ordered).await;
         worker.damage.examined.lock().remove(&id);
         let findings = match read {
             Ok(findings) => findings,

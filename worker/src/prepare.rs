@@ -8,8 +8,8 @@ use std::time::Duration;
 use axum::body::Body;
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::manifest::Origin;
-use rekindle_snapshotter::{Owner, Publication, StoreError, keys};
-use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
+use rekindle_snapshotter::{Owner, Publication, Published, StoreError, keys};
+use rekindle_wire::api::{StartKind, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec};
 use rekindle_wire::manifest::Base;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -83,6 +83,7 @@ async fn run(
         rootfs,
         layer,
         snapshot: None,
+        snapshot_digest: None,
     };
     phase(events, VersionState::Booting).await?;
     let order = StartInstance {
@@ -91,10 +92,10 @@ async fn run(
         start: StartKind::Booted,
         spec: spec.clone(),
     };
-    let scope = Scope::of(request.sharing, &spec);
+    let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
     // It may have to be booted twice, and a snapshot of its runtime be taken in between.
     let limit = worker.config.boot_limit * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
-    let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope)?;
+    let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope.clone())?;
     let parts = instance.until_ready(Instant::now() + limit).await?;
     phase(events, VersionState::Warming).await?;
     // That it listens was seen by a connection: a request beside it would have the bootstrap make another thread, which all copies would have.
@@ -106,9 +107,10 @@ async fn run(
     if spec.manifest.snapshot {
         phase(events, VersionState::Snapshotting).await?;
         match capture(worker, &instance, &parts).await {
-            Ok(summary) => {
-                spec.snapshot = Some(summary.id.clone());
-                snapshot = Some(summary);
+            Ok(published) => {
+                spec.snapshot = Some(published.id);
+                spec.snapshot_digest = Some(published.digest.to_string());
+                snapshot = Some(published.summary);
             }
             Err(why) => {
                 tracing::warn!(function = %spec.function, error = %why, "no snapshot");
@@ -123,6 +125,7 @@ async fn run(
         snapshot,
         snapshot_error,
         no_room,
+        runtime_snapshot: scope.and_then(|scope| scope.begun()),
     })
 }
 
@@ -239,11 +242,7 @@ async fn warm_up(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
 }
 
 /// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.
-async fn capture(
-    worker: &Arc<Worker>,
-    instance: &Arc<Instance>,
-    parts: &Arc<Parts>,
-) -> Result<SnapshotSummary, String> {
+async fn capture(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>) -> Result<Published, String> {
     instance.set_capturing(true);
     let spec = &instance.spec;
     let origin = Origin::Function {
@@ -257,7 +256,5 @@ async fn capture(
     worker
         .metrics
         .captured(frozen.as_ref().ok().map(|published| &published.summary));
-    frozen
-        .map(|published| published.summary)
-        .map_err(|e| unavailable("snapshot the function", &e).message)
+    frozen.map_err(|e| unavailable("snapshot the function", &e).message)
 }

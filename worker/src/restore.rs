@@ -58,7 +58,8 @@ pub async fn restore(
     snapshot: &SnapshotId,
 ) -> Result<Arc<Parts>, ApiError> {
     let _starting = worker.turns.starting();
-    let opening = instance.phase("open", worker.snapshots.open(snapshot, instance.spec.uid));
+    let (uid, ordered) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
+    let opening = instance.phase("open", worker.snapshots.open(snapshot, uid, ordered));
     let enclosing = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
     let (snapshot, tier) = snapshot.map_err(|e| failed("open the snapshot", &e))?;

@@ -63,16 +63,20 @@ const READ_AT_START: [&str; 12] = [
 ];
 
 /// Which snapshot of a runtime a version begins as.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Scope {
     runtime: Runtime,
     /// The function whose versions share it; `None` for all.
     function: Option<FunctionName>,
+    /// The snapshot that the scheduler knows.
+    known: Option<RuntimeSnapshot>,
+    /// The one that was begun as, or made.
+    begun: Arc<OnceLock<RuntimeSnapshot>>,
 }
 
 impl Scope {
-    /// The one of this version. `None` where it is to begin as none, or cannot.
-    pub fn of(sharing: Sharing, spec: &VersionSpec) -> Option<Self> {
+    /// The one of this version, which is `known` if the scheduler knows it. `None` where it is to begin as none, or cannot.
+    pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
         let function = match sharing {
             Sharing::None => return None,
             Sharing::Versions => Some(spec.function.clone()),
@@ -85,7 +89,24 @@ impl Scope {
         begins.then_some(Self {
             runtime: manifest.runtime,
             function,
+            known,
+            begun: Arc::default(),
         })
+    }
+
+    /// What it has begun as, or what was made for it.
+    pub fn begun(&self) -> Option<RuntimeSnapshot> {
+        self.begun.get().cloned()
+    }
+
+    fn note(&self, snapshot: &Snapshot, rootfs: &LayerRef) {
+        let begun = RuntimeSnapshot {
+            snapshot: snapshot.id().clone(),
+            rootfs: rootfs.clone(),
+            digest: Some(snapshot.digest.to_string()),
+        };
+        // It begins once.
+        drop(self.begun.set(begun));
     }
 
     fn key(&self) -> String {
@@ -133,11 +154,16 @@ async fn begin_shared(
 ) -> Result<(Arc<Parts>, &'static str), ApiError> {
     let found = instance.phase("runtime snapshot", Box::pin(find(worker, instance, scope)));
     let (parts, how) = match found.await? {
-        Some((snapshot, images)) => (Box::pin(begin_as(worker, instance, &snapshot, images)).await?, "used"),
+        Some((snapshot, images)) => {
+            let parts = Box::pin(begin_as(worker, instance, &snapshot, images)).await?;
+            scope.note(&snapshot, &instance.spec.rootfs);
+            (parts, "used")
+        }
         None => {
             let parts = Box::pin(boot_unloaded(worker, instance)).await?;
             if let Some(made) = Box::pin(make(worker, instance, &parts, scope)).await {
                 note_base(worker, &parts, &made);
+                scope.note(&made, &instance.spec.rootfs);
             }
             (parts, "made")
         }
@@ -173,20 +199,29 @@ async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snap
     let unusable = |error: &(dyn std::error::Error + 'static)| {
         tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
     };
-    let named: RuntimeSnapshot = match worker.config.store.get(&key).await {
-        Ok(bytes) => serde_json::from_slice(&bytes).inspect_err(|e| unusable(e)).ok()?,
-        Err(StoreError::NotFound { .. }) => return None,
-        Err(error) => {
-            unusable(&error);
-            return None;
-        }
+    let named: RuntimeSnapshot = match &scope.known {
+        // Whatever the store names by now.
+        Some(known) => known.clone(),
+        None => match worker.config.store.get(&key).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).inspect_err(|e| unusable(e)).ok()?,
+            Err(StoreError::NotFound { .. }) => return None,
+            Err(error) => {
+                unusable(&error);
+                return None;
+            }
+        },
     };
     if named.rootfs != *rootfs {
         // The runtime has been built anew since.
         return None;
     }
     let snapshot = Snapshot::open(&worker.config.store, &named.snapshot).await;
-    snapshot.inspect_err(|e| unusable(e)).ok()
+    let snapshot = snapshot.inspect_err(|e| unusable(e)).ok()?;
+    let same = worker
+        .snapshots
+        .compare(snapshot.id(), snapshot.digest, named.digest.as_deref());
+    same.inspect_err(|e| unusable(e)).ok()?;
+    Some(snapshot)
 }
 
 /// Checkpoints what has loaded nothing yet, and names the snapshot for those who come later.
@@ -205,6 +240,7 @@ async fn make(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>
         let named = RuntimeSnapshot {
             snapshot: published.id.clone(),
             rootfs: instance.spec.rootfs.clone(),
+            digest: Some(published.digest.to_string()),
         };
         let bytes = serde_json::to_vec(&named).map_err(|e| unavailable("name the runtime's snapshot", &e))?;
         let put = worker.config.store.put(&scope.key(), Bytes::from(bytes)).await;
@@ -370,17 +406,18 @@ mod tests {
             rootfs: layer.clone(),
             layer,
             snapshot: None,
+            snapshot_digest: None,
         }
     }
 
     #[test]
     fn what_is_read_at_start_begins_from_nothing() {
         let version = spec();
-        let all = Scope::of(Sharing::Functions, &version).unwrap();
+        let all = Scope::of(Sharing::Functions, &version, None).unwrap();
         assert_eq!(all.key(), "runtime-snapshots/python.json");
-        let own = Scope::of(Sharing::Versions, &version).unwrap();
+        let own = Scope::of(Sharing::Versions, &version, None).unwrap();
         assert_eq!(own.key(), format!("runtime-snapshots/python/{}.json", version.function));
-        assert_eq!(Scope::of(Sharing::None, &version), None);
+        assert!(Scope::of(Sharing::None, &version, None).is_none());
         for (name, begins) in [
             ("NODE_ENV", true),
             ("GREETING", true),
@@ -391,14 +428,18 @@ mod tests {
         ] {
             let mut version = version.clone();
             version.manifest.env.insert(name.to_owned(), "1".to_owned());
-            assert_eq!(Scope::of(Sharing::Functions, &version).is_some(), begins, "{name}");
+            assert_eq!(
+                Scope::of(Sharing::Functions, &version, None).is_some(),
+                begins,
+                "{name}"
+            );
         }
         let mut http = version.clone();
         http.manifest.runtime = Runtime::Http;
         let mut without = version;
         without.manifest.snapshot = false;
         for version in [http, without] {
-            assert_eq!(Scope::of(Sharing::Functions, &version), None);
+            assert!(Scope::of(Sharing::Functions, &version, None).is_none());
         }
     }
 }

@@ -50,6 +50,9 @@ pub struct RuntimeSnapshot {
     pub snapshot: SnapshotId,
     /// The root filesystem it was made with: with another it is of no use.
     pub rootfs: LayerRef,
+    /// See [`VersionSpec::snapshot_digest`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 /// Which versions begin as the same snapshot of their runtime, so that their snapshots have most of their memory in common.
@@ -83,6 +86,9 @@ pub struct VersionSpec {
     /// Its snapshot, when there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// BLAKE3 of that snapshot's manifest as it lies in the store, in hexadecimal: a worker opens no other. `None` where it is not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_digest: Option<String>,
 }
 
 /// A gateway asks where to send an invocation.
@@ -207,6 +213,9 @@ pub struct PrepareRequest {
     /// What it shares the snapshot of its runtime with.
     #[serde(default)]
     pub sharing: Sharing,
+    /// The snapshot of its runtime that others have begun as. `None` where the scheduler knows of none: then the one that the store names is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_snapshot: Option<RuntimeSnapshot>,
 }
 
 /// What a worker tells while it prepares a version, one JSON object a line. The last is `Done` or `Failed`.
@@ -230,6 +239,9 @@ pub enum PrepareEvent {
         /// Whether that is for want of room on this worker's disk, so that another may do better.
         #[serde(default)]
         no_room: bool,
+        /// The snapshot of its runtime that it has begun as, or that was made for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        runtime_snapshot: Option<RuntimeSnapshot>,
     },
     /// The version cannot serve.
     Failed {

@@ -139,6 +139,20 @@ async fn a_version_that_cannot_be_prepared_is_failed_and_the_old_one_serves() {
 }
 
 #[tokio::test]
+async fn a_worker_that_answers_a_deploy_with_another_user_than_the_orders_has_failed_it() {
+    let platform = Platform::start().await;
+    platform.worker.lies.store(true, Ordering::SeqCst);
+    platform
+        .upload("name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n")
+        .await;
+    until("it has failed", async || {
+        let newest = platform.describe("hello").await.versions.swap_remove(0);
+        newest.error.is_some_and(|e| e.message.contains("another user"))
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_is_a_workers_fault_is_prepared_on_another_and_fails_where_there_is_none() {
     let platform = Platform::start().await;
     platform.worker.disk_is_full.store(true, Ordering::SeqCst);

@@ -66,6 +66,12 @@ impl ObjectStore for Objects {
         })
     }
 
+    fn manifest_digest<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<String, ObjectError>> {
+        let key = format!("snapshots/{id}/manifest.json");
+        let manifest = self.0.lock().get(&key).cloned().unwrap_or_default();
+        Box::pin(async move { Ok(blake3::hash(&manifest).to_hex().to_string()) })
+    }
+
     fn collect<'a>(
         &'a self,
         _: &'a mut Seen,

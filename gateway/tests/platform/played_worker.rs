@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) disk_is_full: AtomicBool,
     /// It has no room for a snapshot.
     pub(crate) has_no_room: AtomicBool,
+    /// It says that versions are another user's.
+    pub(crate) lies: AtomicBool,
     /// Restores end as boots.
     pub(crate) falls_back: AtomicBool,
     pub(crate) silent: AtomicBool,
@@ -108,6 +110,7 @@ impl PlayedWorker {
             prepare_fails: AtomicBool::new(false),
             disk_is_full: AtomicBool::new(false),
             has_no_room: AtomicBool::new(false),
+            lies: AtomicBool::new(false),
             falls_back: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             invocations: AtomicUsize::new(0),
@@ -262,13 +265,14 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
     let spec = VersionSpec {
         function: request.function.clone(),
         version: request.version,
-        uid: request.uid,
+        uid: request.uid + u32::from(worker.lies.load(Ordering::SeqCst)),
         rootfs: layer.clone(),
         layer,
         snapshot: request
             .manifest
             .snapshot
             .then(|| format!("s-{}-{}", request.function, request.version).parse().unwrap()),
+        snapshot_digest: None,
         manifest: request.manifest,
     };
     let mut events = vec![
@@ -295,6 +299,7 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
         events.push(PrepareEvent::Done {
             spec,
             snapshot: None,
+            runtime_snapshot: None,
             snapshot_error: no_room.then(|| "snapshot the function: no space left on device".to_owned()),
             no_room,
         });

@@ -63,6 +63,7 @@ fn function(n: usize, random: &mut Random) -> Function {
         rootfs: nothing.clone(),
         layer: nothing,
         snapshot: Some(parsed(&format!("s-{n}"))),
+        snapshot_digest: None,
     };
     Function {
         live: LiveVersion { spec: Arc::new(spec) },

@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; what was released is never changed. Written in SQLite's words.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 7] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 8] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -21,6 +21,11 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 7] = [
         7,
         "owners of calls",
         include_str!("../../migrations/0007_call_owners.sql"),
+    ),
+    (
+        8,
+        "runtime snapshots",
+        include_str!("../../migrations/0008_runtime_snapshots.sql"),
     ),
 ];
 

@@ -80,6 +80,11 @@ impl Store {
                 .await
                 .map_err(failed(doing))?;
         }
+        sqlx::query("DELETE FROM runtime_snapshots WHERE function = $1")
+            .bind(name.as_str())
+            .execute(&mut *tx)
+            .await
+            .map_err(failed(doing))?;
         let mut leftovers = Leftovers::default();
         for (_, spec, source_key) in versions {
             let spec: Option<rekindle_wire::internal::VersionSpec> = spec

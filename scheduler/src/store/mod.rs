@@ -12,6 +12,7 @@ mod drained;
 mod functions;
 mod leader;
 mod master_key;
+mod runtime_snapshots;
 mod session;
 #[cfg(test)]
 mod tests;

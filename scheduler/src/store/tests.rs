@@ -88,6 +88,7 @@ on_either! {
     a_database_has_one_id_for_ever,
     the_first_master_key_is_the_databases_until_another_is_set,
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
+    digests_of_snapshots_are_kept_until_they_are_lost,
 }
 
 async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
@@ -103,6 +104,47 @@ async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
     }];
     store.set_live(&spec, None, None, &phases).await.unwrap();
     added.info.version.0
+}
+
+async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
+    let store = open(place).await;
+    let (name, runtime) = ("hello".parse().unwrap(), rekindle_wire::manifest::Runtime::Python);
+    add_live(&store, "hello", Some("s-1")).await;
+    let mut spec = store.live_specs().await.unwrap().remove(0);
+    assert_eq!(spec.snapshot_digest, None, "of a version that was deployed before");
+    spec.snapshot_digest = Some("ab".to_owned());
+    store.keep_digest(&spec).await.unwrap();
+    let named = |digest: &str| rekindle_wire::internal::RuntimeSnapshot {
+        snapshot: "s-2".parse().unwrap(),
+        rootfs: spec.rootfs.clone(),
+        digest: Some(digest.to_owned()),
+    };
+    for digest in ["cd", "ef"] {
+        store
+            .keep_runtime_snapshot(runtime, None, &named(digest))
+            .await
+            .unwrap();
+    }
+    store
+        .keep_runtime_snapshot(runtime, Some(&name), &named("01"))
+        .await
+        .unwrap();
+    store.close().await;
+
+    let store = open(place).await;
+    assert_eq!(store.live_specs().await.unwrap(), [spec.clone()]);
+    let kept = async |function| store.runtime_snapshot(runtime, function).await.unwrap();
+    assert_eq!(kept(None).await, Some(named("ef")));
+    assert_eq!(kept(Some(&name)).await, Some(named("01")));
+    // A digest that comes late brings no lost snapshot back.
+    let mut lost = spec.clone();
+    (lost.snapshot, lost.snapshot_digest) = (None, None);
+    store.lose_snapshot(&lost, "damaged").await.unwrap();
+    store.keep_digest(&spec).await.unwrap();
+    assert_eq!(store.live_specs().await.unwrap(), [lost]);
+    store.delete_function(&name, 7).await.unwrap();
+    assert_eq!(kept(Some(&name)).await, None);
+    assert_eq!(kept(None).await, Some(named("ef")), "it is every function's");
 }
 
 async fn what_was_stored_is_there_after_a_restart(place: &Place) {

@@ -139,6 +139,21 @@ impl Store {
         Ok(())
     }
 
+    /// The version has this `spec`, which knows its snapshot's digest, from now on; unless it has lost the snapshot meanwhile.
+    pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
+        sqlx::query(
+            "UPDATE versions SET spec = $1 WHERE number = $2 AND state = 'live' AND snapshot_error IS NULL \
+             AND function_id = (SELECT id FROM functions WHERE name = $3)",
+        )
+        .bind(json(spec)?)
+        .bind(i64::from(spec.version.0))
+        .bind(spec.function.as_str())
+        .execute(&self.writes)
+        .await
+        .map_err(failed("keep the digest of a snapshot"))?;
+        Ok(())
+    }
+
     /// The version, now with this `spec`, has lost its snapshot: it goes on serving, booted.
     pub(crate) async fn lose_snapshot(&self, spec: &VersionSpec, why: &str) -> Result<(), StoreError> {
         sqlx::query(

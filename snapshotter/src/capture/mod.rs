@@ -40,6 +40,7 @@ use rekindle_wire::api::SnapshotSummary;
 use crate::bundle::BundleTooLarge;
 use crate::codec::{Codec, PAGE_BYTES};
 use crate::collect::{Owner, Publication, PublicationError};
+use crate::digest::Digest;
 use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest, ManifestError, Origin, Totals, is_file_name};
 use crate::pagemap::{PageMap, PageMapError, Region};
@@ -114,6 +115,8 @@ pub struct Published {
     pub summary: SnapshotSummary,
     /// Its manifest.
     pub manifest: Manifest,
+    /// BLAKE3 of the manifest as it lies in the store.
+    pub digest: Digest,
     /// Bytes put into the store for it, all objects together.
     pub new_bytes: u64,
 }
@@ -314,6 +317,7 @@ async fn publish_as(
         summary: manifest.summary(),
         id,
         manifest,
+        digest: Digest::of(&encoded),
         new_bytes,
     })
 }

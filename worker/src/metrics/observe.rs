@@ -161,6 +161,12 @@ const TEMPLATES_REFUSED: Desc = Desc::new(
     &[],
     "Times that a template was not filled on for want of room.",
 );
+const SNAPSHOTS_EXCHANGED: Desc = Desc::new(
+    "rekindle.snapshots.exchanged",
+    "{open}",
+    &[],
+    "Snapshots that were not opened since their manifest is not the one that the scheduler knows by its digest: functions booted.",
+);
 const WORKING_SETS_REFUSED: Desc = Desc::new(
     "rekindle.working_sets.refused",
     "{set}",
@@ -322,6 +328,7 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     });
     one(counter, &TEMPLATES_CLOSED, |w| w.snapshots.usage().closed as f64);
     one(counter, &TEMPLATES_REFUSED, |w| w.snapshots.usage().refused as f64);
+    one(counter, &SNAPSHOTS_EXCHANGED, |w| w.snapshots.exchanged() as f64);
     one(counter, &WORKING_SETS_REFUSED, |w| {
         w.snapshots.refused_working_sets() as f64
     });

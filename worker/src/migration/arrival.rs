@@ -163,7 +163,15 @@ pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), Ap
     let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
     let opening = async {
         let Some(id) = &order.base else { return Ok(None) };
-        let opened = worker.snapshots.open(id, spec.uid).await;
+        // Of its version's own snapshot, whatever the source says.
+        if spec.snapshot.as_ref() != Some(id) {
+            let message = format!("its memory is mapped from snapshot {id}, which is not its version's");
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+        let opened = worker
+            .snapshots
+            .open(id, spec.uid, spec.snapshot_digest.as_deref())
+            .await;
         let (snapshot, _) = opened.map_err(|e| unavailable("open the snapshot", &e))?;
         Ok::<_, ApiError>(Some(snapshot))
     };

@@ -76,6 +76,18 @@ pub enum SnapshotError {
         /// Whose it was to be.
         wanted: u32,
     },
+    /// Its manifest is not the one that the scheduler knows.
+    #[error(
+        "the manifest of snapshot {snapshot} has the digest {found}, and the order says {ordered}: somebody has exchanged it in the store; deploy its function again"
+    )]
+    Exchanged {
+        /// The snapshot.
+        snapshot: SnapshotId,
+        /// What the store has.
+        found: Digest,
+        /// What the scheduler said.
+        ordered: String,
+    },
     /// Its images cannot be edited.
     #[error("edit the images of snapshot {0}")]
     Edit(SnapshotId, #[source] EditError),
@@ -211,6 +223,7 @@ pub struct Snapshots {
     /// For whoever fetches chunks that nobody waits for.
     fetching: Arc<Semaphore>,
     refused_working_sets: Arc<AtomicU64>,
+    exchanged: AtomicU64,
 }
 
 impl Snapshots {
@@ -237,12 +250,36 @@ impl Snapshots {
             starts,
             fetching: Arc::new(Semaphore::new(FETCHED_AT_ONCE)),
             refused_working_sets: Arc::default(),
+            exchanged: AtomicU64::new(0),
         }
     }
 
     /// Working sets that were damaged, or not their snapshot's.
     pub fn refused_working_sets(&self) -> u64 {
         self.refused_working_sets.load(Ordering::Relaxed)
+    }
+
+    /// Times that a snapshot's manifest was not the one that the scheduler knows.
+    pub fn exchanged(&self) -> u64 {
+        self.exchanged.load(Ordering::Relaxed)
+    }
+
+    /// Whether a snapshot with this manifest is the one that was ordered.
+    ///
+    /// # Errors
+    /// When it is not; counted.
+    pub fn compare(&self, id: &SnapshotId, found: Digest, ordered: Option<&str>) -> Result<(), SnapshotError> {
+        match ordered.filter(|ordered| *ordered != found.to_string()) {
+            None => Ok(()),
+            Some(ordered) => {
+                self.exchanged.fetch_add(1, Ordering::Relaxed);
+                Err(SnapshotError::Exchanged {
+                    snapshot: id.clone(),
+                    found,
+                    ordered: ordered.to_owned(),
+                })
+            }
+        }
     }
 
     /// How much memory snapshots take, and what had to go.
@@ -255,14 +292,21 @@ impl Snapshots {
         &self.reader
     }
 
-    /// Opens a snapshot, once however many ask. Also answers where its memory was.
+    /// Opens a snapshot, once however many ask, if its manifest has the digest that was `ordered`. Also answers where its memory was.
     ///
     /// # Errors
-    /// When it cannot be read or does not verify; the next call tries again.
-    pub async fn open(&self, id: &SnapshotId, uid: u32) -> Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError> {
+    /// When it cannot be read, is another or does not verify; the next call tries again.
+    pub async fn open(
+        &self,
+        id: &SnapshotId,
+        uid: u32,
+        ordered: Option<&str>,
+    ) -> Result<(Arc<OpenSnapshot>, MemoryTier), SnapshotError> {
         let cell = self.tier.cell(id);
         let was_open = cell.initialized();
-        let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id, uid)).await?);
+        let snapshot = Arc::clone(cell.get_or_try_init(|| self.load(id, uid, ordered)).await?);
+        // It may have been opened for an order that said nothing.
+        self.compare(id, snapshot.snapshot.digest, ordered)?;
         if snapshot.uid != uid {
             return Err(SnapshotError::User {
                 snapshot: id.clone(),
@@ -280,11 +324,12 @@ impl Snapshots {
         Ok((snapshot, found_in))
     }
 
-    async fn load(&self, id: &SnapshotId, uid: u32) -> Result<Arc<OpenSnapshot>, SnapshotError> {
+    async fn load(&self, id: &SnapshotId, uid: u32, ordered: Option<&str>) -> Result<Arc<OpenSnapshot>, SnapshotError> {
         // Everything that can be asked for by the snapshot's name is, at once: one round trip.
         let recorded = load_working_set(&self.store, id);
         let (snapshot, recorded) = tokio::join!(Snapshot::open(&self.store, id), recorded);
         let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+        self.compare(id, snapshot.digest, ordered)?;
         // Beside all that follows, until its pages are wanted.
         let recorded = self.check_working_set(id, recorded, &snapshot.processes);
         let cached = |chunk: &Digest| self.reader.is_cached(chunk);
