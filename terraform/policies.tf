@@ -1,10 +1,10 @@
 # What each role may do, and no more. Gateways touch no object; workers add objects; schedulers collect what nobody needs.
 
 locals {
-  # What workers put. What makes a snapshot is put once, if absent, so that nobody exchanges it. The rest is put over what may be there: chunks and
-  # layers, whose names are the digests of what readers accept; hints; and notes of what is being published.
-  put_once     = ["snapshots/*/manifest.json", "snapshots/*/bundle"]
-  put_over     = ["snapshots/*/extra/*", "snapshots/*/working-set", "chunks/*", "layers/*", "publishing/*"]
+  # What workers put. What snapshots are made of is put once, if absent, so that nobody exchanges it. Put over what may be there are hints, which readers
+  # check, and notes of what is being published.
+  put_once     = ["snapshots/*/manifest.json", "snapshots/*/bundle", "snapshots/*/extra/*", "chunks/*", "layers/*"]
+  put_over     = ["snapshots/*/working-set", "publishing/*"]
   put_in_parts = ["snapshots/*/extra/*", "layers/*"]
 
   secrets_of = {
@@ -87,6 +87,17 @@ data "aws_iam_policy_document" "worker" {
     condition {
       test     = "Null"
       variable = "s3:if-none-match"
+      values   = ["false"]
+    }
+  }
+  # The parts of an upload make no object: what completes it does, on the condition above.
+  statement {
+    sid       = "PublishParts"
+    actions   = ["s3:PutObject"]
+    resources = [for key in local.put_in_parts : "${module.storage.bucket_arn}/${key}"]
+    condition {
+      test     = "Bool"
+      variable = "s3:ObjectCreationOperation"
       values   = ["false"]
     }
   }

@@ -24,7 +24,13 @@ pub(super) async fn put_parts(
     for entry in &manifest.extra {
         let file = files.iter().find(|f| f.name == entry.name);
         if let (ExtraPlace::Object { .. }, Some(file)) = (&entry.place, file) {
-            store.put_file(&keys::extra(id, &entry.name), &file.path).await?;
+            let key = keys::extra(id, &entry.name);
+            // Ours, if the answer to the first attempt got lost.
+            if store.put_file_if_absent(&key, &file.path).await? == Outcome::AlreadyPresent
+                && !store.has_file(&key, &file.path).await?
+            {
+                return Ok(Outcome::AlreadyPresent);
+            }
         }
     }
     Ok(Outcome::Created)

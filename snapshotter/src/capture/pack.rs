@@ -27,7 +27,7 @@ use crate::digest::Digest;
 use crate::keys;
 use crate::pagemap::{Base, ChunkRef, PageIndex, Payload};
 use crate::region_index::{Presence, RegionIndex};
-use crate::store::Store;
+use crate::store::{Outcome, Store, StoreError};
 
 /// A chunk is closed when it has this much: one GET of it is short, and few are needed. The largest region fills one.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -312,25 +312,23 @@ impl OpenChunk {
 }
 
 async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> Result<Vec<Payload>, PublicationError> {
-    let mut bytes = chunk.bytes;
+    let mut bytes = Bytes::from_owner(chunk.bytes);
     let mut id = Digest::of(&bytes);
     let mut names = 1;
-    while !publication.protect_one(keys::chunk(&id)).await? {
+    while !(publication.protect_one(keys::chunk(&id)).await? && put_or_find(store, &id, &bytes).await?) {
         if names == NAMES_MAX {
             return Err(PublicationError::NoName);
         }
-        // An object of this name may be deleted at any moment. A zero byte at the end, which no region refers to, gives another.
-        bytes.push(0);
+        // An object of this name may be deleted at any moment, or is not what its name says. A zero byte at the end, which no region refers to, gives
+        // another.
+        bytes = [&bytes[..], &[0]].concat().into();
         id = Digest::of(&bytes);
         names += 1;
     }
-    let bytes = Bytes::from_owner(bytes);
     let reference = ChunkRef {
         id,
         len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
     };
-    // Over what may be there: the name is the digest of the bytes, so it is the same, or it is corrupt and is mended.
-    store.put(&keys::chunk(&reference.id), bytes).await?;
     let payloads = chunk.regions.into_iter().map(|(hash, encoding, offset, len)| Payload {
         hash,
         encoding,
@@ -339,4 +337,21 @@ async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> R
         len,
     });
     Ok(payloads.collect())
+}
+
+/// Puts a chunk where there is none. Answers whether its bytes are there: what is there may be another's, and damaged.
+async fn put_or_find(store: &Store, id: &Digest, bytes: &Bytes) -> Result<bool, StoreError> {
+    let key = keys::chunk(id);
+    if store.put_if_absent(&key, bytes.clone()).await? == Outcome::Created {
+        return Ok(true);
+    }
+    // Its length first: whoever put it may have put anything.
+    let is_there = store.head(&key).await?.len == bytes.len() as u64 && store.get(&key).await? == *bytes;
+    if !is_there {
+        tracing::warn!(
+            key,
+            "a chunk in the store is not what its name says: it is stored by another name"
+        );
+    }
+    Ok(is_there)
 }

@@ -130,8 +130,8 @@ pub async fn publish_layer(
     let packed = Unfinished::beside(tar_path);
     let (tar, zst) = (tar_path.to_owned(), packed.0.clone());
     blocking_pack(tar_path, move || compress(&tar, tar_bytes, &zst)).await?;
-    // Whoever else puts it puts the same bytes: no condition is needed.
-    store.put_file(&key, &packed.0).await.map_err(failed)?;
+    // Where another has put it in the meantime, that one is taken, as above.
+    store.put_file_if_absent(&key, &packed.0).await.map_err(failed)?;
     Ok(layer)
 }
 

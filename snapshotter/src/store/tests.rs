@@ -65,6 +65,20 @@ async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
         assert_eq!(store.put_file(&key, &from).await.unwrap(), len as u64);
         assert_eq!(store.get_to_file(&key, &to).await.unwrap(), len as u64);
         assert!(std::fs::read(&to).unwrap() == bytes, "{name} came back changed");
+        // Never over what is there, and what that is can be told.
+        let other = scratch.join(format!("{name}.other"));
+        std::fs::write(&other, noise(len, 3)).unwrap();
+        let put = store.put_file_if_absent(&key, &other).await.unwrap();
+        assert_eq!(put, Outcome::AlreadyPresent, "{name}");
+        assert!(store.has_file(&key, &from).await.unwrap(), "{name} was replaced");
+        assert!(!store.has_file(&key, &other).await.unwrap(), "{name}");
+        std::fs::write(&other, noise(len - 1, 2)).unwrap();
+        assert!(!store.has_file(&key, &other).await.unwrap(), "{name} is longer");
+        let put = store
+            .put_file_if_absent(&format!("files/once/{name}"), &from)
+            .await
+            .unwrap();
+        assert_eq!(put, Outcome::Created, "{name}");
     }
     let nowhere = scratch.join("nowhere");
     assert!(

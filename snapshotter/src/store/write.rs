@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use aws_sdk_s3::config::retry::RetryConfig;
-use aws_sdk_s3::error::ProvideErrorMetadata;
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::put_object::PutObjectOutput;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, ServerSideEncryption};
@@ -48,8 +48,10 @@ impl Store {
                 Ok(_) => return Ok(Outcome::Created),
                 Err(error) => error,
             };
+            if is_present(&error) {
+                return Ok(Outcome::AlreadyPresent);
+            }
             match error.as_service_error().and_then(|e| e.code()) {
-                Some("PreconditionFailed") => return Ok(Outcome::AlreadyPresent),
                 Some("ConditionalRequestConflict") if attempt < CONFLICT_ATTEMPTS => {
                     tokio::time::sleep(std::time::Duration::from_millis(50) * attempt).await;
                     attempt += 1;
@@ -61,16 +63,43 @@ impl Store {
 
     /// Write a file as an object, in parts if it is large. Returns its size. The file must not change meanwhile.
     pub async fn put_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
-        let len = tokio::fs::metadata(path)
-            .await
-            .map_err(StoreError::file("look at", path))?
-            .len();
+        let len = file_len(path).await?;
         if len <= PART_BYTES {
             let bytes = tokio::fs::read(path).await.map_err(StoreError::file("read", path))?;
             let len = bytes.len() as u64;
             self.put(key, bytes.into()).await?;
             return Ok(len);
         }
+        self.put_large(key, path, len, false).await.map(|_| len)
+    }
+
+    /// The same if its key is free, as [`Self::put_if_absent`].
+    pub async fn put_file_if_absent(&self, key: &str, path: &Path) -> Result<Outcome, StoreError> {
+        let len = file_len(path).await?;
+        if len <= PART_BYTES {
+            let bytes = tokio::fs::read(path).await.map_err(StoreError::file("read", path))?;
+            return self.put_if_absent(key, bytes.into()).await;
+        }
+        self.put_large(key, path, len, true).await
+    }
+
+    /// Whether an object has the bytes of a file.
+    pub(crate) async fn has_file(&self, key: &str, path: &Path) -> Result<bool, StoreError> {
+        let len = file_len(path).await?;
+        if self.head(key).await?.len != len {
+            return Ok(false);
+        }
+        for offset in (0..len).step_by(usize::try_from(PART_BYTES).unwrap_or(usize::MAX)) {
+            let range = offset..len.min(offset + PART_BYTES);
+            let own = read_range(path.to_owned(), range.clone()).await;
+            if self.get_range(key, range).await? != own.map_err(StoreError::file("read", path))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn put_large(&self, key: &str, path: &Path, len: u64, if_absent: bool) -> Result<Outcome, StoreError> {
         let started = self.inner.client.create_multipart_upload();
         let started = started.bucket(&self.inner.bucket).key(self.full_key(key));
         let started = started
@@ -91,10 +120,10 @@ impl Store {
         // Some servers say it of the whole upload, some of each part.
         let said = started.server_side_encryption();
         let result = match said.map_or(Ok(()), |said| self.check_encryption(key, Some(said))) {
-            Ok(()) => self.put_parts(key, upload, path, len, said.is_none()).await,
+            Ok(()) => self.put_parts(key, upload, path, len, said.is_none(), if_absent).await,
             Err(error) => Err(error),
         };
-        if result.is_err() {
+        if !matches!(result, Ok(Outcome::Created)) {
             let abort = self.inner.client.abort_multipart_upload();
             let abort = abort
                 .bucket(&self.inner.bucket)
@@ -111,7 +140,7 @@ impl Store {
                 );
             }
         }
-        result.map(|()| len)
+        result
     }
 
     /// Remove an object. It is no error if there is none.
@@ -146,10 +175,7 @@ impl Store {
         key: &str,
         bytes: Bytes,
         if_absent: bool,
-    ) -> Result<
-        Result<PutObjectOutput, aws_sdk_s3::error::SdkError<aws_sdk_s3::operation::put_object::PutObjectError>>,
-        StoreError,
-    > {
+    ) -> Result<Result<PutObjectOutput, SdkError<aws_sdk_s3::operation::put_object::PutObjectError>>, StoreError> {
         let len = bytes.len() as u64;
         let call = self
             .inner
@@ -208,7 +234,8 @@ impl Store {
         path: &Path,
         len: u64,
         each_must_say: bool,
-    ) -> Result<(), StoreError> {
+        if_absent: bool,
+    ) -> Result<Outcome, StoreError> {
         let part_bytes = PART_BYTES.max(len.div_ceil(PARTS_MAX));
         let offsets = (0..len).step_by(usize::try_from(part_bytes).unwrap_or(usize::MAX));
         let parts: Vec<CompletedPart> = stream::iter(offsets.zip(1..))
@@ -234,12 +261,16 @@ impl Store {
             .bucket(&self.inner.bucket)
             .key(self.full_key(key))
             .upload_id(upload)
+            .set_if_none_match(if_absent.then(|| "*".to_owned()))
             .multipart_upload(parts)
             .customize()
             // The server may put the parts together only now.
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
-        let done = self.bounded("complete", key, len, Box::pin(call.send())).await?;
-        done.map(drop).map_err(|e| self.failed("complete", key, e))
+        match self.bounded("complete", key, len, Box::pin(call.send())).await? {
+            Ok(_) => Ok(Outcome::Created),
+            Err(error) if is_present(&error) => Ok(Outcome::AlreadyPresent),
+            Err(error) => Err(self.failed("complete", key, error)),
+        }
     }
 
     async fn put_part(
@@ -280,6 +311,16 @@ impl Store {
             .build();
         Ok((part, done.server_side_encryption().cloned()))
     }
+}
+
+/// Whether a conditional request was refused since the object is there.
+fn is_present<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    error.as_service_error().and_then(|e| e.code()) == Some("PreconditionFailed")
+}
+
+async fn file_len(path: &Path) -> Result<u64, StoreError> {
+    let found = tokio::fs::metadata(path).await;
+    Ok(found.map_err(StoreError::file("look at", path))?.len())
 }
 
 async fn read_range(path: PathBuf, range: std::ops::Range<u64>) -> std::io::Result<Vec<u8>> {
