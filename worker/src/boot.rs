@@ -59,6 +59,7 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         cwd: "/app".to_owned(),
         uid: spec.uid,
         open_files: OPEN_FILES,
+        filter: worker.config.filter.earlier().map(str::to_owned),
     };
     let group = enclosure.cgroup.function_procs();
     let group = group.map_err(|e| unavailable("find the function's control group", &e))?;

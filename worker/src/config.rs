@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_identity::Member;
+pub use rekindle_init::seccomp::FilterChoice;
 use rekindle_relay::Doors;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
@@ -68,6 +69,8 @@ pub struct WorkerConfig {
     pub dump_in_memory_bytes: u64,
     /// How much CRIU writes to its logs, 0 to 4.
     pub criu_log_level: i32,
+    /// The system call filter that functions get.
+    pub filter: FilterChoice,
     /// The way out of sandboxes.
     pub egress: Egress,
     /// Sandboxes kept ready, empty, at least.
@@ -129,6 +132,7 @@ impl WorkerConfig {
                 .ok()
                 .and_then(|v| v.parse().ok())
                 .unwrap_or(1),
+            filter: FilterChoice::default(),
             egress: Egress::default(),
             empty_sandboxes: 8,
             empty_sandboxes_most: usize::try_from(half_of_memory() / MEMORY_AN_EMPTY_SANDBOX)

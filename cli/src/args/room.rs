@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rekindle_wire::manifest::{ByteSize, parse_duration};
+use rekindle_worker::config::FilterChoice;
 use rekindle_worker::idle::IdleWatch;
 use rekindle_worker::idle::swap::IdleSwap;
 
@@ -33,6 +34,15 @@ pub(crate) struct RoomArgs {
     /// Who tells what an instance that runs does not touch: `kernel`, by DAMON where it has that, or `eviction`, by which evicted pages come back, alone.
     #[arg(long, value_name = "WHO", env = "FN_IDLE_WATCH", default_value = "kernel")]
     pub(crate) idle_watch: IdleWatch,
+    /// The system call filter that functions get: `current`, or the first digits of an earlier one's digest, to go back to it.
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "FN_FUNCTION_FILTER",
+        default_value = "current",
+        hide_default_value = true
+    )]
+    pub(crate) function_filter: FilterChoice,
 }
 
 /// A size, or 0 for no limit.

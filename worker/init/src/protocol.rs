@@ -69,6 +69,9 @@ pub struct Spawn {
     pub uid: u32,
     /// Open files at most.
     pub open_files: u64,
+    /// The digest of an earlier system call filter that it gets; the current one without.
+    #[serde(default)]
+    pub filter: Option<String>,
 }
 
 /// What the worker sends.

@@ -15,7 +15,7 @@ use nix::unistd::{
 };
 
 use crate::protocol::{FUNCTION_PID, Spawn};
-use crate::seccomp::Filter;
+use crate::seccomp::{Filter, UnknownFilter};
 
 /// Why a process could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,9 @@ pub enum SpawnError {
     /// An argument or variable holds a NUL character.
     #[error("argument or environment variable contains a NUL character")]
     Nul,
+    /// No such system call filter is kept.
+    #[error("the system call filter that was ordered")]
+    Filter(#[from] UnknownFilter),
     /// The kernel refused.
     #[error("{0}")]
     Call(&'static str, #[source] io::Error),
@@ -92,7 +95,7 @@ pub fn spawn(order: &Spawn, stdout: &OwnedFd, stderr: &OwnedFd, group: &OwnedFd)
     let argv = c_strings(order.argv.iter())?;
     let env = c_strings(order.env.iter())?;
     // Before the fork: the child only makes calls.
-    let filter = Filter::compile();
+    let filter = Filter::chosen(order.filter.as_deref())?;
     let null = std::fs::File::open("/dev/null").map_err(|e| SpawnError::Call("open /dev/null", e))?;
     match fork_as(Some(FUNCTION_PID)).map_err(|e| SpawnError::Call("fork the function", e))? {
         0 => {

@@ -5,10 +5,13 @@
 //! One program, a balanced tree over the number of the call (`tree`). At each restore the kernel runs it once for every call
 //! there is, to learn what it always allows: a plain list of all that is allowed took 0.8 ms there.
 
+mod choice;
 mod profile;
 mod tree;
 
 use seccompiler::{BpfProgram, apply_filter, sock_filter};
+
+pub use choice::{FilterChoice, UnknownFilter};
 
 /// The compiled filter.
 pub struct Filter(BpfProgram);
@@ -37,6 +40,10 @@ pub const EARLIER: [&str; 1] = ["5155094d354131b4e489d9e794d3a91f46f10d4b95c2db9
 /// each (code 2, jump if true 1, jump if false 1, constant 4), little-endian. What a snapshot holds can be compared with it.
 #[must_use]
 pub fn program() -> Vec<u8> {
+    bytes(&Filter::compile())
+}
+
+fn bytes(filter: &Filter) -> Vec<u8> {
     let bytes = |word: &sock_filter| {
         let mut bytes = [0; 8];
         bytes[..2].copy_from_slice(&word.code.to_le_bytes());
@@ -44,7 +51,7 @@ pub fn program() -> Vec<u8> {
         bytes[4..].copy_from_slice(&word.k.to_le_bytes());
         bytes
     };
-    Filter::compile().0.iter().flat_map(bytes).collect()
+    filter.0.iter().flat_map(bytes).collect()
 }
 
 #[cfg(test)]
