@@ -235,6 +235,12 @@ impl Client {
             .await
     }
 
+    /// Has the snapshot of a function's live version be made anew.
+    pub(crate) async fn renew_snapshot(&self, name: &FunctionName) -> Result<VersionInfo> {
+        self.json(Method::POST, &format!("/v1/functions/{name}/snapshot/renew"))
+            .await
+    }
+
     /// Forgets a call.
     pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
         self.remove(&format!("/v1/async/{id}")).await

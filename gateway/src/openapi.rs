@@ -26,7 +26,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
                        (`Authorization: Bearer KEY`). Errors are `{code, message, request_id}`; docs/errors/ has a page per code.",
     ),
     paths(
-        deploy, list_functions, describe_function, delete_function, describe_version, logs, invoke, status, list_instances,
+        deploy, list_functions, describe_function, delete_function, describe_version, renew_snapshot, logs, invoke, status, list_instances,
         stop_instance, migrate_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
         remove_call, retry_call, retry_calls, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
@@ -127,6 +127,21 @@ fn delete_function() {}
     ),
 )]
 fn describe_version() {}
+
+/// Make a snapshot anew
+///
+/// That of the version that serves, in the background; the old one serves meanwhile, and instances that run go on. The version's `renewal` says how far it is.
+#[utoipa::path(
+    post, path = "/v1/functions/{name}/snapshot/renew", tag = "functions", security(("admin_key" = [])),
+    params(("name" = String, Path, description = "the function")),
+    responses(
+        (status = 202, description = "the version, with its `renewal`", body = VersionInfo),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 404, description = "`function_not_found`", body = ApiError),
+        (status = 409, description = "`conflict`: nothing of it is live, or it has no snapshot", body = ApiError),
+    ),
+)]
+fn renew_snapshot() {}
 
 /// Read a function's log
 #[utoipa::path(

@@ -63,6 +63,14 @@ impl Catalog {
         Some(spec.clone())
     }
 
+    /// The version is `spec` from now on, if it is there.
+    pub(crate) fn exchange(&mut self, spec: &VersionSpec) {
+        let versions = self.functions.get_mut(&spec.function);
+        if let Some(known) = versions.and_then(|versions| versions.get_mut(&spec.version)) {
+            *known = Arc::new(spec.clone());
+        }
+    }
+
     /// Drops a version that does not serve.
     pub(crate) fn remove_version(&mut self, function: &FunctionName, version: VersionNumber) {
         if let Some(versions) = self.functions.get_mut(function) {

@@ -15,9 +15,15 @@ use rekindle_wire::{FunctionName, VersionNumber};
 use tokio::sync::{Mutex, Notify};
 use tracing::Instrument as _;
 
+use crate::fleet::Millis;
 use crate::objects::ObjectError;
-use crate::state::Scheduler;
+use crate::state::{Scheduler, unix_s};
 use crate::store::{Store, StoreError};
+
+/// How long a scheduler leads before it knows which snapshots instances use.
+const USE_IS_KNOWN: Millis = Millis(60_000);
+/// How long a snapshot may still be used for starts that began before another took its place, seconds.
+const USE_SETTLES: i64 = 120;
 
 /// When to collect by itself, and what to let go of.
 #[derive(Debug, Clone)]
@@ -141,6 +147,9 @@ async fn all(
         }
         old
     };
+    if !dry_run {
+        release_replaced(scheduler).await?;
+    }
     let rule = Known {
         store: scheduler.store.clone(),
         but: old.iter().cloned().collect(),
@@ -149,6 +158,20 @@ async fn all(
     collected.versions = old.len() as u64;
     collected.sources = sources(scheduler, dry_run).await?;
     Ok(collected)
+}
+
+/// Lets go of replaced snapshots that no instance began as. Not while a worker that has some may not have been heard of.
+async fn release_replaced(scheduler: &Scheduler) -> Result<(), CollectionError> {
+    if scheduler.now() < USE_IS_KNOWN {
+        return Ok(());
+    }
+    let settled = unix_s() - USE_SETTLES;
+    for (snapshot, since) in scheduler.store.replaced().await? {
+        if since <= settled && !scheduler.memory().fleet.is_in_use(&snapshot) {
+            scheduler.store.release_replaced(&snapshot).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Uploaded folders. Only this scheduler puts them, so a lock does what the protocol does for the rest.
@@ -199,6 +222,10 @@ impl Rule for Known {
                     }
                 }
             }
+            under_way.extend(self.store.renewing().await?);
+            wanted
+                .snapshots
+                .extend(self.store.replaced().await?.into_iter().map(|(id, _)| id));
             let kept = found.iter().filter(|snapshot| match &snapshot.of {
                 // Its deploy may be about to write it down.
                 Some(Of::Version(function, version)) => under_way.contains(&(function.clone(), *version)),

@@ -67,6 +67,7 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         pressure: rekindle_wire::internal::MemoryPressure::default(),
         kept: None,
         damaged: Vec::new(),
+        snapshots: rekindle_wire::internal::SnapshotReport::default(),
         kept_traces: None,
         instances,
     }

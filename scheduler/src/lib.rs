@@ -30,6 +30,7 @@ mod postgres;
 mod prepare;
 mod reaper;
 mod rebalancing;
+mod renewal;
 mod retention;
 mod server;
 pub mod simulation;

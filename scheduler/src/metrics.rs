@@ -8,6 +8,7 @@ use rekindle_snapshotter::{StoreEvent, StoreObserver};
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Kind, Registry, S3Metrics, observe_process};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::{Collected, PhaseTime};
+use rekindle_wire::renewal::RenewalReason;
 
 use crate::fleet::Worker;
 use crate::fleet::keeping::Decided;
@@ -142,6 +143,18 @@ const DEPLOY_PHASE: Desc = Desc::new(
     &["phase"],
     "Phases of deploys: `building`, `booting`, `warming`, `snapshotting`.",
 );
+const RENEWALS: Desc = Desc::new(
+    "rekindle.snapshot_renewals",
+    "{snapshot}",
+    &["outcome", "reason"],
+    "Snapshots of live versions that were to be made anew: `done`, by why (`unrecorded`, `filter`, `form`, `refused`, `asked`), or `failed`, by the error's code, `no_snapshot`, `worker_lost` or `timeout`.",
+);
+const RENEWALS_WAITING: Desc = Desc::new(
+    "rekindle.snapshot_renewals.waiting",
+    "{snapshot}",
+    &["reason", "state"],
+    "Snapshots that are to be made anew, by why: `waiting`, or `given_up` after eight failures.",
+);
 const COLLECTIONS: Desc = Desc::new(
     "rekindle.collections",
     "{collection}",
@@ -166,6 +179,7 @@ pub(crate) struct Metrics {
     rebalanced: Family<Counter, 1>,
     deploys: Family<Counter, 1>,
     deploy_phase: Family<Histogram, 1>,
+    renewals: Family<Counter, 2>,
     collections: Family<Counter, 1>,
     collected: Family<Counter, 1>,
     pub(crate) async_calls: AsyncMetrics,
@@ -183,6 +197,7 @@ impl Metrics {
             rebalanced: registry.family(&REBALANCED),
             deploys: registry.family(&DEPLOYS),
             deploy_phase: registry.family(&DEPLOY_PHASE),
+            renewals: registry.family(&RENEWALS),
             collections: registry.family(&COLLECTIONS),
             collected: registry.family(&COLLECTED),
             async_calls: AsyncMetrics::new(&registry),
@@ -243,6 +258,11 @@ impl Metrics {
             let took = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
             self.deploy_phase.with([phase.as_str()]).record(took);
         }
+    }
+
+    /// An attempt to make a snapshot anew is over.
+    pub(crate) fn renewed(&self, outcome: &str, reason: &str) {
+        self.renewals.with([outcome, reason]).inc();
     }
 
     /// A collection that was to remove is over.
@@ -343,6 +363,15 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     many(&BUSY, |m| {
         let workers = m.fleet.workers.iter().filter(|(_, w)| w.alive);
         sum(workers.map(|(id, w)| (vec![id.to_string()], w.levels.busy)))
+    });
+    let weak = Weak::clone(scheduler);
+    registry.observe(Kind::Gauge, &RENEWALS_WAITING, move || {
+        let waiting = weak.upgrade().map(|s: Arc<Shared>| s.renewals.waiting());
+        let state = |given_up| if given_up { "given_up" } else { "waiting" };
+        let labelled = |((reason, given_up), count): ((RenewalReason, bool), u64)| {
+            (vec![reason.to_string(), state(given_up).to_owned()], count as f64)
+        };
+        waiting.into_iter().flatten().map(labelled).collect()
     });
     async_calls::observe(registry, scheduler);
     observe_process(registry);

@@ -10,11 +10,12 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
 use crate::digests;
@@ -217,15 +218,13 @@ impl<'a> Preparation<'a> {
             source_key: self.source_key.to_owned(),
             sharing: scheduler.config.sharing,
             runtime_snapshot: self.runtime_snapshot().await,
+            built: None,
         };
-        let answer = scheduler.workers.prepare(address, &request).await;
-        let answer = answer.map_err(|e| lost(&chain(&e)))?;
-        let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
-        let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
-        while let Some(line) = lines.next().await {
-            let line = line.map_err(|e| lost(&chain(&e)))?;
-            let event: PrepareEvent =
-                serde_json::from_str(&line).map_err(|e| lost(&format!("unreadable event: {e}")))?;
+        let mut told = Told::order(scheduler, address, &request)
+            .await
+            .map_err(|why| lost(&why))?;
+        loop {
+            let event = told.next().await.map_err(|why| lost(&why))?;
             match event {
                 PrepareEvent::Phase { phase } => {
                     self.phases.enter(phase);
@@ -264,7 +263,6 @@ impl<'a> Preparation<'a> {
                 PrepareEvent::Failed { error } => return Err(error),
             }
         }
-        Err(lost("it ended without an outcome"))
     }
 
     /// Whose snapshot of its runtime it begins as: its function's, or that of all. `None` where it shares none.
@@ -377,6 +375,34 @@ impl<'a> Preparation<'a> {
     }
 }
 
+/// What a worker tells while it carries out an order.
+pub(crate) struct Told(BoxStream<'static, Result<String, LinesCodecError>>);
+
+impl Told {
+    /// Asks the worker.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub(crate) async fn order(scheduler: &Scheduler, address: &str, order: &PrepareRequest) -> Result<Self, String> {
+        let answer = scheduler.workers.prepare(address, order).await.map_err(|e| chain(&e))?;
+        let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
+        let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(LINE_MAX));
+        Ok(Self(lines.boxed()))
+    }
+
+    /// What it tells next.
+    ///
+    /// # Errors
+    /// Why nothing more is heard of it.
+    pub(crate) async fn next(&mut self) -> Result<PrepareEvent, String> {
+        match self.0.next().await {
+            Some(Ok(line)) => serde_json::from_str(&line).map_err(|e| format!("unreadable event: {e}")),
+            Some(Err(e)) => Err(chain(&e)),
+            None => Err("it ended without an outcome".to_owned()),
+        }
+    }
+}
+
 fn lost(why: &str) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
@@ -385,7 +411,7 @@ fn lost(why: &str) -> ApiError {
 }
 
 /// Waits until the worker that an instance was set aside on has been given up.
-async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
+pub(crate) async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
     let worker = scheduler
         .memory()
         .fleet

@@ -20,7 +20,7 @@ use crate::leadership::Leadership;
 use crate::objects::ObjectStore;
 use crate::state::{Scheduler, Shared};
 use crate::store::{Database, Store, StoreError};
-use crate::{api, async_calls, digests, reaper, rebalancing, usage};
+use crate::{api, async_calls, digests, reaper, rebalancing, renewal, usage};
 
 /// How long requests and tasks may take to finish when the scheduler is told to end. A version being prepared is not waited for: it
 /// is marked failed at the next start.
@@ -245,6 +245,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
         tokio::spawn(async_calls::run(scheduler.clone())),
         tokio::spawn(usage::run(scheduler.clone())),
         tokio::spawn(digests::complete(scheduler.clone())),
+        tokio::spawn(renewal::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
     Ok(Led { scheduler, tasks })

@@ -16,6 +16,7 @@ use crate::fleet::parked::Pools;
 use crate::fleet::{Fleet, Millis};
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
+use crate::renewal::Renewals;
 use crate::retention::Retention;
 use crate::server::Config;
 use crate::store::Store;
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
     /// Signalled when a lease was recalled.
     pub(crate) recalls: Notify,
     pub(crate) collector: Collector,
+    pub(crate) renewals: Renewals,
     pub(crate) metrics: Metrics,
     pub(crate) calls: Calls,
     pub(crate) noting: Noting,
@@ -76,6 +78,7 @@ impl Shared {
             store,
             recalls: Notify::new(),
             collector: Collector::default(),
+            renewals: Renewals::default(),
             metrics,
             calls: Calls::default(),
             noting: Noting::default(),

@@ -163,6 +163,12 @@ impl Platform {
         }
     }
 
+    /// Sets a variable of its environment, for the next start.
+    pub fn set_env(&mut self, name: &str, value: &str) {
+        self.options.env.retain(|(known, _)| known != name);
+        self.options.env.push((name.to_owned(), value.to_owned()));
+    }
+
     fn child(&mut self) -> &mut Child {
         &mut self.running.as_mut().unwrap().child
     }

@@ -9,8 +9,8 @@ use rekindle_wire::headers::CLUSTER_TOKEN;
 use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
 
 use crate::instance::Instance;
-use crate::pressure;
 use crate::worker::Worker;
+use crate::{pressure, renewal};
 
 /// How long the scheduler may take to answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -89,7 +89,9 @@ async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
 
 async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<HeartbeatAnswer, CallError> {
     let number = worker.reports.fetch_add(1, Ordering::Relaxed) + 1;
-    let instances = worker.all_instances();
+    let mut instances = worker.all_instances();
+    let apart = worker.apart.lock().clone();
+    instances.retain(|instance| !apart.contains(&instance.id));
     let damaged = worker.damage.untold();
     let report = Heartbeat {
         worker: worker.config.id.clone(),
@@ -104,6 +106,7 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
         pressure: pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root),
         kept: worker.kept.untold(&worker.snapshots),
         damaged,
+        snapshots: renewal::report(worker),
         kept_traces: worker.tells_traces().then(rekindle_telemetry::kept_here),
     };
     let told = tell(worker, client, url, &report).await;
@@ -112,7 +115,10 @@ async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<Heartbea
             worker.kept.is_known(answer.kept_revision);
             rekindle_telemetry::keep_told(&answer.kept_traces);
         }
-        Err(_) => worker.damage.not_told(report.damaged),
+        Err(_) => {
+            worker.damage.not_told(report.damaged);
+            worker.refusals.not_told(report.snapshots.refused);
+        }
     }
     told
 }

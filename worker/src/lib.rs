@@ -43,6 +43,7 @@ pub mod network;
 pub mod prepare;
 pub mod pressure;
 mod probe;
+pub mod renewal;
 pub mod restore;
 pub mod runtime_snapshot;
 pub mod same_files;

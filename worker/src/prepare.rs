@@ -9,10 +9,12 @@ use axum::body::Body;
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Owner, Publication, Published, StoreError, keys};
-use rekindle_wire::api::{StartKind, VersionState};
-use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec};
+use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
+use rekindle_wire::internal::{
+    BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec,
+};
 use rekindle_wire::manifest::Base;
-use rekindle_wire::{ApiError, ErrorCode};
+use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -22,6 +24,7 @@ use crate::freeze::{freeze, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
 use crate::metrics::disk_free;
+use crate::renewal::made_with;
 use crate::runtime_snapshot::Scope;
 use crate::worker::Worker;
 
@@ -43,6 +46,7 @@ const WARMUP_BODY_MAX: usize = 16 << 20;
 
 /// Prepares a version and tells of it; the last event is `Done` or `Failed`.
 pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc::Sender<PrepareEvent>) {
+    let apart = request.built.is_some().then(|| Apart::new(&worker, &request.instance));
     let last = match run(&worker, &request, &events).await {
         Ok(done) => done,
         Err(error) => {
@@ -53,8 +57,42 @@ pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc:
             PrepareEvent::Failed { error }
         }
     };
+    if let Some(apart) = apart {
+        apart.end().await;
+    }
     // The scheduler may have given up; then it also forgets the version.
     let _ = events.send(last).await;
+}
+
+/// An instance that is booted for a snapshot alone. A scheduler that is not told of it sends nobody there, and another than the one that ordered it cannot
+/// take it for one that serves.
+struct Apart {
+    worker: Arc<Worker>,
+    instance: InstanceId,
+}
+
+impl Apart {
+    fn new(worker: &Arc<Worker>, instance: &InstanceId) -> Self {
+        worker.apart.lock().insert(instance.clone());
+        Self {
+            worker: Arc::clone(worker),
+            instance: instance.clone(),
+        }
+    }
+
+    /// Ends it, if it is there.
+    async fn end(self) {
+        if let Some(instance) = self.worker.instance(&self.instance) {
+            instance.stop("its snapshot was taken").await;
+            self.worker.remove(&self.instance);
+        }
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        self.worker.apart.lock().remove(&self.instance);
+    }
 }
 
 async fn phase(events: &mpsc::Sender<PrepareEvent>, phase: VersionState) -> Result<(), ApiError> {
@@ -67,14 +105,13 @@ async fn run(
     request: &PrepareRequest,
     events: &mpsc::Sender<PrepareEvent>,
 ) -> Result<PrepareEvent, ApiError> {
-    phase(events, VersionState::Building).await?;
-    // Not finished here: the scheduler ends it, when the version is written down with its layers.
-    let owner = Owner::deploy(&request.function, request.version);
-    let publication = Publication::new(worker.config.store.clone(), owner);
-    let (rootfs, layer) = tokio::try_join!(
-        runtime(worker, &publication, request.manifest.base),
-        layer(worker, &publication, request)
-    )?;
+    let BuiltLayers { rootfs, layer } = match &request.built {
+        Some(built) => built.clone(),
+        None => {
+            phase(events, VersionState::Building).await?;
+            build(worker, request).await?
+        }
+    };
     let mut spec = VersionSpec {
         function: request.function.clone(),
         version: request.version,
@@ -127,6 +164,18 @@ async fn run(
         no_room,
         runtime_snapshot: scope.and_then(|scope| scope.begun()),
     })
+}
+
+/// Builds a version's layers.
+async fn build(worker: &Worker, request: &PrepareRequest) -> Result<BuiltLayers, ApiError> {
+    // Not finished here: the scheduler ends it, when the version is written down with its layers.
+    let owner = Owner::deploy(&request.function, request.version);
+    let publication = Publication::new(worker.config.store.clone(), owner);
+    let (rootfs, layer) = tokio::try_join!(
+        runtime(worker, &publication, request.manifest.base),
+        layer(worker, &publication, request)
+    )?;
+    Ok(BuiltLayers { rootfs, layer })
 }
 
 /// The root filesystem of a runtime, as the store has it now and keeps it for this deploy.
@@ -256,5 +305,13 @@ async fn capture(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Par
     worker
         .metrics
         .captured(frozen.as_ref().ok().map(|published| &published.summary));
-    frozen.map_err(|e| unavailable("snapshot the function", &e).message)
+    frozen
+        .map(|published| Published {
+            summary: SnapshotSummary {
+                made_with: Some(made_with(worker.config.filter)),
+                ..published.summary
+            },
+            ..published
+        })
+        .map_err(|e| unavailable("snapshot the function", &e).message)
 }

@@ -62,7 +62,12 @@ pub async fn restore(
     let opening = instance.phase("open", worker.snapshots.open(snapshot, uid, ordered));
     let enclosing = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
     let (snapshot, enclosure) = tokio::join!(opening, enclosing);
-    let (snapshot, tier) = snapshot.map_err(|e| failed("open the snapshot", &e))?;
+    let (snapshot, tier) = snapshot.map_err(|e| {
+        if worker.refusals.note(&instance.spec, &e) {
+            worker.changed.notify_one();
+        }
+        failed("open the snapshot", &e)
+    })?;
     worker.metrics.restoring(tier);
     tracing::Span::current().record("rekindle.tier", tier.as_str());
     let Enclosure {

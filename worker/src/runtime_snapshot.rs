@@ -9,12 +9,14 @@
 //! That it is shared costs what is random in it: the layout of its memory and the interpreter's hash secret are the same in all that begin so
 //! (decision 28).
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
+use rekindle_init::causes::chain;
 use rekindle_init::protocol::{FUNCTION_PID, held_path};
 use rekindle_snapshotter::capture::BaseMemory;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage};
@@ -33,6 +35,7 @@ use crate::expected::expected;
 use crate::freeze::{Hook, call_hook, freeze, quiet};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
+use crate::renewal::made_with;
 use crate::restore::{failed, lay_out, log_tail};
 use crate::sandbox::FunctionState;
 use crate::sandbox::criu::Scratch;
@@ -183,13 +186,37 @@ async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Opt
     let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
     let images = Scratch::make(dir).map_err(|e| failed("lay out the images", &e))?;
     match write_whole(&snapshot, worker.snapshots.reader(), images.path()).await {
-        Ok(()) => Ok(Some((snapshot, images))),
+        Ok(()) => match of_today(worker, &snapshot, images.path()) {
+            Ok(()) => Ok(Some((snapshot, images))),
+            Err(why) => {
+                tracing::warn!(snapshot = %snapshot.id(), why, "the snapshot of a runtime is outdated: another is made");
+                Ok(None)
+            }
+        },
         Err(error) if error.is_damage() => {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(snapshot = %snapshot.id(), error, "the snapshot of a runtime is damaged: another is made");
             Ok(None)
         }
         Err(error) => Err(failed("write the images", &error)),
+    }
+}
+
+/// Whether the images in `dir`, which are restored from there, are a function's, under the filter that functions get now; else why not.
+fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), String> {
+    let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
+        return Err("it is no runtime's".to_owned());
+    };
+    let notes = CaptureNotes::read(dir).map_err(|e| chain(&e))?;
+    let verified = verify(dir, &expected(uid, &notes.pipes)).map_err(|e| chain(&e))?;
+    let wanted = made_with(worker.config.filter).filter;
+    let mut filters = verified
+        .filters
+        .iter()
+        .map(|digest| blake3::Hash::from(*digest).to_hex());
+    match filters.find(|filter| filter.as_str() != wanted) {
+        None => Ok(()),
+        Some(other) => Err(format!("its filter is {other}")),
     }
 }
 
@@ -284,8 +311,6 @@ async fn begin_as(
     // That one may wait for other images.
     tokio::task::spawn_blocking(move || criu.dismiss());
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
-    let verified = verify(scratch.path(), &expected(uid, &notes.pipes));
-    verified.map_err(|e| failed("believe the images of the runtime's snapshot", &e))?;
     become_user(scratch.path(), uid, instance.spec.uid).map_err(|e| failed("edit the images", &e))?;
     let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {
         let note = notes.pipes.iter().find(|note| note.stream == output.stream)?;

@@ -1,6 +1,6 @@
 //! What a worker holds, and how it comes up: leftovers of a killed predecessor swept, CRIU's kernel probe made once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
 use crate::migration::{Arrivals, Departures, Tracking, with_tracking};
 use crate::network::Network;
+use crate::renewal::Refusals;
 use crate::sandbox::Zygote;
 use crate::sandbox::criu::Priming;
 use crate::sandbox::pool::SandboxPool;
@@ -99,6 +100,10 @@ pub struct Worker {
     pub reports: AtomicU64,
     /// Snapshots that are damaged, or may be.
     pub damage: Damage,
+    /// Snapshots whose images are refused.
+    pub refusals: Refusals,
+    /// Instances that are booted for a snapshot alone, which nobody is told of.
+    pub apart: Mutex<HashSet<InstanceId>>,
     /// Rung when the scheduler should hear of a change at once.
     pub changed: Notify,
     /// Instances on their way to other hosts.
@@ -217,6 +222,8 @@ impl Worker {
             load: Load::default(),
             kept: KeptReport::default(),
             damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
+            refusals: Refusals::default(),
+            apart: Mutex::default(),
             layers: Layers::new(config.store.clone(), &layers),
             snapshots: Snapshots::new(
                 config.store.clone(),

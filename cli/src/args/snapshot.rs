@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use rekindle_wire::SnapshotId;
+use rekindle_wire::{FunctionName, SnapshotId};
 
 use super::{Listing, Places, S3Args};
 
@@ -17,6 +17,7 @@ Examples:
   fn snapshot import images --name nightly    plain, compressed or incremental images into the store
   fn snapshot delete s-0198c0de               remove one that was imported
   fn snapshot gc                              remove what nobody needs
+  fn snapshot renew greet                     make a function's snapshot anew, while the old one serves
   fn snapshot compress images --block 64K     as CRIU 4.3 does; decompress is the way back
 
 The store is that of the platform that runs on this machine; --s3-endpoint names another one.")]
@@ -105,6 +106,18 @@ A deploy under way loses nothing: what it relies on is kept.")]
         /// Make the store this platform's although it belongs to another, whose functions are lost with it.
         #[arg(long)]
         take_over: bool,
+        #[command(flatten)]
+        listing: Listing,
+    },
+    /// Make the snapshot of a function's live version anew, in the background, while the old one serves.
+    #[command(after_help = "\
+Example:
+  fn snapshot renew greet     `fn describe greet` shows how far it is
+
+The platform does so by itself after an upgrade that outdates snapshots. The version stays the same, and so do instances that run.")]
+    Renew {
+        /// The function.
+        name: FunctionName,
         #[command(flatten)]
         listing: Listing,
     },

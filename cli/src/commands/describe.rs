@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::Result;
 use rekindle_wire::VersionNumber;
 use rekindle_wire::api::{SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
 use crate::client::Client;
@@ -64,6 +65,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         if let Some(why) = &shown.snapshot_error {
             say!("snapshot   none: {why}");
         }
+        if let Some(renewal) = &shown.renewal {
+            say!("renewal    {}", renewal_line(renewal));
+        }
     }
     say!();
     let mut table = show::table(["VERSION", "STATE", "CREATED", "PHASES", "SNAPSHOT"]);
@@ -115,6 +119,22 @@ pub(crate) fn phases_line(version: &VersionInfo) -> String {
         .map(|p| format!("{} {}", p.phase, show::millis(p.ms)))
         .collect();
     phases.join(" · ")
+}
+
+/// Why and when a snapshot is made anew, on one line.
+fn renewal_line(r: &Renewal) -> String {
+    let Renewal { reason, why, .. } = r;
+    let error = r.error.as_deref().unwrap_or_default();
+    match (r.given_up, r.attempts) {
+        (true, attempts) => {
+            format!("{reason}: {why}; given up after {attempts} attempts ({error}): `fn snapshot renew` tries again")
+        }
+        (false, 0) if error.is_empty() => format!("{reason}: {why}; waits for its turn"),
+        (false, attempts) => format!(
+            "{reason}: {why}; not before {}, {attempts} failed: {error}",
+            when(r.due_unix_s)
+        ),
+    }
 }
 
 /// A snapshot's sizes on one line.

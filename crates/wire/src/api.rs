@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::ids::{FunctionName, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
 use crate::migration::Departed;
+use crate::renewal::{MadeWith, Renewal};
 
 /// How the instance that served an invocation came to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -142,6 +143,9 @@ pub struct SnapshotSummary {
     pub shared_bytes: u64,
     /// How long the processes stood still, milliseconds.
     pub frozen_ms: f64,
+    /// What it was made with; `None` of one that an earlier version made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_with: Option<MadeWith>,
 }
 
 /// A version of a function.
@@ -169,6 +173,9 @@ pub struct VersionInfo {
     /// The phases it went through.
     #[serde(default)]
     pub phases: Vec<PhaseTime>,
+    /// Whether its snapshot is to be made anew, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewal: Option<Renewal>,
 }
 
 /// A function in a listing.

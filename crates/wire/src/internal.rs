@@ -25,6 +25,7 @@ use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
 use crate::ids::{FunctionName, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
+use crate::renewal::MadeWith;
 use crate::stats::WorkerLevels;
 
 /// How long a request waits in its worker for the instance to be ready: a restore, and a boot where that failed, have limits of their
@@ -216,6 +217,18 @@ pub struct PrepareRequest {
     /// The snapshot of its runtime that others have begun as. `None` where the scheduler knows of none: then the one that the store names is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_snapshot: Option<RuntimeSnapshot>,
+    /// Of a live version whose snapshot is made anew: its layers, which are not built once more. Its instance serves nobody and ends with the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built: Option<BuiltLayers>,
+}
+
+/// What a version is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuiltLayers {
+    /// The runtime's root filesystem.
+    pub rootfs: LayerRef,
+    /// The function's own files.
+    pub layer: LayerRef,
 }
 
 /// What a worker tells while it prepares a version, one JSON object a line. The last is `Done` or `Failed`.
@@ -284,6 +297,9 @@ pub struct Heartbeat {
     /// Snapshots it found damaged for good since its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedSnapshot>,
+    /// What it makes, uses and refuses of snapshots.
+    #[serde(default)]
+    pub snapshots: SnapshotReport,
     /// Traces that it keeps although their heads were not sampled, see `rekindle_telemetry::kept_here`; nothing where it told so just before, and
     /// then the answer has none either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -362,6 +378,33 @@ pub struct DamagedSnapshot {
     /// The version it is of.
     pub version: VersionNumber,
     /// What is wrong with it.
+    pub why: String,
+}
+
+/// What a worker makes, uses and refuses of snapshots.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotReport {
+    /// What it makes them with; `None` of a build that renews none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub makes: Option<MadeWith>,
+    /// Those that instances of it began as.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_use: Vec<SnapshotId>,
+    /// Those whose images it refused since its last report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedSnapshot>,
+}
+
+/// A snapshot whose images a worker refused: its version is booted there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedSnapshot {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// The function it is of.
+    pub function: FunctionName,
+    /// The version it is of.
+    pub version: VersionNumber,
+    /// Which image and field.
     pub why: String,
 }
 

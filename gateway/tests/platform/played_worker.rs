@@ -209,6 +209,7 @@ async fn beat(worker: Arc<Inner>) {
                 presence: rekindle_wire::internal::Presence::Serving,
                 pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
+                snapshots: rekindle_wire::internal::SnapshotReport::default(),
                 kept_traces: None,
                 instances: worker.infos(),
             };

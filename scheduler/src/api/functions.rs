@@ -13,6 +13,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
 use super::{Refused, bad_path, from_store};
 use crate::objects::ObjectError;
 use crate::placing::pump;
+use crate::renewal;
 use crate::state::{Scheduler, unix_ms};
 
 const VERSIONS_SHOWN: u32 = 50;
@@ -59,6 +60,16 @@ pub(super) async fn version(
         )
     })?;
     Ok(Json(version))
+}
+
+/// Has the snapshot of the version that serves be made anew.
+pub(super) async fn renew_snapshot(
+    State(scheduler): State<Scheduler>,
+    name: Result<Path<FunctionName>, PathRejection>,
+) -> Result<(StatusCode, Json<VersionInfo>), Refused> {
+    let Path(name) = name.map_err(bad_path)?;
+    let version = renewal::ask(&scheduler, &name).await?;
+    Ok((StatusCode::ACCEPTED, Json(version)))
 }
 
 /// Removes a function: from placement first, then its instances, its rows, and what it has in the object store.

@@ -17,6 +17,7 @@ use super::{Refused, bad_json, bad_query, members};
 use crate::evacuation::evacuate;
 use crate::placing::{self, pump};
 use crate::reaper;
+use crate::renewal::note_refused;
 use crate::state::{Scheduler, unix_s};
 
 /// The longest a watch is kept open.
@@ -100,6 +101,9 @@ pub(super) async fn heartbeat(
     };
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
+    }
+    for refused in &beat.snapshots.refused {
+        note_refused(&scheduler, refused).await;
     }
     let (answer, is_news, is_to_tell) = {
         let mut memory = scheduler.memory();

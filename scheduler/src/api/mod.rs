@@ -38,6 +38,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/v1/functions/{name}", get(functions::detail).delete(functions::delete))
         .route("/v1/functions/{name}/versions/{version}", get(functions::version))
         .route("/v1/functions/{name}/logs", get(logs::logs))
+        .route("/v1/functions/{name}/snapshot/renew", post(functions::renew_snapshot))
         .route("/v1/status", get(instances::status))
         .route("/v1/instances", get(instances::list))
         .route("/v1/instances/{id}", delete(instances::stop))

@@ -14,10 +14,11 @@
 use std::collections::BTreeSet;
 
 use rekindle_retention::{Guard, Reading, Thresholds};
-use rekindle_wire::WorkerId;
 use rekindle_wire::api::{WorkerInfo, WorkerState};
 use rekindle_wire::internal::{Heartbeat, Kept, MemoryPressure, Offer, Presence};
+use rekindle_wire::renewal::MadeWith;
 use rekindle_wire::stats::WorkerLevels;
+use rekindle_wire::{SnapshotId, WorkerId};
 
 use super::sites::{Facts, Want};
 use super::{Fleet, Instance, Millis, REMEMBER_GONE};
@@ -52,6 +53,10 @@ pub(crate) struct Worker {
     pub(crate) pressure: MemoryPressure,
     /// What is done about it.
     pub(crate) guard: Guard,
+    /// What it makes snapshots with.
+    pub(crate) makes: Option<MadeWith>,
+    /// Snapshots that its instances began as.
+    pub(crate) in_use: Vec<SnapshotId>,
 }
 
 impl Worker {
@@ -113,6 +118,8 @@ impl Fleet {
             levels: beat.levels,
             pressure: beat.pressure,
             guard: self.guard_of(beat),
+            makes: beat.snapshots.makes.clone(),
+            in_use: beat.snapshots.in_use.clone(),
         };
         self.workers.insert(beat.worker.clone(), worker);
         self.settle(&beat.worker);
@@ -231,6 +238,18 @@ impl Fleet {
     pub(crate) fn workers_called(&self, name: &str) -> Vec<WorkerId> {
         let called = self.workers.iter().filter(|(id, w)| w.is_called(id, name));
         called.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// What all workers that take new instances make snapshots with; `None` where they differ, or there is none.
+    pub(crate) fn makes(&self) -> Option<MadeWith> {
+        let mut all = self.workers.values().filter(|w| w.takes_new()).map(|w| &w.makes);
+        let first = all.next()?.clone()?;
+        all.all(|makes| makes.as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// Whether an instance began as this snapshot, on a worker that may be heard of again.
+    pub(crate) fn is_in_use(&self, snapshot: &SnapshotId) -> bool {
+        self.workers.values().any(|w| w.in_use.contains(snapshot))
     }
 
     /// Workers as they are told to users.

@@ -43,6 +43,7 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 
 use crate::placement::cost;
+use crate::renewal::NO_VERSION;
 
 /// How long an id stays known after its instance went, so that a heartbeat that was already on its way does not bring it back.
 const REMEMBER_GONE: Millis = Millis(60_000);
@@ -344,7 +345,7 @@ impl Fleet {
         let wanted = self
             .instances
             .iter()
-            .filter(|(_, i)| only.is_none_or(|f| i.function == *f));
+            .filter(|(_, i)| i.version != NO_VERSION && only.is_none_or(|f| i.function == *f));
         let mut infos: Vec<_> = wanted
             .map(|(id, i)| InstanceInfo {
                 id: id.clone(),

@@ -171,6 +171,7 @@ impl Host {
                 cached: names(&self.cached),
             }),
             damaged: Vec::new(),
+            snapshots: rekindle_wire::internal::SnapshotReport::default(),
             kept_traces: None,
         }
     }

@@ -97,19 +97,24 @@ impl Store {
             .await
             .map_err(failed(doing))?;
         for (_, function, number) in &rows {
-            sqlx::query("DELETE FROM versions WHERE function_id = $1 AND number = $2")
-                .bind(function)
-                .bind(number)
-                .execute(&mut *tx)
-                .await
-                .map_err(failed(doing))?;
+            for statement in [
+                "DELETE FROM renewals WHERE function_id = $1 AND number = $2",
+                "DELETE FROM versions WHERE function_id = $1 AND number = $2",
+            ] {
+                sqlx::query(statement)
+                    .bind(function)
+                    .bind(number)
+                    .execute(&mut *tx)
+                    .await
+                    .map_err(failed(doing))?;
+            }
         }
         tx.commit().await.map_err(failed(doing))?;
         rows.into_iter().map(|(name, _, number)| named(&name, number)).collect()
     }
 }
 
-fn named(name: &str, number: i64) -> Result<(FunctionName, VersionNumber), StoreError> {
+pub(super) fn named(name: &str, number: i64) -> Result<(FunctionName, VersionNumber), StoreError> {
     let function = name.parse().map_err(unreadable("functions.name"))?;
     let version = u32::try_from(number).map_err(unreadable("versions.number"))?;
     Ok((function, VersionNumber(version)))

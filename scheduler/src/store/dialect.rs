@@ -27,6 +27,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 8] = [
         "runtime snapshots",
         include_str!("../../migrations/0008_runtime_snapshots.sql"),
     ),
+    (9, "renewals", include_str!("../../migrations/0009_renewals.sql")),
 ];
 
 /// Holds others up until the transaction's end. The number is ours among the advisory locks of the database.

@@ -67,10 +67,18 @@ impl Store {
             ErrorCode::FunctionNotFound,
             format!("function {name} was deleted before it answered"),
         );
+        let replaced: Vec<String> =
+            sqlx::query_scalar("SELECT snapshot FROM replaced_snapshots WHERE function_id = $1")
+                .bind(id)
+                .fetch_all(&mut *tx)
+                .await
+                .map_err(failed(doing))?;
         Self::abandon_calls(&mut tx, name, &gone, now_unix_ms).await?;
         for statement in [
             "DELETE FROM invocation_counts WHERE function_id = $1",
             "DELETE FROM idle_times WHERE function_id = $1",
+            "DELETE FROM renewals WHERE function_id = $1",
+            "DELETE FROM replaced_snapshots WHERE function_id = $1",
             "DELETE FROM versions WHERE function_id = $1",
             "DELETE FROM functions WHERE id = $1",
         ] {
@@ -86,6 +94,10 @@ impl Store {
             .await
             .map_err(failed(doing))?;
         let mut leftovers = Leftovers::default();
+        for snapshot in replaced {
+            let snapshot = snapshot.parse().map_err(unreadable("replaced_snapshots.snapshot"))?;
+            leftovers.snapshots.push(snapshot);
+        }
         for (_, spec, source_key) in versions {
             let spec: Option<rekindle_wire::internal::VersionSpec> = spec
                 .map(|s| serde_json::from_str(&s))

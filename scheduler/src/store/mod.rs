@@ -12,6 +12,7 @@ mod drained;
 mod functions;
 mod leader;
 mod master_key;
+mod renewals;
 mod runtime_snapshots;
 mod session;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use backup::{CopyError, check_database, copy_database};
 pub(crate) use calls::{CallRow, Claimed, Due, Ended, NewRow, Queues, Stored, Wanted};
 pub(crate) use dialect::Dialect;
 pub(crate) use leader::Led;
+pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 use session::Session;
 pub(crate) use versions::NewVersion;
 

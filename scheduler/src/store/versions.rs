@@ -1,5 +1,7 @@
 //! Versions: added when a deploy is accepted, changed while it is prepared, never again once it is live or failed.
 
+use std::sync::LazyLock;
+
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Manifest;
@@ -7,7 +9,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionName, VersionNumber};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{Store, StoreError, failed, json, parsed, unreadable};
+use super::{Store, StoreError, failed, json, parsed, renewals, unreadable};
 
 /// User ids on the workers start after this.
 const FIRST_UID: i64 = 100_000;
@@ -20,8 +22,15 @@ pub(crate) struct NewVersion {
     pub(crate) uid: u32,
 }
 
-const COLUMNS: &str = "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, \
-     v.snapshot_error, v.phases FROM versions v JOIN functions f ON f.id = v.function_id";
+/// The rows of versions, up to their condition.
+static COLUMNS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, v.phases, {} \
+         FROM versions v JOIN functions f ON f.id = v.function_id {}",
+        renewals::COLUMNS,
+        renewals::JOIN
+    )
+});
 
 impl Store {
     /// Adds the next version of the function `manifest` names, and the function when it is new.
@@ -88,6 +97,7 @@ impl Store {
                 snapshot: None,
                 snapshot_error: None,
                 phases: Vec::new(),
+                renewal: None,
             },
             uid: u32::try_from(FIRST_UID + id).map_err(unreadable("functions.id"))?,
         })
@@ -214,7 +224,8 @@ impl Store {
         version: VersionNumber,
     ) -> Result<Option<VersionInfo>, StoreError> {
         let row = sqlx::query(sqlx::AssertSqlSafe(format!(
-            "{COLUMNS} WHERE f.name = $1 AND v.number = $2"
+            "{} WHERE f.name = $1 AND v.number = $2",
+            *COLUMNS
         )))
         .bind(function.as_str())
         .bind(i64::from(version.0))
@@ -226,7 +237,7 @@ impl Store {
 
     /// The newest versions of a function, newest first; empty when there is no such function.
     pub(crate) async fn versions(&self, function: &FunctionName, limit: u32) -> Result<Vec<VersionInfo>, StoreError> {
-        let sql = format!("{COLUMNS} WHERE f.name = $1 ORDER BY v.number DESC LIMIT $2");
+        let sql = format!("{} WHERE f.name = $1 ORDER BY v.number DESC LIMIT $2", *COLUMNS);
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(function.as_str())
             .bind(i64::from(limit))
@@ -244,8 +255,9 @@ impl Store {
         source_key: &str,
     ) -> Result<Option<VersionInfo>, StoreError> {
         let sql = format!(
-            "{COLUMNS} WHERE f.name = $1 AND v.source_key = $2 AND v.state = 'live' AND v.snapshot_error IS NULL \
-             AND v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id)"
+            "{} WHERE f.name = $1 AND v.source_key = $2 AND v.state = 'live' AND v.snapshot_error IS NULL \
+             AND v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id)",
+            *COLUMNS
         );
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(function.as_str())
@@ -259,8 +271,9 @@ impl Store {
     /// The newest version of every function.
     pub(crate) async fn newest_versions(&self) -> Result<Vec<VersionInfo>, StoreError> {
         let sql = format!(
-            "{COLUMNS} WHERE v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id) \
-             ORDER BY f.name"
+            "{} WHERE v.number = (SELECT MAX(n.number) FROM versions n WHERE n.function_id = v.function_id) \
+             ORDER BY f.name",
+            *COLUMNS
         );
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
             .fetch_all(&self.pool)
@@ -303,5 +316,6 @@ fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {
             .transpose()?,
         snapshot_error: maybe("snapshot_error")?,
         phases: parsed("versions.phases", &text("phases")?)?,
+        renewal: renewals::from_row(row)?,
     })
 }

@@ -332,6 +332,7 @@ impl Manifest {
             stored_bytes: self.totals.stored_bytes,
             shared_bytes: self.totals.shared_bytes,
             frozen_ms: self.frozen_us as f64 / 1000.0,
+            made_with: None,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `fn snapshot`: looks at snapshots in the object store and moves them in and out of it. It talks to the store itself,
-//! which is where all of a snapshot is, so that large data takes no detour; but for `gc`, which is the scheduler's.
+//! which is where all of a snapshot is, so that large data takes no detour; but for `gc` and `renew`, which are the scheduler's.
 
 mod convert;
 mod delete;
@@ -7,6 +7,7 @@ mod exchange;
 mod gc;
 mod inspect;
 mod list;
+mod renew;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ async fn run(client: &ClientArgs, command: &SnapshotCommand) -> Result<ExitCode>
             };
             gc::run(&Client::new(client)?, &request, listing.json).await
         }
+        SnapshotCommand::Renew { name, listing } => renew::run(&Client::new(client)?, name, listing.json).await,
         SnapshotCommand::List { store, listing } => list::run(&open(store).await?, *listing).await,
         SnapshotCommand::Inspect {
             what,

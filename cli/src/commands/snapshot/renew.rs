@@ -1,0 +1,23 @@
+//! `fn snapshot renew`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use rekindle_wire::FunctionName;
+
+use crate::client::Client;
+use crate::show;
+
+/// Has the snapshot of a function's live version be made anew.
+pub(super) async fn run(client: &Client, name: &FunctionName, json: bool) -> Result<ExitCode> {
+    let version = client.renew_snapshot(name).await?;
+    if json {
+        show::print_json(&version)?;
+    } else {
+        say!(
+            "the snapshot of {name} version {} is made anew: `fn describe {name}` shows how far it is",
+            version.version
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

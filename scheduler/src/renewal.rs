@@ -1,0 +1,450 @@
+//! Makes snapshots of live versions anew, one after the other, while the old ones serve.
+//!
+//! ```text
+//! outdated, refused, asked for ──> waits ──its turn──> boot, warm up, checkpoint ──> exchanged: the version has the new snapshot
+//!                                    ^                           │
+//!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until it is asked for or workers change
+//! ```
+//!
+//! Nothing begins while workers that take new instances make snapshots with different things: one that is of an earlier build could not restore what a later
+//! one made. What waits is in the database, so another leader goes on with it. The booted instance serves nobody and counts to no version. Instances that began as the
+//! old snapshot go on, and it stays in the store until none is left.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rekindle_wire::api::{SnapshotSummary, StartKind, VersionInfo};
+use rekindle_wire::ids::GatewayId;
+use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, RefusedSnapshot, VersionSpec};
+use rekindle_wire::renewal::{MadeWith, RenewalReason};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber};
+use tokio::sync::Notify;
+use tracing::Instrument as _;
+
+use crate::api::{from_store, unknown_function};
+use crate::fleet::{LiveVersion, Millis, Stage};
+use crate::placement::{Ask, Decision, place};
+use crate::prepare::{Told, until_gone};
+use crate::reaper;
+use crate::state::{Scheduler, unix_s};
+use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
+
+/// How often it is looked for one whose time has come.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A scheduler that leads for less may not have heard of every worker.
+const HEARD_OF_ALL: Millis = Millis(12_000);
+/// The longest an attempt may take.
+const LIMIT: Duration = Duration::from_secs(300);
+/// After a first failure, doubled with each further one up to the last, seconds.
+const PAUSE_FIRST: i64 = 60;
+const PAUSE_LAST: i64 = 3_600;
+/// Before it is looked for room again, seconds. That is no failure.
+const PAUSE_FOR_ROOM: i64 = 60;
+/// A snapshot that is refused so soon after it was made would be again, seconds.
+const REFUSED_AGAIN: i64 = 3_600;
+/// Functions of which it is remembered when their snapshot was made anew.
+const REMEMBERED: usize = 10_000;
+/// The version that the instance of a renewal is of: none, so that it takes no invocations and no other instance's place.
+pub(crate) const NO_VERSION: VersionNumber = VersionNumber(0);
+
+/// What renewals share.
+#[derive(Debug, Default)]
+pub(crate) struct Renewals {
+    /// Something is to be made anew.
+    wake: Notify,
+    waiting: Mutex<BTreeMap<(RenewalReason, bool), u64>>,
+    /// When a function's snapshot was made anew last.
+    renewed: Mutex<HashMap<FunctionName, i64>>,
+    /// The worker on which the last attempt failed.
+    failed_on: Mutex<HashMap<FunctionName, String>>,
+}
+
+impl Renewals {
+    /// How many wait, by reason and whether they were given up, as last counted.
+    pub(crate) fn waiting(&self) -> BTreeMap<(RenewalReason, bool), u64> {
+        self.waiting.lock().clone()
+    }
+}
+
+/// Why an attempt came to nothing.
+#[derive(Debug)]
+struct Failure {
+    /// In a word, for metrics.
+    reason: &'static str,
+    error: String,
+    /// Whether it is for want of room, and would have gone well elsewhere or later.
+    no_room: bool,
+}
+
+impl Failure {
+    fn of(reason: &'static str, error: impl Into<String>) -> Self {
+        Self {
+            reason,
+            error: error.into(),
+            no_room: false,
+        }
+    }
+}
+
+/// Has the snapshot of the version that serves be made anew, as somebody asks for it. Answers the version.
+///
+/// # Errors
+/// When there is no such function, or none of it serves with a snapshot.
+pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionName) -> Result<VersionInfo, ApiError> {
+    let live = scheduler.memory().catalog.live(function);
+    let Some(live) = live else {
+        let known = scheduler.store.versions(function, 1).await.map_err(from_store)?;
+        return Err(match known.is_empty() {
+            true => unknown_function(function),
+            false => ApiError::new(
+                ErrorCode::Conflict,
+                format!("no version of {function} is live: deploy it"),
+            ),
+        });
+    };
+    if !live.spec.manifest.snapshot {
+        return Err(ApiError::new(
+            ErrorCode::Conflict,
+            format!("{function} has no snapshot: take \"snapshot = false\" out of its fn.toml and deploy it"),
+        ));
+    }
+    let (version, now) = (live.spec.version, unix_s());
+    let cause = (RenewalReason::Asked, "somebody asked for it");
+    let store = &scheduler.store;
+    let wanted = store
+        .want_renewal((function, version), cause, (now, now), Anew::Always)
+        .await;
+    wanted.map_err(from_store)?;
+    scheduler.renewals.wake.notify_one();
+    let version = store.version(function, version).await.map_err(from_store)?;
+    version.ok_or_else(|| unknown_function(function))
+}
+
+/// A worker refused the images of a snapshot.
+pub(crate) async fn note_refused(scheduler: &Scheduler, refused: &RefusedSnapshot) {
+    let RefusedSnapshot {
+        snapshot,
+        function,
+        version,
+        why,
+    } = refused;
+    let serving = scheduler.memory().catalog.serving(function, *version);
+    // It has another by now, or none.
+    if serving.is_none_or(|live| live.spec.snapshot.as_ref() != Some(snapshot)) {
+        return;
+    }
+    let now = unix_s();
+    let again = |renewed: &i64| renewed.saturating_add(REFUSED_AGAIN).max(now);
+    let due = scheduler.renewals.renewed.lock().get(function).map_or(now, again);
+    let why = format!("a worker refused it: {why}");
+    let cause = (RenewalReason::Refused, why.as_str());
+    let noted = scheduler
+        .store
+        .want_renewal((function, *version), cause, (now, due), Anew::No)
+        .await;
+    match noted {
+        Ok(true) => {
+            tracing::warn!(%function, %version, %snapshot, why, "a snapshot is refused: another is to be made");
+            scheduler.renewals.wake.notify_one();
+        }
+        Ok(false) => {}
+        // The next start that it is refused at tells of it again.
+        Err(error) => {
+            tracing::warn!(%function, error = &error as &dyn std::error::Error, "a refused snapshot could not be noted");
+        }
+    }
+}
+
+/// Makes snapshots anew until it is dropped.
+pub(crate) async fn run(scheduler: Scheduler) {
+    let (mut compared, mut failing) = (None, false);
+    loop {
+        // Nobody waking it is the usual case.
+        let _ = tokio::time::timeout(LOOK_EVERY, scheduler.renewals.wake.notified()).await;
+        match look(&scheduler, &mut compared).await {
+            Ok(()) => failing = false,
+            Err(error) if !failing => {
+                failing = true;
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    error,
+                    "which snapshots are to be made anew cannot be told; trying again"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Compares what serves with what workers make, if that has changed, and makes one snapshot anew.
+async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<(), StoreError> {
+    count(scheduler).await?;
+    let makes = (scheduler.now() >= HEARD_OF_ALL)
+        .then(|| scheduler.memory().fleet.makes())
+        .flatten();
+    let Some(makes) = makes else {
+        return Ok(());
+    };
+    if compared.as_ref() != Some(&makes) {
+        compare(scheduler, &makes).await?;
+        *compared = Some(makes);
+    }
+    // Deploys go first.
+    let Ok(_turn) = scheduler.preparing.try_acquire() else {
+        return Ok(());
+    };
+    let Some(due) = scheduler.store.due_renewal(unix_s()).await? else {
+        return Ok(());
+    };
+    let span = tracing::info_span!(
+        "renew_snapshot",
+        "rekindle.role" = "scheduler",
+        faas.invoked_name = %due.spec.function,
+        faas.version = due.spec.version.0,
+        rekindle.reason = due.reason.as_str(),
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
+    );
+    renew(scheduler, &due).instrument(span).await?;
+    // The next one at once.
+    scheduler.renewals.wake.notify_one();
+    count(scheduler).await
+}
+
+async fn count(scheduler: &Scheduler) -> Result<(), StoreError> {
+    let waiting = scheduler.store.renewals_waiting().await?;
+    *scheduler.renewals.waiting.lock() = waiting;
+    Ok(())
+}
+
+/// Notes the snapshots that were made with something else.
+async fn compare(scheduler: &Scheduler, makes: &MadeWith) -> Result<(), StoreError> {
+    let (mut outdated, now) = (0, unix_s());
+    for (function, version, made) in scheduler.store.serving_snapshots().await? {
+        let Some(reason) = makes.outdates(made.as_ref()) else {
+            continue;
+        };
+        let made = made.map_or_else(|| "with what it does not say".to_owned(), |made| format!("in {made}"));
+        let why = format!("it was made {made}, and workers make {makes}");
+        let store = &scheduler.store;
+        let noted = store.want_renewal((&function, version), (reason, &why), (now, now), Anew::ForAnotherCause);
+        outdated += usize::from(noted.await?);
+    }
+    if outdated > 0 {
+        tracing::info!(outdated, %makes, "snapshots are to be made anew");
+    }
+    Ok(())
+}
+
+/// One attempt, and what comes of it.
+async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError> {
+    let DueRenewal { spec, reason, attempts } = due;
+    let (function, version) = (&spec.function, spec.version);
+    if scheduler.memory().catalog.serving(function, version).is_none() {
+        return scheduler.store.drop_renewal(function, version).await;
+    }
+    tracing::info!(%function, %version, %reason, attempts, "a snapshot is being made anew");
+    let began = Instant::now();
+    let outcome = tokio::time::timeout(LIMIT, attempt(scheduler, spec)).await;
+    let too_long = |_| Failure::of("timeout", format!("it took more than {} s", LIMIT.as_secs()));
+    let failure = match outcome.map_err(too_long).and_then(|done| done) {
+        Ok((made, snapshot)) => return exchange(scheduler, due, &made, &snapshot, began.elapsed()).await,
+        Err(failure) => failure,
+    };
+    let span = tracing::Span::current();
+    span.record("otel.status_code", "ERROR");
+    span.record("error.type", failure.reason);
+    scheduler.metrics.renewed("failed", failure.reason);
+    let (failures, pause) = match failure.no_room {
+        true => (*attempts, PAUSE_FOR_ROOM),
+        false => (attempts + 1, pause_after(*attempts)),
+    };
+    let given_up = failures >= ATTEMPTS_MAX;
+    let error = failure.error;
+    tracing::warn!(%function, %version, %reason, failures, given_up, error, "a snapshot could not be made anew; the old one serves on");
+    let due = unix_s().saturating_add(pause);
+    scheduler
+        .store
+        .renewal_failed((function, version), failures, &error, due)
+        .await
+}
+
+/// Seconds until the next attempt, after so many had failed before the last one.
+fn pause_after(failed: u32) -> i64 {
+    let doubled = 1_i64
+        .checked_shl(failed)
+        .and_then(|times| PAUSE_FIRST.checked_mul(times));
+    doubled.unwrap_or(PAUSE_LAST).min(PAUSE_LAST)
+}
+
+/// From now on the version is started from the new snapshot.
+async fn exchange(
+    scheduler: &Scheduler,
+    due: &DueRenewal,
+    made: &VersionSpec,
+    snapshot: &SnapshotSummary,
+    took: Duration,
+) -> Result<(), StoreError> {
+    let (function, version) = (&made.function, made.version);
+    let serving = scheduler.memory().catalog.serving(function, version);
+    // It may have lost the one that it had.
+    let old = serving.and_then(|live| live.spec.snapshot.clone());
+    if !scheduler.store.renewed(made, snapshot, old.as_ref(), unix_s()).await? {
+        tracing::info!(%function, %version, "a snapshot was made anew for a version that is gone");
+        return Ok(());
+    }
+    scheduler.memory().catalog.exchange(made);
+    let renewals = &scheduler.renewals;
+    let mut renewed = renewals.renewed.lock();
+    if renewed.len() >= REMEMBERED {
+        renewed.clear();
+    }
+    renewed.insert(function.clone(), unix_s());
+    renewals.failed_on.lock().remove(function);
+    scheduler.metrics.renewed("done", due.reason.as_str());
+    let old = old.map(|old| old.to_string());
+    tracing::info!(
+        %function, %version, reason = %due.reason, old, snapshot = %snapshot.id, ms = took.as_secs_f64() * 1e3,
+        "a snapshot was made anew"
+    );
+    Ok(())
+}
+
+/// Has a worker boot the version, warm it up and checkpoint it.
+async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<(VersionSpec, SnapshotSummary), Failure> {
+    let instance = InstanceId::generate();
+    let address = find_room(scheduler, spec, &instance)?;
+    let ended = Ended {
+        scheduler,
+        instance: &instance,
+    };
+    let done = tokio::select! {
+        done = follow(scheduler, &address, spec, &instance) => done,
+        () = until_gone(scheduler, instance.clone()) => Err(Failure::of("worker_lost", "its worker is not heard of any more")),
+    };
+    drop(ended);
+    if done.is_err() {
+        let mut failed_on = scheduler.renewals.failed_on.lock();
+        if failed_on.len() >= REMEMBERED {
+            failed_on.clear();
+        }
+        failed_on.insert(spec.function.clone(), address);
+    }
+    done
+}
+
+/// Lets go of the instance, however an attempt ends.
+struct Ended<'a> {
+    scheduler: &'a Scheduler,
+    instance: &'a InstanceId,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        reaper::kill(self.scheduler, self.instance.clone());
+    }
+}
+
+/// Sets memory aside where there is some; nobody makes room for this.
+fn find_room(scheduler: &Scheduler, spec: &VersionSpec, instance: &InstanceId) -> Result<String, Failure> {
+    let apart = VersionSpec {
+        version: NO_VERSION,
+        snapshot: None,
+        ..spec.clone()
+    };
+    let live = LiveVersion { spec: apart.into() };
+    let ask = Ask {
+        gateway: GatewayId::generate(),
+        held: Vec::new(),
+        force: Some(StartKind::Booted),
+        avoid: scheduler
+            .renewals
+            .failed_on
+            .lock()
+            .get(&spec.function)
+            .cloned()
+            .into_iter()
+            .collect(),
+        avoid_until: Millis(u64::MAX),
+    };
+    let mut memory = scheduler.memory();
+    let now = scheduler.now();
+    let fleet = &mut memory.fleet;
+    if let Decision::Start { worker, kind } = place(fleet, &live, &ask, now) {
+        fleet.add(instance.clone(), worker, &live.spec, kind, Stage::Preparing, now);
+        if let Some(address) = fleet.address_of(instance) {
+            return Ok(address);
+        }
+        drop(fleet.forget(instance, now));
+    }
+    Err(Failure {
+        reason: ErrorCode::NoCapacity.as_str(),
+        error: format!("no worker has the {} free that an instance needs", spec.manifest.memory),
+        no_room: true,
+    })
+}
+
+async fn follow(
+    scheduler: &Scheduler,
+    address: &str,
+    spec: &VersionSpec,
+    instance: &InstanceId,
+) -> Result<(VersionSpec, SnapshotSummary), Failure> {
+    let order = PrepareRequest {
+        instance: instance.clone(),
+        function: spec.function.clone(),
+        version: spec.version,
+        uid: spec.uid,
+        manifest: spec.manifest.clone(),
+        source_key: String::new(),
+        sharing: scheduler.config.sharing,
+        runtime_snapshot: None,
+        built: Some(BuiltLayers {
+            rootfs: spec.rootfs.clone(),
+            layer: spec.layer.clone(),
+        }),
+    };
+    let lost = |why| Failure::of("worker_lost", format!("its worker was lost: {why}"));
+    let mut told = Told::order(scheduler, address, &order).await.map_err(lost)?;
+    loop {
+        match told.next().await.map_err(lost)? {
+            PrepareEvent::Phase { .. } => {}
+            PrepareEvent::Failed { error } => return Err(Failure::of(error.code.as_str(), error.message)),
+            PrepareEvent::Done { spec: made, .. }
+                if (&made.function, made.version) != (&spec.function, spec.version) =>
+            {
+                return Err(lost(format!("it answered for {} {}", made.function, made.version)));
+            }
+            PrepareEvent::Done {
+                spec: made,
+                snapshot: Some(snapshot),
+                ..
+            } => return Ok((made, snapshot)),
+            PrepareEvent::Done {
+                snapshot_error,
+                no_room,
+                ..
+            } => {
+                return Err(Failure {
+                    reason: "no_snapshot",
+                    error: snapshot_error.unwrap_or_else(|| "it took no snapshot".to_owned()),
+                    no_room,
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_an_hour() {
+        assert_eq!(
+            [0, 1, 5, 6, 7, 63, 64, u32::MAX].map(pause_after),
+            [60, 120, 1_920, 3_600, 3_600, 3_600, 3_600, 3_600]
+        );
+    }
+}
