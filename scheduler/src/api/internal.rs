@@ -109,6 +109,7 @@ pub(super) async fn heartbeat(
         let mut memory = scheduler.memory();
         let known = memory.fleet.workers.get(&beat.worker);
         let is_news = known.is_none_or(|w| w.incarnation != beat.incarnation || w.address != beat.address);
+        let is_news = is_news && !memory.fleet.is_late(&beat);
         let now = scheduler.now();
         let memory = &mut *memory;
         let catalog = &memory.catalog;

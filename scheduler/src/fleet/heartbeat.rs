@@ -30,9 +30,7 @@ impl Fleet {
         now: Millis,
         known: impl Fn(&FunctionName, VersionNumber) -> Known,
     ) -> Vec<InstanceId> {
-        let is_late = |w: &Worker| w.incarnation == beat.incarnation && beat.number != 0 && beat.number <= w.number;
-        if self.workers.get(&beat.worker).is_some_and(is_late) {
-            // The network held it up, and a later one came first: what has come to the worker since would be taken for gone.
+        if self.is_late(beat) {
             return Vec::new();
         }
         let restarted = self
@@ -76,6 +74,15 @@ impl Fleet {
             self.recall_all_of(&beat.worker);
         }
         stop
+    }
+
+    /// Whether the network held it up, and a later one came first: what has come to the worker since would be taken for gone. Also one of a worker
+    /// that has been started anew since: the kernel goes on sending what a killed one had written.
+    pub(crate) fn is_late(&self, beat: &Heartbeat) -> bool {
+        let is_late = |w: &Worker| w.incarnation == beat.incarnation && beat.number != 0 && beat.number <= w.number;
+        let is_of_before = |w: &Worker| w.ended.contains(&beat.incarnation);
+        let worker = self.workers.get(&beat.worker);
+        worker.is_some_and(|w| is_late(w) || is_of_before(w))
     }
 
     fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {

@@ -11,7 +11,7 @@
 //! instances with it: what is still of use is kept, the rest is stopped ([`super::heartbeat`] says which). Whatever it is heard to be, a worker may be
 //! draining, as its operator wants it empty (kept over restarts of the scheduler) or it was told to stop: it finishes what it serves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use rekindle_retention::{Guard, Reading, Thresholds};
 use rekindle_wire::api::{WorkerInfo, WorkerState};
@@ -30,6 +30,8 @@ pub(crate) const SHORTAGE: Thresholds = Thresholds::DEFAULT;
 pub(crate) const SILENCE: Millis = Millis(5_000);
 /// One that was silent for this long is gone, and with it what ran on it.
 pub(crate) const GONE: Millis = Millis(10_000);
+/// So many incarnations of a worker that have ended are known again.
+const ENDED_MAX: usize = 8;
 /// How long a worker that is gone is still listed.
 const REMEMBER_WORKER: Millis = Millis(3_600_000);
 
@@ -38,6 +40,8 @@ const REMEMBER_WORKER: Millis = Millis(3_600_000);
 pub(crate) struct Worker {
     pub(crate) address: String,
     pub(crate) incarnation: u64,
+    /// Those before it, the last ones.
+    pub(crate) ended: VecDeque<u64>,
     /// Of the last report that was taken in.
     pub(crate) number: u64,
     pub(crate) capacity: u64,
@@ -104,7 +108,15 @@ impl Fleet {
     pub(super) fn hear(&mut self, beat: &Heartbeat, now: Millis) -> bool {
         let was = self.workers.get(&beat.worker);
         let leaves = beat.presence != Presence::Serving && was.is_none_or(|w| w.presence == Presence::Serving);
+        let mut ended = was.map(|w| w.ended.clone()).unwrap_or_default();
+        if let Some(before) = was.map(|w| w.incarnation).filter(|before| *before != beat.incarnation) {
+            ended.push_back(before);
+            if ended.len() > ENDED_MAX {
+                ended.pop_front();
+            }
+        }
         let worker = Worker {
+            ended,
             address: beat.address.clone(),
             incarnation: beat.incarnation,
             number: beat.number,

@@ -2,6 +2,7 @@
 
 use rekindle_wire::api::WorkerState;
 use rekindle_wire::internal::{LeaseReport, Presence, ReturnedLease};
+use rekindle_wire::renewal::MadeWith;
 
 use super::heartbeat::Known;
 use super::membership::{GONE, SILENCE};
@@ -143,6 +144,54 @@ fn a_restarted_worker_has_none_of_its_older_instances() {
     ready(&mut fleet, "i-a", &hello, Millis(1));
     fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(2), |_, _| Known::Unknown);
     assert!(fleet.instances.is_empty());
+}
+
+#[test]
+fn what_a_killed_worker_had_sent_is_no_news_once_another_is_heard_of() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let before = beat(0, 1, 100, Vec::new());
+    for incarnation in [2, 3] {
+        fleet.heartbeat(&beat(0, incarnation, 100, Vec::new()), Millis(incarnation), |_, _| {
+            Known::Unknown
+        });
+    }
+    let id = ready(&mut fleet, "i-a", &hello, Millis(4));
+    for late in [before, beat(0, 2, 50, Vec::new())] {
+        assert!(fleet.is_late(&late));
+        fleet.heartbeat(&late, Millis(5), |_, _| Known::Unknown);
+    }
+    assert!(fleet.instances.contains_key(&id), "its instance is taken for another's");
+    let now = beat(0, 3, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
+    assert!(!fleet.is_late(&now));
+    fleet.heartbeat(&now, Millis(6), |_, _| Known::Unknown);
+    assert!(fleet.instances.contains_key(&id));
+}
+
+#[test]
+fn snapshots_are_made_anew_only_where_all_workers_make_the_same() {
+    let makes = |form| MadeWith {
+        filter: "aa".to_owned(),
+        form,
+    };
+    let told = |n, form: Option<u32>| {
+        let mut told = beat(n, 1, 100, Vec::new());
+        told.snapshots.makes = form.map(makes);
+        told.snapshots.in_use = vec!["s-1".parse().unwrap()];
+        told
+    };
+    let mut fleet = Fleet::default();
+    let mut hear = |beat| {
+        fleet.heartbeat(&beat, Millis(1), |_, _| Known::Unknown);
+        fleet.makes()
+    };
+    assert_eq!(hear(told(0, None)), None, "a build that knows nothing of it");
+    assert_eq!(hear(told(0, Some(1))), Some(makes(1)));
+    assert_eq!(hear(told(1, Some(2))), None);
+    let mut leaves = told(0, Some(1));
+    leaves.presence = Presence::Leaving;
+    assert_eq!(hear(leaves), Some(makes(2)));
+    assert!(fleet.is_in_use(&"s-1".parse().unwrap()) && !fleet.is_in_use(&"s-2".parse().unwrap()));
 }
 
 #[test]
