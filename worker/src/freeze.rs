@@ -3,6 +3,7 @@
 //! before-snapshot hook → connections closed → criu dump (processes stand; private files saved) → they go on → publish.
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +42,10 @@ const HOOK_BODY_MAX: usize = 64 * 1024;
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
 /// How long the function may take to notice that its connections were closed.
 const QUIET_LIMIT: Duration = Duration::from_millis(500);
+/// Between two looks whether it has.
+const QUIET_PAUSE: Duration = Duration::from_micros(500);
+/// Lines of a table of connections that are looked at.
+const TABLE_LINES_MAX: usize = 1 << 16;
 /// The loopback's addresses as the kernel's tables have them: of IPv4, that as IPv6 has it, of IPv6.
 const LOOPBACKS: [&str; 3] = [
     "0100007F:",
@@ -226,25 +231,28 @@ pub async fn freeze(
 /// outside, is closed by CRIU in the restored instances.
 pub(crate) async fn quiet(parts: &Parts) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
-    let open = || {
-        tables
-            .iter()
-            .filter_map(|t| std::fs::read_to_string(t).ok())
-            .any(|text| {
-                // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
-                text.lines().skip(1).any(|l| {
-                    let mut words = l.split_whitespace().skip(2);
-                    let is_ours = words
-                        .next()
-                        .is_some_and(|remote| LOOPBACKS.iter().any(|l| remote.starts_with(l)));
-                    is_ours && matches!(words.next(), Some("01" | "08"))
-                })
-            })
-    };
-    let until = Instant::now() + QUIET_LIMIT;
-    while open() && Instant::now() < until {
-        tokio::time::sleep(Duration::from_micros(500)).await;
-    }
+    // Not on a thread that serves: a function with many connections makes these tables as long as it likes.
+    let waiting = tokio::task::spawn_blocking(move || {
+        let until = Instant::now() + QUIET_LIMIT;
+        while tables.iter().any(|table| has_connections(Path::new(table))) && Instant::now() < until {
+            std::thread::sleep(QUIET_PAUSE);
+        }
+    });
+    // The runtime going down is the only way to fail.
+    drop(waiting.await);
+}
+
+/// Whether the kernel's table of connections at `path` has one of ours; a table that cannot be read has none. Blocks.
+fn has_connections(path: &Path) -> bool {
+    let Ok(table) = File::open(path) else { return false };
+    let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
+    // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
+    lines.take(TABLE_LINES_MAX).any(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        let remote = words.next();
+        let is_ours = remote.is_some_and(|remote| LOOPBACKS.iter().any(|l| remote.starts_with(l)));
+        is_ours && matches!(words.next(), Some("01" | "08"))
+    })
 }
 
 /// More memory for the sandbox while its images exist: they lie on a tmpfs or in the page cache, and what CRIU and init write there is charged to
@@ -345,4 +353,27 @@ async fn dump(
     let took = dumped?;
     tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
     Ok(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_of_ours_is_seen_until_it_is_closed() {
+        let table = |state: &str, remote: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let line =
+                format!("   0: 0100007F:1F90 {remote} {state} 00000000:00000000 00:00000000 00000000  1000 0 1 1\n");
+            std::fs::write(file.path(), format!("  sl  local_address rem_address   st\n{line}")).unwrap();
+            has_connections(file.path())
+        };
+        let (loopback, outside) = ("0100007F:C350", "0200C612:1F90");
+        assert!(table("01", loopback) && table("08", loopback));
+        assert!(table("01", "0000000000000000FFFF00000100007F:C350"));
+        // Listening, or waiting for what is still on its way.
+        assert!(!table("0A", loopback) && !table("06", loopback));
+        assert!(!table("01", outside));
+        assert!(!has_connections(Path::new("/proc/0/net/tcp")));
+    }
 }
