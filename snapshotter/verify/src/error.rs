@@ -67,6 +67,16 @@ pub enum VerifyError {
         /// Which entry, from 0.
         entry: usize,
     },
+    /// An unlinked file has a right that no copy is given.
+    #[error(
+        "{image}: an open file that was unlinked has mode {mode:o}, and no copy gets a set-user-id, set-group-id or sticky bit: take it off, or close the file, before the snapshot"
+    )]
+    SpecialBits {
+        /// The image.
+        image: String,
+        /// Its permissions.
+        mode: u32,
+    },
     /// A field has a value that is not accepted.
     #[error("{image}: entry {entry}: {field} is {found}")]
     Field {

@@ -16,6 +16,8 @@ const GHOST: u32 = 1;
 const GHOST_BYTES_MAX: u64 = 16 << 20;
 /// How CRIU begins the names that it gives.
 const LINK_PREFIX: &[u8] = b"link_remap.";
+/// Set-user-id, set-group-id, sticky.
+const SPECIAL_BITS: u32 = 0o7000;
 const MICROSECONDS: u64 = 1_000_000;
 
 /// The file that stands in for another.
@@ -93,6 +95,13 @@ fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<GhostFil
     at.hold(*uid == context.expected.uid, "uid", uid)?;
     at.hold(*gid == context.expected.gid, "gid", gid)?;
     let kind = mode & KIND_OF_MODE;
+    let special = mode & SPECIAL_BITS;
+    if special != 0 && mode & !(KIND_OF_MODE | PERMISSIONS) == special {
+        return Err(VerifyError::SpecialBits {
+            image: name.clone(),
+            mode: mode & (PERMISSIONS | SPECIAL_BITS),
+        });
+    }
     let plain =
         matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFIFO) && mode & !(KIND_OF_MODE | PERMISSIONS) == 0;
     at.hold(plain, "mode", mode)?;
