@@ -7,7 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope};
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -73,6 +75,22 @@ pub(super) fn up(batch: &mut Batch, index: u32) {
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
     batch.route("bring up an interface", 0, RouteNetlinkMessage::SetLink(message));
+}
+
+/// Asks how an interface is.
+pub(super) fn look(index: u32) -> RouteNetlinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    RouteNetlinkMessage::GetLink(message)
+}
+
+/// Whether what is sent by the interface goes out. For a while after both its ends are up the kernel still drops it, until it has noticed that
+/// by a work of its own, for which it may have to wait.
+pub(super) fn passes(answer: &RouteNetlinkMessage) -> bool {
+    let RouteNetlinkMessage::NewLink(link) = answer else {
+        return false;
+    };
+    link.attributes.contains(&LinkAttribute::OperState(State::Up))
 }
 
 /// Gives an interface an address, at once usable.

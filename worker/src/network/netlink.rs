@@ -132,6 +132,33 @@ impl Batch {
     }
 }
 
+/// Asks the kernel for one thing, and reads its answer.
+///
+/// # Errors
+/// When it refuses, or answers what is no message.
+pub(super) fn ask(
+    socket: &Socket,
+    what: &'static str,
+    question: RouteNetlinkMessage,
+) -> Result<RouteNetlinkMessage, NetlinkError> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let mut whole = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(question));
+    whole.finalize();
+    let mut bytes = vec![0; whole.buffer_len()];
+    whole.serialize(&mut bytes);
+    socket.send(&bytes, 0).map_err(NetlinkError::Talk)?;
+    let mut room = Vec::with_capacity(ANSWERS);
+    let length = socket.recv(&mut room, libc::MSG_DONTWAIT).map_err(NetlinkError::Talk)?;
+    let answer = NetlinkMessage::deserialize(&room[..length.min(room.len())]);
+    let refused = |source| NetlinkError::Refused { what, source };
+    match answer.map_err(|e| refused(io::Error::other(e)))?.payload {
+        NetlinkPayload::InnerMessage(answer) => Ok(answer),
+        NetlinkPayload::Error(error) => Err(refused(error.to_io())),
+        _ => Err(refused(io::Error::other("the kernel answers something else"))),
+    }
+}
+
 /// The sequence number and code of each acknowledgement.
 fn answers(mut bytes: &[u8]) -> impl Iterator<Item = (u32, i32)> {
     std::iter::from_fn(move || {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use netlink_sys::Socket;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use super::host::{HostError, set};
 use super::inner;
 use super::links::{self, End, whole};
-use super::netlink::{Batch, NetlinkError, open};
+use super::netlink::{Batch, NetlinkError, ask, open};
 use super::nft::{self, NftError};
 use super::plan::{
     GATEWAY, GATEWAY6, INSIDE, INSIDE_INDEX, INSIDE_MAC, INSIDE_NAME, INSIDE6, OUTER_NAME, ROUTER_MAC, Slot, Uplink,
@@ -29,6 +30,10 @@ const LOOPBACK: u32 = 1;
 const OUTER_INDEX: u32 = 2;
 /// How many addresses are tried that a sandbox still has.
 const TRIES: u32 = 16;
+
+/// How long the kernel may take to notice that both ends of a link are up, and the pause between two looks whether it has.
+const PASSES_LIMIT: Duration = Duration::from_secs(5);
+const PASSES_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a router's namespace is set to, before it has interfaces. Refusals are answered one by one, or a program that asks twice
 /// would wait.
@@ -187,7 +192,25 @@ impl Router {
         let mut batch = Batch::default();
         inner::table(&mut batch, &slot, &self.limits);
         batch.send(&inside.1)?;
+        self.until_it_passes(slot.index)?;
         Ok(SandboxLink(slot.index))
+    }
+
+    /// Waits until answers go to a sandbox: the first of them would be dropped.
+    fn until_it_passes(&self, index: u32) -> Result<(), RouterError> {
+        const WHAT: &str = "bring up a sandbox's link in time";
+        let until = Instant::now() + PASSES_LIMIT;
+        loop {
+            let answer = ask(&self.kernel.lock(), WHAT, links::look(index))?;
+            if links::passes(&answer) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                let source = io::ErrorKind::TimedOut.into();
+                return Err(NetlinkError::Refused { what: WHAT, source }.into());
+            }
+            std::thread::sleep(PASSES_PAUSE);
+        }
     }
 
     /// The router's side of [`Self::attach`].
@@ -291,4 +314,40 @@ fn everything(of: IpAddr) -> IpNet {
 fn network(address: IpAddr, prefix: u8) -> IpNet {
     // The prefix is never longer than the address.
     IpNet::new(address, prefix).unwrap_or_else(|_| IpNet::from(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_passes_once_both_its_ends_are_up() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        let router = NetworkNamespace::make().unwrap();
+        let sandbox = NetworkNamespace::make().unwrap();
+        let kernel = router.within(|| open(NETLINK_ROUTE)).unwrap().unwrap();
+        let inside = sandbox.within(|| open(NETLINK_ROUTE)).unwrap().unwrap();
+        let (near, far) = (("near", 7), (INSIDE_NAME, INSIDE_INDEX));
+        let [near, far] = [near, far].map(|(name, index)| End {
+            name,
+            index: Some(index),
+            mac: ROUTER_MAC,
+        });
+        let mut batch = Batch::default();
+        links::link(&mut batch, &near, &far, sandbox.as_fd());
+        batch.send(&kernel).unwrap();
+        let passes = || links::passes(&ask(&kernel, "look", links::look(7)).unwrap());
+        assert!(!passes(), "the other end is down");
+        let mut batch = Batch::default();
+        links::up(&mut batch, INSIDE_INDEX);
+        batch.send(&inside).unwrap();
+        let until = Instant::now() + PASSES_LIMIT;
+        while !passes() {
+            assert!(Instant::now() < until, "it never does");
+        }
+        assert!(ask(&kernel, "look", links::look(8)).is_err());
+    }
 }
