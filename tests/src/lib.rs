@@ -11,6 +11,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+pub mod adversary;
 pub mod binaries;
 pub mod call;
 pub mod client;

@@ -4,52 +4,82 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::time::{Duration, SystemTime};
-use std::{env, thread};
+use std::thread;
+use std::time::Duration;
 
+use rekindle_e2e::adversary::{bounds, folder, look, seeds};
 use rekindle_e2e::differ::{Bounds, Picture, beyond};
-use rekindle_e2e::{Folder, host, shared};
+use rekindle_e2e::platform::Options;
+use rekindle_e2e::{Platform, host, shared, skip, until};
+use rekindle_wire::api::InstanceState;
+use rekindle_worker::idle::zram::{self, Places};
 
-const FUNCTION: &str = include_str!("../functions/adversary/main.py");
 const ROUNDS: u64 = 6;
-/// No further round begins after this, unless rounds were asked for.
-const ENOUGH: Duration = Duration::from_secs(60);
 const COPIES: usize = 2;
 /// How often a copy is looked at, and when: it goes on with what it did.
 const LOOKS: u32 = 4;
 const BETWEEN: Duration = Duration::from_millis(40);
 const GONE: Duration = Duration::from_secs(20);
-
-fn number(variable: &str) -> Option<u64> {
-    env::var(variable).ok().map(|text| text.parse().unwrap())
-}
+/// Rounds of those that are parked: each waits for seconds.
+const PARKED_ROUNDS: u64 = 2;
+const PARKED_TIMES: usize = 3;
+const PARKED: Duration = Duration::from_secs(60);
 
 #[test]
 fn whatever_a_function_does_while_it_is_checkpointed_no_copy_has_more_than_it_may() {
-    let now = SystemTime::now();
-    let first = number("REKINDLE_ADVERSARY_SEED").unwrap_or_else(|| {
-        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        since.as_millis() as u64
-    });
-    let asked = number("REKINDLE_ADVERSARY_ROUNDS");
-    let mut copies = 0;
-    for seed in (first..).take(asked.unwrap_or(ROUNDS) as usize) {
-        if asked.is_none() && now.elapsed().unwrap() > ENOUGH {
-            break;
-        }
-        copies += round(seed);
-    }
+    let copies: usize = seeds(ROUNDS).map(round).sum();
     println!("{copies} copies were looked at");
+}
+
+#[test]
+fn whatever_a_copy_does_while_it_is_evicted_parked_and_goes_on_it_has_no_more_than_it_may() {
+    if !zram::is_there(&Places::default()) {
+        skip("this kernel has no zram, so nothing that was written can go");
+        return;
+    }
+    let options = ["--memory", "2GiB", "--idle-swap", "zram:256MiB", "--idle-after", "1s"];
+    let platform = Platform::start_with(Options {
+        args: options.map(str::to_owned).to_vec(),
+        ..Options::default()
+    });
+    let looks: usize = seeds(PARKED_ROUNDS).map(|seed| park(&platform, seed)).sum();
+    println!("{looks} looks at what was parked, or had been");
+}
+
+/// Has a copy be parked and go on, again and again. How often it was looked at.
+fn park(platform: &Platform, seed: u64) -> usize {
+    let name = format!("parking-{seed}");
+    let Ok(version) = platform.try_deploy(&folder(&name, seed, "idle = \"2s\"\npark = \"120s\"")) else {
+        return 0;
+    };
+    println!("seed {seed}: {:?}", version.snapshot_error);
+    let Some(bounds) = bounds(&name) else { return 0 };
+    let mut looks = 0;
+    for time in 0..PARKED_TIMES {
+        let answer = platform.get(&name, "/");
+        println!("seed {seed}: {} {}", answer.status, answer.start());
+        looks += look(&name, &bounds, &format!("going on for the {time}. time"));
+        if answer.status != 200 {
+            assert!(answer.message().len() > 10, "seed {seed}: {}", answer.text());
+            continue;
+        }
+        until("it is parked, or gone", PARKED, || {
+            let all = platform.instances_of(&name);
+            let stands = |state| matches!(state, InstanceState::Parked);
+            all.iter().all(|i| stands(i.state)).then_some(())
+        });
+        looks += look(&name, &bounds, &format!("parked for the {time}. time"));
+    }
+    let deleted = platform.admin("DELETE", &format!("/v1/functions/{name}")).send();
+    assert!(deleted.status < 300, "seed {seed}: {}", deleted.text());
+    platform.until_gone(&name, GONE);
+    looks
 }
 
 /// Deploys one and looks at it and its copies. How many copies there were.
 fn round(seed: u64) -> usize {
     let name = format!("adversary-{seed}");
-    let settings = format!(
-        "memory = \"256MiB\"\nmax_instances = 4\nnetwork = \"none\"\n[env]\nSEED = \"{seed}\"\n[[warmup]]\npath = \"/\""
-    );
-    let folder = Folder::python(&name, &settings, FUNCTION);
-    let version = match shared().try_deploy(&folder) {
+    let version = match shared().try_deploy(&folder(&name, seed, "")) {
         Ok(version) => version,
         // It may end itself by what it does, in a way that is told.
         Err(told) => {
@@ -78,20 +108,6 @@ fn round(seed: u64) -> usize {
     assert!(deleted.status < 300, "seed {seed}: {}", deleted.text());
     shared().until_gone(&name, GONE);
     copies
-}
-
-/// What the original has of rights, as the boot gave them: it is looked at too.
-fn bounds(name: &str) -> Option<Bounds> {
-    let original = host::with_variable(&format!("FN_NAME={name}"));
-    let picture = Picture::of_namespace(*original.first()?).ok()?;
-    let user = picture.all(" Uid").next()?.1.split(' ').next()?.to_owned();
-    assert_ne!(user, "0", "{name}");
-    // 1, or 0 where the host does not let the platform set it (docs/security.md).
-    let cores = picture.all("/limit Max core file size").next()?.1.to_owned();
-    assert!(["1 1 bytes", "0 0 bytes"].contains(&cores.as_str()), "{name}: {cores}");
-    let bounds = Bounds { user, cores };
-    assert_eq!(beyond(&picture, &bounds), [""; 0], "{name}: the original");
-    Some(bounds)
 }
 
 /// Looks at a copy while it goes on. Whether there was one: a restore may fail, in a way that is told.
