@@ -1,6 +1,7 @@
 //! Which headers pass the gateway, and which it sets.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use http::header::{CONTENT_SECURITY_POLICY, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -15,6 +16,9 @@ const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
 /// What names begin with that the platform sets, or tells functions by.
 const TOLD_BY: [&str; 3] = ["x-fn-", PLATFORM_PREFIX, "x-forwarded-"];
+
+/// How the client speaks to whoever first takes its request.
+pub(crate) const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// Removes what belongs to one connection and what only the platform may say.
 fn strip(headers: &mut HeaderMap) {
@@ -72,6 +76,12 @@ pub(crate) fn keep_apart(headers: &mut HeaderMap) {
     headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
 }
 
+/// That a host is to be asked over TLS alone for so long (RFC 6797).
+pub(crate) fn hsts(age: Duration) -> HeaderValue {
+    // Digits and ASCII make a header.
+    HeaderValue::from_str(&format!("max-age={}", age.as_secs())).unwrap_or(HeaderValue::from_static("max-age=0"))
+}
+
 /// Tells the function whom it serves.
 pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
     let name = HeaderName::from_static("x-forwarded-for");
@@ -86,9 +96,9 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry("x-forwarded-host").or_insert(host);
     }
-    // A balancer in front may have ended TLS; nobody else speaks it here.
+    // Set already where TLS ends here; a balancer in front may have ended it too.
     headers
-        .entry("x-forwarded-proto")
+        .entry(FORWARDED_PROTO)
         .or_insert(HeaderValue::from_static("http"));
 }
 

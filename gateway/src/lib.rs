@@ -1,8 +1,9 @@
-//! The gateway: HTTP in. Functions under `/function/{name}/…` and at `{name}.localhost`, the admin API under `/v1/`.
+//! The gateway: HTTP and HTTPS in. Functions under `/function/{name}/…` and at `{name}.localhost`, the admin API under `/v1/`.
 //!
 //! The life of an invocation is `dispatch`: take a slot from `slots` (which holds leases and asks the scheduler for more), send the
 //! request on by `exchange` and `forward`, give the answer back as it comes. What keeps callers from starving each other comes before: `clients` (what
-//! one client may have), `connection` and `body` (how slow it may be), `budget` (how much memory all bodies may take).
+//! one client may have), `connection` and `body` (how slow it may be), `budget` (how much memory all bodies may take). Which host is whose is `host`, and
+//! which certificate it has `tls`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 
@@ -16,6 +17,7 @@ mod dispatch;
 mod exchange;
 mod forward;
 mod headers;
+mod host;
 mod keeper;
 mod key;
 mod lease;
@@ -27,11 +29,14 @@ mod scheduler;
 mod server;
 mod slots;
 mod timing;
+mod tls;
 mod workers;
 
 pub use async_calls::CallbackAllow;
 pub use clients::ClientLimits;
+pub use host::{DomainName, Hosts, ParseDomainNameError};
 pub use key::{KeyHash, ParseKeyHashError};
 pub use openapi::document as openapi_document;
 pub use pace::MinRate;
 pub use server::{Config, Paths, ServeError, serve};
+pub use tls::{CertificateFiles, CertificatesError, Listeners, PairError};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
 use rekindle_telemetry::TraceRef;
@@ -19,6 +19,7 @@ use tracing::Span;
 use crate::budget::Budget;
 use crate::server::Config;
 use crate::slots::Slots;
+use crate::tls::Certificates;
 
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
@@ -80,7 +81,7 @@ const REFUSED: Desc = Desc::new(
     "rekindle.gateway.refused",
     "{refusal}",
     &["reason"],
-    "Clients turned away for the sake of others: for what their address has already (`client_connections`, `client_in_flight`, `client_rate`), for being slow (`slow_head`, `slow_body`, `slow_reader`), for want of memory for bodies (`body_memory`) or of places (`in_flight`).",
+    "Clients turned away for the sake of others: for what their address has already (`client_connections`, `client_in_flight`, `client_rate`), for being slow (`slow_head`, `slow_body`, `slow_reader`), for frames of HTTP/2 that bring nothing (`idle_frames`), for want of memory for bodies (`body_memory`) or of places (`in_flight`).",
 );
 const BODY_MEMORY: Desc = Desc::new(
     "rekindle.gateway.body_memory",
@@ -111,6 +112,24 @@ const CONNECTIONS: Desc = Desc::new(
     "{connection}",
     &[],
     "Connections of clients.",
+);
+const HANDSHAKES: Desc = Desc::new(
+    "rekindle.gateway.handshakes",
+    "{handshake}",
+    &["outcome"],
+    "TLS handshakes with clients: `made`, `failed`, or `timed_out`.",
+);
+const CERTIFICATE_READS: Desc = Desc::new(
+    "rekindle.gateway.certificate.reads",
+    "{read}",
+    &["outcome"],
+    "Certificates for clients that were read as their files had changed: `loaded`, or `failed`, where the one of before stays; at the start, those that cannot be used.",
+);
+const CERTIFICATE_EXPIRY: Desc = Desc::new(
+    "rekindle.gateway.certificate.expiry",
+    "s",
+    &["certificate"],
+    "Until when each certificate for clients is good, in seconds since 1970.",
 );
 const WAITING: Desc = Desc::new(
     "rekindle.gateway.waiting",
@@ -143,6 +162,8 @@ pub(crate) struct Metrics {
     again: Family<Counter, 1>,
     abandoned: Family<Counter, 0>,
     refused: Family<Counter, 1>,
+    handshakes: Family<Counter, 1>,
+    certificate_reads: Family<Counter, 1>,
     known: RwLock<HashSet<FunctionName>>,
 }
 
@@ -159,6 +180,8 @@ impl Metrics {
             again: registry.family(&AGAIN),
             abandoned: registry.family(&ABANDONED),
             refused: registry.family(&REFUSED),
+            handshakes: registry.family(&HANDSHAKES),
+            certificate_reads: registry.family(&CERTIFICATE_READS),
             known: RwLock::default(),
             registry,
         }
@@ -203,6 +226,16 @@ impl Metrics {
         observe_process(registry);
     }
 
+    /// Tells of the certificates that clients are shown.
+    pub(crate) fn observe_certificates(&self, certificates: Option<Arc<Certificates>>) {
+        self.registry.observe(Kind::Gauge, &CERTIFICATE_EXPIRY, move || {
+            let all = certificates.as_ref().map(|c| c.expiries()).unwrap_or_default();
+            let unix_s = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let one = |(name, expires): (Arc<str>, SystemTime)| (vec![name.to_string()], unix_s(expires));
+            all.into_iter().map(one).collect()
+        });
+    }
+
     /// Begins to measure an invocation that arrived at `arrived`; `client` is where its sender samples it.
     pub(crate) fn measure(&self, function: &FunctionName, arrived: Instant, client: Option<TraceRef>) -> Measured<'_> {
         Measured {
@@ -230,6 +263,16 @@ impl Metrics {
     /// A client was turned away.
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.with([reason]).inc();
+    }
+
+    /// A client's handshake is over.
+    pub(crate) fn handshake(&self, outcome: &'static str) {
+        self.handshakes.with([outcome]).inc();
+    }
+
+    /// A certificate was read.
+    pub(crate) fn certificate_read(&self, outcome: &'static str) {
+        self.certificate_reads.with([outcome]).inc();
     }
 
     /// What was counted of each function that is known to exist.
@@ -368,6 +411,7 @@ mod tests {
         let some = Arc::new(Semaphore::new(1));
         let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));
         metrics.observe(&config, &slots, &some, &some, &Budget::new(1));
+        metrics.observe_certificates(None);
         let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }

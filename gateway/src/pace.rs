@@ -46,10 +46,18 @@ impl Pace {
         self.credit
     }
 
+    /// The same, where it is only seen when the peer has taken this many bytes.
+    pub(crate) fn left_for(&self, bytes: u64) -> Duration {
+        self.credit + self.earned(bytes)
+    }
+
+    fn earned(&self, bytes: u64) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / self.rate.bytes_per_s.max(1) as f64)
+    }
+
     /// The peer was waited for, and then so many bytes moved.
     pub(crate) fn moved(&mut self, waited: Duration, bytes: u64) {
-        let earned = Duration::from_secs_f64(bytes as f64 / self.rate.bytes_per_s.max(1) as f64);
-        self.credit = (self.credit.saturating_sub(waited) + earned).min(self.rate.grace);
+        self.credit = (self.credit.saturating_sub(waited) + self.earned(bytes)).min(self.rate.grace);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | host or path | goes to |
 //! |---|---|
-//! | `{name}.localhost[:port]`, any path | the function |
+//! | `{name}.{domain}[:port]` (`host`), any path | the function |
 //! | `/function/{name}`, `/function/{name}/…` | the function |
 //! | `/async-function/{name}`, `/async-function/{name}/…` | the function, later |
 //! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event; later with `?async=true` |
@@ -10,12 +10,17 @@
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
 //! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
+//!
+//! Where the API has a host of its own, `/v1/` and `/metrics` are there, and on loopback.
 
-use http::header::HOST;
+use std::net::IpAddr;
+
 use http::{HeaderMap, Method, Request};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
+
+use crate::host::{Host, Hosts, Whose};
 
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,13 +52,21 @@ pub(crate) enum By {
     Host,
     /// A path on a host of all.
     Path,
+    /// A path on the API's own host.
+    ApiPath,
 }
 
-/// Finds a request's route.
-pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
+/// Finds the route of a request to this host, whose sender has this address.
+pub(crate) fn route<B>(
+    request: &Request<B>,
+    host: Option<&Host>,
+    peer: IpAddr,
+    hosts: &Hosts,
+) -> Result<Route, ApiError> {
     let path = request.uri().path();
     let query = request.uri().query();
-    if let Some(name) = host_of(request).and_then(|h| h.strip_suffix(".localhost").map(str::to_owned)) {
+    let whose = hosts.whose(host)?;
+    if let Whose::Function(name) = whose {
         let (name, path) = function(&name, path, query)?;
         return Ok(Route::Function {
             name,
@@ -73,7 +86,7 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
             false => Route::Function {
                 name,
                 path,
-                by: By::Path,
+                by: if whose == Whose::Api { By::ApiPath } else { By::Path },
             },
         });
     }
@@ -82,6 +95,13 @@ pub(crate) fn route<B>(request: &Request<B>) -> Result<Route, ApiError> {
             .parse()
             .map_err(|e| ApiError::new(ErrorCode::NotFound, format!("{e}: use the id that the 202 named")))?;
         return Ok(Route::Result { id });
+    }
+    let is_api = path == "/metrics" || path.starts_with("/v1/");
+    if let (true, Whose::Shared, Some(api)) = (is_api, &whose, &hosts.api)
+        && !(peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback))
+    {
+        let message = format!("the API is not at this host: it is at {api} (--api-host), and on the gateway's own machine");
+        return Err(ApiError::new(ErrorCode::NotFound, message));
     }
     let invocation = path
         .strip_prefix("/v1/functions/")
@@ -139,17 +159,6 @@ fn nothing(path: &str) -> ApiError {
     )
 }
 
-/// The host without its port, in lower case.
-fn host_of<B>(request: &Request<B>) -> Option<String> {
-    let header = request.headers().get(HOST).and_then(|h| h.to_str().ok());
-    let host = request.uri().authority().map(http::uri::Authority::as_str).or(header)?;
-    let host = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
-    Some(host.to_ascii_lowercase())
-}
-
 /// The bytes a path segment stands for; what is no escape stands for itself.
 fn decoded(segment: &str) -> Vec<u8> {
     let bytes = segment.as_bytes();
@@ -188,9 +197,19 @@ pub(crate) fn forced(headers: &HeaderMap) -> Result<Option<StartKind>, ApiError>
 mod tests {
     use super::*;
 
+    use http::header::HOST;
+
+    use crate::host;
+
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
+
+    fn routed(request: &Request<()>) -> Result<Route, ErrorCode> {
+        let host = host::of(request).map_err(|e| e.code)?;
+        route(request, host.as_ref(), PEER, &Hosts::default()).map_err(|e| e.code)
+    }
+
     fn at(host: &str, target: &str) -> Result<Route, ErrorCode> {
-        let request = Request::get(target).header(HOST, host).body(()).unwrap();
-        route(&request).map_err(|e| e.code)
+        routed(&Request::get(target).header(HOST, host).body(()).unwrap())
     }
 
     fn found(by: By, name: &str, path: &str) -> Result<Route, ErrorCode> {
@@ -241,11 +260,12 @@ mod tests {
         let id: CallId = "a-1".parse().unwrap();
         assert_eq!(at("x", "/async-results/a-1?wait=3"), Ok(Route::Result { id }));
         let event = Request::post("/v1/functions/hello/invocations?async=true")
+            .header(HOST, "x")
             .body(())
             .unwrap();
         let name = "hello".parse().unwrap();
         let asynchronous = true;
-        assert_eq!(route(&event), Ok(Route::Invocation { name, asynchronous }));
+        assert_eq!(routed(&event), Ok(Route::Invocation { name, asynchronous }));
     }
 
     #[test]
@@ -271,15 +291,65 @@ mod tests {
     fn what_is_no_path_is_refused() {
         assert_eq!(at("hello.localhost", "*"), Err(ErrorCode::BadRequest));
         let request = Request::connect("hello.localhost:80").body(()).unwrap();
-        assert_eq!(route(&request).map_err(|e| e.code), Err(ErrorCode::BadRequest));
+        assert_eq!(routed(&request), Err(ErrorCode::BadRequest));
     }
 
     #[test]
     fn an_invocation_is_a_post() {
-        let request = Request::post("/v1/functions/hello/invocations").body(()).unwrap();
+        let request = Request::post("/v1/functions/hello/invocations")
+            .header(HOST, "x")
+            .body(())
+            .unwrap();
         let name = "hello".parse().unwrap();
         let asynchronous = false;
-        assert_eq!(route(&request), Ok(Route::Invocation { name, asynchronous }));
+        assert_eq!(routed(&request), Ok(Route::Invocation { name, asynchronous }));
         assert_eq!(at("x", "/v1/functions/hello/invocations"), Err(ErrorCode::BadRequest));
+    }
+
+    #[test]
+    fn an_api_with_a_host_of_its_own_is_there_and_on_loopback_alone() {
+        let hosts = Hosts {
+            domains: vec!["example.org".parse().unwrap()],
+            api: Some("api.example.net".parse().unwrap()),
+        };
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let found = |host: &str, peer: IpAddr, path: &str| {
+            let request = Request::get(path).header(HOST, host).body(()).unwrap();
+            let host = host::of(&request).unwrap();
+            route(&request, host.as_ref(), peer, &hosts).map_err(|e| e.code)
+        };
+        for (path, there) in [
+            ("/v1/status", Route::Admin),
+            ("/v1/openapi.json", Route::OpenApi),
+            ("/metrics", Route::Metrics),
+        ] {
+            let nowhere = Err(ErrorCode::NotFound);
+            assert_eq!(found("api.example.net", PEER, path), Ok(there));
+            for local in ["127.0.0.1:8080", "localhost", "[::1]"] {
+                assert!(found(local, loopback, path).is_ok(), "{local} {path}");
+            }
+            for (host, peer) in [
+                ("localhost", PEER),
+                ("127.0.0.1", PEER),
+                ("example.org", PEER),
+                ("203.0.113.9", PEER),
+                ("other.example", loopback),
+            ] {
+                assert_eq!(found(host, peer, path), nowhere, "{host} {path}");
+            }
+        }
+        // What callers use is at each host that is no function's.
+        assert_eq!(found("example.org", PEER, "/healthz"), Ok(Route::Health));
+        let by = |host| match found(host, PEER, "/function/hello") {
+            Ok(Route::Function { by, .. }) => by,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((by("example.org"), by("api.example.net")), (By::Path, By::ApiPath));
+        let at_function = Ok(Route::Function {
+            name: "hello".parse().unwrap(),
+            path: "/v1/status".to_owned(),
+            by: By::Host,
+        });
+        assert_eq!(found("hello.example.org", PEER, "/v1/status"), at_function);
     }
 }

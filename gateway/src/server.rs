@@ -1,21 +1,22 @@
 //! The gateway's configuration, start and end, and which part of it a request goes to.
 
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
 use axum::response::IntoResponse as _;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::header::{LOCATION, STRICT_TRANSPORT_SECURITY};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use rekindle_identity::{Member, Role, TlsError, Transport};
 use rekindle_relay::Doors;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,14 +24,17 @@ use crate::async_calls::{self, Asked, CallbackAllow, Callbacks, Runner, Targets}
 use crate::body::Intake;
 use crate::budget::Budget;
 use crate::clients::{ClientLimits, Clients, Held};
-use crate::connection::{self, Answering, Limits, Refusals};
+use crate::connection::{self, Answering, Handshakes, Limits, Refusals, Via};
 use crate::dispatch::{Call, Dispatch};
+use crate::headers::FORWARDED_PROTO;
+use crate::host::{self, Host, Hosts, Whose};
 use crate::key::KeyHash;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
 use crate::route::{self, By, Route, route};
 use crate::scheduler::SchedulerClient;
 use crate::slots::Slots;
+use crate::tls::{Certificates, CertificatesError, Listeners};
 use crate::workers::Workers;
 use crate::{admin, headers, keeper, openapi};
 
@@ -83,6 +87,12 @@ pub struct Config {
     pub callback_allow: Vec<CallbackAllow>,
     /// What functions have below `/function/`.
     pub paths: Paths,
+    /// Which hosts are functions' and the API's.
+    pub hosts: Hosts,
+    /// For plain requests to be sent to HTTPS: to this port.
+    pub redirect: Option<u16>,
+    /// How long browsers shall know that a host has HTTPS, as answers over it tell them.
+    pub hsts: Option<Duration>,
     /// Its certificate, where the cluster has an authority.
     pub member: Option<Arc<Member>>,
     /// Where workers of its own process take invocations.
@@ -109,6 +119,9 @@ impl Config {
             async_in_flight: 128,
             callback_allow: Vec::new(),
             paths: Paths::default(),
+            hosts: Hosts::default(),
+            redirect: None,
+            hsts: None,
             member: None,
             doors: Doors::default(),
         }
@@ -137,6 +150,9 @@ pub enum ServeError {
     /// Its certificate cannot be used.
     #[error("the gateway's connections cannot be guarded")]
     Tls(#[from] TlsError),
+    /// There is no certificate to show to clients.
+    #[error("clients cannot be served over TLS")]
+    Certificates(#[from] CertificatesError),
 }
 
 struct Gateway {
@@ -146,17 +162,22 @@ struct Gateway {
     clients: Arc<Clients>,
     targets: Targets,
     paths: Paths,
+    hosts: Hosts,
+    redirect: Option<u16>,
+    hsts: Option<HeaderValue>,
+    certificates: Option<Arc<Certificates>>,
 }
 
-/// Runs a gateway on `listener` until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
+/// Runs a gateway on its listeners until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
 ///
 /// # Errors
 /// When the configuration cannot be used.
 pub async fn serve(
     config: Config,
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
+    let Listeners { plain, tls } = listeners.into();
     let mut token = HeaderValue::from_str(&config.cluster_token).map_err(|_| ServeError::Token)?;
     if token.is_empty() {
         return Err(ServeError::Token);
@@ -181,6 +202,19 @@ pub async fn serve(
         metrics: metrics.clone(),
     };
     metrics.observe(&config, &slots, &in_flight, &room, &intake.memory);
+    let (tls, certificates) = match tls {
+        None => (None, None),
+        Some((listener, files)) => {
+            let certificates = Certificates::open(files, &metrics)?;
+            let acceptor = certificates.acceptor()?;
+            let handshakes = Handshakes {
+                acceptor,
+                certificates: certificates.clone(),
+            };
+            (Some((listener, handshakes)), Some(certificates))
+        }
+    };
+    metrics.observe_certificates(certificates.clone());
     let clients = Clients::new(config.clients.clone());
     let renewing = renewing(&config)?;
     let workers = Workers::new(config.member.as_deref(), config.doors)?;
@@ -190,6 +224,7 @@ pub async fn serve(
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
         tokio::spawn(keeper::sweep(workers.clone())),
+        tokio::spawn(fresh(certificates.clone(), metrics.clone())),
     ];
     let dispatch = Arc::new(Dispatch {
         slots,
@@ -215,6 +250,10 @@ pub async fn serve(
         clients: clients.clone(),
         targets,
         paths: config.paths,
+        hosts: config.hosts,
+        redirect: config.redirect,
+        hsts: config.hsts.map(headers::hsts),
+        certificates,
     });
     let limits = Limits {
         head: config.head_limit,
@@ -227,9 +266,9 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&listener, &room) => accepted,
+            accepted = accept(&plain, tls.as_ref(), &room) => accepted,
         };
-        let Some((stream, peer, place)) = accepted else {
+        let Some((stream, peer, handshakes, place)) = accepted else {
             // Out of descriptors, most likely: existing connections must end first.
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
@@ -238,17 +277,27 @@ pub async fn serve(
             Ok(held) => held,
             Err(limit) => {
                 metrics.refused(limit.as_str());
-                refusals.tell(stream, &limit.error());
+                // Over TLS nothing can be said before the handshake.
+                if handshakes.is_none() {
+                    refusals.tell(stream, &limit.error());
+                }
                 continue;
             }
         };
-        let serving = connection::serve(gateway.clone(), (stream, peer), limits, metrics.clone(), ended.clone());
+        if handshakes.is_some()
+            && let Err(limit) = clients.handshake(peer.ip())
+        {
+            metrics.refused(limit.as_str());
+            continue;
+        }
+        let (gateway, metrics, ended) = (gateway.clone(), metrics.clone(), ended.clone());
+        let serving = connection::serve(gateway, (stream, peer), handshakes, limits, metrics, ended);
         connections.spawn(async move {
             serving.await;
             drop((place, held));
         });
     }
-    drop(listener);
+    drop((plain, tls));
     drop(ending);
     connections.close();
     let (connected, ()) = tokio::join!(
@@ -282,13 +331,35 @@ fn renewing(config: &Config) -> Result<impl Future<Output = ()> + Send + use<>, 
     })
 }
 
+/// Takes new certificates up, where there are any.
+async fn fresh(certificates: Option<Arc<Certificates>>, metrics: Arc<Metrics>) {
+    match certificates {
+        Some(certificates) => certificates.keep_fresh(metrics).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A connection, what its handshake is made with if it begins with one, and its place.
+type Accepted = (TcpStream, SocketAddr, Option<Handshakes>, OwnedSemaphorePermit);
+
 async fn accept(
-    listener: &TcpListener,
+    plain: &TcpListener,
+    tls: Option<&(TcpListener, Handshakes)>,
     room: &Arc<Semaphore>,
-) -> Option<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<Accepted> {
     let place = room.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, peer)) => Some((stream, peer, place)),
+    let guarded = async {
+        match tls {
+            Some((listener, handshakes)) => (listener.accept().await, handshakes),
+            None => std::future::pending().await,
+        }
+    };
+    let (accepted, handshakes) = tokio::select! {
+        accepted = plain.accept() => (accepted, None),
+        (accepted, handshakes) = guarded => (accepted, Some(handshakes.clone())),
+    };
+    match accepted {
+        Ok((stream, peer)) => Some((stream, peer, handshakes, place)),
         Err(error) => {
             tracing::warn!(%error, "a connection could not be accepted");
             None
@@ -299,15 +370,18 @@ async fn accept(
 impl Answering for Gateway {
     async fn answer(
         &self,
-        request: Request<Body>,
-        peer: IpAddr,
+        mut request: Request<Body>,
+        via: &Via,
         connection: CancellationToken,
     ) -> (Response<Body>, Option<Arc<Held>>) {
         let request_id = headers::request_id(request.headers());
-        let (answered, client) = match self.clients.request(peer, request.headers()) {
+        if via.certificate.is_some() {
+            headers::set(request.headers_mut(), FORWARDED_PROTO, "https");
+        }
+        let (answered, client) = match self.clients.request(via.peer, request.headers()) {
             Ok(client) => {
                 let client = client.map(Arc::new);
-                let routed = self.routed(request, peer, &request_id, client.clone(), connection);
+                let routed = self.routed(request, via, &request_id, client.clone(), connection);
                 (routed.await, client)
             }
             Err(limit) => {
@@ -321,6 +395,9 @@ impl Answering for Gateway {
         if !out.contains_key(REQUEST_ID) {
             headers::set(out, REQUEST_ID, &request_id);
         }
+        if let (Some(_), Some(hsts)) = (&via.certificate, &self.hsts) {
+            out.insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
+        }
         (answer, client)
     }
 }
@@ -331,15 +408,58 @@ impl Gateway {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
+    /// The answer to a request that is not for this connection: one over another certificate's, or without TLS where it has to have it.
+    fn elsewhere(
+        &self,
+        request: &Request<Body>,
+        host: Option<&Host>,
+        via: &Via,
+    ) -> Result<Option<Response<Body>>, ApiError> {
+        if let (Some(shown), Some(certificates)) = (&via.certificate, &self.certificates) {
+            let own = certificates.shown_for(host.and_then(Host::name));
+            if own != *shown {
+                return Err(ApiError::new(
+                    ErrorCode::MisdirectedRequest,
+                    "the connection was made to a host with another certificate: make one to this host",
+                ));
+            }
+            return Ok(None);
+        }
+        let Some(port) = self.redirect else { return Ok(None) };
+        let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+        let is_local = via.peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback);
+        let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
+        if is_local || is_health && !matches!(self.hosts.whose(host)?, Whose::Function(_)) {
+            return Ok(None);
+        }
+        let host = host.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::BadRequest,
+                "this is served over HTTPS alone, and the request names no host to send it to",
+            )
+        })?;
+        let authority = match port {
+            443 => host.to_string(),
+            port => format!("{host}:{port}"),
+        };
+        let location = format!("https://{authority}{path}");
+        Ok(Some((StatusCode::PERMANENT_REDIRECT, [(LOCATION, location)]).into_response()))
+    }
+
     async fn routed(
         &self,
         request: Request<Body>,
-        peer: IpAddr,
+        via: &Via,
         request_id: &str,
         client: Option<Arc<Held>>,
         connection: CancellationToken,
     ) -> Result<Response<Body>, ApiError> {
         let arrived = Instant::now();
+        let peer = via.peer;
+        let host = host::of(&request)?;
+        if let Some(answer) = self.elsewhere(&request, host.as_ref(), via)? {
+            return Ok(answer);
+        }
         let call = |function, path, invocation, force| Call {
             function,
             path,
@@ -360,10 +480,13 @@ impl Gateway {
             peer,
             owner,
         };
-        match route(&request)? {
-            Route::Function { by: By::Path, .. } if self.paths == Paths::Off => Err(ApiError::new(
+        match route(&request, host.as_ref(), peer, &self.hosts)? {
+            Route::Function { by, .. } if by != By::Host && self.paths == Paths::Off => Err(ApiError::new(
                 ErrorCode::NotFound,
-                "functions have no paths here (--no-paths): use the function's host, NAME.localhost",
+                format!(
+                    "functions have no paths here (--no-paths): use the function's host, NAME.{}",
+                    self.hosts.shown()
+                ),
             )),
             Route::Function { name, path, by } => {
                 let mut request = request;
@@ -377,8 +500,21 @@ impl Gateway {
                     // The function must not learn the platform's key.
                     request.headers_mut().remove(http::header::AUTHORIZATION);
                 }
-                let mut answer = self.dispatch.invoke(call(name, path, "http", force), request).await;
-                if by == By::Path && self.paths == Paths::Apart {
+                let may_be_reserved = by == By::Host && name.as_str().contains("--");
+                let served = self.dispatch.serve(call(name, path, "http", force), request).await;
+                let mut answer = match served {
+                    Err(error) if may_be_reserved && error.code == ErrorCode::FunctionNotFound => {
+                        let host = host.map(|h| h.to_string()).unwrap_or_default();
+                        return Err(ApiError::new(ErrorCode::NotFound, host::reserved(host)));
+                    }
+                    served => served.unwrap_or_else(|e| e.with_request_id(request_id).into_response()),
+                };
+                let is_apart = match by {
+                    By::Host => false,
+                    By::Path => self.paths == Paths::Apart,
+                    By::ApiPath => true,
+                };
+                if is_apart {
                     headers::keep_apart(answer.headers_mut());
                 }
                 Ok(answer)

@@ -53,6 +53,8 @@ error_codes! {
     FunctionNotFound = ("function_not_found", NOT_FOUND),
     /// No such path, version or instance.
     NotFound = ("not_found", NOT_FOUND),
+    /// The connection was made to another host than the request is for, with another certificate.
+    MisdirectedRequest = ("misdirected_request", MISDIRECTED_REQUEST),
     /// A deploy or delete of this function is under way.
     Conflict = ("conflict", CONFLICT),
     /// The upload or request body is larger than allowed.

@@ -153,6 +153,20 @@ impl Clients {
         Ok(Some(self.held(client, Limit::InFlight)))
     }
 
+    /// A handshake with `peer`, which costs as much as a request does.
+    pub(crate) fn handshake(&self, peer: IpAddr) -> Result<(), Limit> {
+        let peer = peer.to_canonical();
+        if self.limits.per_second == 0 || self.is_trusted(peer) || self.is_exempt(peer) {
+            return Ok(());
+        }
+        let mut table = self.table.lock();
+        let entry = table.entry(address::client_of(peer), self.limits.per_second);
+        match entry.bucket.take(self.limits.per_second, Instant::now()) {
+            true => Ok(()),
+            false => Err(Limit::Rate),
+        }
+    }
+
     fn is_trusted(&self, address: IpAddr) -> bool {
         self.limits.trusted_proxies.iter().any(|net| net.contains(&address))
     }
@@ -245,6 +259,9 @@ mod tests {
         let taken = (0..1_000).take_while(|_| clients.request(address("203.0.113.1"), &none).is_ok());
         // Some more where this takes a while.
         assert!((10..1_000).contains(&taken.count()));
+        // A handshake is one of them.
+        assert_eq!(clients.handshake(address("203.0.113.1")), Err(Limit::Rate));
+        assert_eq!(clients.handshake(address("203.0.113.3")), Ok(()));
         assert!(clients.request(address("203.0.113.2"), &none).is_ok());
     }
 

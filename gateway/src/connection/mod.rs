@@ -1,15 +1,19 @@
 //! A client's connection: what it is served, and how slow its client may be.
 //!
 //! ```text
-//!            first byte of a head        the head is whole          the answer's body is over
-//!   waiting ─────────────────────> head ───────────────────> busy ───────────────────────────> waiting
-//!      │                            │                          │
-//!      └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ answer not taken at the minimum rate: closed
+//!              first byte of a head        the head is whole          the answer's body is over
+//!     waiting ─────────────────────> head ───────────────────> busy ───────────────────────────> waiting
+//!        │                            │                          │
+//!        └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ answer not taken at the minimum rate: closed
+//!
+//!     TLS: a handshake comes first, within head_limit. HTTP/2: the same for each stream, and what is late closes the connection.
 //! ```
 //!
 //! `pacing` is the stream that keeps these times, `phase` what it knows of the requests on it, `refusal` how somebody is turned away who is not
-//! served at all. The time that a request's body may take is its own (`body`).
+//! served at all. `http2` has what streams are bounded by, `frames` the times of their heads. The time that a request's body may take is its own (`body`).
 
+mod frames;
+mod http2;
 mod pacing;
 mod phase;
 mod refusal;
@@ -27,13 +31,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::clients::Held;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
+use crate::tls::{Certificates, H2};
 use pacing::Paced;
 use phase::{Phase, Watched};
 pub(crate) use refusal::Refusals;
@@ -46,42 +53,134 @@ const BUFFER_MAX: usize = 128 << 10;
 /// How slow a client may be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// From a head's first byte to its last.
+    /// From a head's first byte to its last; and for a handshake.
     pub(crate) head: Duration,
     /// For taking answers.
     pub(crate) rate: MinRate,
 }
 
+/// How a request came.
+#[derive(Debug, Clone)]
+pub(crate) struct Via {
+    /// The connection's other end.
+    pub(crate) peer: IpAddr,
+    /// Over TLS: the certificate that was shown, by its name.
+    pub(crate) certificate: Option<Arc<str>>,
+}
+
 /// Answers requests.
 pub(crate) trait Answering: Send + Sync + 'static {
-    /// Answers one, and says what its client holds meanwhile. The token closes the connection.
+    /// Answers one, and says what its client holds meanwhile. The token says that the answer is over before its end.
     fn answer(
         &self,
         request: Request<Body>,
-        peer: IpAddr,
+        via: &Via,
         connection: CancellationToken,
     ) -> impl Future<Output = (Response<Body>, Option<Arc<Held>>)> + Send;
+}
+
+/// What a TLS listener's connections begin with.
+#[derive(Clone)]
+pub(crate) struct Handshakes {
+    pub(crate) acceptor: TlsAcceptor,
+    pub(crate) certificates: Arc<Certificates>,
+}
+
+/// What a connection is served by.
+struct Serving<A> {
+    answering: Arc<A>,
+    via: Arc<Via>,
+    phase: Arc<Phase>,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    /// No more requests are taken once it changes.
+    ended: watch::Receiver<()>,
 }
 
 /// Serves a connection until it ends, or until what is under way is over once `ended` says so.
 pub(crate) async fn serve<A: Answering>(
     answering: Arc<A>,
     (stream, peer): (TcpStream, SocketAddr),
+    tls: Option<Handshakes>,
     limits: Limits,
     metrics: Arc<Metrics>,
-    mut ended: watch::Receiver<()>,
+    ended: watch::Receiver<()>,
 ) {
     // It fails on a socket that is closed already; the first read then says so.
     drop(stream.set_nodelay(true));
+    let phase = Arc::new(Phase::default());
+    let stream = Paced::new(stream, limits, phase.clone(), metrics.clone(), tls.is_none());
+    let serving = |certificate| Serving {
+        answering,
+        via: Arc::new(Via {
+            peer: peer.ip(),
+            certificate,
+        }),
+        phase: phase.clone(),
+        limits,
+        metrics: metrics.clone(),
+        ended,
+    };
+    let result = match tls {
+        None => http1(stream, serving(None)).await,
+        Some(handshakes) => {
+            let shaken = tokio::time::timeout(limits.head, handshakes.acceptor.accept(stream)).await;
+            let stream = match shaken {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => {
+                    metrics.handshake("failed");
+                    return tracing::debug!(%peer, %error, "a client's handshake failed");
+                }
+                Err(_) => {
+                    metrics.handshake("timed_out");
+                    return tracing::debug!(%peer, "a client's handshake took too long");
+                }
+            };
+            metrics.handshake("made");
+            let session = stream.get_ref().1;
+            let is_h2 = session.alpn_protocol() == Some(H2);
+            let serving = serving(Some(handshakes.certificates.shown_for(session.server_name())));
+            phase.shaken(is_h2);
+            match is_h2 {
+                true => Box::pin(http2::serve(stream, serving)).await,
+                false => Box::pin(http1(stream, serving)).await,
+            }
+        }
+    };
+    match result {
+        Ok(Ended::Closed) => {}
+        Ok(Ended::Cut(why)) => tracing::debug!(%peer, why, "a client's connection was cut off"),
+        Err(error) => tracing::debug!(%peer, %error, "a client's connection ended early"),
+    }
+}
+
+/// How a connection ended that did not break.
+enum Ended {
+    /// Each end closed it.
+    Closed,
+    /// It was closed for this reason.
+    Cut(&'static str),
+}
+
+/// One request at a time.
+async fn http1<A: Answering>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    serving: Serving<A>,
+) -> hyper::Result<Ended> {
+    let Serving {
+        answering,
+        via,
+        phase,
+        mut ended,
+        ..
+    } = serving;
     let cut = CancellationToken::new();
     let cutting = cut.clone();
-    let phase = Arc::new(Phase::default());
-    let stream = Paced::new(stream, limits, phase.clone(), metrics);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (answering, cutting, phase) = (answering.clone(), cutting.clone(), phase.clone());
+        let (answering, cutting, phase, via) = (answering.clone(), cutting.clone(), phase.clone(), via.clone());
         async move {
             let busy = phase.busy();
-            let (answer, client) = answering.answer(request.map(Body::new), peer.ip(), cutting).await;
+            let (answer, client) = answering.answer(request.map(Body::new), &via, cutting).await;
             Ok::<_, Infallible>(answer.map(|body| Watched::new(body, busy, client)))
         }
     });
@@ -100,12 +199,9 @@ pub(crate) async fn serve<A: Answering>(
             }
         }
     };
-    let result = tokio::select! {
-        result = serving => result,
+    tokio::select! {
+        result = serving => result.map(|()| Ended::Closed),
         // Its client did not read an answer to its end in time.
-        () = cut.cancelled() => return tracing::debug!(%peer, "a client's connection was cut off at an answer's deadline"),
-    };
-    if let Err(error) = result {
-        tracing::debug!(%peer, %error, "a client's connection ended early");
+        () = cut.cancelled() => Ok(Ended::Cut("an answer's deadline")),
     }
 }

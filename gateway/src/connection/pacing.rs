@@ -1,4 +1,4 @@
-//! The stream under a client's connection: it ends when its client takes too long over a head, or over taking an answer.
+//! The stream under a client's connection, and under its TLS: it ends when its client takes too long over a head, or over taking an answer.
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};
@@ -26,6 +26,8 @@ pub(super) struct Paced {
     limits: Limits,
     phase: Arc<Phase>,
     metrics: Arc<Metrics>,
+    /// Whether who is late can be told so here.
+    is_plain: bool,
     /// Heads that were whole when this was looked at last.
     heads: u32,
     /// When the first byte of a head came that is not whole yet.
@@ -44,12 +46,19 @@ struct Blocked {
 }
 
 impl Paced {
-    pub(super) fn new(stream: TcpStream, limits: Limits, phase: Arc<Phase>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        stream: TcpStream,
+        limits: Limits,
+        phase: Arc<Phase>,
+        metrics: Arc<Metrics>,
+        is_plain: bool,
+    ) -> Self {
         Self {
             stream,
             limits,
             phase,
             metrics,
+            is_plain,
             heads: 0,
             head_since: None,
             head_timer: None,
@@ -77,8 +86,10 @@ impl Paced {
                 limit.as_secs_f64()
             ),
         );
-        // As much of it as fits at once: who is slow is not waited for.
-        drop(self.stream.try_write(&refusal::raw(&error)));
+        if self.is_plain {
+            // As much of it as fits at once: who is slow is not waited for.
+            drop(self.stream.try_write(&refusal::raw(&error)));
+        }
         Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "a request's head took too long",

@@ -11,11 +11,12 @@ use http_body::{Frame, SizeHint};
 
 use crate::clients::Held;
 
-/// Whether a request is being answered, and how many heads were whole.
+/// How many requests are being answered, and how many heads were whole.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
-    busy: AtomicBool,
+    answering: AtomicU32,
     heads: AtomicU32,
+    is_multiplexed: AtomicBool,
 }
 
 /// While it is there, a request is being answered.
@@ -23,17 +24,29 @@ pub(super) struct Phase {
 pub(super) struct Busy(Arc<Phase>);
 
 impl Phase {
+    /// Whether what comes may be something else than a head.
     pub(super) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed)
+        self.is_multiplexed.load(Ordering::Relaxed) || self.answering() > 0
+    }
+
+    /// Requests that are being answered.
+    pub(super) fn answering(&self) -> u32 {
+        self.answering.load(Ordering::Relaxed)
     }
 
     pub(super) fn heads(&self) -> u32 {
         self.heads.load(Ordering::Relaxed)
     }
 
+    /// A handshake is over: what came until now was no head's. Heads of a connection with streams are timed by its frames.
+    pub(super) fn shaken(&self, is_multiplexed: bool) {
+        self.is_multiplexed.store(is_multiplexed, Ordering::Relaxed);
+        self.heads.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A request's head is whole.
     pub(super) fn busy(self: Arc<Self>) -> Busy {
-        self.busy.store(true, Ordering::Relaxed);
+        self.answering.fetch_add(1, Ordering::Relaxed);
         self.heads.fetch_add(1, Ordering::Relaxed);
         Busy(self)
     }
@@ -41,7 +54,7 @@ impl Phase {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Relaxed);
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -269,16 +269,25 @@ pub(crate) async fn start_gateway(
     relay: &Relay,
     configure: impl FnOnce(&mut rekindle_gateway::Config),
 ) -> (String, Role) {
-    let mut config = rekindle_gateway::Config::new(relay.address.clone(), TOKEN, KeyHash::of(KEY));
-    configure(&mut config);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
+    (url, start_gateway_on(listener.into(), relay, configure))
+}
+
+/// A gateway on these listeners.
+pub(crate) fn start_gateway_on(
+    listeners: rekindle_gateway::Listeners,
+    relay: &Relay,
+    configure: impl FnOnce(&mut rekindle_gateway::Config),
+) -> Role {
+    let mut config = rekindle_gateway::Config::new(relay.address.clone(), TOKEN, KeyHash::of(KEY));
+    configure(&mut config);
     let (end, ended) = oneshot::channel();
     let task = tokio::spawn(async move {
         let shutdown = async { drop(ended.await) };
-        rekindle_gateway::serve(config, listener, shutdown).await.unwrap();
+        rekindle_gateway::serve(config, listeners, shutdown).await.unwrap();
     });
-    (url, Role { end: Some(end), task })
+    Role { end: Some(end), task }
 }
 
 async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>, master_key: &str) -> Role {

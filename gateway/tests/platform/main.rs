@@ -9,6 +9,7 @@ mod async_calls;
 mod clients;
 mod errors;
 mod harness;
+mod https;
 mod leases;
 mod limits;
 mod metrics;

@@ -1,0 +1,306 @@
+//! What comes of an HTTP/2 connection, frame by frame (RFC 9113, 4.1): what has begun has to be whole in time, and of frames that cost their sender
+//! nothing only so many may come in a second. What is in a frame is for `h2` to say.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use crate::metrics::Metrics;
+
+const PREFACE: u32 = 24;
+const HEADER: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+/// Frames in a second at most that ask for work and bring nothing: resets, settings, pings, priorities, data without any.
+const IDLE_FRAMES: u32 = 500;
+
+/// Where in the sequence of frames what has come ends.
+#[derive(Debug)]
+pub(super) struct Frames {
+    part: Part,
+    /// A head has begun whose last frame has not come.
+    is_in_head: bool,
+    /// Ends that came: of the preface, of frames, of heads.
+    ends: u64,
+    /// Frames that brought nothing.
+    idle: u64,
+}
+
+#[derive(Debug)]
+enum Part {
+    Preface { left: u32 },
+    Header { have: usize, bytes: [u8; HEADER] },
+    Payload { left: u32, is_data: bool },
+}
+
+const START: Part = Part::Header {
+    have: 0,
+    bytes: [0; HEADER],
+};
+
+impl Frames {
+    pub(super) fn new() -> Self {
+        Self {
+            part: Part::Preface { left: PREFACE },
+            is_in_head: false,
+            ends: 0,
+            idle: 0,
+        }
+    }
+
+    /// More has come.
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match &mut self.part {
+                Part::Preface { left } | Part::Payload { left, .. } => {
+                    let n = bytes.len().min(*left as usize);
+                    *left -= n as u32;
+                    bytes = &bytes[n..];
+                    if *left == 0 {
+                        self.end();
+                    }
+                }
+                Part::Header { have, bytes: header } => {
+                    let n = bytes.len().min(HEADER - *have);
+                    header[*have..*have + n].copy_from_slice(&bytes[..n]);
+                    *have += n;
+                    bytes = &bytes[n..];
+                    if *have == HEADER {
+                        let header = *header;
+                        self.begin(header);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A frame's header is whole.
+    fn begin(&mut self, [a, b, c, kind, flags, ..]: [u8; HEADER]) {
+        let length = u32::from_be_bytes([0, a, b, c]);
+        match kind {
+            HEADERS | CONTINUATION => self.is_in_head = flags & END_HEADERS == 0,
+            DATA if length > 0 => {}
+            // One for each piece of an answer, for who takes it fast.
+            WINDOW_UPDATE => {}
+            _ => self.idle += 1,
+        }
+        self.part = Part::Payload {
+            left: length,
+            is_data: kind == DATA,
+        };
+        if length == 0 {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.part = START;
+        if !self.is_in_head {
+            self.ends += 1;
+        }
+    }
+
+    /// Whether something has begun that has to be whole soon: all but data, which has a rate.
+    pub(super) fn is_waiting(&self) -> bool {
+        match self.part {
+            Part::Preface { .. } | Part::Payload { is_data: false, .. } => true,
+            Part::Header { have, .. } => have > 0 || self.is_in_head,
+            Part::Payload { is_data: true, .. } => self.is_in_head,
+        }
+    }
+}
+
+/// A stream whose frames are watched as they are read.
+pub(super) struct Watching<S> {
+    stream: S,
+    frames: Frames,
+    limit: Duration,
+    metrics: Arc<Metrics>,
+    /// Since when what is waited for is.
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// The second in which idle frames are counted, and how many there were before.
+    second: Instant,
+    idle_before: u64,
+}
+
+impl<S> Watching<S> {
+    pub(super) fn new(stream: S, limit: Duration, metrics: Arc<Metrics>) -> Self {
+        Self {
+            stream,
+            frames: Frames::new(),
+            limit,
+            metrics,
+            since: Some(Instant::now()),
+            timer: None,
+            second: Instant::now(),
+            idle_before: 0,
+        }
+    }
+
+    fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let ends = self.frames.ends;
+        self.frames.feed(bytes);
+        let now = Instant::now();
+        if self.frames.ends != ends || !self.frames.is_waiting() {
+            self.since = None;
+            self.timer = None;
+        }
+        if self.frames.is_waiting() {
+            self.since.get_or_insert(now);
+        }
+        if now.duration_since(self.second) >= Duration::from_secs(1) {
+            self.second = now;
+            self.idle_before = self.frames.idle;
+        }
+        // Counted with what came since the second began, which may have been before this was looked at last.
+        if self.frames.idle - self.idle_before > u64::from(IDLE_FRAMES) {
+            self.metrics.refused("idle_frames");
+            return Err(io::Error::other("frames that bring nothing came by the hundred"));
+        }
+        Ok(())
+    }
+
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(since) = self.since else {
+            return Poll::Pending;
+        };
+        let until = since + self.limit;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        timer.as_mut().poll(cx).map(|()| {
+            self.metrics.refused("slow_head");
+            io::Error::new(io::ErrorKind::TimedOut, "a frame or a request's head took too long")
+        })
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watching<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if matches!(read, Poll::Ready(Ok(()))) {
+            this.came(&buf.filled()[before..])?;
+        }
+        match this.poll_late(cx) {
+            Poll::Ready(error) => Poll::Ready(Err(error)),
+            Poll::Pending => read,
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watching<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
+        let mut bytes = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
+        bytes.extend(std::iter::repeat_n(7, length.into()));
+        bytes
+    }
+
+    /// Fed byte by byte: after how many of them something is waited for.
+    fn waiting(frames: &mut Frames, bytes: &[u8]) -> Vec<bool> {
+        bytes
+            .iter()
+            .map(|byte| {
+                frames.feed(&[*byte]);
+                frames.is_waiting()
+            })
+            .collect()
+    }
+
+    fn begun() -> Frames {
+        let mut frames = Frames::new();
+        assert!(frames.is_waiting(), "for the preface");
+        frames.feed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        assert!(!frames.is_waiting());
+        frames
+    }
+
+    #[test]
+    fn what_has_begun_is_waited_for_until_it_is_whole() {
+        let mut frames = begun();
+        let settings = waiting(&mut frames, &frame(4, 0, 3));
+        assert!(settings[..11].iter().all(|w| *w) && !settings[11]);
+        assert!(!waiting(&mut frames, &frame(4, 1, 0)).pop().unwrap());
+    }
+
+    #[test]
+    fn a_head_lasts_until_the_last_of_its_frames() {
+        let mut frames = begun();
+        for part in [frame(HEADERS, 0, 5), frame(CONTINUATION, 0, 0), frame(CONTINUATION, 0, 2)] {
+            let ends = frames.ends;
+            assert!(waiting(&mut frames, &part).into_iter().all(|w| w));
+            assert_eq!(frames.ends, ends, "a part of a head puts nothing off");
+        }
+        assert!(!waiting(&mut frames, &frame(CONTINUATION, END_HEADERS, 2)).pop().unwrap());
+        assert!(!waiting(&mut frames, &frame(HEADERS, END_HEADERS, 2)).pop().unwrap());
+    }
+
+    #[test]
+    fn data_has_a_rate_and_no_time() {
+        let mut frames = begun();
+        let data = waiting(&mut frames, &frame(DATA, 0, 4));
+        assert!(data[..8].iter().all(|w| *w), "its header is waited for");
+        assert!(!data[8..].iter().any(|w| *w));
+    }
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        let all: Vec<u8> = [
+            frame(4, 0, 6),
+            frame(HEADERS, 0, 200),
+            frame(CONTINUATION, END_HEADERS, 9),
+            frame(DATA, 1, 100),
+            frame(3, 0, 4),
+            frame(6, 0, 8),
+            frame(DATA, 0, 0),
+            frame(WINDOW_UPDATE, 0, 4),
+        ]
+        .concat();
+        for piece in 1..all.len() {
+            let mut frames = begun();
+            all.chunks(piece).for_each(|part| frames.feed(part));
+            assert!(!frames.is_waiting());
+            assert_eq!((frames.ends, frames.idle), (8, 4), "in pieces of {piece}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A client's connection with many requests at once. Each counts as one of its client's, as on connections of their own. hyper takes an answer's body only
+//! as the client takes it, so who does not is seen by how long a piece waits; the stream alone cannot be ended from here, so that ends the connection.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{COOKIE, HOST};
+use http::{HeaderMap, HeaderValue, Request};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::frames::Watching;
+use super::phase::Watched;
+use super::{Answering, Ended, IDLE_LIMIT, Serving};
+use crate::pace::Pace;
+
+/// Requests at once on a connection.
+const STREAMS_MAX: u32 = 128;
+/// The largest head of a request: names, values and 32 bytes for each header.
+const HEAD_MAX: u32 = 64 << 10;
+/// Streams that a client resets before they are looked at, and that are reset here for its errors; then the connection ends.
+const RESETS_MAX: usize = 32;
+/// What an answer may have waiting to be sent, bytes.
+const SEND_MAX: usize = 128 << 10;
+/// Clients say in steps of about this many bytes that they have taken something.
+const STEP_MAX: usize = 32 << 10;
+/// How often it is looked whether the connection is idle, or an answer is not taken.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// For the last piece of an answer that has ended before its end.
+const TAKE_LAST: Duration = Duration::from_secs(2);
+/// After the client was asked to open no more streams.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(20);
+
+pub(super) async fn serve<A: Answering>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    serving: Serving<A>,
+) -> hyper::Result<Ended> {
+    let Serving {
+        answering,
+        via,
+        phase,
+        limits,
+        metrics,
+        mut ended,
+        ..
+    } = serving;
+    let serving_phase = phase.clone();
+    let answers = Arc::new(Answers::default());
+    let taken = answers.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (answering, via) = (answering.clone(), via.clone());
+        let (phase, taken) = (serving_phase.clone(), taken.clone());
+        async move {
+            let busy = phase.busy();
+            let mut request = request.map(Body::new);
+            as_http1(&mut request);
+            // What is wrong with one stream is not the others'.
+            let over = CancellationToken::new();
+            let (answer, client) = answering.answer(request, &via, over.clone()).await;
+            Ok::<_, Infallible>(answer.map(|body| {
+                let taking = Taking {
+                    pace: Pace::new(limits.rate),
+                    handed: None,
+                    over,
+                };
+                Taken::new(Watched::new(body, busy, client), taken, taking)
+            }))
+        }
+    });
+    let stream = Watching::new(stream, limits.head, metrics.clone());
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(RESETS_MAX)
+        .max_send_buf_size(SEND_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut idle_since, mut heads) = (Instant::now(), phase.heads());
+    let mut leave_by = None;
+    loop {
+        tokio::select! {
+            result = &mut connection => return result.map(|()| Ended::Closed),
+            _ = ended.changed(), if leave_by.is_none() => {
+                connection.as_mut().graceful_shutdown();
+                // What is under way has the time that the gateway gives it.
+                leave_by = Some(None);
+            }
+            _ = look.tick() => {
+                if answers.is_one_late() {
+                    metrics.refused("slow_reader");
+                    return Ok(Ended::Cut("an answer was taken too slowly"));
+                }
+                let now = Instant::now();
+                if phase.answering() > 0 || phase.heads() != heads {
+                    (idle_since, heads) = (now, phase.heads());
+                }
+                match leave_by {
+                    Some(Some(limit)) if now >= limit => return Ok(Ended::Cut("it was idle")),
+                    None if now >= idle_since + IDLE_LIMIT => {
+                        connection.as_mut().graceful_shutdown();
+                        leave_by = Some(Some(now + GOODBYE_LIMIT));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Has a request look as over HTTP/1.1, which functions are spoken to in.
+fn as_http1(request: &mut Request<Body>) {
+    let authority = request.uri().authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok());
+    if let Some(host) = authority
+        && !request.headers().contains_key(HOST)
+    {
+        request.headers_mut().insert(HOST, host);
+    }
+    join_cookies(request.headers_mut());
+}
+
+/// Cookies may come one by one, to be compressed better; elsewhere they are one header (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if cookies.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// The answers that are being taken.
+#[derive(Debug, Default)]
+struct Answers {
+    next: AtomicU64,
+    /// By a number of their own.
+    taking: Mutex<HashMap<u64, Taking>>,
+}
+
+#[derive(Debug)]
+struct Taking {
+    pace: Pace,
+    /// When a piece was handed out that is not taken, and its bytes.
+    handed: Option<(Instant, usize)>,
+    /// It has failed, or its time is over: its client is told so when it takes what it was sent.
+    over: CancellationToken,
+}
+
+impl Taking {
+    fn is_late(&self) -> bool {
+        let Some((since, bytes)) = self.handed else {
+            return false;
+        };
+        let left = match self.over.is_cancelled() {
+            true => TAKE_LAST,
+            false => self.pace.left_for(bytes.min(STEP_MAX) as u64),
+        };
+        since.elapsed() > left
+    }
+}
+
+impl Answers {
+    /// Whether a client takes one of them too slowly.
+    fn is_one_late(&self) -> bool {
+        self.taking.lock().values().any(Taking::is_late)
+    }
+}
+
+/// An answer's body, whose pieces are asked for as its client takes them.
+struct Taken {
+    body: Watched,
+    answers: Arc<Answers>,
+    number: u64,
+}
+
+impl Taken {
+    fn new(body: Watched, answers: Arc<Answers>, taking: Taking) -> Self {
+        let number = answers.next.fetch_add(1, Ordering::Relaxed);
+        answers.taking.lock().insert(number, taking);
+        Self { body, answers, number }
+    }
+
+    fn with(&self, then: impl FnOnce(&mut Taking)) {
+        if let Some(taking) = self.answers.taking.lock().get_mut(&self.number) {
+            then(taking);
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.answers.taking.lock().remove(&self.number);
+    }
+}
+
+impl http_body::Body for Taken {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.with(|taking| {
+            if let Some((since, bytes)) = taking.handed.take() {
+                taking.pace.moved(since.elapsed(), bytes as u64);
+            }
+        });
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            let bytes = data.len();
+            self.with(|taking| taking.handed = Some((Instant::now(), bytes)));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_as_functions_know_it() {
+        let mut request = Request::get("https://hello.example/x")
+            .header(COOKIE, "a=1")
+            .header(COOKIE, "b=2")
+            .body(Body::empty())
+            .unwrap();
+        as_http1(&mut request);
+        assert_eq!(request.headers()[HOST], "hello.example");
+        let cookies: Vec<_> = request.headers().get_all(COOKIE).iter().collect();
+        assert_eq!(cookies, ["a=1; b=2"]);
+    }
+}

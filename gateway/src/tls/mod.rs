@@ -1,0 +1,208 @@
+//! TLS with clients: which certificate is shown for which host, and that a new one is taken up while connections go on.
+//!
+//! ```text
+//! files ──every few seconds, where they changed──> pair ──> table: exact names, wildcards, the default one
+//!                                  └─ unusable: logged and counted, the one of before stays
+//! ```
+
+mod files;
+mod pair;
+mod table;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::{Mutex, RwLock};
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::metrics::Metrics;
+pub use files::CertificateFiles;
+use files::Stamp;
+pub use pair::PairError;
+use pair::{Pair, PairFiles};
+use table::Table;
+
+/// HTTP/2 and HTTP/1.1 in ALPN.
+pub(crate) const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+/// How often it is looked whether files have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Where a gateway listens: plainly, and where certificates are there also for TLS.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For plain HTTP.
+    pub plain: TcpListener,
+    /// For HTTPS.
+    pub tls: Option<(TcpListener, CertificateFiles)>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(plain: TcpListener) -> Self {
+        Self { plain, tls: None }
+    }
+}
+
+/// Why there can be no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificatesError {
+    /// The directory cannot be read.
+    #[error("{place}: the certificates cannot be looked for")]
+    Look {
+        /// Where.
+        place: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The pair that was named, or the only ones there are, cannot be used.
+    #[error("a certificate cannot be used")]
+    Pair(#[from] PairError),
+    /// There is none.
+    #[error("{0}: no certificate is there: put NAME.crt and NAME.key, or NAME/fullchain.pem and NAME/privkey.pem")]
+    None(String),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+}
+
+/// The certificates there are now.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    files: CertificateFiles,
+    provider: Arc<CryptoProvider>,
+    table: RwLock<Arc<Table>>,
+    /// What was read last of each pair's files, usable or not.
+    seen: Mutex<HashMap<Arc<str>, [Stamp; 2]>>,
+}
+
+impl Certificates {
+    /// Reads them. One that cannot be used is left out if it is one of a directory where others can.
+    pub(crate) fn open(files: CertificateFiles, metrics: &Metrics) -> Result<Arc<Self>, CertificatesError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let found = files.pairs().map_err(|source| CertificatesError::Look {
+            place: files.shown(),
+            source,
+        })?;
+        let (mut pairs, mut first_error) = (Vec::new(), None);
+        let mut seen = HashMap::new();
+        for (n, at) in found.iter().enumerate() {
+            seen.insert(at.name.clone(), at.stamps());
+            match Pair::read(at, &provider) {
+                Ok(pair) => pairs.push(Arc::new(pair)),
+                Err(error) if n == 0 && files.pair.is_some() => return Err(error.into()),
+                Err(error) => {
+                    failed(&at.name, &error, metrics);
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        match (pairs.is_empty(), first_error) {
+            (true, Some(error)) => return Err(error.into()),
+            (true, None) => return Err(CertificatesError::None(files.shown())),
+            (false, _) => {}
+        }
+        Ok(Arc::new(Self {
+            files,
+            provider,
+            table: RwLock::new(Arc::new(Table::of(pairs))),
+            seen: Mutex::new(seen),
+        }))
+    }
+
+    /// What handshakes are made with.
+    pub(crate) fn acceptor(self: &Arc<Self>) -> Result<TlsAcceptor, CertificatesError> {
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(self.clone());
+        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// Which pair is shown for a host, or for none. Two hosts with the same one may share a connection.
+    pub(crate) fn shown_for(&self, host: Option<&str>) -> Arc<str> {
+        self.table.read().pair_for(host).name.clone()
+    }
+
+    /// Until when each is good, by its name.
+    pub(crate) fn expiries(&self) -> Vec<(Arc<str>, SystemTime)> {
+        let table = self.table.read().clone();
+        table.pairs().map(|pair| (pair.name.clone(), pair.expires)).collect()
+    }
+
+    /// Takes up what has changed. Runs until it is dropped.
+    pub(crate) async fn keep_fresh(self: Arc<Self>, metrics: Arc<Metrics>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let (this, metrics) = (self.clone(), metrics.clone());
+            // A panic there is a defect; what was read before goes on being shown.
+            drop(tokio::task::spawn_blocking(move || this.look(&metrics)).await);
+        }
+    }
+
+    /// Reads the pairs whose files have changed. Blocks.
+    fn look(&self, metrics: &Metrics) {
+        let found = match self.files.pairs() {
+            Ok(found) => found,
+            // For as long as it cannot be read nothing changes.
+            Err(error) => return tracing::warn!(place = self.files.shown(), %error, "certificates cannot be looked for"),
+        };
+        let before = self.table.read().clone();
+        let mut seen = self.seen.lock();
+        let is_new = |at: &PairFiles, stamps: &[Stamp; 2]| seen.get(&at.name) != Some(stamps);
+        let stamped: Vec<_> = found.into_iter().map(|at| (at.stamps(), at)).collect();
+        let is_gone = seen.keys().any(|name| stamped.iter().all(|(_, at)| at.name != *name));
+        if !is_gone && !stamped.iter().any(|(stamps, at)| is_new(at, stamps)) {
+            return;
+        }
+        let mut pairs = Vec::new();
+        for (stamps, at) in &stamped {
+            let kept = || before.pairs().find(|p| p.name == at.name).cloned();
+            if !is_new(at, stamps) {
+                pairs.extend(kept());
+                continue;
+            }
+            match Pair::read(at, &self.provider) {
+                Ok(pair) => {
+                    tracing::info!(certificate = %at.name, hosts = pair.hosts.join(","), "a certificate was taken up");
+                    metrics.certificate_read("loaded");
+                    pairs.push(Arc::new(pair));
+                }
+                Err(error) => {
+                    failed(&at.name, &error, metrics);
+                    pairs.extend(kept());
+                }
+            }
+        }
+        *seen = stamped.into_iter().map(|(stamps, at)| (at.name, stamps)).collect();
+        if pairs.is_empty() {
+            return tracing::warn!(place = self.files.shown(), "no certificate is left there: the ones of before stay");
+        }
+        *self.table.write() = Arc::new(Table::of(pairs));
+    }
+}
+
+fn failed(name: &str, error: &PairError, metrics: &Metrics) {
+    metrics.certificate_read("failed");
+    tracing::error!(
+        certificate = name,
+        error = error as &dyn std::error::Error,
+        "a certificate cannot be used: the one of before stays, if there was one"
+    );
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.table.read().pair_for(hello.server_name()).certified.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;
