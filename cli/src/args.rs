@@ -13,6 +13,7 @@ mod callers;
 mod cluster;
 mod codec;
 mod egress;
+mod https;
 mod migrate;
 mod retention;
 mod room;
@@ -25,6 +26,7 @@ pub(crate) use callers::CallerArgs;
 pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
+pub(crate) use https::HttpsArgs;
 pub(crate) use migrate::MigrateArgs;
 pub(crate) use retention::RetentionArgs;
 pub(crate) use room::RoomArgs;
@@ -39,7 +41,7 @@ Examples:
   fn logs greet -f                        follow what it writes
   fn down                                 stop the platform
 
-Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_KEY (the admin key; else it is read from
+Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (the admin key; else it is read from
 <data>/admin.key or ~/.config/rekindle/key), FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
 
 /// Functions that restore instead of booting.
@@ -73,6 +75,9 @@ pub(crate) struct ClientArgs {
         help_heading = "Connection"
     )]
     pub(crate) key: Option<String>,
+    /// A file with the authority of an https gateway's certificate (PEM), instead of those that this machine believes.
+    #[arg(long, global = true, value_name = "FILE", env = "FN_CA", help_heading = "Connection")]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// What `fn` can do.
@@ -317,6 +322,8 @@ pub(crate) struct UpArgs {
     pub(crate) callbacks: CallbackArgs,
     #[command(flatten, next_help_heading = "Callers")]
     pub(crate) callers: CallerArgs,
+    #[command(flatten, next_help_heading = "Hosts and HTTPS")]
+    pub(crate) https: HttpsArgs,
     #[command(flatten, next_help_heading = "Network of functions")]
     pub(crate) egress: EgressArgs,
 }
@@ -678,6 +685,8 @@ pub(crate) struct GatewayArgs {
     pub(crate) callbacks: CallbackArgs,
     #[command(flatten, next_help_heading = "Callers")]
     pub(crate) callers: CallerArgs,
+    #[command(flatten, next_help_heading = "Hosts and HTTPS")]
+    pub(crate) https: HttpsArgs,
 }
 
 /// `fn scheduler`.

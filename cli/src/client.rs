@@ -7,6 +7,7 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use rekindle_identity::Transport;
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
     Status, VersionInfo, WorkerInfo,
@@ -32,7 +33,7 @@ const ERROR_BODY_MAX: usize = 64 << 10;
 /// A gateway and the key to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    http: reqwest::Client,
+    http: Transport,
     base: String,
     key: Option<String>,
     /// Between parts of the platform, which ask each other directly.
@@ -48,24 +49,28 @@ impl Client {
             None if is_local(&args.url) => key_from_files(&key_files())?,
             None => None,
         };
-        Self::with_key(&args.url, key)
+        Self::at(&args.url, key, args.ca.as_deref())
     }
 
     /// A client of the gateway at `url` with this key.
     pub(crate) fn with_key(url: &str, key: Option<String>) -> Result<Self> {
+        Self::at(url, key, None)
+    }
+
+    fn at(url: &str, key: Option<String>, ca: Option<&Path>) -> Result<Self> {
         let parsed = reqwest::Url::parse(url)
-            .with_context(|| format!("\"{url}\" is not an address: set FN_URL to http://HOST:PORT"))?;
-        if parsed.scheme() != "http" {
-            bail!(
-                "{url}: fn speaks plain http to the gateway: set FN_URL to http://HOST:PORT, through a tunnel if need be"
-            );
-        }
+            .with_context(|| format!("\"{url}\" is not an address: set FN_URL to https://HOST:PORT or http://HOST:PORT"))?;
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()
             .context("the HTTP client could not be made")?;
+        let http = match parsed.scheme() {
+            "https" => Transport::to_public(http, ca, CONNECT_TIMEOUT)?,
+            "http" => Transport::plain(http),
+            other => bail!("{url}: fn speaks https and http to the gateway, not {other}: set FN_URL to https://HOST:PORT"),
+        };
         Ok(Self {
             http,
             base: url.trim_end_matches('/').to_owned(),
@@ -90,7 +95,7 @@ impl Client {
 
     /// A request with the key, if there is one.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, self.address(path));
+        let request = self.http.http().request(method, self.address(path));
         match (&self.key, &self.token) {
             (Some(key), _) => request.bearer_auth(key),
             (None, Some(token)) => request.header(headers::CLUSTER_TOKEN, token),
@@ -100,13 +105,18 @@ impl Client {
 
     /// A request without it, for what everybody may call.
     pub(crate) fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, self.address(path))
+        self.http.http().request(method, self.address(path))
     }
 
     /// Sends it; says what to do when nobody answers.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        request.send().await.map_err(|e| {
-            if e.is_connect() {
+        self.http.send(request).await.map_err(|e| {
+            if let Some(tls) = e.tls() {
+                anyhow!(
+                    "no safe connection can be made to {}: {tls}: check the host's name in FN_URL, or name the authority of its certificate with --ca",
+                    self.base
+                )
+            } else if e.is_connect() {
                 anyhow!(
                     "nothing answers at {}: start the platform with `fn up`, or set FN_URL",
                     self.base
@@ -152,7 +162,7 @@ impl Client {
     /// Whether the platform is ready to take deploys and invocations.
     pub(crate) async fn ready(&self) -> bool {
         let request = self.request(Method::GET, "/readyz").timeout(Duration::from_secs(2));
-        matches!(request.send().await, Ok(r) if r.status().is_success())
+        matches!(self.http.send(request).await, Ok(r) if r.status().is_success())
     }
 
     /// Workers, functions and instances.

@@ -115,3 +115,29 @@ fn up_and_down_agree_on_the_directories() {
     assert_eq!(up.places.run, down.places.run);
     assert_eq!(up.listen.to_string(), "127.0.0.1:8080");
 }
+
+#[test]
+fn https_needs_a_certificate_and_its_key() {
+    for words in [
+        &["gateway", "--tls-cert", "a.crt"][..],
+        &["gateway", "--tls-key", "a.key"],
+        &["up", "--hsts", "24h"],
+        &["up", "--redirect-https", "443"],
+        &["up", "--tls-dir", "d", "--redirect-https", "0"],
+        &["gateway", "--domain", "http://example.org"],
+        &["gateway", "--api-host", "10.0.0.1"],
+    ] {
+        assert!(parse(words).is_err(), "{words:?}");
+    }
+    let words = ["up", "--tls-dir", "d", "--hsts", "24h", "--redirect-https", "443"];
+    let Ok(Command::Up(args)) = parse(&words) else {
+        panic!("not understood");
+    };
+    assert_eq!(args.https.redirect_https, Some(443));
+    let words = ["gateway", "--tls-cert", "c", "--tls-key", "k", "--tls-dir", "d", "--domain", "A.example,b.example"];
+    let Ok(Command::Gateway(args)) = parse(&words) else {
+        panic!("not understood");
+    };
+    let domains: Vec<&str> = args.https.domain.iter().map(|d| d.as_str()).collect();
+    assert_eq!(domains, ["a.example", "b.example"]);
+}

@@ -105,6 +105,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
             args.listen
         )
     })?;
+    let gateway = args.https.listeners(gateway).await?;
 
     phase(layout, "opening the object store");
     let connecting = open_store(args, layout, &secrets, roles).await?;
@@ -178,6 +179,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     );
     config.callback_allow = args.callbacks.callback_allow.clone();
     args.callers.limit(&mut config);
+    args.https.set(&mut config);
     config.doors = doors;
     // One of the client, one into the function.
     config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);

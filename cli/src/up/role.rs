@@ -31,7 +31,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
     let key = secrets::admin_key(&args.key_file)?;
     let descriptors = isolation::raise_descriptor_limit();
     serve("gateway", async |roles: &mut Roles| {
-        let listener = listen(args.listen).await?;
+        let listener = args.https.listeners(listen(args.listen).await?).await?;
         let member = membership::member(Joining {
             data: &args.data,
             scheduler: &args.scheduler,
@@ -49,6 +49,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
         config.member = member;
         config.callback_allow = args.callbacks.callback_allow.clone();
         args.callers.limit(&mut config);
+        args.https.set(&mut config);
         // One of the client, one to the worker.
         config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
         roles.start("gateway", |stop| rekindle_gateway::serve(config, listener, stop.wait()));

@@ -1,6 +1,7 @@
 //! Connecting to a role: over TLS, where the other end must show a certificate of that role by the cluster's authority, whatever its address; or plainly,
 //! where there is no authority.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use crate::authority::fingerprint;
 use crate::member::Member;
 use crate::peer::Role;
+use crate::public::{self, PublicError};
 
 /// How to reach a role, with `http` and `https` addresses alike.
 pub type Connector = HttpsConnector<HttpConnector>;
@@ -44,6 +46,41 @@ pub enum CallError {
     /// The request cannot be sent over TLS.
     #[error("the request cannot be written")]
     Request(#[source] http::Error),
+}
+
+impl CallError {
+    /// Whether no connection could be made.
+    pub fn is_connect(&self) -> bool {
+        match self {
+            Self::Plain(error) => error.is_connect(),
+            Self::Guarded(error) => error.is_connect(),
+            _ => false,
+        }
+    }
+
+    /// Whether the answer took too long.
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            Self::Plain(error) => error.is_timeout(),
+            error => matches!(error, Self::TimedOut(_)),
+        }
+    }
+
+    /// What TLS said, where it is why there is no connection.
+    pub fn tls(&self) -> Option<&rustls::Error> {
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            // An I/O error passes over what it was made of.
+            let inner = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
+            let inner = inner.map(|e| e as &(dyn std::error::Error + 'static));
+            let found = inner.unwrap_or(error);
+            if let Some(tls) = found.downcast_ref() {
+                return Some(tls);
+            }
+            cause = inner.or_else(|| error.source());
+        }
+        None
+    }
 }
 
 /// A connector to members of this role.
@@ -208,6 +245,27 @@ impl Transport {
         Ok(Self {
             plain,
             guarded,
+            doors: Doors::default(),
+        })
+    }
+
+    /// Without TLS.
+    pub fn plain(plain: reqwest::Client) -> Self {
+        Self {
+            plain,
+            guarded: None,
+            doors: Doors::default(),
+        }
+    }
+
+    /// To a gateway over TLS, as its clients reach it: its certificate has to be of an authority that this machine believes, or of one in the file `ca`.
+    ///
+    /// # Errors
+    /// When there is no such authority.
+    pub fn to_public(plain: reqwest::Client, ca: Option<&Path>, connect_limit: Duration) -> Result<Self, PublicError> {
+        Ok(Self {
+            plain,
+            guarded: Some(client(public::connector(ca, connect_limit)?)),
             doors: Doors::default(),
         })
     }

@@ -22,6 +22,7 @@ mod issue;
 mod join;
 mod member;
 mod peer;
+mod public;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -33,5 +34,6 @@ pub use issue::Issuing;
 pub use join::{JoinAnswer, JoinError, JoinRequest, RenewRequest, join};
 pub use member::{Member, MemberError};
 pub use peer::{Peer, Role};
+pub use public::PublicError;
 pub use rustls::Error as TlsError;
 pub use token::{Token, TokenError, Tokens};

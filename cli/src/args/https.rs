@@ -1,0 +1,75 @@
+//! The options of a gateway's hosts and of HTTPS to its clients: `fn up` and `fn gateway` have them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{ArgGroup, Args};
+use rekindle_gateway::{CertificateFiles, DomainName, Hosts, Listeners};
+use rekindle_wire::manifest::parse_duration;
+use tokio::net::TcpListener;
+
+/// By which hosts and how safely clients reach the gateway.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("certificates").multiple(true))]
+pub(crate) struct HttpsArgs {
+    /// A domain below which functions have their hosts, NAME.DOMAIN, besides NAME.localhost; may be repeated.
+    #[arg(long, value_name = "DOMAIN", env = "FN_DOMAIN", value_delimiter = ',')]
+    pub(crate) domain: Vec<DomainName>,
+    /// The host that the API is served at, and nowhere else but on this machine; without it at every host that is no function's.
+    #[arg(long, value_name = "HOST", env = "FN_API_HOST")]
+    pub(crate) api_host: Option<DomainName>,
+    /// A certificate for clients with its chain (PEM): turns HTTPS on. It is shown where no other has the host's name, and read anew when it changes.
+    #[arg(long, value_name = "FILE", env = "FN_TLS_CERT", requires = "tls_key", group = "certificates")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert (PEM).
+    #[arg(long, value_name = "FILE", env = "FN_TLS_KEY", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// A directory of certificates with their keys, each shown for the hosts that it names: NAME.crt and NAME.key, or NAME/fullchain.pem and
+    /// NAME/privkey.pem. Turns HTTPS on; what is put there is taken up by itself.
+    #[arg(long, value_name = "DIR", env = "FN_TLS_DIR", group = "certificates")]
+    pub(crate) tls_dir: Option<PathBuf>,
+    /// Where the gateway listens for HTTPS.
+    #[arg(long, value_name = "ADDRESS", env = "FN_TLS_LISTEN", default_value = "127.0.0.1:8443")]
+    pub(crate) tls_listen: SocketAddr,
+    /// Send plain requests to HTTPS, at this port as clients see it; but for /healthz and /readyz, and for requests of this machine to itself.
+    #[arg(long, value_name = "PORT", env = "FN_REDIRECT_HTTPS", requires = "certificates", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) redirect_https: Option<u16>,
+    /// Have browsers ask a host over HTTPS alone for so long (Strict-Transport-Security); 0s takes it back.
+    #[arg(long, value_name = "DURATION", env = "FN_HSTS", requires = "certificates", value_parser = parse_duration)]
+    pub(crate) hsts: Option<Duration>,
+}
+
+impl HttpsArgs {
+    /// Sets what a gateway needs to know of it.
+    pub(crate) fn set(&self, config: &mut rekindle_gateway::Config) {
+        config.hosts = Hosts {
+            domains: self.domain.clone(),
+            api: self.api_host.clone(),
+        };
+        config.redirect = self.redirect_https;
+        config.hsts = self.hsts;
+    }
+
+    /// The gateway's listeners.
+    pub(crate) async fn listeners(&self, plain: TcpListener) -> Result<Listeners> {
+        if self.tls_cert.is_none() && self.tls_dir.is_none() {
+            return Ok(plain.into());
+        }
+        let files = CertificateFiles {
+            pair: self.tls_cert.clone().zip(self.tls_key.clone()),
+            directory: self.tls_dir.clone(),
+        };
+        let listener = TcpListener::bind(self.tls_listen).await.with_context(|| {
+            format!(
+                "{}: the gateway cannot listen for HTTPS: stop what does, or choose another --tls-listen",
+                self.tls_listen
+            )
+        })?;
+        Ok(Listeners {
+            plain,
+            tls: Some((listener, files)),
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! Connecting to a gateway as its clients do: it shows a certificate for its host's name, of an authority that this machine believes, or of one that is named.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_rustls::{ConfigBuilderExt as _, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::connect::Connector;
+use crate::files::{self, FileError};
+
+/// Why no connection over TLS can be made from here.
+#[derive(Debug, thiserror::Error)]
+pub enum PublicError {
+    /// The authority's file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is nothing of use in it.
+    #[error("{0}: holds no certificate of an authority: a PEM file is expected")]
+    NoAuthority(PathBuf),
+    /// This machine has no authorities.
+    #[error("this machine has no authorities to believe: install ca-certificates, or name one with --ca")]
+    NoRoots(#[source] std::io::Error),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A connector that believes this machine's authorities, or those in the file `ca` alone.
+///
+/// # Errors
+/// When there are none.
+pub(crate) fn connector(ca: Option<&Path>, connect_limit: Duration) -> Result<Connector, PublicError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let config = match ca {
+        None => builder.with_native_roots().map_err(PublicError::NoRoots)?,
+        Some(path) => builder.with_root_certificates(roots(path)?),
+    };
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(connect_limit));
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config.with_no_client_auth());
+    Ok(builder.https_only().enable_http1().wrap_connector(http))
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, PublicError> {
+    let none = || PublicError::NoAuthority(path.to_owned());
+    let text = files::read(path)?.ok_or_else(none)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        roots.add(certificate.map_err(|_| none())?)?;
+    }
+    match roots.is_empty() {
+        true => Err(none()),
+        false => Ok(roots),
+    }
+}
