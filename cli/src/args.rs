@@ -23,7 +23,7 @@ mod tests;
 
 pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
 pub(crate) use callers::CallerArgs;
-pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, UndrainArgs};
+pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, RevokeArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
 pub(crate) use egress::EgressArgs;
 pub(crate) use https::HttpsArgs;
@@ -128,7 +128,7 @@ pub(crate) enum Command {
     Undrain(UndrainArgs),
     /// Move a running instance to another worker, with what it holds in memory.
     Migrate(MigrateArgs),
-    /// Make a cluster's certificate authority, and tokens with which hosts join.
+    /// Make a cluster's certificate authority and tokens with which hosts join, and revoke members.
     Cluster(ClusterArgs),
     /// Look at snapshots, move them in and out, compress images.
     Snapshot(SnapshotArgs),

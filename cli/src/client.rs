@@ -7,10 +7,10 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rekindle_identity::Transport;
+use rekindle_identity::{Role, Transport};
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
-    Status, VersionInfo, WorkerInfo,
+    Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AsyncCall, CallState, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
@@ -210,6 +210,25 @@ impl Client {
     pub(crate) async fn drain(&self, name: &str, drained: bool) -> Result<WorkerInfo> {
         let method = if drained { Method::PUT } else { Method::DELETE };
         self.json(method, &format!("/v1/workers/{name}/drain")).await
+    }
+
+    /// Has no role believe a member's certificates any more.
+    pub(crate) async fn revoke(&self, role: Role, name: &str) -> Result<Revocation> {
+        let call = self.request(Method::POST, "/v1/revocations").timeout(CALL_TIMEOUT);
+        let call = call.json(&RevokeRequest {
+            role: role.to_string(),
+            name: name.to_owned(),
+        });
+        let response = self.checked(self.send(call).await?).await?;
+        response
+            .json()
+            .await
+            .context("the answer is not what this version of fn understands")
+    }
+
+    /// Who is revoked.
+    pub(crate) async fn revocations(&self) -> Result<Vec<Revocation>> {
+        self.json(Method::GET, "/v1/revocations").await
     }
 
     /// Asynchronous invocations, newest first.

@@ -51,7 +51,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
         },
         Command::Backup(args) => commands::backup::backup(&args),
         Command::RestoreBackup(args) => commands::backup::restore(&args),
-        Command::Cluster(args) => commands::cluster::run(&args.command),
+        Command::Cluster(args) => match commands::cluster::run_here(&args.command) {
+            Some(done) => done,
+            None => block_on(async { commands::cluster::run(&Client::new(&client)?, &args.command).await }),
+        },
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),

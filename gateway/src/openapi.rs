@@ -6,7 +6,7 @@
 use rekindle_wire::ApiError;
 use rekindle_wire::api::{
     CollectRequest, Collected, FunctionDetail, FunctionSummary, InstanceInfo, LogLine, MigrateRequest, Migration,
-    Status, VersionInfo, WorkerInfo,
+    Revocation, RevokeRequest, Status, VersionInfo, WorkerInfo,
 };
 use rekindle_wire::asynchronous::{AcceptedCall, AsyncCall, Changed};
 use rekindle_wire::stats::{FunctionStats, Stats};
@@ -27,7 +27,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, renew_snapshot, logs, invoke, status, list_instances,
-        stop_instance, migrate_instance, list_workers, drain_worker, undrain_worker, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
+        stop_instance, migrate_instance, list_workers, drain_worker, undrain_worker, revoke, list_revocations, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
         remove_call, retry_call, retry_calls, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),
@@ -260,6 +260,32 @@ fn drain_worker() {}
     ),
 )]
 fn undrain_worker() {}
+
+/// Revoke a member of the cluster
+///
+/// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections with it are closed. A worker's instances are
+/// gone, and its host does not join again under that name. It cannot be taken back.
+#[utoipa::path(
+    post, path = "/v1/revocations", tag = "platform", security(("admin_key" = [])),
+    request_body = RevokeRequest,
+    responses(
+        (status = 200, description = "who is revoked, and since when", body = Revocation),
+        (status = 400, description = "`bad_request`: no member, or a cluster without an authority", body = ApiError),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+        (status = 409, description = "`conflict`: too many are", body = ApiError),
+    ),
+)]
+fn revoke() {}
+
+/// List who is revoked
+#[utoipa::path(
+    get, path = "/v1/revocations", tag = "platform", security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "all of them, the oldest first", body = [Revocation]),
+        (status = 401, description = "`unauthorized`", body = ApiError),
+    ),
+)]
+fn list_revocations() {}
 
 /// Move an instance
 ///

@@ -315,7 +315,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Keeps the gateway's certificate fresh, if it has one.
+/// Keeps the gateway's certificate fresh, if it has one, and hears whose are revoked.
 fn renewing(config: &Config) -> Result<impl Future<Output = ()> + Send + use<>, TlsError> {
     let transport = Transport::to(Role::Scheduler, config.member.as_deref())?;
     let (member, address, token) = (
@@ -325,7 +325,7 @@ fn renewing(config: &Config) -> Result<impl Future<Output = ()> + Send + use<>, 
     );
     Ok(async move {
         match member {
-            Some(member) => member.keep_renewed(address, transport, token).await,
+            Some(member) => member.keep_current(address, transport, token).await,
             None => std::future::pending().await,
         }
     })

@@ -101,6 +101,12 @@ const REBALANCED: Desc = Desc::new(
     &["outcome"],
     "Instances that were to move off a worker that ran hot: `moved` or `failed`.",
 );
+const REVOKED: Desc = Desc::new(
+    "rekindle.scheduler.revoked",
+    "{member}",
+    &[],
+    "Members of the cluster whose certificates are revoked.",
+);
 const LEASES: Desc = Desc::new(
     "rekindle.scheduler.leases",
     "{lease}",
@@ -299,6 +305,10 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     one(&WAITING, |m| m.queue.len() as f64);
     one(&FUNCTIONS, |m| m.catalog.len() as f64);
     one(&LEASES, |m| m.fleet.leased() as f64);
+    let revoked = Weak::clone(scheduler);
+    registry.observe_one(Kind::Gauge, &REVOKED, move || {
+        revoked.upgrade().map_or(0.0, |s: Arc<Shared>| *s.revoked.borrow() as f64)
+    });
     let many = |desc, read: fn(&Memory) -> BTreeMap<Vec<String>, f64>| {
         let weak = Weak::clone(scheduler);
         registry.observe(Kind::Gauge, desc, move || {

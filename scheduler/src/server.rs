@@ -26,6 +26,9 @@ use crate::{api, async_calls, digests, reaper, rebalancing, renewal, usage};
 /// is marked failed at the next start.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often a scheduler that stands by looks who is revoked.
+const HEAR_EVERY: Duration = Duration::from_secs(1);
+
 /// How to run a scheduler.
 #[derive(Clone)]
 pub struct Config {
@@ -125,6 +128,7 @@ pub async fn serve(
             None => std::future::pending().await,
         }
     });
+    let hearing = tokio::spawn(hear_revoked(config.issuing.clone(), store.clone()));
     let router = front::router(front.clone());
     let _door = doors.open(&address, rekindle_identity::inside(router.clone()));
     let router = router.into_make_service_with_connect_info::<Caller>();
@@ -168,6 +172,7 @@ pub async fn serve(
         },
     };
     renewing.abort();
+    hearing.abort();
     if let Some(led) = led {
         led.end().await;
     }
@@ -176,6 +181,20 @@ pub async fn serve(
     }
     store.close().await;
     result
+}
+
+/// Who only stands by hears from the database who is revoked: it lets hosts join too. Runs until it is dropped.
+async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
+    let Some(issuing) = issuing.filter(|_| store.is_shared()) else { return };
+    loop {
+        match store.revocations().await {
+            Ok(all) => issuing.member().revoked().add(all.into_iter().map(|(peer, _)| peer)),
+            Err(error) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "who is revoked cannot be read");
+            }
+        }
+        tokio::time::sleep(HEAR_EVERY).await;
+    }
 }
 
 /// Sees to it that one master key encrypts what the database holds. A database of several schedulers keeps the first one's; a file goes on with a new
@@ -237,6 +256,10 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     let drained = store.drained().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
     scheduler.memory().fleet.set_drained(drained);
+    if let Some(issuing) = scheduler.config.issuing.clone() {
+        let taken = api::revocations::take_in(&scheduler, &issuing).await;
+        taken.map_err(|e| ServeError::Store(e.into()))?;
+    }
     usage::read(&scheduler).await.map_err(unusable)?;
     let tasks = vec![
         tokio::spawn(reaper::run(scheduler.clone())),

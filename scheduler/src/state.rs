@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
 use rekindle_identity::TlsError;
-use tokio::sync::{Notify, RwLock, Semaphore};
+use tokio::sync::{Notify, RwLock, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::async_calls::Calls;
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) workers: WorkerClient,
     /// Signalled when a lease was recalled.
     pub(crate) recalls: Notify,
+    /// How many members of the cluster are revoked.
+    pub(crate) revoked: watch::Sender<u64>,
     pub(crate) collector: Collector,
     pub(crate) renewals: Renewals,
     pub(crate) metrics: Metrics,
@@ -77,6 +79,7 @@ impl Shared {
             config,
             store,
             recalls: Notify::new(),
+            revoked: watch::Sender::new(0),
             collector: Collector::default(),
             renewals: Renewals::default(),
             metrics,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use rekindle_e2e::cluster::{Role, Size};
+use rekindle_e2e::cluster::{Place, Role, Size};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Cluster, Folder, binaries, hub, until};
 
@@ -165,4 +165,91 @@ fn roles_know_each_other_by_certificate_and_nobody_else_gets_in() {
         cluster.restart(role);
     }
     assert_eq!(cluster.fresh("restored", "seven", "/").ok().text(), "7");
+}
+
+/// How long after the word everything has to be so.
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// Whether one of the cluster's hosts, with its certificate, is answered by another, whose role this is.
+fn is_let_in(cluster: &Cluster, from: Place, to: Place, role: &str) -> bool {
+    let identity = cluster.directory(from, "data").join("identity");
+    let output = Command::new("curl")
+        .args(["-sS", "--max-time", "20", "--connect-to"])
+        .arg(format!("::{}", cluster.address(to)))
+        .arg("--cacert")
+        .arg(identity.join("authority.crt"))
+        .arg("--cert")
+        .arg(identity.join("member.crt"))
+        .arg("--key")
+        .arg(identity.join("member.key"))
+        .arg(format!("https://{role}.rekindle/healthz"))
+        .output()
+        .unwrap();
+    output.status.success()
+}
+
+#[test]
+fn a_worker_that_is_revoked_is_out_of_the_cluster_within_seconds() {
+    hub::enter();
+    let store = ObjectStore::start_at(hub::ADDRESS);
+    let size = Size {
+        guarded: true,
+        workers: 2,
+        ..Size::default()
+    };
+    let mut cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
+    let code = "def handler(event, context):\n    return 7\n";
+    cluster.deploy(&Folder::python("seven", "", code));
+    let first = cluster.fresh("restored", "seven", "/").ok();
+    let worker = cluster.instances().into_iter().find(|i| i.id.as_str() == first.instance());
+    let worker = worker.unwrap().worker;
+    let number = u8::from(cluster.worker(0).id != worker);
+    let (gone, other) = (Role::Worker.nth(number), Role::Worker.nth(1 - number));
+    let scheduler = Place::from(Role::Scheduler);
+    assert!(is_let_in(&cluster, gone, other, "worker") && is_let_in(&cluster, gone, scheduler, "scheduler"));
+
+    let nobody = cluster.cli(&["cluster", "revoke", "no-such"]);
+    assert!(!nobody.status.success());
+    let revoked = cluster.cli(&["cluster", "revoke", worker.as_str()]);
+    assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+    let listed = cluster.cli(&["cluster", "revoked", "--json"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains(worker.as_str()));
+    // What ran there is gone, and what is asked for next runs on the other one.
+    assert!(cluster.instances().iter().all(|i| i.worker != worker));
+    until("the gateway asks elsewhere", SECONDS, || {
+        let answer = cluster.request("GET", "/function/seven").try_send().ok()?;
+        (answer.status == 200).then_some(())
+    });
+    assert!(cluster.instances_of("seven").iter().all(|i| i.worker != worker));
+    // It gets in nowhere, and whoever has been spoken to it has hung up.
+    for (to, role) in [(scheduler, "scheduler"), (other, "worker")] {
+        until("it is let in no more", SECONDS, || {
+            (!is_let_in(&cluster, gone, to, role)).then_some(())
+        });
+    }
+    assert!(is_let_in(&cluster, other, scheduler, "scheduler"));
+    until("the gateway has hung up", SECONDS, || {
+        let pid = cluster.pid(Role::Gateway);
+        let connections = Command::new("nsenter")
+            .args(["-t", &pid.to_string(), "-n", "ss", "-Htn", "state", "established", "dst"])
+            .arg(cluster.address(gone))
+            .output()
+            .unwrap();
+        (connections.status.success() && connections.stdout.is_empty()).then_some(())
+    });
+    // Its name joins no more, whatever token it has.
+    let anew = tempfile::tempdir().unwrap();
+    fs::create_dir_all(anew.path().join("data/worker")).unwrap();
+    fs::write(anew.path().join("data/worker/id"), worker.as_str()).unwrap();
+    let token = cluster.on_scheduler(&["cluster", "token"]);
+    let said = refused_worker(&cluster, anew.path(), &token);
+    assert!(said.contains("is revoked"), "{said}");
+    // So it is after a restart of the scheduler.
+    cluster.kill9(gone);
+    cluster.kill9(Role::Scheduler);
+    cluster.launch(Role::Scheduler);
+    cluster.until_ready();
+    assert!(!is_let_in(&cluster, gone, scheduler, "scheduler"));
+    assert!(is_let_in(&cluster, other, scheduler, "scheduler"));
+    assert_eq!(cluster.get("seven", "/").ok().text(), "7");
 }

@@ -25,6 +25,26 @@ pub(crate) enum ClusterCommand {
     },
     /// Print a token with which a host joins.
     Token(JoinTokenArgs),
+    /// Have no role believe a member's certificate any more: a worker whose host was taken over, for good.
+    Revoke(RevokeArgs),
+    /// List who is revoked.
+    Revoked(Listing),
+}
+
+/// `fn cluster revoke`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn cluster revoke 10.0.0.2                    a worker by address, host name or id, as `fn workers` shows them
+  fn cluster revoke --role gateway g-0198...    the name is in the certificate, and in the log of who let it join")]
+pub(crate) struct RevokeArgs {
+    /// The member: a worker's id, its address with or without the port, or its host's name; a gateway's name.
+    pub(crate) member: String,
+    /// What it is.
+    #[arg(long, value_enum, default_value = "worker")]
+    pub(crate) role: JoiningRole,
+    #[command(flatten)]
+    pub(crate) listing: Listing,
 }
 
 /// `fn cluster token`.

@@ -1,19 +1,58 @@
-//! `fn cluster`: the authority and its join tokens, on the scheduler's host. Nobody else is asked.
+//! `fn cluster`: the authority and its join tokens, on the scheduler's host, where nobody else is asked; and who is revoked, which the scheduler keeps.
 
 use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use rekindle_identity::Authority;
+use rekindle_identity::{Authority, Role};
 
-use crate::args::{ClusterCommand, JoinTokenArgs, Places};
+use crate::args::{ClusterCommand, JoinTokenArgs, Listing, Places, RevokeArgs};
+use crate::client::Client;
+use crate::show;
 use crate::up::membership::AUTHORITY;
 
-/// Runs one of its commands.
-pub(crate) fn run(command: &ClusterCommand) -> Result<ExitCode> {
+/// Runs one of its commands that need nobody else; `None` for the others.
+pub(crate) fn run_here(command: &ClusterCommand) -> Option<Result<ExitCode>> {
     match command {
-        ClusterCommand::Init { places } => init(places),
-        ClusterCommand::Token(args) => token(args),
+        ClusterCommand::Init { places } => Some(init(places)),
+        ClusterCommand::Token(args) => Some(token(args)),
+        ClusterCommand::Revoke(_) | ClusterCommand::Revoked(_) => None,
     }
+}
+
+/// Runs one of its commands for which a gateway is asked.
+pub(crate) async fn run(client: &Client, command: &ClusterCommand) -> Result<ExitCode> {
+    match command {
+        ClusterCommand::Revoke(args) => revoke(client, args).await,
+        ClusterCommand::Revoked(listing) => revoked(client, *listing).await,
+        here => run_here(here).unwrap_or(Ok(ExitCode::SUCCESS)),
+    }
+}
+
+async fn revoke(client: &Client, args: &RevokeArgs) -> Result<ExitCode> {
+    let revoked = client.revoke(Role::from(args.role), &args.member).await?;
+    if args.listing.json {
+        show::print_json(&revoked)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    say!("revoked the {} {}: no role believes its certificates any more", revoked.role, revoked.name);
+    say!("  what it had beside them stays good until it is exchanged: keys to the object store, cluster.token");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn revoked(client: &Client, listing: Listing) -> Result<ExitCode> {
+    let all = client.revocations().await?;
+    if listing.json {
+        show::print_json(&all)?;
+    } else if all.is_empty() {
+        say!("nobody is revoked");
+    } else {
+        for one in &all {
+            let since = UNIX_EPOCH + Duration::from_secs(one.since_unix_s.try_into().unwrap_or(0));
+            say!("{} {}  since {}", one.role, one.name, humantime::format_rfc3339_seconds(since));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn init(places: &Places) -> Result<ExitCode> {

@@ -28,6 +28,7 @@ use tower::Service as _;
 
 use crate::member::Member;
 use crate::peer::{Peer, Role};
+use crate::revoked::{Kept, NotRevoked, Revoked};
 
 /// For a handshake.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -102,8 +103,8 @@ impl Connected<IncomingStream<'_, Listener>> for Caller {
 pub enum Connection {
     /// As it came.
     Plain(TcpStream),
-    /// After its handshake.
-    Guarded(Box<TlsStream<TcpStream>>),
+    /// After its handshake, until who made it is revoked.
+    Guarded(Box<Kept<TlsStream<TcpStream>>>),
 }
 
 impl Connection {
@@ -111,7 +112,7 @@ impl Connection {
         match self {
             Self::Plain(_) => Caller::Plain,
             Self::Guarded(stream) => {
-                let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                let shown = stream.get_ref().get_ref().1.peer_certificates().and_then(<[_]>::first);
                 shown.and_then(Peer::of).map_or(Caller::Stranger, Caller::Member)
             }
         }
@@ -149,13 +150,19 @@ impl Listener {
                 .allow_unauthenticated()
                 .build()
                 .map_err(io::Error::other)?;
+        let revoked = Arc::clone(member.revoked());
+        let verifier = Arc::new(NotRevoked {
+            usual: verifier,
+            revoked: Arc::clone(&revoked),
+        });
         let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&member.provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(member.shown.clone());
         let (ready, source) = mpsc::channel(1);
-        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), ready));
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(accept(listener, acceptor, revoked, ready));
         Ok(Self {
             address,
             source: Source::Guarded(source),
@@ -189,7 +196,12 @@ impl axum::serve::Listener for Listener {
 }
 
 /// Accepts until nobody takes what comes.
-async fn accept(mut listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::Sender<(Connection, SocketAddr)>) {
+async fn accept(
+    mut listener: TcpListener,
+    acceptor: TlsAcceptor,
+    revoked: Arc<Revoked>,
+    ready: mpsc::Sender<(Connection, SocketAddr)>,
+) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
         let Ok(place) = room.clone().acquire_owned().await else {
@@ -199,10 +211,10 @@ async fn accept(mut listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::S
             accepted = axum::serve::Listener::accept(&mut listener) => accepted,
             () = ready.closed() => return,
         };
-        let (acceptor, ready) = (acceptor.clone(), ready.clone());
+        let (acceptor, revoked, ready) = (acceptor.clone(), revoked.clone(), ready.clone());
         tokio::spawn(async move {
             let _place = place;
-            match tokio::time::timeout(LIMIT, shake_hands(stream, &acceptor)).await {
+            match tokio::time::timeout(LIMIT, shake_hands(stream, &acceptor, &revoked)).await {
                 Ok(Ok(stream)) => drop(ready.send((Connection::Guarded(Box::new(stream)), address)).await),
                 Ok(Err(error)) => tracing::warn!(%address, error = %error, "a connection was refused"),
                 Err(_) => tracing::debug!(%address, "a connection was silent"),
@@ -211,7 +223,11 @@ async fn accept(mut listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::S
     }
 }
 
-async fn shake_hands(mut stream: TcpStream, acceptor: &TlsAcceptor) -> io::Result<TlsStream<TcpStream>> {
+async fn shake_hands(
+    mut stream: TcpStream,
+    acceptor: &TlsAcceptor,
+    revoked: &Revoked,
+) -> io::Result<Kept<TlsStream<TcpStream>>> {
     // Only slower if it fails.
     let _ = stream.set_nodelay(true);
     let mut first = [0];
@@ -226,7 +242,9 @@ async fn shake_hands(mut stream: TcpStream, acceptor: &TlsAcceptor) -> io::Resul
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
         return Err(io::Error::other("it does not speak TLS"));
     }
-    acceptor.accept(stream).await
+    let stream = acceptor.accept(stream).await?;
+    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
+    revoked.keep(stream, shown.as_ref()).map_err(io::Error::other)
 }
 
 impl AsyncRead for Connection {

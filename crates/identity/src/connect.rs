@@ -2,16 +2,19 @@
 //! where there is no authority.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
+use http::Uri;
 use http::uri::Scheme;
 use http_body_util::BodyExt as _;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rekindle_relay::Doors;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -19,14 +22,61 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tower::Service;
 
 use crate::authority::fingerprint;
 use crate::member::Member;
 use crate::peer::Role;
 use crate::public::{self, PublicError};
+use crate::revoked::{Kept, Revoked};
+
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How to reach a role, with `http` and `https` addresses alike.
-pub type Connector = HttpsConnector<HttpConnector>;
+#[derive(Debug, Clone)]
+pub struct Connector {
+    https: HttpsConnector<HttpConnector>,
+    revoked: Option<Arc<Revoked>>,
+}
+
+impl Connector {
+    /// To who is no member.
+    pub(crate) fn to_others(https: HttpsConnector<HttpConnector>) -> Self {
+        Self { https, revoked: None }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Kept<Stream>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Kept<Stream>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.https.poll_ready(cx)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let connecting = self.https.call(to);
+        let revoked = self.revoked.clone();
+        Box::pin(async move {
+            let stream = connecting.await?;
+            let (Some(revoked), MaybeHttpsStream::Https(tls)) = (revoked, &stream) else {
+                return Ok(Kept::always(stream));
+            };
+            let shown = tls.inner().get_ref().1.peer_certificates();
+            let shown = shown.and_then(<[_]>::first).cloned();
+            Ok(revoked.keep(stream, shown.as_ref())?)
+        })
+    }
+}
+
+impl Connection for Kept<Stream> {
+    fn connected(&self) -> Connected {
+        self.get_ref().connected()
+    }
+}
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +142,7 @@ pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> 
     let config = match member {
         Some(member) => config(
             Arc::clone(&member.provider),
-            Expected::by_roots(&member.roots, &member.provider, to)?,
+            Expected::by_member(member, to)?,
             Some(member),
         )?,
         // It trusts nobody: for plain addresses only.
@@ -105,7 +155,10 @@ pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> 
         }
     };
     let builder = HttpsConnectorBuilder::new().with_tls_config(config);
-    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
+    Ok(Connector {
+        https: builder.https_or_http().enable_http1().wrap_connector(http),
+        revoked: member.map(|m| Arc::clone(m.revoked())),
+    })
 }
 
 /// A connector for who has nothing but the authority's fingerprint yet.
@@ -119,7 +172,9 @@ pub(crate) fn joining(fingerprint: String) -> Result<Connector, rustls::Error> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     let builder = HttpsConnectorBuilder::new().with_tls_config(config(provider, expected, None)?);
-    Ok(builder.https_only().enable_http1().wrap_connector(http))
+    Ok(Connector::to_others(
+        builder.https_only().enable_http1().wrap_connector(http),
+    ))
 }
 
 fn config(
@@ -147,16 +202,18 @@ struct Expected {
 
 #[derive(Debug)]
 enum Trust {
-    Roots(Arc<WebPkiServerVerifier>),
+    /// Of this authority, and not revoked.
+    Roots(Arc<WebPkiServerVerifier>, Arc<Revoked>),
     /// Of an authority that the other end shows itself.
     Fingerprint(String),
 }
 
 impl Expected {
-    fn by_roots(roots: &Arc<RootCertStore>, provider: &Arc<CryptoProvider>, role: Role) -> Result<Self, rustls::Error> {
+    fn by_member(member: &Member, role: Role) -> Result<Self, rustls::Error> {
+        let roots = verifier(Arc::clone(&member.roots), &member.provider)?;
         Ok(Self {
-            trust: Trust::Roots(verifier(Arc::clone(roots), provider)?),
-            provider: Arc::clone(provider),
+            trust: Trust::Roots(roots, Arc::clone(member.revoked())),
+            provider: Arc::clone(&member.provider),
             role,
         })
     }
@@ -183,7 +240,11 @@ impl ServerCertVerifier for Expected {
             by.verify_server_cert(end_entity, intermediates, &self.role.server_name(), ocsp_response, now)
         };
         match &self.trust {
-            Trust::Roots(roots) => verify(roots),
+            Trust::Roots(roots, revoked) => {
+                let verified = verify(roots)?;
+                revoked.check(end_entity)?;
+                Ok(verified)
+            }
             Trust::Fingerprint(known) => {
                 let authority = intermediates.iter().find(|c| fingerprint(c) == *known);
                 let authority = authority

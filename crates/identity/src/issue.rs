@@ -57,15 +57,16 @@ impl Issuing {
             let message = format!("{:?} is not a name: use small letters, digits and hyphens", asked.name);
             return Err(ApiError::new(ErrorCode::BadRequest, message));
         }
+        let peer = Peer {
+            role: asked.role,
+            name: asked.name.clone(),
+        };
+        self.refuse_revoked(&peer)?;
         let token = asked.token.parse().map_err(refused)?;
         self.authority.tokens().spend(&token, asked.role).map_err(|e| match e {
             TokenError::File(_) => ApiError::new(ErrorCode::Internal, format!("{e}: see the scheduler's log")),
             e => refused(e.to_string()),
         })?;
-        let peer = Peer {
-            role: asked.role,
-            name: asked.name.clone(),
-        };
         tracing::info!(%peer, "a host has joined");
         self.sign(&asked.request, &peer, cluster_token)
     }
@@ -76,12 +77,25 @@ impl Issuing {
     /// `unauthorized` when it is none, `bad_request` for a request that is none.
     pub fn renew(&self, caller: &Caller, asked: &RenewRequest, cluster_token: &str) -> Result<JoinAnswer, ApiError> {
         match caller {
-            Caller::Member(peer) => self.sign(&asked.request, peer, cluster_token),
+            Caller::Member(peer) => {
+                self.refuse_revoked(peer)?;
+                self.sign(&asked.request, peer, cluster_token)
+            }
             Caller::Plain | Caller::Stranger => Err(ApiError::new(
                 ErrorCode::Unauthorized,
                 "only a member's certificate is renewed: join with a token of `fn cluster token`",
             )),
         }
+    }
+
+    fn refuse_revoked(&self, peer: &Peer) -> Result<(), ApiError> {
+        if !self.member.revoked().has(peer) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::Unauthorized,
+            format!("the {peer} is revoked: set its host up anew, so that it joins under another name"),
+        ))
     }
 
     fn sign(&self, request: &str, peer: &Peer, cluster_token: &str) -> Result<JoinAnswer, ApiError> {

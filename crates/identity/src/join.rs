@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 use crate::connect::{self, CallError, Transport};
 use crate::member::{Member, MemberError};
 use crate::peer::{Peer, Role};
+use crate::revoked::Revocations;
 use crate::token::Token;
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// After a renewal that failed.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long the scheduler may have nothing to tell, and after how long it is asked again that did not answer.
+const TOLD_AFTER: Duration = Duration::from_secs(20);
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Not more often than this, however short certificates live.
 const SHORTEST: Duration = Duration::from_millis(200);
 
@@ -135,14 +139,56 @@ fn read<T: serde::de::DeserializeOwned>(is_success: bool, body: &[u8]) -> Result
 }
 
 impl Member {
-    /// Renews the certificate each time two thirds of its life are over, by the scheduler at `addresses`: of several, with commas between, the one that
-    /// leads. Runs until it is dropped; one that cannot be renewed is tried again while it lasts.
-    pub async fn keep_renewed(self: Arc<Self>, addresses: String, transport: Transport, cluster_token: String) {
+    /// Renews the certificate each time two thirds of its life are over, and hears who is revoked, by the scheduler at `addresses`: of several, with
+    /// commas between, the one that leads. Runs until it is dropped; a certificate that cannot be renewed is tried again while it lasts.
+    pub async fn keep_current(self: Arc<Self>, addresses: String, transport: Transport, cluster_token: String) {
+        tokio::join!(
+            self.keep_renewed(&addresses, &transport, &cluster_token),
+            self.keep_told(&addresses, &transport, &cluster_token)
+        );
+    }
+
+    async fn keep_told(&self, addresses: &str, transport: &Transport, cluster_token: &str) {
+        loop {
+            let mut told = Err(JoinError::Refused("no scheduler is named".to_owned()));
+            for address in addresses.split(',').map(str::trim) {
+                told = self.ask_revoked(address, transport, cluster_token).await;
+                if told.is_ok() {
+                    break;
+                }
+            }
+            match told {
+                Ok(revocations) => self.revoked().add(revocations.members),
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "who is revoked cannot be heard");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until there is news, for a while.
+    async fn ask_revoked(&self, address: &str, transport: &Transport, token: &str) -> Result<Revocations, JoinError> {
+        let (known, wait_ms) = (self.revoked().revision(), TOLD_AFTER.as_millis());
+        let url = format!("https://{address}/internal/revocations?revision={known}&wait_ms={wait_ms}");
+        let call = transport.http().get(&url).timeout(TOLD_AFTER + LIMIT);
+        let call = call.header(rekindle_wire::headers::CLUSTER_TOKEN, token);
+        let unreachable = |source| JoinError::Call {
+            url: url.clone(),
+            source,
+        };
+        let answer = transport.send(call).await.map_err(unreachable)?;
+        let is_success = answer.status().is_success();
+        let body = answer.bytes().await.map_err(|e| unreachable(e.into()))?;
+        read(is_success, &body)
+    }
+
+    async fn keep_renewed(&self, addresses: &str, transport: &Transport, cluster_token: &str) {
         loop {
             tokio::time::sleep(self.renew_in().max(SHORTEST)).await;
             let mut is_renewed = false;
             for address in addresses.split(',').map(str::trim) {
-                let renewed = self.renew(address, &transport, &cluster_token).await;
+                let renewed = self.renew(address, transport, cluster_token).await;
                 is_renewed = self.tell(&renewed);
                 if is_renewed {
                     break;

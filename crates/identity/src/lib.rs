@@ -7,6 +7,7 @@
 //!   fn worker --join    member: makes a key, asks with it and the token for a certificate of its role; the key never leaves the host
 //!   between roles       accept, connect: each end shows its certificate, and looks at the other's role
 //!   later               member: a new certificate when two thirds of the old one's life are over
+//!   fn cluster revoke   revoked: the scheduler keeps who is not believed any more, and all members hear it and close what they have with it
 //! ```
 //!
 //! A role is a name in the certificate, `NAME.ROLE.rekindle` (and `ROLE.rekindle`), which is what the other end asks for instead of an
@@ -23,6 +24,7 @@ mod join;
 mod member;
 mod peer;
 mod public;
+mod revoked;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -35,5 +37,6 @@ pub use join::{JoinAnswer, JoinError, JoinRequest, RenewRequest, join};
 pub use member::{Member, MemberError};
 pub use peer::{Peer, Role};
 pub use public::PublicError;
+pub use revoked::{Kept, Revocations, Revoked};
 pub use rustls::Error as TlsError;
 pub use token::{Token, TokenError, Tokens};

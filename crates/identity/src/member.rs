@@ -17,6 +17,7 @@ use rustls::{RootCertStore, SignatureScheme};
 use crate::authority::{Authority, AuthorityError, EARLIER};
 use crate::files::{self, FileError};
 use crate::peer::Peer;
+use crate::revoked::Revoked;
 
 /// Why a role's identity cannot be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,7 @@ pub struct Member {
     pub(crate) shown: Arc<Shown>,
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) provider: Arc<CryptoProvider>,
+    revoked: Arc<Revoked>,
 }
 
 impl Member {
@@ -96,6 +98,7 @@ impl Member {
             shown: Arc::new(Shown(RwLock::new(Arc::new(shown)))),
             roots: Arc::new(roots),
             provider,
+            revoked: Arc::default(),
         }))
     }
 
@@ -135,6 +138,11 @@ impl Member {
         let (key, request) = Self::request(directory)?;
         let certificate = authority.sign(&request, peer, life)?;
         Self::keep(directory, &key, &certificate, authority.pem())
+    }
+
+    /// Whom it does not believe any more.
+    pub fn revoked(&self) -> &Arc<Revoked> {
+        &self.revoked
     }
 
     /// Who it is.

@@ -66,7 +66,7 @@ impl FromStr for Role {
 }
 
 /// Who is at the other end of a connection, as a certificate of the cluster's authority says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
     /// Its role.
     pub role: Role,

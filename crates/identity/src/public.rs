@@ -46,7 +46,9 @@ pub(crate) fn connector(ca: Option<&Path>, connect_limit: Duration) -> Result<Co
     http.set_nodelay(true);
     http.set_connect_timeout(Some(connect_limit));
     let builder = HttpsConnectorBuilder::new().with_tls_config(config.with_no_client_auth());
-    Ok(builder.https_only().enable_http1().wrap_connector(http))
+    Ok(Connector::to_others(
+        builder.https_only().enable_http1().wrap_connector(http),
+    ))
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, PublicError> {

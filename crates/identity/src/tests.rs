@@ -26,6 +26,8 @@ struct Cluster {
     authority: Arc<Authority>,
     directory: TempDir,
     address: SocketAddr,
+    own: Member,
+    issuing: Arc<Issuing>,
 }
 
 impl Cluster {
@@ -34,7 +36,7 @@ impl Cluster {
         let authority = Arc::new(Authority::init(directory.path()).unwrap());
         let own = directory.path().join("own");
         let again = Authority::open(directory.path()).unwrap().unwrap();
-        let issuing = Issuing::new(again, &directory.path().join("main"), LIFE).unwrap();
+        let issuing = Arc::new(Issuing::new(again, &directory.path().join("main"), LIFE).unwrap());
         let member = Member::of_authority(&authority, &own, &peer(role, "x"), LIFE).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = tcp.local_addr().unwrap();
@@ -44,14 +46,17 @@ impl Cluster {
                 "/",
                 get(|ConnectInfo(caller): ConnectInfo<Caller>| async move { caller.described() }),
             )
+            .route("/goes-on", get(goes_on))
             .route("/join", post(sign))
-            .with_state(Arc::new(issuing))
+            .with_state(issuing.clone())
             .into_make_service_with_connect_info::<Caller>();
         tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
         Self {
             authority,
             directory,
             address,
+            own: member,
+            issuing,
         }
     }
 
@@ -71,6 +76,12 @@ impl Cluster {
     }
 }
 
+/// An answer that begins and does not end.
+async fn goes_on() -> axum::body::Body {
+    let begun = futures::stream::once(async { Ok::<_, std::io::Error>("begun") });
+    axum::body::Body::from_stream(futures::StreamExt::chain(begun, futures::stream::pending()))
+}
+
 async fn sign(
     State(issuing): State<Arc<Issuing>>,
     Json(asked): Json<JoinRequest>,
@@ -80,7 +91,10 @@ async fn sign(
 
 /// What the other end calls who asks, or why it does not answer.
 async fn asked(by: &Member, to: Role, at: SocketAddr) -> Result<String, String> {
-    let transport = Transport::new(reqwest::Client::new(), Some(by), to).unwrap();
+    ask(&Transport::new(reqwest::Client::new(), Some(by), to).unwrap(), at).await
+}
+
+async fn ask(transport: &Transport, at: SocketAddr) -> Result<String, String> {
     let call = transport.http().get(format!("http://{at}/")).timeout(LIFE);
     let chain = |e: CallError| {
         let mut text = e.to_string();
@@ -262,4 +276,66 @@ async fn a_call_goes_through_a_door_with_its_limit_and_a_panic_behind_it_is_an_a
     // Where there is none, a connection is made.
     let closed = transport.send(http.get("http://127.0.0.1:2/who")).await;
     assert!(matches!(closed, Err(CallError::Plain(_))));
+}
+
+/// An answer of which the beginning was read.
+async fn begun(transport: &Transport, at: SocketAddr) -> reqwest::Response {
+    let call = transport.http().get(format!("http://{at}/goes-on"));
+    let mut answer = transport.send(call).await.unwrap();
+    assert_eq!(answer.chunk().await.unwrap().unwrap(), "begun");
+    answer
+}
+
+async fn breaks_off(mut answer: reqwest::Response) {
+    let next = tokio::time::timeout(Duration::from_secs(20), answer.chunk()).await;
+    assert!(next.expect("it goes on").is_err(), "it must not look whole");
+}
+
+#[tokio::test]
+async fn who_is_revoked_is_not_let_in_and_what_it_has_open_is_closed() {
+    let cluster = Cluster::start(Role::Worker).await;
+    let (gone, stays) = (cluster.member(Role::Gateway, "g-1"), cluster.member(Role::Gateway, "g-2"));
+    let to_worker = |by| Transport::new(reqwest::Client::new(), Some(by), Role::Worker).unwrap();
+    let (of_gone, of_stays) = (to_worker(&gone), to_worker(&stays));
+    // A second connection, so that there is a session to resume.
+    let open = begun(&of_gone, cluster.address).await;
+    assert_eq!(ask(&of_gone, cluster.address).await.unwrap(), "the gateway g-1");
+    cluster.own.revoked().add([gone.peer().clone()]);
+    breaks_off(open).await;
+    assert!(ask(&of_gone, cluster.address).await.is_err());
+    assert!(asked(&gone, Role::Worker, cluster.address).await.is_err());
+    // A new certificate of its is no other.
+    gone.renew_by(&cluster.authority, LIFE).unwrap();
+    assert!(asked(&gone, Role::Worker, cluster.address).await.is_err());
+    assert_eq!(ask(&of_stays, cluster.address).await.unwrap(), "the gateway g-2");
+}
+
+#[tokio::test]
+async fn who_is_revoked_is_not_spoken_to_and_what_is_open_to_it_is_closed() {
+    let cluster = Cluster::start(Role::Worker).await;
+    let gateway = cluster.member(Role::Gateway, "g-1");
+    let transport = Transport::new(reqwest::Client::new(), Some(&gateway), Role::Worker).unwrap();
+    let open = begun(&transport, cluster.address).await;
+    assert!(ask(&transport, cluster.address).await.is_ok());
+    gateway.revoked().add([cluster.own.peer().clone()]);
+    breaks_off(open).await;
+    assert!(ask(&transport, cluster.address).await.is_err());
+    let refused = asked(&gateway, Role::Worker, cluster.address).await.unwrap_err();
+    assert!(refused.contains("Revoked"), "{refused}");
+}
+
+#[tokio::test]
+async fn who_is_revoked_gets_no_certificate_and_costs_no_token() {
+    let cluster = Cluster::start(Role::Scheduler).await;
+    let token = cluster.token(Role::Worker, 1, LIFE);
+    let revoked = peer(Role::Worker, "w-1");
+    cluster.issuing.member().revoked().add([revoked.clone()]);
+    let refused = cluster.join(&token, Role::Worker).await.unwrap_err().to_string();
+    assert!(refused.contains("is revoked"), "{refused}");
+    let (_, request) = Member::request(&cluster.directory.path().join("again")).unwrap();
+    let refused = cluster.issuing.renew(&Caller::Member(revoked), &RenewRequest { request }, "t");
+    assert!(refused.unwrap_err().message.contains("is revoked"));
+    let directory = cluster.directory.path().join("other");
+    let other = peer(Role::Worker, "w-2");
+    assert!(join(&cluster.address.to_string(), &token, &other, &directory).await.is_ok());
 }

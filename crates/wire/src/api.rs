@@ -300,6 +300,26 @@ pub struct Migration {
     pub departed: Departed,
 }
 
+/// A member of the cluster that shall not be believed any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RevokeRequest {
+    /// `worker` or `gateway`.
+    pub role: String,
+    /// A worker's id, its address with or without the port, or its host's name; of a gateway the name in its certificate.
+    pub name: String,
+}
+
+/// One that is not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Revocation {
+    /// Its role.
+    pub role: String,
+    /// The name in its certificate: a worker's id.
+    pub name: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_s: i64,
+}
+
 /// A worker, as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerInfo {

@@ -20,7 +20,7 @@ const JOIN_MAX: usize = 16 << 10;
 fn may_call(path: &str) -> &'static [Role] {
     match path {
         "/internal/heartbeat" => &[Role::Worker],
-        "/internal/renew" => &[Role::Worker, Role::Gateway],
+        "/internal/renew" | "/internal/revocations" => &[Role::Worker, Role::Gateway],
         // Users, who have shown the admin key to a gateway; and a gateway's own calls.
         _ => &[Role::Gateway],
     }
@@ -33,9 +33,14 @@ pub(super) fn caller(request: &Request) -> Caller {
     info.map_or(Caller::Stranger, |ConnectInfo(caller)| caller.clone())
 }
 
-/// Refuses who has not the role that the path is for.
-pub(super) fn check(request: &Request) -> Result<(), Refused> {
+/// Refuses who has not the role that the path is for, and who is revoked since it connected.
+pub(super) fn check(scheduler: &Scheduler, request: &Request) -> Result<(), Refused> {
     let (caller, path) = (caller(request), request.uri().path());
+    if let (Caller::Member(peer), Some(issuing)) = (&caller, &scheduler.config.issuing)
+        && issuing.member().revoked().has(peer)
+    {
+        return Err(ApiError::new(ErrorCode::Unauthorized, format!("the {peer} is revoked")));
+    }
     let roles = may_call(path);
     if caller.is_one_of(roles) {
         return Ok(());
@@ -96,7 +101,7 @@ pub(super) async fn renew(
         .map(Json)
 }
 
-fn no_authority() -> ApiError {
+pub(super) fn no_authority() -> ApiError {
     ApiError::new(
         ErrorCode::BadRequest,
         "this cluster has no authority: `fn cluster init` on the scheduler's host makes one",

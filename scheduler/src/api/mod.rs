@@ -10,6 +10,7 @@ mod internal;
 mod logs;
 pub(crate) mod members;
 mod metrics;
+pub(crate) mod revocations;
 mod stats;
 mod workers;
 
@@ -55,6 +56,8 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/internal/async/callbacks", post(calls::end_callback))
         .route("/internal/async/results/{id}", get(calls::result))
         .route("/v1/instances/{id}/migrate", post(instances::migrate))
+        .route("/v1/revocations", get(revocations::list).post(revocations::revoke))
+        .route("/internal/revocations", get(revocations::news))
         .route("/v1/collections", post(collections::collect))
         .route("/internal/placements", post(internal::placements))
         .route("/internal/leases", post(internal::leases))
@@ -117,7 +120,7 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
         )
         .into_response();
     }
-    if let Err(refused) = members::check(&request) {
+    if let Err(refused) = members::check(&scheduler, &request) {
         return refused.into_response();
     }
     let path = request.uri().path();
@@ -125,6 +128,7 @@ async fn admit(State(scheduler): State<Scheduler>, request: Request, next: Next)
         "/internal/heartbeat"
         | "/internal/leases"
         | "/internal/recalls"
+        | "/internal/revocations"
         | "/internal/traffic"
         | "/internal/async/claims"
         | "/internal/async/renewals"

@@ -30,6 +30,10 @@ impl Fleet {
         now: Millis,
         known: impl Fn(&FunctionName, VersionNumber) -> Known,
     ) -> Vec<InstanceId> {
+        if self.expelled.contains(&beat.worker) {
+            // It was on its way when the worker was revoked.
+            return Vec::new();
+        }
         if self.is_late(beat) {
             return Vec::new();
         }
@@ -85,7 +89,7 @@ impl Fleet {
         worker.is_some_and(|w| is_late(w) || is_of_before(w))
     }
 
-    fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {
+    pub(super) fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {
         let ids: Vec<_> = self.instances.on(worker).map(|(id, _)| id.clone()).collect();
         for id in ids {
             self.forget(&id, now);

@@ -239,6 +239,19 @@ impl Fleet {
         }
     }
 
+    /// A worker that is revoked is gone for good, with what ran on it; nothing that it reports is heard any more.
+    pub(crate) fn expel(&mut self, id: &WorkerId, now: Millis) {
+        self.expelled.insert(id.clone());
+        let Some(worker) = self.workers.get_mut(id).filter(|w| !w.gone) else {
+            return;
+        };
+        worker.presence = Presence::Left;
+        worker.alive = false;
+        worker.gone = true;
+        self.settle(id);
+        self.forget_all_of(id, now);
+    }
+
     /// Wants back every lease on what runs there.
     pub(super) fn recall_all_of(&mut self, worker: &WorkerId) {
         let leased = self.instances.on(worker).filter(|(_, i)| i.lease.is_some());

@@ -227,6 +227,8 @@ pub(crate) struct Fleet {
     pub(crate) instances: Instances,
     /// Workers that an operator wants empty, heard of or not.
     drained: BTreeSet<WorkerId>,
+    /// Workers that are revoked.
+    expelled: BTreeSet<WorkerId>,
     gone: HashMap<InstanceId, Millis>,
     /// Leases whose instance is gone and whose gateway has not been told, each with when it would have run out.
     ended: BTreeMap<GatewayId, Vec<(InstanceId, Millis)>>,

@@ -510,3 +510,22 @@ fn a_name_of_an_operator_s_means_workers_by_id_address_or_host() {
         assert_eq!(fleet.workers_called(name), found, "{name}");
     }
 }
+
+#[test]
+fn a_worker_that_is_revoked_is_gone_at_once_with_what_ran_there_and_is_heard_no_more() {
+    let hello = hello();
+    let mut fleet = two_workers();
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.grant(&id, &gateway("g-a"), &hello, Millis(1));
+    fleet.expel(&worker(0), Millis(2));
+    assert_eq!(states(&fleet, Millis(2)), [WorkerState::Gone, WorkerState::Ready]);
+    assert!(!fleet.instances.contains_key(&id));
+    assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&id), "its gateway is told");
+    // One that was on its way, and one of a worker that was started anew.
+    for incarnation in [1, 2] {
+        let late = beat(0, incarnation, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
+        fleet.heartbeat(&late, Millis(3), |_, _| Known::Live(hello.clone()));
+    }
+    assert_eq!(states(&fleet, Millis(3)), [WorkerState::Gone, WorkerState::Ready]);
+    assert!(!fleet.instances.contains_key(&id));
+}

@@ -28,6 +28,7 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 8] = [
         include_str!("../../migrations/0008_runtime_snapshots.sql"),
     ),
     (9, "renewals", include_str!("../../migrations/0009_renewals.sql")),
+    (10, "revocations", include_str!("../../migrations/0010_revocations.sql")),
 ];
 
 /// Holds others up until the transaction's end. The number is ours among the advisory locks of the database.

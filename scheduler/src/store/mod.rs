@@ -13,6 +13,7 @@ mod functions;
 mod leader;
 mod master_key;
 mod renewals;
+mod revocations;
 mod runtime_snapshots;
 mod session;
 #[cfg(test)]

@@ -89,6 +89,7 @@ on_either! {
     the_first_master_key_is_the_databases_until_another_is_set,
     what_was_counted_is_there_after_a_restart_until_its_function_goes,
     digests_of_snapshots_are_kept_until_they_are_lost,
+    who_is_revoked_stays_revoked,
 }
 
 async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) -> u32 {
@@ -145,6 +146,23 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
     store.delete_function(&name, 7).await.unwrap();
     assert_eq!(kept(Some(&name)).await, None);
     assert_eq!(kept(None).await, Some(named("ef")), "it is every function's");
+}
+
+async fn who_is_revoked_stays_revoked(place: &Place) {
+    use rekindle_identity::{Peer, Role};
+    let peer = |role, name: &str| Peer {
+        role,
+        name: name.to_owned(),
+    };
+    let (worker, gateway) = (peer(Role::Worker, "w-1"), peer(Role::Gateway, "w-1"));
+    let store = open(place).await;
+    assert_eq!(store.revocations().await.unwrap(), []);
+    for (peer, now) in [(&worker, 7), (&gateway, 8), (&worker, 9)] {
+        store.revoke(peer, now).await.unwrap();
+    }
+    store.close().await;
+    let all = open(place).await.revocations().await.unwrap();
+    assert_eq!(all, [(worker, 7), (gateway, 8)]);
 }
 
 async fn what_was_stored_is_there_after_a_restart(place: &Place) {

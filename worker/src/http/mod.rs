@@ -80,7 +80,7 @@ pub async fn serve(
     let renewing = member.map(|member| {
         let (url, token) = (&worker.config.scheduler_url, &worker.config.token);
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
-        tokio::spawn(member.keep_renewed(address.to_owned(), client.clone(), token.clone()))
+        tokio::spawn(member.keep_current(address.to_owned(), client.clone(), token.clone()))
     });
     let router = router(Arc::clone(&worker));
     let (invoked, others) = (Arc::clone(&worker), rekindle_identity::inside(router.clone()));

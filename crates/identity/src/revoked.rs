@@ -1,0 +1,247 @@
+//! Members whose certificates are not believed any more, whatever their dates say. The scheduler keeps who they are, and every role hears of it and holds it
+//! against who connects, whom it connects to, and the connections there are. By role and name and not by serial number: so it holds for each certificate that
+//! the member has had, and for those that somebody renewed meanwhile.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use parking_lot::RwLock;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use crate::peer::Peer;
+
+/// Who is revoked, as the scheduler tells it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocations {
+    /// How many there are: none is ever taken back.
+    pub revision: u64,
+    /// All of them.
+    pub members: Vec<Peer>,
+}
+
+/// What a role knows of it.
+#[derive(Debug, Default)]
+pub struct Revoked(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    members: HashSet<Peer>,
+    /// Of members that have connections here: ends those.
+    connected: HashMap<Peer, CancellationToken>,
+}
+
+impl Revoked {
+    /// How many are known.
+    pub fn revision(&self) -> u64 {
+        self.0.read().members.len() as u64
+    }
+
+    /// Whether this one is revoked.
+    pub fn has(&self, peer: &Peer) -> bool {
+        self.0.read().members.contains(peer)
+    }
+
+    /// Takes in who is revoked; ends their connections.
+    pub fn add(&self, members: impl IntoIterator<Item = Peer>) {
+        let mut known = self.0.write();
+        for peer in members {
+            if let Some(connections) = known.connected.remove(&peer) {
+                connections.cancel();
+            }
+            if known.members.insert(peer.clone()) {
+                tracing::warn!(member = %peer, "a member of the cluster is revoked");
+            }
+        }
+    }
+
+    /// Refuses a certificate that was verified, if its holder is revoked.
+    pub(crate) fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        match Peer::of(certificate) {
+            Some(peer) if self.has(&peer) => Err(CertificateError::Revoked.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A connection whose other end has shown this certificate, until its holder is revoked. Sessions that are resumed come without a verification, so it
+    /// is looked at here again.
+    pub(crate) fn keep<S>(&self, stream: S, certificate: Option<&CertificateDer<'_>>) -> Result<Kept<S>, rustls::Error> {
+        let Some(peer) = certificate.and_then(Peer::of) else {
+            return Ok(Kept { stream, revoked: None });
+        };
+        let mut known = self.0.write();
+        if known.members.contains(&peer) {
+            return Err(CertificateError::Revoked.into());
+        }
+        let revoked = known.connected.entry(peer).or_default().clone();
+        Ok(Kept {
+            stream,
+            revoked: Some(Box::pin(revoked.cancelled_owned())),
+        })
+    }
+}
+
+/// A connection that ends when the member at its other end is revoked.
+#[derive(Debug)]
+pub struct Kept<S> {
+    stream: S,
+    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl<S> Kept<S> {
+    /// One that nobody is revoked on.
+    pub(crate) fn always(stream: S) -> Self {
+        Self { stream, revoked: None }
+    }
+
+    pub(crate) fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// Fails once its other end is revoked.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.revoked.as_mut().map(|revoked| revoked.as_mut().poll(cx)) {
+            Some(Poll::Ready(())) => Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the certificate of the other end was revoked",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Kept<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Kept<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+impl<S: hyper::rt::Read + Unpin> hyper::rt::Read for Kept<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: hyper::rt::Write + Unpin> hyper::rt::Write for Kept<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+}
+
+/// The usual verification of who connects, and that it is not revoked.
+#[derive(Debug)]
+pub(crate) struct NotRevoked {
+    pub(crate) usual: Arc<dyn ClientCertVerifier>,
+    pub(crate) revoked: Arc<Revoked>,
+}
+
+impl ClientCertVerifier for NotRevoked {
+    fn offer_client_auth(&self) -> bool {
+        self.usual.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.usual.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.usual.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.usual.verify_client_cert(end_entity, intermediates, now)?;
+        self.revoked.check(end_entity)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.usual.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
+}
