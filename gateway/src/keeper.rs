@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_identity::Member;
 use rekindle_wire::stats::TrafficReport;
 
 use crate::metrics::Metrics;
@@ -97,6 +98,17 @@ pub(crate) async fn sweep(workers: Workers) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         workers.sweep();
+    }
+}
+
+/// Closes connections to workers when a member is revoked: those that nobody uses would not notice. Runs until it is dropped.
+pub(crate) async fn hang_up(member: Option<Arc<Member>>, workers: Workers) {
+    let Some(member) = member else {
+        return std::future::pending().await;
+    };
+    loop {
+        member.revoked().changed().await;
+        workers.close_idle();
     }
 }
 

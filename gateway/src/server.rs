@@ -224,6 +224,7 @@ pub async fn serve(
         tokio::spawn(keeper::watch(slots.clone())),
         tokio::spawn(keeper::tell(slots.clone(), metrics.clone())),
         tokio::spawn(keeper::sweep(workers.clone())),
+        tokio::spawn(keeper::hang_up(config.member.clone(), workers.clone())),
         tokio::spawn(fresh(certificates.clone(), metrics.clone())),
     ];
     let dispatch = Arc::new(Dispatch {

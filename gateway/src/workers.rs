@@ -44,6 +44,11 @@ impl Workers {
         self.lines.lock().retain(|_, lines| lines.sweep());
     }
 
+    /// Closes all connections that are not in use.
+    pub(crate) fn close_idle(&self) {
+        self.lines.lock().values().for_each(Lines::close_idle);
+    }
+
     /// Sends a request to the worker at this address and waits for the answer's head.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::peer::Peer;
@@ -30,7 +31,10 @@ pub struct Revocations {
 
 /// What a role knows of it.
 #[derive(Debug, Default)]
-pub struct Revoked(RwLock<Known>);
+pub struct Revoked {
+    known: RwLock<Known>,
+    news: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -42,25 +46,31 @@ struct Known {
 impl Revoked {
     /// How many are known.
     pub fn revision(&self) -> u64 {
-        self.0.read().members.len() as u64
+        self.known.read().members.len() as u64
     }
 
     /// Whether this one is revoked.
     pub fn has(&self, peer: &Peer) -> bool {
-        self.0.read().members.contains(peer)
+        self.known.read().members.contains(peer)
     }
 
     /// Takes in who is revoked; ends their connections.
     pub fn add(&self, members: impl IntoIterator<Item = Peer>) {
-        let mut known = self.0.write();
+        let mut known = self.known.write();
         for peer in members {
             if let Some(connections) = known.connected.remove(&peer) {
                 connections.cancel();
             }
             if known.members.insert(peer.clone()) {
+                self.news.notify_one();
                 tracing::warn!(member = %peer, "a member of the cluster is revoked");
             }
         }
+    }
+
+    /// Waits until more are revoked, for who holds connections that are read only when they are used again. One may wait.
+    pub async fn changed(&self) {
+        self.news.notified().await;
     }
 
     /// Refuses a certificate that was verified, if its holder is revoked.
@@ -77,7 +87,7 @@ impl Revoked {
         let Some(peer) = certificate.and_then(Peer::of) else {
             return Ok(Kept { stream, revoked: None });
         };
-        let mut known = self.0.write();
+        let mut known = self.known.write();
         if known.members.contains(&peer) {
             return Err(CertificateError::Revoked.into());
         }
