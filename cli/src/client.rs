@@ -58,8 +58,9 @@ impl Client {
     }
 
     fn at(url: &str, key: Option<String>, ca: Option<&Path>) -> Result<Self> {
-        let parsed = reqwest::Url::parse(url)
-            .with_context(|| format!("\"{url}\" is not an address: set FN_URL to https://HOST:PORT or http://HOST:PORT"))?;
+        let parsed = reqwest::Url::parse(url).with_context(|| {
+            format!("\"{url}\" is not an address: set FN_URL to https://HOST:PORT or http://HOST:PORT")
+        })?;
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
@@ -69,7 +70,9 @@ impl Client {
         let http = match parsed.scheme() {
             "https" => Transport::to_public(http, ca, CONNECT_TIMEOUT)?,
             "http" => Transport::plain(http),
-            other => bail!("{url}: fn speaks https and http to the gateway, not {other}: set FN_URL to https://HOST:PORT"),
+            other => {
+                bail!("{url}: fn speaks https and http to the gateway, not {other}: set FN_URL to https://HOST:PORT")
+            }
         };
         Ok(Self {
             http,

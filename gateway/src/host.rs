@@ -57,7 +57,9 @@ impl FromStr for DomainName {
             (1..=LABEL_MAX).contains(&label.len())
                 && !label.starts_with('-')
                 && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
         // A number at the end makes it an address, in one of the many ways to write one.
         let last = name.rsplit('.').next().unwrap_or_default();
@@ -173,7 +175,11 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
     };
     let (host, port) = authority(target.as_str())?;
     if let Some((other, other_port)) = said {
-        let usual = if request.uri().scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+        let usual = if request.uri().scheme() == Some(&Scheme::HTTPS) {
+            443
+        } else {
+            80
+        };
         if other != host || other_port.unwrap_or(usual) != port.unwrap_or(usual) {
             return Err(two());
         }
@@ -215,7 +221,9 @@ impl Hosts {
         }
         let domains = self.domains.iter().map(DomainName::as_str).chain([LOCAL]);
         // Of domains that lie in each other, the innermost.
-        let innermost = domains.filter_map(|d| below(name.as_str(), d)).min_by_key(|rest| rest.len());
+        let innermost = domains
+            .filter_map(|d| below(name.as_str(), d))
+            .min_by_key(|rest| rest.len());
         let Some(labels) = innermost.filter(|rest| !rest.is_empty()) else {
             return Ok(Whose::Shared);
         };
@@ -227,7 +235,10 @@ impl Hosts {
             1 if labels.contains("--") && labels.starts_with(|c: char| c.is_ascii_digit()) => nothing(reserved(name)),
             1 => Ok(Whose::Function(labels.to_owned())),
             2 => nothing(reserved(name)),
-            _ => nothing(format!("nothing is at {name}: a function's host is NAME.{}", self.shown())),
+            _ => nothing(format!(
+                "nothing is at {name}: a function's host is NAME.{}",
+                self.shown()
+            )),
         }
     }
 

@@ -100,7 +100,8 @@ pub(crate) fn route<B>(
     if let (true, Whose::Shared, Some(api)) = (is_api, &whose, &hosts.api)
         && !(peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback))
     {
-        let message = format!("the API is not at this host: it is at {api} (--api-host), and on the gateway's own machine");
+        let message =
+            format!("the API is not at this host: it is at {api} (--api-host), and on the gateway's own machine");
         return Err(ApiError::new(ErrorCode::NotFound, message));
     }
     let invocation = path

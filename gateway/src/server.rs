@@ -444,7 +444,9 @@ impl Gateway {
             port => format!("{host}:{port}"),
         };
         let location = format!("https://{authority}{path}");
-        Ok(Some((StatusCode::PERMANENT_REDIRECT, [(LOCATION, location)]).into_response()))
+        Ok(Some(
+            (StatusCode::PERMANENT_REDIRECT, [(LOCATION, location)]).into_response(),
+        ))
     }
 
     async fn routed(

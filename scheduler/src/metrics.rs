@@ -307,7 +307,9 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     one(&LEASES, |m| m.fleet.leased() as f64);
     let revoked = Weak::clone(scheduler);
     registry.observe_one(Kind::Gauge, &REVOKED, move || {
-        revoked.upgrade().map_or(0.0, |s: Arc<Shared>| *s.revoked.borrow() as f64)
+        revoked
+            .upgrade()
+            .map_or(0.0, |s: Arc<Shared>| *s.revoked.borrow() as f64)
     });
     let many = |desc, read: fn(&Memory) -> BTreeMap<Vec<String>, f64>| {
         let weak = Weak::clone(scheduler);

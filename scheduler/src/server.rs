@@ -185,12 +185,17 @@ pub async fn serve(
 
 /// Who only stands by hears from the database who is revoked: it lets hosts join too. Runs until it is dropped.
 async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
-    let Some(issuing) = issuing.filter(|_| store.is_shared()) else { return };
+    let Some(issuing) = issuing.filter(|_| store.is_shared()) else {
+        return;
+    };
     loop {
         match store.revocations().await {
             Ok(all) => issuing.member().revoked().add(all.into_iter().map(|(peer, _)| peer)),
             Err(error) => {
-                tracing::debug!(error = &error as &dyn std::error::Error, "who is revoked cannot be read");
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "who is revoked cannot be read"
+                );
             }
         }
         tokio::time::sleep(HEAR_EVERY).await;

@@ -88,14 +88,29 @@ fn a_platform_is_used_over_https_while_its_certificates_change() {
     let answer: serde_json::Value = serde_json::from_slice(&invoked.stdout).unwrap();
     assert_eq!(answer["status"], 200, "{answer}");
     let listed = by_https("localhost", &["list"]);
-    assert!(listed.status.success() && text(&listed).contains("seven"), "{}", text(&listed));
+    assert!(
+        listed.status.success() && text(&listed).contains("seven"),
+        "{}",
+        text(&listed)
+    );
     let mistaken = by_https("127.0.0.1", &["list"]);
-    assert!(!mistaken.status.success() && text(&mistaken).contains("not valid for name"), "{}", text(&mistaken));
+    assert!(
+        !mistaken.status.success() && text(&mistaken).contains("not valid for name"),
+        "{}",
+        text(&mistaken)
+    );
 
     // As browsers do, who know the names from the DNS.
     let curl = |host: &str, path: &str| -> (String, String) {
         let output = Command::new("curl")
-            .args(["-sS", "--http2", "--max-time", "30", "-w", "\n%{http_code} %{http_version}"])
+            .args([
+                "-sS",
+                "--http2",
+                "--max-time",
+                "30",
+                "-w",
+                "\n%{http_code} %{http_version}",
+            ])
             .args(["--connect-to", &format!("::127.0.0.1:{port}")])
             .args(["-H", &format!("Authorization: Bearer {}", platform.key())])
             .arg("--cacert")
@@ -103,12 +118,19 @@ fn a_platform_is_used_over_https_while_its_certificates_change() {
             .arg(format!("https://{host}{path}"))
             .output()
             .unwrap();
-        assert!(output.status.success(), "{host}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{host}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let text = String::from_utf8(output.stdout).unwrap();
         let (body, how) = text.rsplit_once('\n').unwrap();
         (how.to_owned(), body.to_owned())
     };
-    assert_eq!(curl("seven.example.org", "/v1/status"), ("200 2".to_owned(), "7".to_owned()));
+    assert_eq!(
+        curl("seven.example.org", "/v1/status"),
+        ("200 2".to_owned(), "7".to_owned())
+    );
     assert_eq!(curl("api.example.org", "/v1/status").0, "200 2");
     for (host, path) in [("none.example.org", "/"), ("1--seven.example.org", "/")] {
         assert_eq!(curl(host, path).0, "404 2", "{host}");
@@ -118,8 +140,17 @@ fn a_platform_is_used_over_https_while_its_certificates_change() {
     let new = || {
         let args = ["-sS", "--max-time", "30", "--connect-to"];
         let mut command = Command::new("curl");
-        command.args(args).arg(format!("::127.0.0.1:{port}")).arg("--cacert").arg(&ca);
-        command.arg("https://new.example.net/healthz").output().unwrap().status.success()
+        command
+            .args(args)
+            .arg(format!("::127.0.0.1:{port}"))
+            .arg("--cacert")
+            .arg(&ca);
+        command
+            .arg("https://new.example.net/healthz")
+            .output()
+            .unwrap()
+            .status
+            .success()
     };
     assert!(!new());
     fs::write(pairs.join("functions.crt"), "half of").unwrap();
@@ -127,5 +158,9 @@ fn a_platform_is_used_over_https_while_its_certificates_change() {
     until("the new certificate is shown", SOON, || new().then_some(()));
     // The one that became unusable is as before.
     assert_eq!(curl("seven.example.org", "/").1, "7");
-    assert!(platform.log().contains("a certificate cannot be used"), "{}", platform.log_tail(20));
+    assert!(
+        platform.log().contains("a certificate cannot be used"),
+        "{}",
+        platform.log_tail(20)
+    );
 }

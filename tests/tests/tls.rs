@@ -201,7 +201,10 @@ fn a_worker_that_is_revoked_is_out_of_the_cluster_within_seconds() {
     let code = "def handler(event, context):\n    return 7\n";
     cluster.deploy(&Folder::python("seven", "", code));
     let first = cluster.fresh("restored", "seven", "/").ok();
-    let worker = cluster.instances().into_iter().find(|i| i.id.as_str() == first.instance());
+    let worker = cluster
+        .instances()
+        .into_iter()
+        .find(|i| i.id.as_str() == first.instance());
     let worker = worker.unwrap().worker;
     let number = u8::from(cluster.worker(0).id != worker);
     let (gone, other) = (Role::Worker.nth(number), Role::Worker.nth(1 - number));
@@ -231,7 +234,16 @@ fn a_worker_that_is_revoked_is_out_of_the_cluster_within_seconds() {
     until("the gateway has hung up", SECONDS, || {
         let pid = cluster.pid(Role::Gateway);
         let connections = Command::new("nsenter")
-            .args(["-t", &pid.to_string(), "-n", "ss", "-Htn", "state", "established", "dst"])
+            .args([
+                "-t",
+                &pid.to_string(),
+                "-n",
+                "ss",
+                "-Htn",
+                "state",
+                "established",
+                "dst",
+            ])
             .arg(cluster.address(gone))
             .output()
             .unwrap();

@@ -21,7 +21,13 @@ pub(crate) struct HttpsArgs {
     #[arg(long, value_name = "HOST", env = "FN_API_HOST")]
     pub(crate) api_host: Option<DomainName>,
     /// A certificate for clients with its chain (PEM): turns HTTPS on. It is shown where no other has the host's name, and read anew when it changes.
-    #[arg(long, value_name = "FILE", env = "FN_TLS_CERT", requires = "tls_key", group = "certificates")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "FN_TLS_CERT",
+        requires = "tls_key",
+        group = "certificates"
+    )]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The key of --tls-cert (PEM).
     #[arg(long, value_name = "FILE", env = "FN_TLS_KEY", requires = "tls_cert")]
@@ -31,7 +37,12 @@ pub(crate) struct HttpsArgs {
     #[arg(long, value_name = "DIR", env = "FN_TLS_DIR", group = "certificates")]
     pub(crate) tls_dir: Option<PathBuf>,
     /// Where the gateway listens for HTTPS.
-    #[arg(long, value_name = "ADDRESS", env = "FN_TLS_LISTEN", default_value = "127.0.0.1:8443")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "FN_TLS_LISTEN",
+        default_value = "127.0.0.1:8443"
+    )]
     pub(crate) tls_listen: SocketAddr,
     /// Send plain requests to HTTPS, at this port as clients see it; but for /healthz and /readyz, and for requests of this machine to itself.
     #[arg(long, value_name = "PORT", env = "FN_REDIRECT_HTTPS", requires = "certificates", value_parser = clap::value_parser!(u16).range(1..))]

@@ -134,7 +134,17 @@ fn https_needs_a_certificate_and_its_key() {
         panic!("not understood");
     };
     assert_eq!(args.https.redirect_https, Some(443));
-    let words = ["gateway", "--tls-cert", "c", "--tls-key", "k", "--tls-dir", "d", "--domain", "A.example,b.example"];
+    let words = [
+        "gateway",
+        "--tls-cert",
+        "c",
+        "--tls-key",
+        "k",
+        "--tls-dir",
+        "d",
+        "--domain",
+        "A.example,b.example",
+    ];
     let Ok(Command::Gateway(args)) = parse(&words) else {
         panic!("not understood");
     };

@@ -35,7 +35,11 @@ async fn revoke(client: &Client, args: &RevokeArgs) -> Result<ExitCode> {
         show::print_json(&revoked)?;
         return Ok(ExitCode::SUCCESS);
     }
-    say!("revoked the {} {}: no role believes its certificates any more", revoked.role, revoked.name);
+    say!(
+        "revoked the {} {}: no role believes its certificates any more",
+        revoked.role,
+        revoked.name
+    );
     say!("  what it had beside them stays good until it is exchanged: keys to the object store, cluster.token");
     Ok(ExitCode::SUCCESS)
 }
@@ -49,7 +53,12 @@ async fn revoked(client: &Client, listing: Listing) -> Result<ExitCode> {
     } else {
         for one in &all {
             let since = UNIX_EPOCH + Duration::from_secs(one.since_unix_s.try_into().unwrap_or(0));
-            say!("{} {}  since {}", one.role, one.name, humantime::format_rfc3339_seconds(since));
+            say!(
+                "{} {}  since {}",
+                one.role,
+                one.name,
+                humantime::format_rfc3339_seconds(since)
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

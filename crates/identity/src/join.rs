@@ -160,7 +160,10 @@ impl Member {
             match told {
                 Ok(revocations) => self.revoked().add(revocations.members),
                 Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "who is revoked cannot be heard");
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "who is revoked cannot be heard"
+                    );
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
             }

@@ -83,7 +83,11 @@ impl Revoked {
 
     /// A connection whose other end has shown this certificate, until its holder is revoked. Sessions that are resumed come without a verification, so it
     /// is looked at here again.
-    pub(crate) fn keep<S>(&self, stream: S, certificate: Option<&CertificateDer<'_>>) -> Result<Kept<S>, rustls::Error> {
+    pub(crate) fn keep<S>(
+        &self,
+        stream: S,
+        certificate: Option<&CertificateDer<'_>>,
+    ) -> Result<Kept<S>, rustls::Error> {
         let Some(peer) = certificate.and_then(Peer::of) else {
             return Ok(Kept { stream, revoked: None });
         };

@@ -294,7 +294,10 @@ async fn breaks_off(mut answer: reqwest::Response) {
 #[tokio::test]
 async fn who_is_revoked_is_not_let_in_and_what_it_has_open_is_closed() {
     let cluster = Cluster::start(Role::Worker).await;
-    let (gone, stays) = (cluster.member(Role::Gateway, "g-1"), cluster.member(Role::Gateway, "g-2"));
+    let (gone, stays) = (
+        cluster.member(Role::Gateway, "g-1"),
+        cluster.member(Role::Gateway, "g-2"),
+    );
     let to_worker = |by| Transport::new(reqwest::Client::new(), Some(by), Role::Worker).unwrap();
     let (of_gone, of_stays) = (to_worker(&gone), to_worker(&stays));
     // A second connection, so that there is a session to resume.
@@ -333,9 +336,15 @@ async fn who_is_revoked_gets_no_certificate_and_costs_no_token() {
     let refused = cluster.join(&token, Role::Worker).await.unwrap_err().to_string();
     assert!(refused.contains("is revoked"), "{refused}");
     let (_, request) = Member::request(&cluster.directory.path().join("again")).unwrap();
-    let refused = cluster.issuing.renew(&Caller::Member(revoked), &RenewRequest { request }, "t");
+    let refused = cluster
+        .issuing
+        .renew(&Caller::Member(revoked), &RenewRequest { request }, "t");
     assert!(refused.unwrap_err().message.contains("is revoked"));
     let directory = cluster.directory.path().join("other");
     let other = peer(Role::Worker, "w-2");
-    assert!(join(&cluster.address.to_string(), &token, &other, &directory).await.is_ok());
+    assert!(
+        join(&cluster.address.to_string(), &token, &other, &directory)
+            .await
+            .is_ok()
+    );
 }

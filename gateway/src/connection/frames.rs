@@ -266,12 +266,20 @@ mod tests {
     #[test]
     fn a_head_lasts_until_the_last_of_its_frames() {
         let mut frames = begun();
-        for part in [frame(HEADERS, 0, 5), frame(CONTINUATION, 0, 0), frame(CONTINUATION, 0, 2)] {
+        for part in [
+            frame(HEADERS, 0, 5),
+            frame(CONTINUATION, 0, 0),
+            frame(CONTINUATION, 0, 2),
+        ] {
             let ends = frames.ends;
             assert!(waiting(&mut frames, &part).into_iter().all(|w| w));
             assert_eq!(frames.ends, ends, "a part of a head puts nothing off");
         }
-        assert!(!waiting(&mut frames, &frame(CONTINUATION, END_HEADERS, 2)).pop().unwrap());
+        assert!(
+            !waiting(&mut frames, &frame(CONTINUATION, END_HEADERS, 2))
+                .pop()
+                .unwrap()
+        );
         assert!(!waiting(&mut frames, &frame(HEADERS, END_HEADERS, 2)).pop().unwrap());
     }
 

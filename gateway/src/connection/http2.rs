@@ -127,7 +127,10 @@ pub(super) async fn serve<A: Answering>(
 
 /// Has a request look as over HTTP/1.1, which functions are spoken to in.
 fn as_http1(request: &mut Request<Body>) {
-    let authority = request.uri().authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok());
+    let authority = request
+        .uri()
+        .authority()
+        .and_then(|a| HeaderValue::from_str(a.as_str()).ok());
     if let Some(host) = authority
         && !request.headers().contains_key(HOST)
     {

@@ -152,7 +152,9 @@ impl Certificates {
         let found = match self.files.pairs() {
             Ok(found) => found,
             // For as long as it cannot be read nothing changes.
-            Err(error) => return tracing::warn!(place = self.files.shown(), %error, "certificates cannot be looked for"),
+            Err(error) => {
+                return tracing::warn!(place = self.files.shown(), %error, "certificates cannot be looked for");
+            }
         };
         let before = self.table.read().clone();
         let mut seen = self.seen.lock();
@@ -183,7 +185,10 @@ impl Certificates {
         }
         *seen = stamped.into_iter().map(|(stamps, at)| (at.name, stamps)).collect();
         if pairs.is_empty() {
-            return tracing::warn!(place = self.files.shown(), "no certificate is left there: the ones of before stay");
+            return tracing::warn!(
+                place = self.files.shown(),
+                "no certificate is left there: the ones of before stay"
+            );
         }
         *self.table.write() = Arc::new(Table::of(pairs));
     }

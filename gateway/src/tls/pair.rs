@@ -44,7 +44,9 @@ pub enum PairError {
         what: &'static str,
     },
     /// They do not belong together, or are of a kind that is not known here.
-    #[error("{certificate} and {key}: the certificate and the key cannot be used together: they have to be of one pair")]
+    #[error(
+        "{certificate} and {key}: the certificate and the key cannot be used together: they have to be of one pair"
+    )]
     Mismatch {
         /// The certificate.
         certificate: PathBuf,
@@ -80,7 +82,10 @@ impl Pair {
         let (_, parsed) = x509_parser::parse_x509_certificate(first)
             .map_err(|_| of_certificate("its first certificate cannot be read"))?;
         let alternative = parsed.subject_alternative_name().ok().flatten();
-        let names = alternative.map(|found| &found.value.general_names).into_iter().flatten();
+        let names = alternative
+            .map(|found| &found.value.general_names)
+            .into_iter()
+            .flatten();
         let hosts = names
             .filter_map(|name| match name {
                 GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
@@ -111,7 +116,10 @@ fn read(path: &Path) -> Result<Vec<u8>, PairError> {
     };
     let length = fs::metadata(path).map_err(failed)?.len();
     if length > FILE_MAX {
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "larger than any certificate")));
+        return Err(failed(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "larger than any certificate",
+        )));
     }
     fs::read(path).map_err(failed)
 }

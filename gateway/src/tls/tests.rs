@@ -76,9 +76,17 @@ fn a_new_pair_is_taken_up_and_a_broken_one_leaves_the_one_of_before() {
     put(dir.path(), "b", &["b.example.org"]);
     certificates.look(&metrics);
     assert_eq!(second.cert, shown("a.example.org").cert);
-    assert_eq!(&*certificates.shown_for(Some("b.example.org")), "b", "others are taken up meanwhile");
+    assert_eq!(
+        &*certificates.shown_for(Some("b.example.org")),
+        "b",
+        "others are taken up meanwhile"
+    );
     assert!(counted(&metrics, "failed"));
-    for junk in ["", "junk", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"] {
+    for junk in [
+        "",
+        "junk",
+        "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+    ] {
         fs::write(dir.path().join("a.crt"), junk).unwrap();
         certificates.look(&metrics);
         assert_eq!(second.cert, shown("a.example.org").cert, "{junk:?}");
@@ -103,7 +111,9 @@ fn a_certificate_without_a_use_is_an_error_that_says_which() {
     let open = |files| Certificates::open(files, &Metrics::new()).map(drop).unwrap_err();
     assert!(matches!(open(directory_of(dir.path())), CertificatesError::None(_)));
     let missing = directory_of(&dir.path().join("missing"));
-    assert!(matches!(open(missing), CertificatesError::Look { source, .. } if source.kind() == io::ErrorKind::NotFound));
+    assert!(
+        matches!(open(missing), CertificatesError::Look { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    );
     put(dir.path(), "a", &["a.example.org"]);
     put(dir.path(), "b", &["b.example.org"]);
     let (crt, key) = (dir.path().join("a.crt"), dir.path().join("b.key"));

@@ -115,7 +115,9 @@ impl Site {
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
         let answer = match protocol {
             "h2" => {
-                let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+                let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                    .await
+                    .unwrap();
                 tokio::spawn(connection);
                 sender.send_request(request).await.unwrap()
             }
@@ -150,7 +152,11 @@ impl Site {
     }
 
     async fn measured(&self, series: &str) -> f64 {
-        let sent = self.platform.http.get(format!("http://{}/metrics", self.plain)).bearer_auth(KEY);
+        let sent = self
+            .platform
+            .http
+            .get(format!("http://{}/metrics", self.plain))
+            .bearer_auth(KEY);
         let text = sent.send().await.unwrap().text().await.unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(series));
         line.map_or(0.0, |value| value.trim().parse().unwrap())
@@ -175,7 +181,12 @@ fn head(path: &str) -> Vec<u8> {
         bytes
     };
     // Indexed: method GET, scheme https. Literal, by the name's index: path, authority.
-    [vec![0x82, 0x87], literal(0x04, path), literal(0x01, "hello.example.org")].concat()
+    [
+        vec![0x82, 0x87],
+        literal(0x04, path),
+        literal(0x01, "hello.example.org"),
+    ]
+    .concat()
 }
 
 /// Reads until the connection ends.
@@ -221,11 +232,17 @@ async fn a_function_is_served_by_its_host_over_either_version_of_http() {
             request = request.header("host", host);
         }
         let answer = site
-            .ask(protocol, "hello.example.org", request.body(Body::from(body.clone())).unwrap())
+            .ask(
+                protocol,
+                "hello.example.org",
+                request.body(Body::from(body.clone())).unwrap(),
+            )
             .await;
         assert!(answer.body == body, "{} of {} bytes", answer.body.len(), body.len());
     }
-    let made = site.measured("rekindle_gateway_handshakes_total{outcome=\"made\"}").await;
+    let made = site
+        .measured("rekindle_gateway_handshakes_total{outcome=\"made\"}")
+        .await;
     assert_eq!(made, 4.0);
 }
 
@@ -260,14 +277,21 @@ async fn hosts_that_are_reserved_or_two_are_refused_by_name() {
         let request = Request::get(target).header("host", host).header("connection", "close");
         request.body(Body::empty()).unwrap()
     };
-    for host in ["3--hello.example.org", "v3--hello.example.org", "hello.team.example.org"] {
+    for host in [
+        "3--hello.example.org",
+        "v3--hello.example.org",
+        "hello.team.example.org",
+    ] {
         let stream = TcpStream::connect(site.plain).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let answer = sender.send_request(get("/", host)).await.unwrap();
         assert_eq!(answer.status(), 404, "{host}");
         let body = answer.into_body().collect().await.unwrap().to_bytes();
-        assert!(String::from_utf8_lossy(&body).contains("is reserved"), "{host}: {body:?}");
+        assert!(
+            String::from_utf8_lossy(&body).contains("is reserved"),
+            "{host}: {body:?}"
+        );
     }
     let both = get("https://hello.example.org/", "other.example.org");
     let answer = site.ask("h2", "hello.example.org", both).await;
@@ -277,7 +301,10 @@ async fn hosts_that_are_reserved_or_two_are_refused_by_name() {
     raw.write_all(absolute.as_bytes()).await.unwrap();
     let mut text = String::new();
     raw.read_to_string(&mut text).await.unwrap();
-    assert!(text.starts_with("HTTP/1.1 400 ") && text.contains("two hosts"), "{text}");
+    assert!(
+        text.starts_with("HTTP/1.1 400 ") && text.contains("two hosts"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -298,7 +325,10 @@ async fn plain_requests_are_sent_to_https_but_for_health_and_this_machine() {
         asked("hello.example.org", "/a?b=c").await,
         to("https://hello.example.org:8443/a?b=c")
     );
-    assert_eq!(asked("EXAMPLE.org:80", "/v1/status").await, to("https://example.org:8443/v1/status"));
+    assert_eq!(
+        asked("EXAMPLE.org:80", "/v1/status").await,
+        to("https://example.org:8443/v1/status")
+    );
     assert_eq!(asked("[2001:db8::1]", "/").await, to("https://[2001:db8::1]:8443/"));
     assert_eq!(asked("//evil.example", "/").await.0, 400);
     assert_eq!(asked("example.org", "/healthz").await.0, 200);
@@ -377,7 +407,13 @@ async fn a_head_that_does_not_end_closes_its_connection_over_tls_too() {
 async fn frames_that_bring_nothing_close_their_connection() {
     let site = Site::start(|_| {}).await;
     let ping = frame(6, 0, 0, b"01234567");
-    let reset = |n: u32| [frame(1, 5, 2 * n + 1, &head("/function/none")), frame(3, 0, 2 * n + 1, &[0, 0, 0, 8])].concat();
+    let reset = |n: u32| {
+        [
+            frame(1, 5, 2 * n + 1, &head("/function/none")),
+            frame(3, 0, 2 * n + 1, &[0, 0, 0, 8]),
+        ]
+        .concat()
+    };
     let floods: [Vec<u8>; 2] = [ping.repeat(2_000), (0..2_000).flat_map(reset).collect()];
     for flood in floods {
         let mut stream = site.h2(&[]).await;
@@ -408,10 +444,14 @@ async fn streams_of_a_connection_count_as_requests_of_their_client() {
     .await;
     site.platform.deploy("hello", "concurrency = 64\n").await;
     let stream = site.shake_hands("hello.example.org", &["h2"]).await.unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
     tokio::spawn(connection);
     let asked = |path: &str| {
-        let request = Request::get(format!("https://hello.example.org{path}")).body(Body::empty()).unwrap();
+        let request = Request::get(format!("https://hello.example.org{path}"))
+            .body(Body::empty())
+            .unwrap();
         let mut sender = sender.clone();
         async move { sender.send_request(request).await.unwrap() }
     };
@@ -427,11 +467,19 @@ async fn streams_of_a_connection_count_as_requests_of_their_client() {
 #[tokio::test]
 async fn an_answer_that_does_not_end_in_time_ends_its_stream_alone() {
     let site = Site::start(|_| {}).await;
-    site.platform.deploy("hello", "timeout = \"1s\"\nconcurrency = 64\n").await;
+    site.platform
+        .deploy("hello", "timeout = \"1s\"\nconcurrency = 64\n")
+        .await;
     let stream = site.shake_hands("hello.example.org", &["h2"]).await.unwrap();
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
     tokio::spawn(connection);
-    let get = |path: &str| Request::get(format!("https://hello.example.org{path}")).body(Body::empty()).unwrap();
+    let get = |path: &str| {
+        Request::get(format!("https://hello.example.org{path}"))
+            .body(Body::empty())
+            .unwrap()
+    };
     let stalled = sender.send_request(get("/stall")).await.unwrap();
     let ended = tokio::time::timeout(LIMIT, stalled.into_body().collect()).await;
     assert!(ended.expect("it goes on").is_err(), "it must not look whole");
@@ -451,9 +499,13 @@ async fn who_does_not_take_a_streams_answer_is_cut_off() {
     .await;
     site.platform.deploy("hello", "timeout = \"300s\"\n").await;
     let stream = site.shake_hands("hello.example.org", &["h2"]).await.unwrap();
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
     let connection = tokio::spawn(connection);
-    let request = Request::get("https://hello.example.org/flood").body(Body::empty()).unwrap();
+    let request = Request::get("https://hello.example.org/flood")
+        .body(Body::empty())
+        .unwrap();
     // The connection is read on, and no window is opened for more of this answer.
     let answer = sender.send_request(request).await.unwrap();
     assert_eq!(answer.status(), 200);

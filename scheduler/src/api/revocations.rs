@@ -47,7 +47,8 @@ pub(super) async fn revoke(
     let peer = meant(&scheduler, &asked)?;
     let revoked = issuing.member().revoked();
     if revoked.revision() >= REVOKED_MAX && !revoked.has(&peer) {
-        let message = format!("{REVOKED_MAX} members are revoked already: make a new authority and have all others join it");
+        let message =
+            format!("{REVOKED_MAX} members are revoked already: make a new authority and have all others join it");
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
     // Stored first: what was answered holds over a restart.
@@ -81,7 +82,9 @@ fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError>
     };
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_plain) {
-        return Err(bad(format!("{name:?} is not a name of a member: it is in its certificate")));
+        return Err(bad(format!(
+            "{name:?} is not a name of a member: it is in its certificate"
+        )));
     }
     Ok(Peer { role, name })
 }

@@ -520,7 +520,11 @@ fn a_worker_that_is_revoked_is_gone_at_once_with_what_ran_there_and_is_heard_no_
     fleet.expel(&worker(0), Millis(2));
     assert_eq!(states(&fleet, Millis(2)), [WorkerState::Gone, WorkerState::Ready]);
     assert!(!fleet.instances.contains_key(&id));
-    assert_eq!(fleet.untold_recalls(&gateway("g-a")), std::slice::from_ref(&id), "its gateway is told");
+    assert_eq!(
+        fleet.untold_recalls(&gateway("g-a")),
+        std::slice::from_ref(&id),
+        "its gateway is told"
+    );
     // One that was on its way, and one of a worker that was started anew.
     for incarnation in [1, 2] {
         let late = beat(0, incarnation, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
