@@ -13,7 +13,7 @@ use crate::codec::{self, Encoding, PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 use crate::images::{self, Inventory, PagemapImage, StoredPagemap, TemplateProcess};
 use crate::interchange;
-use crate::layer::unpack;
+use crate::layer::Name;
 use crate::manifest::{Manifest, Section, SectionEncoding};
 use crate::pagemap::{ChunkRef, PageIndex, PageMap, Payload, Region};
 use crate::snapshot::Process;
@@ -263,7 +263,11 @@ pub fn layer(tar: &[u8], scratch: &Path) -> bool {
     let Ok(packed) = zstd::encode_all(tar, 1) else {
         return false;
     };
-    let taken = unpack::unpack(&packed[..], &dir, Digest::of(tar), tar.len() as u64).is_ok();
+    let name = Name {
+        digest: Digest::of(tar).to_string(),
+        tar_bytes: tar.len() as u64,
+    };
+    let taken = fs::create_dir(&dir).is_ok() && rekindle_confined::layer::unpack(&packed[..], &dir, &name).is_ok();
     drop(fs::remove_dir_all(&dir));
     taken
 }

@@ -6,21 +6,25 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rekindle_snapshotter::Store;
-use rekindle_snapshotter::layer::{FetchLayerError, fetch_layer};
+use rekindle_snapshotter::layer::{FetchLayerError, Unpack, fetch_layer};
 use rekindle_wire::internal::LayerRef;
 use tokio::sync::OnceCell;
+
+use crate::confined::Confinement;
 
 /// The unpacked layers of this host.
 pub struct Layers {
     store: Store,
     dir: PathBuf,
+    unpack: Arc<Unpack>,
     here: Mutex<HashMap<String, Arc<OnceCell<PathBuf>>>>,
 }
 
 impl Layers {
-    /// Layers below `dir`.
-    pub fn new(store: Store, dir: &Path) -> Self {
+    /// Layers below `dir`, unpacked by processes without rights.
+    pub fn new(store: Store, dir: &Path, confinement: Confinement) -> Self {
         Self {
+            unpack: Arc::new(move |packed, into, name| confinement.layer(packed, into, name)),
             store,
             dir: dir.to_owned(),
             here: Mutex::default(),
@@ -36,7 +40,7 @@ impl Layers {
         let path = cell
             .get_or_try_init(|| async {
                 let path = self.dir.join(&layer.digest);
-                fetch_layer(&self.store, layer, &path).await?;
+                fetch_layer(&self.store, layer, &path, &self.unpack).await?;
                 Ok::<_, FetchLayerError>(path)
             })
             .await?;

@@ -12,7 +12,7 @@
 //! - [`migration`]: moving an instance to another host.
 //! - [`snapshots`]: snapshots open on this host, and the template that the pager takes pages from.
 //! - [`idle`]: what is not touched for a while goes away.
-//! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems.
+//! - [`logs`], [`build`], [`layers`]: what functions write; their filesystems. [`confined`]: foreign bytes.
 //! - [`metrics`]: what it measures; [`pressure`]: how short of memory its host is; [`load`], [`kept`]: what the scheduler places by.
 
 #![recursion_limit = "256"]
@@ -23,6 +23,7 @@ mod breakpoints;
 pub mod build;
 pub mod cgroup;
 pub mod config;
+pub mod confined;
 pub mod damage;
 mod dump_dir;
 mod expected;

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::build::{BuildLimits, BuildOrder, build_layer};
 use crate::cgroup::Limits;
+use crate::confined::Confinement;
 use crate::freeze::{freeze, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
@@ -235,6 +236,7 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         manifest: &request.manifest,
         work_dir,
         limits: BuildLimits::default(),
+        confinement: Confinement::new(worker.config.init_binary.clone()),
         cgroup_procs: cgroup.procs_files(),
     };
     let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;

@@ -9,3 +9,10 @@ pub(crate) fn skipped(reason: &str) {
         "skipped: {reason}"
     );
 }
+
+/// The init program of this build, if it was built: cargo builds it for no unit test.
+pub(crate) fn init_binary() -> Option<std::path::PathBuf> {
+    let here = std::env::current_exe().ok()?;
+    let binary = here.ancestors().nth(2)?.join("rekindle-init");
+    binary.is_file().then_some(binary)
+}

@@ -15,6 +15,7 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::internal::Presence;
 use tokio::sync::Notify;
 
+use crate::confined::Confinement;
 use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
 use crate::damage::Damage;
@@ -224,7 +225,11 @@ impl Worker {
             damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
             refusals: Refusals::default(),
             apart: Mutex::default(),
-            layers: Layers::new(config.store.clone(), &layers),
+            layers: Layers::new(
+                config.store.clone(),
+                &layers,
+                Confinement::new(config.init_binary.clone()),
+            ),
             snapshots: Snapshots::new(
                 config.store.clone(),
                 reader,

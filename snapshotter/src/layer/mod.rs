@@ -4,10 +4,10 @@
 mod stream;
 #[cfg(test)]
 mod tests;
-pub(crate) mod unpack;
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -20,7 +20,7 @@ use crate::flights::Flights;
 use crate::keys;
 use crate::store::{Store, StoreError};
 
-pub use unpack::UnpackError;
+pub use rekindle_confined::layer::{Name, UnpackError};
 
 /// zstd's own default: layers are packed once and unpacked on every host.
 const ZSTD_LEVEL: i32 = 3;
@@ -32,6 +32,10 @@ const NAMES_MAX: usize = 16;
 const TAR_BLOCK_BYTES: usize = 512;
 /// Marks directories and files that are being written.
 const UNFINISHED: &str = ".tmp-";
+
+/// Unpacks an archive into an empty directory, and checks it: in a process without rights, as the archive is not trusted before
+/// it is read to its end. Blocks.
+pub type Unpack = dyn Fn(&mut dyn io::Read, &Path, &Name) -> Result<(), UnpackError> + Send + Sync;
 
 /// Why a layer could not be published.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +119,7 @@ pub async fn publish_layer(
             break;
         }
     }
-    let Name { digest, tar_bytes } = usable.ok_or(PublicationError::NoName)?;
+    let Candidate { digest, tar_bytes } = usable.ok_or(PublicationError::NoName)?;
     let layer = LayerRef {
         digest: digest.to_string(),
         tar_bytes,
@@ -139,7 +143,12 @@ pub async fn publish_layer(
 ///
 /// If `dest_dir` exists it is taken as complete, as it only ever appears by rename, when everything is in it and was
 /// checked. Calls at the same time for one directory share the work; processes may race, the first wins.
-pub async fn fetch_layer(store: &Store, layer: &LayerRef, dest_dir: &Path) -> Result<(), FetchLayerError> {
+pub async fn fetch_layer(
+    store: &Store,
+    layer: &LayerRef,
+    dest_dir: &Path,
+    unpack: &Arc<Unpack>,
+) -> Result<(), FetchLayerError> {
     static FETCHES: LazyLock<Arc<Flights<PathBuf, Result<(), FetchLayerError>>>> = LazyLock::new(Arc::default);
     let digest: Digest = layer
         .digest
@@ -148,8 +157,8 @@ pub async fn fetch_layer(store: &Store, layer: &LayerRef, dest_dir: &Path) -> Re
     if dest_dir.is_dir() {
         return Ok(());
     }
-    let (store, dest, tar_bytes) = (store.clone(), dest_dir.to_owned(), layer.tar_bytes);
-    let work = || async move { Box::pin(fetch(&store, digest, tar_bytes, &dest)).await };
+    let (store, dest, tar_bytes, unpack) = (store.clone(), dest_dir.to_owned(), layer.tar_bytes, Arc::clone(unpack));
+    let work = || async move { Box::pin(fetch(&store, digest, tar_bytes, &dest, &unpack)).await };
     let fetched = FETCHES.join(dest_dir.to_owned(), work).await;
     fetched.unwrap_or(Err(FetchLayerError::Shutdown(digest)))
 }
@@ -166,7 +175,13 @@ pub fn remove_unfinished(layers_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn fetch(store: &Store, digest: Digest, tar_bytes: u64, dest: &Path) -> Result<(), FetchLayerError> {
+async fn fetch(
+    store: &Store,
+    digest: Digest,
+    tar_bytes: u64,
+    dest: &Path,
+    unpack: &Arc<Unpack>,
+) -> Result<(), FetchLayerError> {
     let place = |path: &Path| {
         let path = path.to_owned();
         move |cause| FetchLayerError::Place {
@@ -183,7 +198,7 @@ async fn fetch(store: &Store, digest: Digest, tar_bytes: u64, dest: &Path) -> Re
     let mut attempt = 1;
     let unfinished = loop {
         let unfinished = Unfinished::beside(dest);
-        match fetch_into(store, digest, tar_bytes, &unfinished.0).await {
+        match fetch_into(store, digest, tar_bytes, &unfinished.0, unpack).await {
             Ok(()) => break unfinished,
             Err(FetchLayerError::Store { cause, .. }) if attempt < ATTEMPTS && !cause.is_not_found() => {
                 let error = &*cause as &dyn std::error::Error;
@@ -200,16 +215,31 @@ async fn fetch(store: &Store, digest: Digest, tar_bytes: u64, dest: &Path) -> Re
         .unwrap_or(Err(FetchLayerError::Shutdown(digest)))
 }
 
-async fn fetch_into(store: &Store, digest: Digest, tar_bytes: u64, dir: &Path) -> Result<(), FetchLayerError> {
+async fn fetch_into(
+    store: &Store,
+    digest: Digest,
+    tar_bytes: u64,
+    dir: &Path,
+    unpack: &Arc<Unpack>,
+) -> Result<(), FetchLayerError> {
     let key = keys::layer(&digest);
     let failed = |cause| FetchLayerError::Store {
         digest,
         cause: Arc::new(cause),
     };
+    let made = fs::DirBuilder::new().mode(0o755).create(dir);
+    made.map_err(|e| FetchLayerError::Place {
+        path: dir.to_owned(),
+        cause: Arc::new(e),
+    })?;
     let (body, bytes) = store.open_stream(&key).await.map_err(failed)?;
-    let (pump, reader) = stream::bridge(store, &key, body, bytes);
-    let dir = dir.to_owned();
-    let unpacked = tokio::task::spawn_blocking(move || unpack::unpack(reader, &dir, digest, tar_bytes));
+    let (pump, mut reader) = stream::bridge(store, &key, body, bytes);
+    let (dir, unpack) = (dir.to_owned(), Arc::clone(unpack));
+    let name = Name {
+        digest: digest.to_string(),
+        tar_bytes,
+    };
+    let unpacked = tokio::task::spawn_blocking(move || unpack(&mut reader, &dir, &name));
     let (pumped, unpacked) = tokio::join!(pump, unpacked);
     // If the body broke off, the unpacking failed as well, for no reason of its own.
     pumped.map_err(failed)?;
@@ -251,18 +281,18 @@ impl Drop for Unfinished {
 }
 
 /// A name that a layer can have.
-struct Name {
+struct Candidate {
     digest: Digest,
     tar_bytes: u64,
 }
 
 /// The names that a layer of this archive can have, the plain one first: an archive may end in any number of blocks of zeros.
-fn hash_file(path: &Path) -> io::Result<Vec<Name>> {
+fn hash_file(path: &Path) -> io::Result<Vec<Candidate>> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(fs::File::open(path)?)?;
     let mut names = Vec::with_capacity(NAMES_MAX);
     for _ in 0..NAMES_MAX {
-        names.push(Name {
+        names.push(Candidate {
             digest: Digest(*hasher.finalize().as_bytes()),
             tar_bytes: hasher.count(),
         });

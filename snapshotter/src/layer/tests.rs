@@ -40,6 +40,11 @@ async fn publish(server: &TestStore, tar: &[u8]) -> LayerRef {
     layer
 }
 
+/// Unpacks in this process.
+fn here() -> Arc<Unpack> {
+    Arc::new(|packed, dir, name| rekindle_confined::layer::unpack(packed, dir, name))
+}
+
 const FILE: tar::EntryType = tar::EntryType::Regular;
 const DIR: tar::EntryType = tar::EntryType::Directory;
 const SYMLINK: tar::EntryType = tar::EntryType::Symlink;
@@ -61,7 +66,8 @@ async fn a_layer_arrives_with_modes_times_and_links_however_many_fetch_it_at_onc
 
     let layers = server.scratch("layers");
     let dest = layers.join(&layer.digest);
-    let all = (0..20).map(|_| fetch_layer(&server.store, &layer, &dest));
+    let here = here();
+    let all = (0..20).map(|_| fetch_layer(&server.store, &layer, &dest, &here));
     for fetched in futures::future::join_all(all).await {
         fetched.unwrap();
     }
@@ -105,7 +111,7 @@ async fn archives_that_lead_out_of_the_layer_or_hold_devices_are_refused_and_lea
     for entries in archives {
         let layer = publish(&server, &tar_of(entries)).await;
         let dest = layers.join(&layer.digest);
-        let refused = fetch_layer(&server.store, &layer, &dest).await;
+        let refused = fetch_layer(&server.store, &layer, &dest, &here()).await;
         assert!(
             matches!(refused, Err(FetchLayerError::Unpack { .. })),
             "{entries:?}: {refused:?}"
@@ -140,11 +146,11 @@ async fn a_corrupt_shorter_or_longer_archive_is_refused_and_names_the_layer() {
     bad.push(good[..good.len() / 2].to_vec());
     for bytes in bad {
         server.store.put(&key, bytes.into()).await.unwrap();
-        let error = fetch_layer(&server.store, &layer, &dest).await.unwrap_err();
+        let error = fetch_layer(&server.store, &layer, &dest, &here()).await.unwrap_err();
         assert!(error.to_string().contains(&layer.digest), "{error}");
         assert!(!dest.exists());
     }
     server.store.put(&key, good).await.unwrap();
-    fetch_layer(&server.store, &layer, &dest).await.unwrap();
+    fetch_layer(&server.store, &layer, &dest, &here()).await.unwrap();
     assert_eq!(fs::read(dest.join("data")).unwrap(), vec![7; 300_000]);
 }

@@ -1,8 +1,12 @@
-//! `rekindle-init`: started by the worker only, with the control socket as standard input.
+//! `rekindle-init`: started by the worker only, with the control socket as standard input; or, as `rekindle-init confined`, for
+//! work on foreign bytes.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|a| a == rekindle_confined::SUBCOMMAND) {
+        return rekindle_confined::run(&rekindle_init::seccomp::program());
+    }
     match rekindle_init::zygote::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

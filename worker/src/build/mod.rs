@@ -10,26 +10,25 @@
 mod cache;
 mod confine;
 mod entry;
-mod extension;
 mod installer;
-mod links;
 mod node;
 mod pack;
 mod python;
 mod requirements;
 mod room;
-mod unpack;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rekindle_confined::upload;
 use rekindle_wire::ErrorCode;
 use rekindle_wire::manifest::{Base, Manifest};
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
+use crate::confined::{ConfinedError, Confinement};
 use cache::DepsCache;
 use entry::Found;
 use room::Room;
@@ -41,7 +40,7 @@ pub use pack::PackError;
 pub use python::PythonError;
 pub use requirements::RequirementsError;
 pub use room::sweep;
-pub use unpack::UnpackError;
+pub use rekindle_confined::upload::UnpackError;
 
 /// Where python packages lie below `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
@@ -91,6 +90,8 @@ pub struct BuildOrder<'a> {
     pub work_dir: PathBuf,
     /// What it may take.
     pub limits: BuildLimits,
+    /// Starts what is done without rights.
+    pub confinement: Confinement,
     /// The group installers run in ([`crate::cgroup::Cgroup::procs_files`]); none where this is empty.
     pub cgroup_procs: Vec<PathBuf>,
 }
@@ -103,6 +104,9 @@ pub enum BuildError {
     /// The folder was refused.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
+    /// The process that was to unpack it failed.
+    #[error("unpack the folder")]
+    Confined(#[from] ConfinedError),
     /// What is to be started is not there.
     #[error(transparent)]
     Entry(#[from] EntryError),
@@ -137,7 +141,7 @@ impl BuildError {
         use ErrorCode::{BuildFailed, Internal, InvalidManifest, TooLarge};
         match self {
             Self::Unpack(UnpackError::TooLarge { .. } | UnpackError::TooMany { .. }) => TooLarge,
-            Self::Unpack(UnpackError::Read(..) | UnpackError::Write(..)) => Internal,
+            Self::Unpack(UnpackError::Write(..)) | Self::Confined(_) => Internal,
             Self::Unpack(_) | Self::Entry(_) => InvalidManifest,
             Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
                 InstallerError::TimedOut { .. } | InstallerError::TooLarge { .. } => BuildFailed,
@@ -183,11 +187,33 @@ async fn blocking<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) 
     spawn_blocking(step).await.map_err(BuildError::CutOff)
 }
 
+/// Unpacks the folder, in a process without rights.
+async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildError> {
+    let (source, limits) = (order.source_tar_gz.clone(), order.limits);
+    let (confinement, room, groups) = (order.confinement.clone(), Arc::clone(room), order.cgroup_procs.clone());
+    let failed = move |path: PathBuf| {
+        move |source| BuildError::WorkDir {
+            action: "read the uploaded folder",
+            path,
+            source,
+        }
+    };
+    let unpacked = move || {
+        let archive = std::fs::File::open(&source).map_err(failed(source))?;
+        let most = upload::Limits {
+            unpacked_bytes: limits.unpacked_bytes,
+            files: limits.files,
+        };
+        let done = confinement.upload(archive, &room.app(), room.id, most, limits.install_timeout, &groups)?;
+        Ok(done?)
+    };
+    blocking(unpacked).await?
+}
+
 async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<PathBuf, BuildError> {
     let (manifest, limits) = (order.manifest, order.limits);
     progress("unpacking the folder");
-    let (source, into) = (order.source_tar_gz.clone(), Arc::clone(room));
-    blocking(move || unpack::unpack(&source, &into.app(), &limits)).await??;
+    unpack(order, room).await?;
     let found = entry::check(manifest, &room.app())?;
 
     let packages = match manifest.base {
@@ -235,5 +261,3 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod unpack_tests;

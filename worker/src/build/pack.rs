@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 
 use super::BuildLimits;
-use super::links::{self, LinkError};
+use rekindle_confined::links::{self, LinkError};
 
 /// Every file's time: 1980-01-01, the oldest that zip archives made by a function can hold.
 const MTIME_UNIX_S: u64 = 315_532_800;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::confine::INSTALLER_UID;
+use crate::confined::fresh_id;
 
 const PREFIX: &str = "build-";
 
@@ -19,6 +20,8 @@ const PREFIX: &str = "build-";
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) path: PathBuf,
+    /// The user and group of what runs in it.
+    pub(super) id: u32,
 }
 
 impl Room {
@@ -26,7 +29,7 @@ impl Room {
         fs::create_dir_all(work_dir)?;
         let path = fs::canonicalize(work_dir)?.join(format!("{PREFIX}{}", Uuid::new_v4().simple()));
         fs::create_dir(&path)?;
-        let room = Self { path };
+        let room = Self { path, id: fresh_id() };
         open_to_all(&room.path)?;
         for name in ["app", "deps", "home", "tmp"] {
             let directory = room.path.join(name);

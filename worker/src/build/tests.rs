@@ -8,9 +8,12 @@ use rekindle_wire::manifest;
 use tar::EntryType;
 
 use super::installer::Installer;
-use super::unpack_tests::Tar;
 use super::*;
-use crate::testing::skipped;
+use crate::testing::{init_binary, skipped};
+use testing::Tar;
+
+#[path = "../../confined/src/upload/testing.rs"]
+mod testing;
 
 struct Workshop {
     directory: tempfile::TempDir,
@@ -22,6 +25,10 @@ impl Workshop {
     fn open() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skipped("needs root");
+            return None;
+        }
+        if init_binary().is_none() {
+            skipped("needs rekindle-init: cargo build --release -p rekindle-init");
             return None;
         }
         Some(Self {
@@ -46,6 +53,7 @@ impl Workshop {
                 install_timeout: Duration::from_secs(120),
                 ..BuildLimits::default()
             },
+            confinement: Confinement::new(init_binary().unwrap()),
             cgroup_procs: Vec::new(),
         };
         let built = build_layer(&order, |text| self.told.lock().unwrap().push(text.to_owned())).await;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use tar::{Entry, EntryType, PaxExtensions};
 
-use super::unpack::{UnpackError, malformed};
+use super::{UnpackError, malformed};
 
 /// A long name or a block of extended attributes, bytes.
 const EXTENSION_MAX: u64 = 64 * 1024;

@@ -12,32 +12,43 @@ use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
 use tar::{Archive, Entry, EntryType};
 
-use crate::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+use crate::Cause;
+
+/// What a layer must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Name {
+    /// BLAKE3 of the tar, in hexadecimal.
+    pub digest: String,
+    /// Its size, bytes.
+    pub tar_bytes: u64,
+}
 
 /// Why an archive was not unpacked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub enum UnpackError {
     /// The archive cannot be read: not zstd, not a tar, or broken off.
     #[error("archive cannot be read")]
-    Read(#[source] io::Error),
+    Read(#[source] Cause),
     /// The bytes are not those the layer is named after.
     #[error("archive is corrupt: its tar has {bytes} bytes with the digest {found}")]
     Digest {
         /// Bytes of the tar, at most one more than expected.
         bytes: u64,
         /// Their digest.
-        found: Digest,
+        found: String,
     },
     /// An entry would be written outside the directory.
     #[error("archive entry \"{0}\" leads out of the layer")]
     Escape(String),
     /// An entry that is neither a file, a directory nor a link.
-    #[error("archive entry \"{entry}\" is of the kind {kind:?}: leave devices, pipes and sparse files out of layers")]
+    #[error("archive entry \"{entry}\" is of the kind {kind}: leave devices, pipes and sparse files out of layers")]
     Kind {
         /// Its path.
         entry: String,
         /// Its kind.
-        kind: EntryType,
+        kind: String,
     },
     /// An entry could not be written.
     #[error("could not write archive entry \"{entry}\"")]
@@ -46,9 +57,12 @@ pub enum UnpackError {
         entry: String,
         /// Why.
         #[source]
-        cause: io::Error,
+        cause: Cause,
     },
 }
+
+/// Characters of an entry's name that are told.
+const NAME_MAX: usize = 4096;
 
 /// Hashes and counts what is read through it, and refuses more than so many bytes.
 struct Checked<R> {
@@ -64,18 +78,15 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
-/// Unpack the zstd-compressed tar `packed` into `dir`, which must not exist. After an error `dir` holds some part of it
-/// and must be removed.
-pub(crate) fn unpack(packed: impl Read, dir: &Path, digest: Digest, tar_bytes: u64) -> Result<(), UnpackError> {
-    let top = |cause| UnpackError::Write {
-        entry: ".".to_owned(),
-        cause,
-    };
-    fs::create_dir(dir).map_err(top)?;
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).map_err(top)?;
-    let plain = zstd::Decoder::new(packed).map_err(UnpackError::Read)?;
+/// Unpack the zstd-compressed tar `packed` into the empty directory `dir`. After an error `dir` holds some part of it and must
+/// be removed.
+///
+/// # Errors
+/// See [`UnpackError`].
+pub fn unpack(packed: impl Read, dir: &Path, name: &Name) -> Result<(), UnpackError> {
+    let plain = zstd::Decoder::new(packed).map_err(unread)?;
     let checked = Checked {
-        inner: plain.take(tar_bytes.saturating_add(1)),
+        inner: plain.take(name.tar_bytes.saturating_add(1)),
         hasher: blake3::Hasher::new(),
     };
     let mut archive = Archive::new(checked);
@@ -87,29 +98,33 @@ pub(crate) fn unpack(packed: impl Read, dir: &Path, digest: Digest, tar_bytes: u
     let mut checked = archive.into_inner();
     // To the end, whatever follows the last entry. If an entry failed, a corrupt archive is the likelier reason.
     let drained = io::copy(&mut checked, &mut io::sink());
-    let found = Digest(*checked.hasher.finalize().as_bytes());
+    let found = checked.hasher.finalize().to_hex().to_string();
     let bytes = checked.hasher.count();
-    drained.map_err(UnpackError::Read)?;
-    if found != digest || bytes != tar_bytes {
+    drained.map_err(unread)?;
+    if found != name.digest || bytes != name.tar_bytes {
         return Err(UnpackError::Digest { bytes, found });
     }
     unpacked
 }
 
+fn unread(cause: io::Error) -> UnpackError {
+    UnpackError::Read(cause.into())
+}
+
 fn unpack_entries(archive: &mut Archive<impl Read>, dir: &Path) -> Result<(), UnpackError> {
     // A directory's time changes as files are made in it, so directories get theirs at the end.
     let mut directories = Vec::new();
-    for entry in archive.entries().map_err(UnpackError::Read)? {
-        let mut entry = entry.map_err(UnpackError::Read)?;
-        let path = entry.path().map_err(UnpackError::Read)?.into_owned();
-        let name = path.display().to_string();
+    for entry in archive.entries().map_err(unread)? {
+        let mut entry = entry.map_err(unread)?;
+        let path = entry.path().map_err(unread)?.into_owned();
+        let name: String = path.display().to_string().chars().take(NAME_MAX).collect();
         check(&entry, &path, &name)?;
         if entry.header().entry_type() == EntryType::XGlobalHeader {
             continue;
         }
-        let writing = |cause| UnpackError::Write {
+        let writing = |cause: io::Error| UnpackError::Write {
             entry: name.clone(),
-            cause,
+            cause: cause.into(),
         };
         // Refuses to follow a symbolic link out of `dir`.
         if !entry.unpack_in(dir).map_err(writing)? {
@@ -124,7 +139,7 @@ fn unpack_entries(archive: &mut Archive<impl Read>, dir: &Path) -> Result<(), Un
     for (path, mode, mtime) in directories.iter().rev() {
         finish_directory(dir, path, *mode, *mtime).map_err(|cause| UnpackError::Write {
             entry: path.display().to_string(),
-            cause,
+            cause: cause.into(),
         })?;
     }
     Ok(())
@@ -136,8 +151,10 @@ fn check<R: Read>(entry: &Entry<'_, R>, path: &Path, name: &str) -> Result<(), U
         EntryType::Regular | EntryType::Continuous | EntryType::Directory | EntryType::Symlink | EntryType::Link => {}
         EntryType::XGlobalHeader => return Ok(()),
         _ => {
-            let entry = name.to_owned();
-            return Err(UnpackError::Kind { entry, kind });
+            return Err(UnpackError::Kind {
+                entry: name.to_owned(),
+                kind: format!("{kind:?}"),
+            });
         }
     }
     let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);

@@ -9,7 +9,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 /// What is wrong with a link.
 #[derive(Debug)]
-pub(super) enum LinkError {
+pub enum LinkError {
     /// It leads outside, or in a circle.
     Outside,
     /// The kernel could not say.
@@ -18,7 +18,7 @@ pub(super) enum LinkError {
 
 /// Whether `target`, read at `path`, stays inside when every name stands for a directory. Not enough by itself, since a
 /// name on the way may be a link; but it holds for targets that do not exist yet.
-pub(super) fn stays_inside(path: &Path, target: &Path) -> bool {
+pub fn stays_inside(path: &Path, target: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
     if target.as_os_str().is_empty() {
         return false;
@@ -35,7 +35,7 @@ pub(super) fn stays_inside(path: &Path, target: &Path) -> bool {
 }
 
 /// Asks the kernel to follow the link `path` below `root`. What does not exist is no error.
-pub(super) fn check(root: &Path, path: &Path) -> Result<(), LinkError> {
+pub fn check(root: &Path, path: &Path) -> Result<(), LinkError> {
     let root = File::open(root).map_err(LinkError::Kernel)?;
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)

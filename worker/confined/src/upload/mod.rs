@@ -6,6 +6,12 @@
 //! - Only files, directories and links come out; a hard link becomes a copy. Owners, times and special mode bits are
 //!   ignored.
 
+mod extension;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -19,23 +25,34 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-use super::BuildLimits;
-use super::extension::Extension;
-use super::links::{self, LinkError};
+use serde::{Deserialize, Serialize};
+
+use self::extension::Extension;
+use crate::links::{self, LinkError};
+use crate::{Cause, is_control};
 
 /// A path as a whole, bytes; the kernel takes no longer one.
 const PATH_MAX: usize = 4_000;
 /// Directories above a file.
 const DEPTH_MAX: usize = 64;
 /// What the platform itself puts into the folder.
-pub(super) const RESERVED: &str = ".rekindle";
+const RESERVED: &str = ".rekindle";
+
+/// Characters of a name that are told.
+const TOLD_MAX: usize = 200;
+
+/// What may come out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// All files together, bytes.
+    pub unpacked_bytes: u64,
+    /// Files, directories and links.
+    pub files: u64,
+}
 
 /// Why an uploaded folder was refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum UnpackError {
-    /// It cannot be read.
-    #[error("read the uploaded folder {}", .0.display())]
-    Read(PathBuf, #[source] io::Error),
     /// It is not a `tar.gz`, or not a whole one.
     #[error("the uploaded folder is not a whole tar.gz archive: upload it again ({0})")]
     Malformed(String),
@@ -44,6 +61,9 @@ pub enum UnpackError {
         "the uploaded folder names \"{0}\", which is not a path inside it: pack it with relative paths and without \"..\""
     )]
     Outside(String),
+    /// A name has a control character.
+    #[error("the uploaded folder names \"{0}\", which has a control character: rename the file")]
+    Control(String),
     /// A link leads outside.
     #[error("link \"{path}\" in the uploaded folder leads outside it, to \"{target}\": put a copy of the file there")]
     Link {
@@ -60,7 +80,7 @@ pub enum UnpackError {
         /// The entry.
         path: String,
         /// What it is.
-        kind: &'static str,
+        kind: String,
     },
     /// Two entries want one name.
     #[error("\"{0}\" is in the uploaded folder twice: pack it again")]
@@ -83,8 +103,8 @@ pub enum UnpackError {
         limit: u64,
     },
     /// The worker's own disk.
-    #[error("write {}", .0.display())]
-    Write(PathBuf, #[source] io::Error),
+    #[error("write \"{0}\" of the uploaded folder")]
+    Write(String, #[source] Cause),
 }
 
 /// Ends with an error once more than `left` bytes came: a bomb is not unpacked to its end.
@@ -112,11 +132,10 @@ impl<R: Read> Read for Bounded<R> {
 ///
 /// # Errors
 /// See [`UnpackError`]; `into` holds a part of the folder then.
-pub(super) fn unpack(archive: &Path, into: &Path, limits: &BuildLimits) -> Result<(), UnpackError> {
-    let file = File::open(archive).map_err(|e| UnpackError::Read(archive.to_owned(), e))?;
+pub fn unpack(archive: impl Read, into: &Path, limits: &Limits) -> Result<(), UnpackError> {
     let exceeded = Rc::new(Cell::new(false));
     let bounded = Bounded {
-        inner: MultiGzDecoder::new(BufReader::new(file)),
+        inner: MultiGzDecoder::new(BufReader::new(archive)),
         // Headers and padding of as many files as are allowed, on top of their content.
         left: limits
             .unpacked_bytes
@@ -144,15 +163,15 @@ pub(super) fn unpack(archive: &Path, into: &Path, limits: &BuildLimits) -> Resul
 
 struct Unpacking<'a> {
     into: &'a Path,
-    limits: &'a BuildLimits,
+    limits: &'a Limits,
     bytes: u64,
     files: u64,
     directories: HashSet<PathBuf>,
     links: Vec<(PathBuf, PathBuf)>,
 }
 
-pub(super) fn malformed(e: impl ToString) -> UnpackError {
-    UnpackError::Malformed(e.to_string())
+fn malformed(e: impl ToString) -> UnpackError {
+    UnpackError::Malformed(told(&e.to_string()))
 }
 
 impl Unpacking<'_> {
@@ -198,7 +217,11 @@ impl Unpacking<'_> {
             EntryType::Regular | EntryType::Continuous => self.file(&path, entry),
             EntryType::Directory => self.directory(&path),
             EntryType::Symlink => {
-                let target = PathBuf::from(OsStr::from_bytes(&link.unwrap_or_default()));
+                let target = link.unwrap_or_default();
+                if has_control(&target) {
+                    return Err(UnpackError::Control(told(&lossy(&target).escape_debug().to_string())));
+                }
+                let target = PathBuf::from(OsStr::from_bytes(&target));
                 self.count_file()?;
                 if !links::stays_inside(&path, &target) {
                     return Err(UnpackError::Link {
@@ -212,7 +235,7 @@ impl Unpacking<'_> {
             EntryType::Link => self.copy_of(&path, &inside(&link.unwrap_or_default())?),
             other => Err(UnpackError::Kind {
                 path: shown(),
-                kind: named(other),
+                kind: named(other).to_owned(),
             }),
         }
     }
@@ -252,19 +275,19 @@ impl Unpacking<'_> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(UnpackError::Twice(path.display().to_string()));
             }
-            Err(e) => return Err(UnpackError::Write(full, e)),
+            Err(e) => return Err(unwritten(path, e)),
         }
         self.directories.insert(path.to_owned());
         Ok(())
     }
 
-    fn new_file(&self, path: &Path, mode: u32) -> Result<(File, PathBuf), UnpackError> {
+    fn new_file(&self, path: &Path, mode: u32) -> Result<File, UnpackError> {
         let full = self.into.join(path);
         let mode = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
         match File::options().write(true).create_new(true).mode(mode).open(&full) {
-            Ok(file) => Ok((file, full)),
+            Ok(file) => Ok(file),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(UnpackError::Twice(path.display().to_string())),
-            Err(e) => Err(UnpackError::Write(full, e)),
+            Err(e) => Err(unwritten(path, e)),
         }
     }
 
@@ -272,7 +295,7 @@ impl Unpacking<'_> {
         self.count_file()?;
         let size = entry.header().entry_size().map_err(malformed)?;
         self.count_bytes(size)?;
-        let (mut file, full) = self.new_file(path, entry.header().mode().map_err(malformed)?)?;
+        let mut file = self.new_file(path, entry.header().mode().map_err(malformed)?)?;
         let mut buffer = vec![0; 64 * 1024];
         let mut left = size;
         while left > 0 {
@@ -280,7 +303,7 @@ impl Unpacking<'_> {
             if length == 0 {
                 return Err(malformed(format!("{} is cut short", path.display())));
             }
-            io::Write::write_all(&mut file, &buffer[..length]).map_err(|e| UnpackError::Write(full.clone(), e))?;
+            io::Write::write_all(&mut file, &buffer[..length]).map_err(|e| unwritten(path, e))?;
             left = left.saturating_sub(length as u64);
         }
         Ok(())
@@ -297,17 +320,16 @@ impl Unpacking<'_> {
             });
         };
         self.count_bytes(metadata.len())?;
-        let (mut file, full) = self.new_file(path, metadata.permissions().mode())?;
+        let mut file = self.new_file(path, metadata.permissions().mode())?;
         let copied = File::open(&source).and_then(|mut from| io::copy(&mut from, &mut file));
-        copied.map(|_| ()).map_err(|e| UnpackError::Write(full, e))
+        copied.map(|_| ()).map_err(|e| unwritten(path, e))
     }
 
     fn make_links(&mut self) -> Result<(), UnpackError> {
         for (path, target) in &self.links {
-            let full = self.into.join(path);
-            symlink(target, &full).map_err(|e| match e.kind() {
+            symlink(target, self.into.join(path)).map_err(|e| match e.kind() {
                 io::ErrorKind::AlreadyExists => UnpackError::Twice(path.display().to_string()),
-                _ => UnpackError::Write(full, e),
+                _ => unwritten(path, e),
             })?;
         }
         for (path, target) in &self.links {
@@ -316,15 +338,31 @@ impl Unpacking<'_> {
                     path: path.display().to_string(),
                     target: target.display().to_string(),
                 },
-                LinkError::Kernel(e) => UnpackError::Write(self.into.join(path), e),
+                LinkError::Kernel(e) => unwritten(path, e),
             })?;
         }
         Ok(())
     }
 }
 
+fn unwritten(path: &Path, cause: io::Error) -> UnpackError {
+    UnpackError::Write(path.display().to_string(), cause.into())
+}
+
+fn told(text: &str) -> String {
+    text.chars().take(TOLD_MAX).collect()
+}
+
 fn lossy(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).chars().take(200).collect()
+    told(&String::from_utf8_lossy(name))
+}
+
+/// Whether a terminal or a list of lines would take a part of the name for something else.
+fn has_control(name: &[u8]) -> bool {
+    match std::str::from_utf8(name) {
+        Ok(text) => text.chars().any(is_control),
+        Err(_) => name.iter().any(u8::is_ascii_control),
+    }
 }
 
 /// The name as a path inside the folder, without `.`; empty for the folder itself.
@@ -332,6 +370,9 @@ fn inside(name: &[u8]) -> Result<PathBuf, UnpackError> {
     let refused = || UnpackError::Outside(lossy(name));
     if name.is_empty() || name.len() > PATH_MAX || name.contains(&0) {
         return Err(refused());
+    }
+    if has_control(name) {
+        return Err(UnpackError::Control(told(&lossy(name).escape_debug().to_string())));
     }
     let mut path = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {

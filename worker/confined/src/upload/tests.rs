@@ -1,64 +1,13 @@
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use tar::{EntryType, Header};
-
-use super::unpack::{UnpackError, unpack};
+use super::testing::Tar;
 use super::*;
 
-const SMALL: BuildLimits = BuildLimits {
+const SMALL: Limits = Limits {
     unpacked_bytes: 1 << 20,
     files: 100,
-    install_timeout: Duration::from_secs(60),
-    cache_bytes: 0,
 };
-
-/// A tar of raw headers, so that names can be what no honest tool writes.
-#[derive(Default)]
-pub(super) struct Tar(Vec<u8>);
-
-impl Tar {
-    pub(super) fn entry(mut self, name: &str, kind: EntryType, link: &str, mode: u32, content: &[u8]) -> Self {
-        self.header(name, kind, link, mode, content.len() as u64);
-        self.0.extend_from_slice(content);
-        self.0.resize(self.0.len().next_multiple_of(512), 0);
-        self
-    }
-
-    fn header(&mut self, name: &str, kind: EntryType, link: &str, mode: u32, size: u64) {
-        let mut header = Header::new_gnu();
-        let raw = header.as_gnu_mut().unwrap();
-        raw.name[..name.len()].copy_from_slice(name.as_bytes());
-        raw.linkname[..link.len()].copy_from_slice(link.as_bytes());
-        header.set_entry_type(kind);
-        header.set_mode(mode);
-        header.set_uid(1_000);
-        header.set_gid(1_000);
-        header.set_mtime(1_700_000_000);
-        header.set_size(size);
-        header.set_cksum();
-        self.0.extend_from_slice(header.as_bytes());
-    }
-
-    pub(super) fn file(self, name: &str, content: &str) -> Self {
-        self.entry(name, EntryType::Regular, "", 0o600, content.as_bytes())
-    }
-
-    pub(super) fn link(self, name: &str, target: &str) -> Self {
-        self.entry(name, EntryType::Symlink, target, 0o777, b"")
-    }
-
-    pub(super) fn write(mut self, path: &Path) {
-        self.0.extend_from_slice(&[0; 1_024]);
-        let mut gz = GzEncoder::new(fs::File::create(path).unwrap(), Compression::fast());
-        gz.write_all(&self.0).unwrap();
-        gz.finish().unwrap();
-    }
-}
 
 struct Place {
     directory: tempfile::TempDir,
@@ -72,7 +21,7 @@ impl Place {
         fs::create_dir(place.app()).unwrap();
         let source = place.directory.path().join("source.tar.gz");
         tar.write(&source);
-        let result = unpack(&source, &place.app(), &SMALL);
+        let result = unpack(File::open(&source).unwrap(), &place.app(), &SMALL);
         (place, result)
     }
 
@@ -267,7 +216,21 @@ fn what_is_cut_short_or_no_archive_is_refused() {
         fs::write(&source, bytes).unwrap();
         let app = directory.path().join(case);
         fs::create_dir(&app).unwrap();
-        let error = unpack(&source, &app, &SMALL).expect_err(case);
+        let error = unpack(File::open(&source).unwrap(), &app, &SMALL).expect_err(case);
         assert!(matches!(error, UnpackError::Malformed(_)), "{case}: {error}");
     }
+}
+
+#[test]
+fn names_with_control_characters_are_refused_and_told_readably() {
+    for name in ["a\nb.py", "a\u{1b}[2Jb", "d\t/x", "a\u{85}", "a\u{2028}b", "\u{7f}"] {
+        let error = refused(Tar::default().file(name, "x"));
+        assert!(matches!(error, UnpackError::Control(_)), "{name:?}: {error}");
+        let told = error.to_string();
+        assert!(!told.chars().any(is_control), "{told:?}");
+    }
+    let error = refused(Tar::default().link("link", "a\nb"));
+    assert!(matches!(error, UnpackError::Control(_)), "{error}");
+    let (_place, result) = Place::unpack(Tar::default().file("r\u{e9}sum\u{e9} 1.py", "x"));
+    result.unwrap();
 }

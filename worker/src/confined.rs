@@ -1,0 +1,212 @@
+//! Starts work on foreign bytes in a process without rights ([`rekindle_confined`]), and hears what came of it.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{PermissionsExt, chown, lchown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use rekindle_confined::{ORDER, Order, Report, SUBCOMMAND, Work, layer, upload};
+use rekindle_init::causes::chain;
+use uuid::Uuid;
+
+/// The first user id of confined processes on the host, far from those of functions, and how many there are.
+const FIRST_ID: u32 = 0x7b00_0000;
+const IDS: u32 = 1 << 24;
+/// What a process may say of its work, bytes.
+const REPORT_MAX: u64 = 64 << 10;
+/// How long a layer may take to be unpacked. Its download has a limit of its own.
+const LAYER_LIMIT: Duration = Duration::from_mins(15);
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfinedError {
+    /// It could not be started, or the kernel failed.
+    #[error("start a process without rights")]
+    Start(#[source] io::Error),
+    /// It ended early, or answered nonsense.
+    #[error("the process that unpacks ended without an answer: {0}")]
+    NoReport(String),
+}
+
+/// Starts confined processes.
+#[derive(Debug, Clone)]
+pub struct Confinement {
+    init_binary: PathBuf,
+}
+
+/// A user and group of the host that nothing else has.
+pub(crate) fn fresh_id() -> u32 {
+    let random = (Uuid::new_v4().as_u128() >> 96) as u32;
+    FIRST_ID + random % IDS
+}
+
+impl Confinement {
+    /// With the init program, which is also what confines.
+    pub fn new(init_binary: PathBuf) -> Self {
+        Self { init_binary }
+    }
+
+    /// The command for this order. The thread that starts it has to wait for it.
+    pub(crate) fn command(&self, work: Work, host_id: u32, network: Option<PathBuf>, cgroup_procs: &[PathBuf]) -> io::Result<Command> {
+        let order = Order {
+            worker: std::process::id().cast_signed(),
+            host_id,
+            cgroup_procs: cgroup_procs.to_owned(),
+            network,
+            work,
+        };
+        let mut command = Command::new(&self.init_binary);
+        command
+            .arg(SUBCOMMAND)
+            .env_clear()
+            .env(ORDER, serde_json::to_string(&order)?)
+            .current_dir("/");
+        Ok(command)
+    }
+
+    /// Unpacks an uploaded folder into the empty directory `into`, which is `host_id`'s then, as is all in it. Blocks.
+    pub(crate) fn upload(
+        &self,
+        archive: File,
+        into: &Path,
+        host_id: u32,
+        limits: upload::Limits,
+        time_limit: Duration,
+        cgroup_procs: &[PathBuf],
+    ) -> Result<Result<(), upload::UnpackError>, ConfinedError> {
+        chown(into, Some(host_id), Some(host_id)).map_err(ConfinedError::Start)?;
+        let work = Work::Upload {
+            into: into.to_owned(),
+            limits,
+        };
+        let mut command = self
+            .command(work, host_id, None, cgroup_procs)
+            .map_err(ConfinedError::Start)?;
+        command.stdin(archive);
+        match report(command, None, time_limit)? {
+            Report::Upload(unpacked) => Ok(unpacked),
+            Report::Layer(_) => Err(ConfinedError::NoReport("it answered for a layer".to_owned())),
+        }
+    }
+
+    /// Unpacks a layer into the empty directory `into`; all in it is root's then. Blocks.
+    ///
+    /// # Errors
+    /// As the archive's; what keeps the process from running is an error of reading.
+    pub fn layer(&self, packed: &mut dyn Read, into: &Path, name: &layer::Name) -> Result<(), layer::UnpackError> {
+        self.layer_confined(packed, into, name)
+            .unwrap_or_else(|e| Err(layer::UnpackError::Read(io::Error::other(chain(&e)).into())))
+    }
+
+    fn layer_confined(
+        &self,
+        packed: &mut dyn Read,
+        into: &Path,
+        name: &layer::Name,
+    ) -> Result<Result<(), layer::UnpackError>, ConfinedError> {
+        let id = fresh_id();
+        chown(into, Some(id), Some(id)).map_err(ConfinedError::Start)?;
+        let work = Work::Layer {
+            into: into.to_owned(),
+            name: name.clone(),
+        };
+        let mut command = self.command(work, id, None, &[]).map_err(ConfinedError::Start)?;
+        command.stdin(Stdio::piped());
+        match report(command, Some(packed), LAYER_LIMIT)? {
+            Report::Layer(Ok(())) => {
+                // Nothing runs there any more, so nothing moves under this.
+                give_to_root(into).map_err(ConfinedError::Start)?;
+                Ok(Ok(()))
+            }
+            Report::Layer(refused) => Ok(refused),
+            Report::Upload(_) => Err(ConfinedError::NoReport("it answered for a folder".to_owned())),
+        }
+    }
+}
+
+/// Runs the command to its end, with `input` if it has a pipe for that.
+fn report(mut command: Command, input: Option<&mut dyn Read>, limit: Duration) -> Result<Report, ConfinedError> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(ConfinedError::Start)?;
+    let said = thread::scope(|scope| {
+        let (over, is_over) = mpsc::channel::<()>();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        scope.spawn(move || {
+            if is_over.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                // It is not reaped before this thread has ended, so the id is its own.
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        });
+        let said = exchange(&mut child, input);
+        wait_unreaped(pid);
+        drop(over);
+        said
+    });
+    let status = child.wait().map_err(ConfinedError::Start)?;
+    let (answer, errors) = said.map_err(ConfinedError::Start)?;
+    if !status.success() {
+        return Err(ConfinedError::NoReport(format!("{status}: {}", errors.trim())));
+    }
+    serde_json::from_slice(&answer).map_err(|e| ConfinedError::NoReport(e.to_string()))
+}
+
+fn exchange(child: &mut Child, input: Option<&mut dyn Read>) -> io::Result<(Vec<u8>, String)> {
+    let mut broken = None;
+    if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
+        broken = copy(input, &mut pipe).err();
+    }
+    let (mut answer, mut errors) = (Vec::new(), String::new());
+    if let Some(out) = child.stdout.take() {
+        out.take(REPORT_MAX).read_to_end(&mut answer)?;
+    }
+    if let Some(err) = child.stderr.take() {
+        let mut bytes = Vec::new();
+        err.take(REPORT_MAX).read_to_end(&mut bytes)?;
+        errors = String::from_utf8_lossy(&bytes).into_owned();
+    }
+    // What the process says of half an archive says less than why it was half.
+    match broken {
+        Some(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e),
+        _ => Ok((answer, errors)),
+    }
+}
+
+/// Not `io::copy`, which would read and write by calls that need descriptors.
+fn copy(from: &mut dyn Read, to: &mut impl io::Write) -> io::Result<()> {
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(length) => to.write_all(&buffer[..length])?,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Waits for the end of a child, which stays to be reaped; an error means that there is nothing to wait for.
+pub(crate) fn wait_unreaped(pid: Pid) {
+    while let Err(nix::errno::Errno::EINTR) = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {}
+}
+
+/// Gives a tree to root, with the modes that it has: a change of owner clears some of their bits.
+fn give_to_root(path: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(path)?;
+    lchown(path, Some(0), Some(0))?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o6000 != 0 {
+        fs::set_permissions(path, metadata.permissions())?;
+    }
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give_to_root(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
