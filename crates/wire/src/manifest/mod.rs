@@ -3,6 +3,8 @@
 
 mod units;
 
+mod control;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -331,6 +333,11 @@ pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
         }
         ManifestError { line, message }
     })?;
+    if let Some((key, path)) = control::find(text) {
+        let line = text.lines().position(|l| l.contains(key.as_str())).map(|n| n + 1);
+        let message = format!("{path} has a control character: remove it");
+        return Err(ManifestError { line, message });
+    }
     Checker { text }.check(raw)
 }
 
@@ -638,12 +645,6 @@ impl Checker<'_> {
                 return self.refuse(
                     Some(value.span()),
                     format!("env: {key} is set by the platform: choose another name"),
-                );
-            }
-            if value.get_ref().contains('\0') {
-                return self.refuse(
-                    Some(value.span()),
-                    format!("env: {key} contains a NUL character: remove it"),
                 );
             }
             out.insert(key, value.into_inner());
