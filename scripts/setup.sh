@@ -66,7 +66,7 @@ criu() {
 runtimes() {
     local name
     mkdir -p "$cache/runtimes"
-    for name in base python node; do
+    for name in base python node build; do
         "$here/../functions/runtimes/build.sh" "$name" "$cache/runtimes/$name.tar"
     done
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a runtime's root filesystem: a minimal Debian 12 tree, packed as a tar whose bytes depend only on the package
 # versions and the files beside this script. Needs root (chroot), mmdebstrap and, for node, a C compiler.
-# usage: build.sh [--force] NAME OUT.tar      NAME is base, python or node
+# usage: build.sh [--force] NAME OUT.tar      NAME is base, python or node; or build, the tools that install dependencies
 #
 # Does nothing when OUT.tar was built from the same inputs; --force takes up newer Debian packages.
 # A runtime is: the packages and overlay of base/, then its own packages and overlay, then its own `finish TREE`.
@@ -78,7 +78,7 @@ mkdir -p "$tree"/{app,tmp,proc,dev,run,sys,root,var/tmp}
 ln -s /run "$tree/var/run"
 
 for part in "${parts[@]}"; do
-    cp -a --no-preserve=ownership,timestamps "$here/$part/overlay/." "$tree/"
+    [ ! -d "$here/$part/overlay" ] || cp -a --no-preserve=ownership,timestamps "$here/$part/overlay/." "$tree/"
 done
 find "$tree/opt" -name __pycache__ -prune -exec rm -rf {} +
 ln -sf /usr/share/zoneinfo/Etc/UTC "$tree/etc/localtime"

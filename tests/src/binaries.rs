@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 /// The names of the root filesystems.
-const RUNTIMES: [&str; 3] = ["base", "python", "node"];
+const RUNTIMES: [&str; 4] = ["base", "python", "node", "build"];
 
 /// The directory of `fn` and `rekindle-init`: `REKINDLE_BIN_DIR`, or where cargo built the test.
 ///

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::{Digest, Owner, Publication, Store, keys};
-use rekindle_wire::internal::{LayerRef, RuntimeAlias};
+use rekindle_wire::internal::{BUILD_TOOLS, LayerRef, RuntimeAlias};
 use rekindle_wire::manifest::Base;
 use serde::{Deserialize, Serialize};
 
@@ -37,10 +37,10 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
         let store = store::external(s3, &endpoint).await?;
         Box::pin(import(&store, &layout.cache)).await
     })?;
-    for (base, alias) in imported {
+    for (name, alias) in imported {
         say!(
             "{} is {} ({}, {})",
-            base.as_str(),
+            name,
             alias.layer.digest,
             show::bytes(alias.layer.tar_bytes),
             show::count(alias.packages.len(), "package")
@@ -50,13 +50,13 @@ pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
 }
 
 /// Imports every archive in `<cache>/runtimes/`. One that is not built is skipped, but not all of them.
-pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(Base, RuntimeAlias)>> {
+pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static str, RuntimeAlias)>> {
     let folder = cache.join("runtimes");
     let mut imported = Vec::new();
-    for base in Base::ALL {
-        let tar = folder.join(format!("{}.tar", base.as_str()));
+    for name in Base::ALL.map(Base::as_str).into_iter().chain([BUILD_TOOLS]) {
+        let tar = folder.join(format!("{name}.tar"));
         if tar.exists() {
-            imported.push((base, Box::pin(import_one(store, base, &tar)).await?));
+            imported.push((name, Box::pin(import_one(store, name, &tar)).await?));
         } else {
             let file = tar.display();
             tracing::warn!(target: super::LOG, %file, "this runtime is not built: functions that need it cannot be deployed");
@@ -68,11 +68,11 @@ pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(Base, Run
     Ok(imported)
 }
 
-async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlias> {
+async fn import_one(store: &Store, name: &str, tar: &Path) -> Result<RuntimeAlias> {
     let note = Note::beside(tar);
     let identity = identity(tar)?;
     if let Some(alias) = note.read(&identity)
-        && is_stored(store, base, &alias).await?
+        && is_stored(store, name, &alias).await?
     {
         return Ok(alias);
     }
@@ -88,7 +88,7 @@ async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlia
         .with_context(|| format!("{}: cannot be read", tar.display()))?;
     let alias = RuntimeAlias { layer, packages };
     let json = serde_json::to_vec(&alias).context("the alias cannot be written as JSON")?;
-    let key = alias_key(base);
+    let key = alias_key(name);
     store
         .put(&key, json.into())
         .await
@@ -96,17 +96,17 @@ async fn import_one(store: &Store, base: Base, tar: &Path) -> Result<RuntimeAlia
     publication.finish().await;
     note.write(identity, &alias)?;
     let LayerRef { digest, tar_bytes } = &alias.layer;
-    tracing::info!(target: super::LOG, runtime = base.as_str(), digest, tar_bytes, "runtime imported");
+    tracing::info!(target: super::LOG, runtime = name, digest, tar_bytes, "runtime imported");
     Ok(alias)
 }
 
-fn alias_key(base: Base) -> String {
-    format!("runtimes/{}.json", base.as_str())
+fn alias_key(name: &str) -> String {
+    format!("runtimes/{name}.json")
 }
 
 /// Whether the store says the same of the runtime and has its layer: it may be another store than last time.
-async fn is_stored(store: &Store, base: Base, alias: &RuntimeAlias) -> Result<bool> {
-    let key = alias_key(base);
+async fn is_stored(store: &Store, name: &str, alias: &RuntimeAlias) -> Result<bool> {
+    let key = alias_key(name);
     let there = match store.get(&key).await {
         Ok(bytes) => serde_json::from_slice::<RuntimeAlias>(&bytes).is_ok_and(|a| a == *alias),
         Err(e) if e.is_not_found() => false,

@@ -421,6 +421,9 @@ pub struct HeartbeatAnswer {
     pub kept_traces: Vec<String>,
 }
 
+/// The name, beside those of runtimes, of what installs dependencies: it is laid under a runtime's root filesystem.
+pub const BUILD_TOOLS: &str = "build";
+
 /// Which archive is a runtime's root filesystem now: the content of `runtimes/{base}.json` in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeAlias {
