@@ -101,7 +101,6 @@ install -D -m 644 "$here/packaging/deb/lintian-overrides" "$root/usr/share/linti
 document rekindle "$root"
 control rekindle "$root" << END
 Depends: libc6 (>= $libc), libgcc-s1, adduser, iproute2, nftables, patchelf, debian-archive-keyring
-Recommends: python3-pip, npm
 Suggests: awscli, rekindle-runtimes
 Description: serverless functions that restore instead of booting
  Functions are started once, warmed up, checkpointed with CRIU and restored

@@ -9,6 +9,7 @@ use rekindle_snapshotter::store::Encryption;
 use rekindle_wire::FunctionName;
 
 mod async_calls;
+mod building;
 mod callers;
 mod cluster;
 mod codec;
@@ -22,6 +23,7 @@ mod snapshot;
 mod tests;
 
 pub(crate) use async_calls::{AsyncArgs, AsyncCommand};
+pub(crate) use building::BuildArgs;
 pub(crate) use callers::CallerArgs;
 pub(crate) use cluster::{ClusterArgs, ClusterCommand, DrainArgs, JoinTokenArgs, OfferArgs, RevokeArgs, UndrainArgs};
 pub(crate) use codec::CodecArgs;
@@ -326,6 +328,8 @@ pub(crate) struct UpArgs {
     pub(crate) https: HttpsArgs,
     #[command(flatten, next_help_heading = "Network of functions")]
     pub(crate) egress: EgressArgs,
+    #[command(flatten)]
+    pub(crate) building: BuildArgs,
 }
 
 /// Where the gateway may post what comes of asynchronous invocations.
@@ -774,4 +778,6 @@ pub(crate) struct WorkerArgs {
     pub(crate) codec: CodecArgs,
     #[command(flatten, next_help_heading = "Network of functions")]
     pub(crate) egress: EgressArgs,
+    #[command(flatten)]
+    pub(crate) building: BuildArgs,
 }

@@ -42,7 +42,7 @@ trap 'rm -rf "$work"' EXIT
 
 packages=(systemd systemd-sysv dbus udev linux-image-cloud-amd64 cloud-init cloud-guest-utils
     ca-certificates curl awscli e2fsprogs iproute2 nftables patchelf debian-archive-keyring
-    systemd-resolved python3-pip npm mmdebstrap chrony)
+    systemd-resolved mmdebstrap chrony)
 [ $rootfs = 1 ] || packages+=(systemd-boot-efi)
 say "fetching Debian $suite and installing it"
 # The package list of the machine itself comes from a public mirror, by TLS.

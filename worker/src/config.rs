@@ -12,6 +12,7 @@ use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
 
+use crate::build::BuildNetwork;
 use crate::idle::IdleSettings;
 use crate::network::Egress;
 
@@ -73,6 +74,8 @@ pub struct WorkerConfig {
     pub filter: FilterChoice,
     /// The way out of sandboxes.
     pub egress: Egress,
+    /// What builds of functions reach.
+    pub build_network: BuildNetwork,
     /// Sandboxes kept ready, empty, at least.
     pub empty_sandboxes: usize,
     /// The same at most, when many are taken.
@@ -134,6 +137,7 @@ impl WorkerConfig {
                 .unwrap_or(1),
             filter: FilterChoice::default(),
             egress: Egress::default(),
+            build_network: BuildNetwork::default(),
             empty_sandboxes: 8,
             empty_sandboxes_most: usize::try_from(half_of_memory() / MEMORY_AN_EMPTY_SANDBOX)
                 .map_or(64, |n| n.clamp(8, 64)),

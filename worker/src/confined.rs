@@ -54,7 +54,13 @@ impl Confinement {
     }
 
     /// The command for this order. The thread that starts it has to wait for it.
-    pub(crate) fn command(&self, work: Work, host_id: u32, network: Option<PathBuf>, cgroup_procs: &[PathBuf]) -> io::Result<Command> {
+    pub(crate) fn command(
+        &self,
+        work: Work,
+        host_id: u32,
+        network: Option<PathBuf>,
+        cgroup_procs: &[PathBuf],
+    ) -> io::Result<Command> {
         let order = Order {
             worker: std::process::id().cast_signed(),
             host_id,

@@ -17,6 +17,7 @@ use rekindle_wire::migration::{Departed, Way};
 use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
 
+use crate::build::BuildCounts;
 use crate::worker::Worker;
 
 pub use observe::observe;
@@ -123,6 +124,8 @@ pub struct Metrics {
     pub registry: Registry,
     /// Pagers of instances, whose counts outlive them here.
     pub pagers: Pagers,
+    /// What builds reach.
+    pub builds: BuildCounts,
     invoke: Family<Histogram, 2>,
     init: Family<Histogram, 2>,
     starts: Family<Counter, 2>,
@@ -144,6 +147,7 @@ impl Default for Metrics {
         let registry = Registry::new("worker");
         Self {
             pagers: Pagers::default(),
+            builds: BuildCounts::new(&registry),
             invoke: registry.family(&INVOKE),
             init: registry.family(&INIT),
             starts: registry.family(&STARTS),

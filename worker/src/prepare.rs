@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use futures::FutureExt as _;
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Owner, Publication, Published, StoreError, keys};
 use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
 use rekindle_wire::internal::{
-    BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec,
+    BUILD_TOOLS, BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec,
 };
 use rekindle_wire::manifest::Base;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::build::{BuildLimits, BuildOrder, build_layer};
+use crate::build::{BuildLimits, BuildOrder, Root, build_layer};
 use crate::cgroup::Limits;
 use crate::confined::Confinement;
 use crate::freeze::{freeze, quiet};
@@ -182,7 +183,7 @@ async fn build(worker: &Worker, request: &PrepareRequest) -> Result<BuiltLayers,
 /// The root filesystem of a runtime, as the store has it now and keeps it for this deploy.
 async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Result<LayerRef, ApiError> {
     for _ in 0..RUNTIME_ATTEMPTS {
-        let layer = current_runtime(worker, base).await?;
+        let layer = current_runtime(worker, base.as_str()).await?;
         let digest = layer.digest.parse();
         let digest = digest.map_err(|e| unavailable("read the runtime's digest", &e))?;
         let usable = publication.protect_one(keys::layer(&digest)).await;
@@ -196,14 +197,25 @@ async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Resu
     Err(ApiError::new(ErrorCode::Unavailable, what))
 }
 
-async fn current_runtime(worker: &Worker, base: Base) -> Result<LayerRef, ApiError> {
-    let key = format!("runtimes/{}.json", base.as_str());
+/// A root filesystem of a build, on this host.
+async fn root_directory(worker: &Worker, root: Root) -> Result<PathBuf, String> {
+    let name = match root {
+        Root::Runtime(base) => base.as_str(),
+        Root::Tools => BUILD_TOOLS,
+    };
+    let layer = current_runtime(worker, name).await.map_err(|e| e.message)?;
+    let found = worker.layers.directory(&layer).await;
+    found.map_err(|e| unavailable(&format!("fetch the root filesystem \"{name}\""), &e).message)
+}
+
+async fn current_runtime(worker: &Worker, name: &str) -> Result<LayerRef, ApiError> {
+    let key = format!("runtimes/{name}.json");
     let bytes = worker.config.store.get(&key).await.map_err(|e| {
         let error = unavailable("find the runtime's root filesystem", &e);
         match e {
             StoreError::NotFound { .. } => ApiError::new(
                 ErrorCode::BuildFailed,
-                format!("{}; build the runtimes with `make runtimes`", error.message),
+                format!("{}; the operator must build the runtimes (scripts/setup.sh host) and import them (fn runtimes import)", error.message),
             ),
             // Another worker may reach the store.
             _ => error,
@@ -231,7 +243,11 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         .cgroups
         .create(&name, BUILD_LIMITS)
         .map_err(|e| unavailable("bound the build", &e))?;
+    let roots = |root| root_directory(worker, root).boxed();
     let order = BuildOrder {
+        roots: &roots,
+        network: &worker.config.build_network,
+        counts: worker.metrics.builds.clone(),
         source_tar_gz: source.0.clone(),
         manifest: &request.manifest,
         work_dir,

@@ -15,9 +15,9 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::internal::Presence;
 use tokio::sync::Notify;
 
-use crate::confined::Confinement;
 use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
+use crate::confined::Confinement;
 use crate::damage::Damage;
 use crate::idle::IdleMemory;
 use crate::instance::Instance;

@@ -14,6 +14,7 @@ use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_worker::WorkerConfig;
+use rekindle_worker::build::BuildNetwork;
 use rekindle_worker::idle::IdleSettings;
 use rekindle_worker::network::Egress;
 use tokio::net::TcpListener;
@@ -142,6 +143,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             room: args.room,
             codec: args.codec,
             egress: args.egress.egress(control(&args.scheduler, &endpoint)),
+            build_network: args.building.network(),
         })?;
         config.offer.zone.clone_from(&args.offer.zone);
         config.offer.labels = args.offer.labels.iter().cloned().collect();
@@ -227,6 +229,7 @@ pub(super) struct WorkerSettings<'a> {
     pub(super) room: RoomArgs,
     pub(super) codec: CodecArgs,
     pub(super) egress: Egress,
+    pub(super) build_network: BuildNetwork,
 }
 
 /// A worker's configuration with the usual limits.
@@ -242,6 +245,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         room,
         codec,
         egress,
+        build_network,
     } = settings;
     let criu = match doctor::find_criu(criu) {
         Ok(found) => found,
@@ -260,6 +264,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     config.criu_dir = criu.path.parent().unwrap_or(Path::new("/")).to_owned();
     config.codec = codec.codec();
     config.egress = egress;
+    config.build_network = build_network;
     if let Some(bound) = codec.dump_in_memory {
         config.dump_in_memory_bytes = bound.0;
     }

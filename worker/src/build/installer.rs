@@ -1,56 +1,45 @@
-//! Runs an installer (pip, npm) to its end: confined, bounded in time and space, killed when the build is given up.
+//! Runs an installer (pip, npm) to its end: in a sandbox, bounded in time and space, killed when the build is given up.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
+use rekindle_confined::{Program, SET_UP_FAILED, Shown, Work};
 
-use super::confine::{SEEN_AT, confine};
+use super::operator::Configured;
+use super::proxy::{ADDRESS, Proxy};
+use super::{BuildOrder, Room};
+use crate::confined::wait_unreaped;
 
 /// How much of an installer's last words is kept, bytes.
 const OUTPUT_BYTES: usize = 4 * 1024;
 /// How often the room it takes is looked at.
-const WATCH_EVERY: Duration = Duration::from_secs(2);
-/// Where installers and what they need are looked for.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-/// Variables of the worker's environment that an operator sets for installers.
-const PASSED_PREFIXES: [&str; 3] = ["PIP_", "NPM_CONFIG_", "npm_config_"];
-const PASSED: [&str; 13] = [
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "NODE_EXTRA_CA_CERTS",
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// What a file counts beside its content, bytes.
+const ENTRY_BYTES: u64 = 1024;
+const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin";
+/// Where the room's directories are seen.
+pub(super) const APP: &str = "/app";
+pub(super) const DEPS: &str = "/run/deps";
+/// What needs a compiler says one of these.
+const NO_COMPILER: [&str; 7] = [
+    "command 'gcc' failed",
+    "-linux-gnu-gcc' failed",
+    "command 'cc' failed",
+    "gcc: not found",
+    "cc: not found",
+    "not found: make",
+    "Could not find any Python installation to use",
 ];
-
-/// The variables that are passed on, sorted.
-pub(super) fn passed_environment() -> Vec<(OsString, OsString)> {
-    let passed = |name: &OsString| {
-        let name = name.to_str().unwrap_or_default();
-        PASSED.contains(&name) || PASSED_PREFIXES.iter().any(|p| name.starts_with(p))
-    };
-    let mut environment: Vec<_> = std::env::vars_os().filter(|(name, _)| passed(name)).collect();
-    environment.sort();
-    environment
-}
 
 /// Whether an installer's last words say that the disk was full: pip and npm pass on what the system calls it.
 pub(super) fn had_no_room(output: &str) -> bool {
@@ -59,17 +48,19 @@ pub(super) fn had_no_room(output: &str) -> bool {
         .any(|words| output.contains(words))
 }
 
+/// What an installer says when it wanted a compiler: what to do instead.
+pub(super) fn wanted_compiler(output: &str) -> &'static str {
+    if NO_COMPILER.iter().any(|words| output.contains(words)) {
+        "\nit needs a C compiler, which builds do not have: use a version that brings compiled code (a wheel, a prebuilt addon), or compile it \
+         before the deploy (build.command in fn.toml) and upload the result"
+    } else {
+        ""
+    }
+}
+
 /// Why an installer did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallerError {
-    /// It is not on this host.
-    #[error("{program} is not installed on the worker: the operator must run `apt-get install {package}`")]
-    Missing {
-        /// The program.
-        program: String,
-        /// The Debian package that has it.
-        package: &'static str,
-    },
     /// The kernel refused to start or confine it.
     #[error("start {program}")]
     Start {
@@ -103,21 +94,26 @@ pub enum InstallerError {
     },
 }
 
-/// An installer about to run.
+/// The way out of an installer that has one.
 #[derive(Debug)]
-pub(super) struct Installer<'a> {
-    /// Program, found in [`PATH`], and the package that has it.
+pub(super) struct Network {
+    pub(super) proxy: Proxy,
+    pub(super) configured: Configured,
+}
+
+/// An installer about to run.
+pub(super) struct Installer<'a, 'o> {
+    pub(super) order: &'a BuildOrder<'o>,
+    pub(super) room: &'a Room,
+    /// Directories that make its root filesystem, the uppermost first.
+    pub(super) root: Vec<PathBuf>,
+    pub(super) network: Option<&'a Network>,
+    /// Absolute, in that root.
     pub(super) program: &'static str,
-    pub(super) package: &'static str,
-    pub(super) arguments: Vec<OsString>,
-    pub(super) environment: Vec<(&'static str, &'static str)>,
-    /// The build's directory on the host, which the installer sees as `/tmp`.
-    pub(super) room: &'a Path,
-    /// Working directory as the installer sees it.
-    pub(super) cwd: &'static str,
-    pub(super) room_bytes: u64,
-    pub(super) time_limit: Duration,
-    pub(super) cgroup_procs: &'a [PathBuf],
+    pub(super) arguments: Vec<String>,
+    /// `NAME=value`.
+    pub(super) environment: Vec<String>,
+    pub(super) shown: Vec<Shown>,
 }
 
 /// How it ended.
@@ -128,38 +124,16 @@ pub(super) struct Finished {
     pub(super) output: String,
 }
 
-impl Installer<'_> {
+impl Installer<'_, '_> {
     /// Runs it to its end; dropping the future kills it.
     pub(super) async fn run(self) -> Result<Finished, InstallerError> {
         let program = self.program.to_owned();
-        let found = PATH
-            .split(':')
-            .map(|d| Path::new(d).join(&program))
-            .find(|p| p.is_file());
-        let Some(path) = found else {
-            return Err(InstallerError::Missing {
-                program,
-                package: self.package,
-            });
-        };
         let failed = |source| InstallerError::Start {
             program: program.clone(),
             source,
         };
-        let mut command = Command::new(path);
-        command
-            .args(&self.arguments)
-            .env_clear()
-            .envs(passed_environment())
-            .env("PATH", PATH)
-            .env("LANG", "C.UTF-8");
-        command
-            .env("HOME", format!("{SEEN_AT}/home"))
-            .env("TMPDIR", format!("{SEEN_AT}/tmp"));
-        command
-            .envs(self.environment.iter().copied())
-            .stdin(std::process::Stdio::null());
-        confine(&mut command, self.room, self.cwd, self.room_bytes, self.cgroup_procs).map_err(failed)?;
+        let (time_limit, room_bytes) = (self.order.limits.install_timeout, self.order.limits.room_bytes());
+        let command = self.command().map_err(failed)?;
 
         let running = Arc::new(Running::default());
         // Also when this future is dropped.
@@ -168,7 +142,7 @@ impl Installer<'_> {
             let running = Arc::clone(&running);
             move || running.to_end(command)
         });
-        let deadline = tokio::time::sleep(self.time_limit);
+        let deadline = tokio::time::sleep(time_limit);
         tokio::pin!(deadline);
         let mut stopped = None;
         let outcome = loop {
@@ -179,7 +153,7 @@ impl Installer<'_> {
                     running.kill();
                 }
                 () = tokio::time::sleep(WATCH_EVERY), if stopped.is_none() => {
-                    let (room, limit) = (self.room.to_owned(), self.room_bytes);
+                    let (room, limit) = (self.room.path.clone(), room_bytes);
                     let bytes = tokio::task::spawn_blocking(move || tree_bytes(&room, limit)).await.unwrap_or(0);
                     if bytes > limit {
                         stopped = Some(Stopped::Large);
@@ -192,18 +166,70 @@ impl Installer<'_> {
         match stopped {
             Some(Stopped::Late) => Err(InstallerError::TimedOut {
                 program,
-                limit: self.time_limit,
+                limit: time_limit,
                 output,
             }),
             Some(Stopped::Large) => Err(InstallerError::TooLarge {
                 program,
-                limit: self.room_bytes,
+                limit: room_bytes,
             }),
-            None => Ok(Finished {
-                success: status.success(),
-                output,
-            }),
+            None if status.code() == Some(SET_UP_FAILED) && output.starts_with("cannot confine") => {
+                Err(failed(io::Error::other(output)))
+            }
+            None => {
+                let refusals = self.network.and_then(|network| network.proxy.refusals());
+                let refusals = refusals.filter(|_| !status.success()).map(|text| format!("\n{text}"));
+                Ok(Finished {
+                    success: status.success(),
+                    output: output + &refusals.unwrap_or_default(),
+                })
+            }
         }
+    }
+}
+
+impl Installer<'_, '_> {
+    fn command(&self) -> io::Result<Command> {
+        let seen = |source: PathBuf, at: &str| Shown {
+            source,
+            at: PathBuf::from(at),
+            write: true,
+        };
+        let mut shown = vec![
+            seen(self.room.app(), APP),
+            seen(self.room.tmp(), "/tmp"),
+            seen(self.room.deps(), DEPS),
+        ];
+        shown.extend(self.shown.iter().cloned());
+        let base = [PATH, "LANG=C.UTF-8", "HOME=/tmp/home", "TMPDIR=/tmp"].map(str::to_owned);
+        let mut environment = base.to_vec();
+        environment.extend(self.environment.iter().cloned());
+        if let Some(network) = self.network {
+            shown.extend(network.configured.shown.iter().cloned());
+            environment.extend(network.configured.environment.iter().cloned());
+            let proxied = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"];
+            environment.extend(proxied.map(|name| format!("{name}={ADDRESS}")));
+        }
+        let program = Program {
+            root: self.root.clone(),
+            shown,
+            path: self.program.to_owned(),
+            arguments: [self.program.to_owned()]
+                .into_iter()
+                .chain(self.arguments.iter().cloned())
+                .collect(),
+            environment,
+            cwd: APP.to_owned(),
+            file_bytes: self.order.limits.room_bytes(),
+        };
+        let (id, groups) = (self.room.id, &self.order.cgroup_procs);
+        let network = self.network.map(|network| network.proxy.namespace());
+        let mut command = self
+            .order
+            .confinement
+            .command(Work::Program(program), id, network, groups)?;
+        command.process_group(0).stdin(std::process::Stdio::null());
+        Ok(command)
     }
 }
 
@@ -262,10 +288,7 @@ impl Running {
         let output = last_words(&mut reader);
         let pid = self.state.lock().pid;
         if let Some(pid) = pid {
-            // Waits without reaping; an error means that there is nothing to wait for.
-            while let Err(nix::errno::Errno::EINTR) = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
-            {
-            }
+            wait_unreaped(pid);
         }
         self.state.lock().pid = None;
         Ok((child.wait()?, output))
@@ -289,7 +312,7 @@ fn last_words(from: &mut impl Read) -> String {
     String::from_utf8_lossy(kept.make_contiguous()).trim().to_owned()
 }
 
-/// Bytes of the files in a tree; stops counting above `enough`. What vanishes meanwhile counts nothing.
+/// Bytes that the files in a tree take; stops counting above `enough`. What vanishes meanwhile counts nothing.
 pub(super) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
     let mut bytes = 0_u64;
     let mut left = vec![directory.to_owned()];
@@ -301,7 +324,7 @@ pub(super) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
             if metadata.is_dir() {
                 left.push(entry.path());
             }
-            bytes = bytes.saturating_add(metadata.len());
+            bytes = bytes.saturating_add(metadata.len().max(metadata.blocks() * 512) + ENTRY_BYTES);
             if bytes > enough {
                 return bytes;
             }

@@ -4,24 +4,31 @@
 //! source.tar.gz ─► unpack ─► entry is there? ─► requirements.txt / package.json ─► pip / npm ─► pack ─► layer tar
 //! ```
 //!
-//! The folder is not trusted, nor are the packages it names. No code of either runs on the worker: only wheels are
-//! installed, scripts are not run, and the kernel keeps the installers from starting anything (`confine`).
+//! The folder is not trusted, nor are the packages it names. Unpacking and installing happen in processes without rights
+//! ([`crate::confined`]); an installer, and the scripts of packages that it runs, see the runtime's files and the build's, and
+//! reach the registries that the operator allows (`proxy`).
 
+mod allow;
 mod cache;
-mod confine;
+mod counts;
 mod entry;
 mod installer;
 mod node;
+mod operator;
 mod pack;
+mod proxy;
 mod python;
+mod request;
 mod requirements;
 mod room;
+mod upstream;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use rekindle_confined::upload;
 use rekindle_wire::ErrorCode;
 use rekindle_wire::manifest::{Base, Manifest};
@@ -29,18 +36,24 @@ use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use crate::confined::{ConfinedError, Confinement};
+use allow::Allowed;
 use cache::DepsCache;
 use entry::Found;
+use installer::Network;
+use operator::Configured;
+use proxy::{Proxy, ProxyLimits};
 use room::Room;
 
+pub use allow::{BuildNetwork, Host, ParseHostError};
+pub use counts::BuildCounts;
 pub use entry::EntryError;
 pub use installer::InstallerError;
 pub use node::NodeError;
 pub use pack::PackError;
 pub use python::PythonError;
+pub use rekindle_confined::upload::UnpackError;
 pub use requirements::RequirementsError;
 pub use room::sweep;
-pub use rekindle_confined::upload::UnpackError;
 
 /// Where python packages lie below `/app`.
 pub const PYTHON_PACKAGES: &str = ".rekindle/python";
@@ -79,8 +92,30 @@ impl BuildLimits {
     }
 }
 
+/// A root filesystem that a build needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// That of functions.
+    Runtime(Base),
+    /// pip and npm, to be laid under it.
+    Tools,
+}
+
+/// Why a build cannot be given what its installer needs.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// A root filesystem is not to be had.
+    #[error("{0}")]
+    Missing(String),
+    /// The network namespace or the proxy in it.
+    #[error("make the network of the build")]
+    Network(#[source] io::Error),
+}
+
+/// Finds the directory of a root filesystem on this host. The error is a sentence that names the fix.
+pub type Roots<'a> = dyn Fn(Root) -> BoxFuture<'a, Result<PathBuf, String>> + Send + Sync + 'a;
+
 /// What to build.
-#[derive(Debug)]
 pub struct BuildOrder<'a> {
     /// The uploaded folder.
     pub source_tar_gz: PathBuf,
@@ -90,10 +125,45 @@ pub struct BuildOrder<'a> {
     pub work_dir: PathBuf,
     /// What it may take.
     pub limits: BuildLimits,
+    /// What its installers run on.
+    pub roots: &'a Roots<'a>,
+    /// What they may reach.
+    pub network: &'a BuildNetwork,
+    /// What they reach is counted here.
+    pub counts: BuildCounts,
     /// Starts what is done without rights.
     pub confinement: Confinement,
-    /// The group installers run in ([`crate::cgroup::Cgroup::procs_files`]); none where this is empty.
+    /// The group it all runs in ([`crate::cgroup::Cgroup::procs_files`]); none where this is empty.
     pub cgroup_procs: Vec<PathBuf>,
+}
+
+impl BuildOrder<'_> {
+    async fn root(&self, root: Root) -> Result<PathBuf, RootError> {
+        (self.roots)(root).await.map_err(RootError::Missing)
+    }
+
+    /// A runtime's root filesystem with the tools under it.
+    async fn tools_for(&self, base: Base) -> Result<Vec<PathBuf>, RootError> {
+        Ok(vec![
+            self.root(Root::Runtime(base)).await?,
+            self.root(Root::Tools).await?,
+        ])
+    }
+
+    /// A network with nothing but the proxy in it.
+    async fn network(&self) -> Result<Network, RootError> {
+        let configured = Configured::read();
+        let allowed = Allowed::new(self.network, &configured.hosts);
+        let limits = ProxyLimits {
+            bytes: self.limits.room_bytes(),
+            time: self.limits.install_timeout,
+        };
+        let proxy = Proxy::open(allowed, self.counts.clone(), limits).await;
+        Ok(Network {
+            proxy: proxy.map_err(RootError::Network)?,
+            configured,
+        })
+    }
 }
 
 type Progress<'a> = dyn Fn(&str) + Send + Sync + 'a;
@@ -145,8 +215,11 @@ impl BuildError {
             Self::Unpack(_) | Self::Entry(_) => InvalidManifest,
             Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
                 InstallerError::TimedOut { .. } | InstallerError::TooLarge { .. } => BuildFailed,
-                InstallerError::Missing { .. } | InstallerError::Start { .. } => Internal,
+                InstallerError::Start { .. } => Internal,
             },
+            Self::Python(PythonError::Root(RootError::Network(_)))
+            | Self::Node(NodeError::Root(RootError::Network(_))) => Internal,
+            Self::Node(NodeError::Control { .. }) => InvalidManifest,
             Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
             Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
             // Where the worker's disk is full, it is not the function's fault.
@@ -198,7 +271,7 @@ async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildErr
             source,
         }
     };
-    let unpacked = move || {
+    let unpacked = move || -> Result<(), BuildError> {
         let archive = std::fs::File::open(&source).map_err(failed(source))?;
         let most = upload::Limits {
             unpacked_bytes: limits.unpacked_bytes,
@@ -226,7 +299,7 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
                 }
             })?;
             let packages = python::install(order, room, &cache, progress).await?;
-            python::compile(order, room, "app", "/app").await?;
+            python::compile_app(order, room).await?;
             packages
         }
         Base::Node => {
@@ -251,9 +324,10 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
         if let Some(packages) = &packages {
             trees.push((Path::new(PYTHON_PACKAGES), packages.path()));
         }
-        let packed = room.path.join("layer.tar");
-        pack::pack(&trees, &packed, &limits)?;
-        std::fs::rename(&packed, &to).map_err(|e| PackError::Write(to, e))
+        pack::pack(&trees, &to, &limits).inspect_err(|_| {
+            // What is left is swept at the worker's next start.
+            let _ = std::fs::remove_file(&to);
+        })
     })
     .await??;
     Ok(layer)

@@ -1,17 +1,16 @@
-//! Node packages: `package.json` through npm, without running any script of theirs.
+//! Node packages: `package.json` through npm, whose scripts run in the build's sandbox.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rekindle_confined::is_control;
+use rekindle_wire::manifest::Base;
 use serde_json::Value;
 
-use super::installer::{Installer, InstallerError};
-use super::{BuildOrder, Progress, Room};
+use super::installer::{Installer, InstallerError, wanted_compiler};
+use super::{BuildOrder, Progress, Room, RootError};
 
-/// Keys an uploaded `.npmrc` may set: where packages come from. Others name programs to run or places to write to.
-const NPMRC_KEYS: [&str; 4] = ["registry", "always-auth", "legacy-peer-deps", "strict-ssl"];
 /// Keys of `package.json` that make npm install something.
 const DEPENDENCIES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
 
@@ -21,18 +20,24 @@ pub enum NodeError {
     /// The file is not understood.
     #[error("package.json is not JSON ({0}): correct it")]
     PackageJson(String),
-    /// A setting is not allowed.
-    #[error(
-        ".npmrc: \"{0}\" is not supported here: keep only registry settings (registry, @scope:registry, //host/:_authToken), written without variables"
-    )]
-    Npmrc(String),
+    /// A setting has a control character.
+    #[error("{file}: \"{setting}\" has a control character: remove it")]
+    Control {
+        /// The file in the function's folder.
+        file: &'static str,
+        /// Which, readably.
+        setting: String,
+    },
+    /// The root filesystem or the network that npm needs is not to be had.
+    #[error(transparent)]
+    Root(#[from] RootError),
     /// npm could not run to its end.
     #[error(transparent)]
     Installer(#[from] InstallerError),
     /// npm refused.
     #[error(
-        "npm could not install package.json (git dependencies are not fetched and no package's scripts are run; a package that needs that must be \
-         uploaded in node_modules, which is then used as it is): {output}"
+        "npm could not install package.json (git dependencies are not fetched): {output}{}",
+        wanted_compiler(.output)
     )]
     Failed {
         /// npm's last words.
@@ -80,12 +85,7 @@ pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Prog
         progress("node_modules was uploaded: used as it is");
         return Ok(());
     }
-    check_npmrc(room)?;
-    room.hand_over_app().map_err(|source| NodeError::Disk {
-        action: "hand over",
-        path: app.clone(),
-        source,
-    })?;
+    check_settings(&package, &app)?;
 
     let locked = ["package-lock.json", "npm-shrinkwrap.json"]
         .iter()
@@ -102,80 +102,62 @@ pub(super) async fn install(order: &BuildOrder<'_>, room: &Room, progress: &Prog
     });
     let options = [
         "--omit=dev",
-        "--ignore-scripts",
+        "--foreground-scripts",
         "--no-audit",
         "--no-fund",
         "--no-update-notifier",
         "--no-progress",
         "--logs-max=0",
-        "--cache=/tmp/home/npm",
+        "--cache=/tmp/home/.npm",
         "--userconfig=/tmp/home/npmrc",
     ];
+    let network = order.network().await?;
     let finished = Installer {
-        program: "npm",
-        package: "npm",
-        arguments: verb.iter().chain(&options).map(OsString::from).collect(),
+        order,
+        room,
+        root: order.tools_for(Base::Node).await?,
+        network: Some(&network),
+        program: "/usr/bin/npm",
+        arguments: verb.iter().chain(&options).map(ToString::to_string).collect(),
         environment: Vec::new(),
-        room: &room.path,
-        cwd: "/tmp/app",
-        room_bytes: order.limits.room_bytes(),
-        time_limit: order.limits.install_timeout,
-        cgroup_procs: &order.cgroup_procs,
+        shown: Vec::new(),
     }
     .run()
     .await?;
-    if !finished.success {
-        return Err(NodeError::Failed {
+    if finished.success {
+        Ok(())
+    } else {
+        Err(NodeError::Failed {
             output: finished.output,
-        });
+        })
     }
-    let unscripted = with_install_scripts(room);
-    if !unscripted.is_empty() {
-        let names = unscripted.join(", ");
-        progress(&format!(
-            "the install scripts of {names} were not run: if the function misses what they make, upload node_modules with the folder"
-        ));
-    }
-    Ok(())
 }
 
-fn check_npmrc(room: &Room) -> Result<(), NodeError> {
-    let path = room.app().join(".npmrc");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => {
-            return Err(NodeError::Disk {
-                action: "read",
-                path,
-                source,
-            });
-        }
+/// Names and versions of dependencies, and the lines of `.npmrc`, are what they look like.
+fn check_settings(package: &Value, app: &Path) -> Result<(), NodeError> {
+    let refuse = |file, setting: &str| {
+        Err(NodeError::Control {
+            file,
+            setting: setting.escape_debug().take(200).collect(),
+        })
     };
-    for line in text
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty() && !l.starts_with(['#', ';']))
+    let has_control = |text: &str| text.chars().any(is_control);
+    for (name, version) in DEPENDENCIES
+        .iter()
+        .filter_map(|k| package.get(*k)?.as_object())
+        .flatten()
     {
-        let key = line.split('=').next().unwrap_or_default().trim();
-        let source = NPMRC_KEYS.contains(&key) || key.ends_with(":registry") || key.starts_with("//");
-        if !source || line.contains("${") {
-            return Err(NodeError::Npmrc(key.to_owned()));
+        if has_control(name) || version.as_str().is_some_and(has_control) {
+            return refuse("package.json", name);
         }
     }
-    Ok(())
-}
-
-/// Packages with scripts that npm was told not to run, as its own record says.
-fn with_install_scripts(room: &Room) -> Vec<String> {
-    let record = fs::read(room.app().join("node_modules/.package-lock.json")).unwrap_or_default();
-    let record: Value = serde_json::from_slice(&record).unwrap_or_default();
-    let packages = record.get("packages").and_then(Value::as_object);
-    let scripted = packages
-        .into_iter()
-        .flatten()
-        .filter(|(_, p)| p.get("hasInstallScript") == Some(&Value::Bool(true)));
-    scripted
-        .map(|(path, _)| path.trim_start_matches("node_modules/").to_owned())
-        .collect()
+    let text = fs::read(app.join(".npmrc")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    match text
+        .lines()
+        .find(|line| line.chars().any(|c| is_control(c) && c != '\t'))
+    {
+        Some(line) => refuse(".npmrc", line),
+        None => Ok(()),
+    }
 }

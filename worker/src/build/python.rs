@@ -1,27 +1,24 @@
-//! Python packages: `requirements.txt` through pip, wheels only, for the runtime's interpreter whatever the host's is.
+//! Python packages: `requirements.txt` through pip, run by the runtime's own interpreter in the build's sandbox.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::cache::{CachedTree, DepsCache};
-use super::confine::SEEN_AT;
-use super::installer::{Finished, Installer, InstallerError, passed_environment, tree_bytes};
-use super::requirements::{self, Requirements, RequirementsError};
-use super::{BuildOrder, Progress, Room};
+use rekindle_confined::Shown;
+use rekindle_wire::manifest::Base;
 
-/// The host's interpreter.
-const PYTHON: &str = "python3";
-const PYTHON_PATH: &str = "/usr/bin/python3";
-/// The runtime's interpreter: Debian 12's.
-const RUNTIME_VERSION: &str = "3.11";
-/// The runtime's C library, glibc 2.N; wheels made for an older one run on it.
-const RUNTIME_GLIBC_MINOR: u32 = 36;
-/// The oldest glibc that has a manylinux_2_N tag.
-const OLDEST_GLIBC_MINOR: u32 = 17;
+use super::cache::{CachedTree, DepsCache};
+use super::installer::{APP, DEPS, Installer, InstallerError, tree_bytes, wanted_compiler};
+use super::operator::Configured;
+use super::requirements::{self, Requirements, RequirementsError};
+use super::{BuildOrder, Progress, Room, Root, RootError};
+
+const PYTHON: &str = "/usr/bin/python3";
+/// Where the lists are seen.
+const LIST: &str = "/run/requirements.txt";
+const CONSTRAINTS: &str = "/run/constraints.txt";
 /// Changes when what is installed from the same list would change.
-const CACHE_FORMAT: &str = "python 1";
+const CACHE_FORMAT: &str = "python 2";
 
 /// Why packages could not be installed.
 #[derive(Debug, thiserror::Error)]
@@ -32,20 +29,13 @@ pub enum PythonError {
     /// pip could not run to its end.
     #[error(transparent)]
     Installer(#[from] InstallerError),
-    /// A package has no wheel.
-    #[error(
-        "python package \"{package}\" has only a source distribution for Python {RUNTIME_VERSION}, and is not built, since that would run its code on the worker: \
-         copy the package's files into the function's folder and remove it from requirements.txt, or name a version that has a wheel; pip said:\n{output}"
-    )]
-    SourceOnly {
-        /// The package.
-        package: String,
-        /// pip's last words.
-        output: String,
-    },
+    /// The root filesystem or the network that pip needs is not to be had.
+    #[error(transparent)]
+    Root(#[from] RootError),
     /// pip refused.
     #[error(
-        "pip could not install requirements.txt (only wheels for Python {RUNTIME_VERSION} on Linux are installed; a package without one must be copied into the function's folder): {output}"
+        "pip could not install requirements.txt (for Python 3.11 on Linux): {output}{}",
+        wanted_compiler(.output)
     )]
     Failed {
         /// pip's last words.
@@ -95,7 +85,9 @@ pub(super) async fn install(
         let path = path.to_owned();
         move |source| PythonError::Disk { action, path, source }
     };
-    let key = cache_key(&wanted, &room.app()).map_err(failed("read", &room.app()))?;
+    let root = order.tools_for(Base::Python).await?;
+    let configured = Configured::read();
+    let key = cache_key(&wanted, &room.app(), &root, &configured).map_err(failed("read", &room.app()))?;
     if let Some(tree) = cache.get(&key).map_err(failed("look for", &order.work_dir))? {
         progress("python packages were installed before: taken from the cache");
         return Ok(Some(Packages::Cached(tree)));
@@ -106,11 +98,24 @@ pub(super) async fn install(
     let constraints = room.path.join("constraints.txt");
     fs::write(&constraints, wanted.constraints.join("\n") + "\n").map_err(failed("list", &constraints))?;
 
-    let finished = pip(order, room, install_arguments()).run().await?;
+    let network = order.network().await?;
+    let show = |source, at: &str| Shown {
+        source,
+        at: at.into(),
+        write: false,
+    };
+    let installer = Installer {
+        network: Some(&network),
+        shown: vec![show(list, LIST), show(constraints, CONSTRAINTS)],
+        ..python(order, room, root.clone(), &INSTALL)
+    };
+    let finished = installer.run().await?;
     if !finished.success {
-        return Err(explain(order, room, finished).await);
+        return Err(PythonError::Failed {
+            output: finished.output,
+        });
     }
-    compile(order, room, "deps", "/app/.rekindle/python").await?;
+    compile(order, room, root, DEPS, "/app/.rekindle/python").await?;
     let deps = room.deps();
     let stored = tokio::task::spawn_blocking({
         let (cache, deps) = (cache.clone(), deps.clone());
@@ -124,151 +129,80 @@ pub(super) async fn install(
     Ok(Some(stored.map_or(Packages::Fresh(deps), Packages::Cached)))
 }
 
-fn pip<'a>(order: &'a BuildOrder<'_>, room: &'a Room, arguments: Vec<OsString>) -> Installer<'a> {
+/// Isolated mode keeps the folder's modules out of pip.
+const INSTALL: [&str; 14] = [
+    "-I",
+    "-m",
+    "pip",
+    "install",
+    "--target",
+    DEPS,
+    "--no-compile",
+    "--no-input",
+    "--no-cache-dir",
+    "--disable-pip-version-check",
+    "--progress-bar=off",
+    "--requirement=/run/requirements.txt",
+    "--constraint=/run/constraints.txt",
+    "--no-warn-script-location",
+];
+
+fn python<'a, 'o>(
+    order: &'a BuildOrder<'o>,
+    room: &'a Room,
+    root: Vec<PathBuf>,
+    arguments: &[&str],
+) -> Installer<'a, 'o> {
     Installer {
+        order,
+        room,
+        root,
+        network: None,
         program: PYTHON,
-        package: "python3-pip",
-        arguments,
+        arguments: arguments.iter().map(ToString::to_string).collect(),
         environment: Vec::new(),
-        room: &room.path,
-        // Wheels in the folder are named relative to it. Isolated mode keeps the folder's modules out of pip.
-        cwd: "/tmp/app",
-        room_bytes: order.limits.room_bytes(),
-        time_limit: order.limits.install_timeout,
-        cgroup_procs: &order.cgroup_procs,
+        shown: Vec::new(),
     }
 }
 
-/// Which wheels fit: not the host's interpreter and C library are asked, but the runtime's are told.
-fn target_arguments() -> Vec<OsString> {
-    let arch = std::env::consts::ARCH;
-    let mut arguments: Vec<String> = ["--python-version", RUNTIME_VERSION, "--implementation", "cp"]
-        .map(String::from)
-        .into();
-    // The newest first: pip prefers what comes earlier.
-    let mut platforms: Vec<String> = (OLDEST_GLIBC_MINOR..=RUNTIME_GLIBC_MINOR)
-        .rev()
-        .map(|n| format!("manylinux_2_{n}_{arch}"))
-        .collect();
-    platforms.push(format!("manylinux2014_{arch}"));
-    platforms.push(format!("linux_{arch}"));
-    arguments.extend(platforms.into_iter().map(|p| format!("--platform={p}")));
-    arguments.into_iter().map(OsString::from).collect()
-}
-
-fn install_arguments() -> Vec<OsString> {
-    let target = format!("{SEEN_AT}/deps");
-    let (list, constraints) = (
-        format!("{SEEN_AT}/requirements.txt"),
-        format!("{SEEN_AT}/constraints.txt"),
-    );
-    let mut arguments: Vec<OsString> = [
-        "-I",
-        "-m",
-        "pip",
-        "install",
-        "--target",
-        &target,
-        "--only-binary=:all:",
-        "--no-compile",
-        "--no-input",
-        "--no-cache-dir",
-        "--disable-pip-version-check",
-        "--progress-bar=off",
-        "-r",
-        &list,
-        "-c",
-        &constraints,
-    ]
-    .map(OsString::from)
-    .into();
-    arguments.extend(target_arguments());
-    arguments
-}
-
 /// Everything that decides what gets installed.
-fn cache_key(wanted: &Requirements, app: &Path) -> io::Result<String> {
+fn cache_key(wanted: &Requirements, app: &Path, root: &[PathBuf], configured: &Configured) -> io::Result<String> {
     let mut hash = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
         hash.update(&(bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
     part(CACHE_FORMAT.as_bytes());
-    part(if host_compiles() { b"compiled" } else { b"source" });
-    for argument in target_arguments() {
-        part(argument.as_encoded_bytes());
+    // Named by their digests.
+    for layer in root {
+        part(layer.file_name().unwrap_or_default().as_encoded_bytes());
     }
-    for (name, value) in passed_environment() {
-        part(name.as_encoded_bytes());
-        part(value.as_encoded_bytes());
-    }
+    part(&configured.identity);
     for (kind, lines) in [("lines", &wanted.lines), ("constraints", &wanted.constraints)] {
         part(kind.as_bytes());
         lines.iter().for_each(|l| part(l.as_bytes()));
     }
-    for wheel in &wanted.wheels {
-        part(&fs::read(app.join(wheel))?);
+    for archive in &wanted.archives {
+        part(&fs::read(app.join(archive))?);
     }
     Ok(hash.finalize().to_hex().to_string())
 }
 
-/// Tells why pip failed. Where it found no version of a package that is there as source, that is the reason.
-async fn explain(order: &BuildOrder<'_>, room: &Room, finished: Finished) -> PythonError {
-    let output = finished.output;
-    let Some(package) = not_found(&output) else {
-        return PythonError::Failed { output };
-    };
-    let mut arguments: Vec<OsString> = [
-        "-I",
-        "-m",
-        "pip",
-        "index",
-        "versions",
-        &package,
-        "--no-binary=:all:",
-        "--no-input",
-        "--disable-pip-version-check",
-    ]
-    .map(OsString::from)
-    .into();
-    arguments.extend(["--no-cache-dir".into()]);
-    match pip(order, room, arguments).run().await {
-        Ok(Finished { success: true, .. }) => PythonError::SourceOnly { package, output },
-        // No such package, or nobody to ask: pip's own words then.
-        _ => PythonError::Failed { output },
-    }
+/// Compiles the modules of the uploaded folder with its runtime's interpreter.
+pub(super) async fn compile_app(order: &BuildOrder<'_>, room: &Room) -> Result<(), PythonError> {
+    let root = vec![order.root(Root::Runtime(Base::Python)).await?];
+    compile(order, room, root, APP, APP).await
 }
 
-/// The package in pip's "Could not find a version that satisfies the requirement NAME…".
-fn not_found(output: &str) -> Option<String> {
-    let (_, rest) = output.split_once("Could not find a version that satisfies the requirement ")?;
-    let name: String = rest
-        .chars()
-        .take_while(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c))
-        .collect();
-    name.starts_with(|c: char| c.is_ascii_alphanumeric()).then_some(name)
-}
-
-/// Whether the host's interpreter writes byte code that the runtime's reads.
-fn host_compiles() -> bool {
-    fs::canonicalize(PYTHON_PATH).is_ok_and(|p| p.file_name().is_some_and(|n| n == "python3.11"))
-}
-
-/// Compiles the modules in the room's directory `name`, which will lie at `at`. Compiling runs nothing of them. A module
-/// that does not compile is left as it is: the error belongs to who imports it.
-pub(super) async fn compile(order: &BuildOrder<'_>, room: &Room, name: &str, at: &str) -> Result<(), PythonError> {
-    if !host_compiles() {
-        return Ok(());
-    }
-    if name == "app" {
-        let failed = |source| PythonError::Disk {
-            action: "compile",
-            path: room.app(),
-            source,
-        };
-        room.hand_over_app().map_err(failed)?;
-    }
-    let directory = format!("{SEEN_AT}/{name}");
+/// Compiles the modules in a directory of the sandbox, which will lie at `at`. Compiling runs nothing of them. A module that does
+/// not compile is left as it is: the error belongs to who imports it.
+async fn compile(
+    order: &BuildOrder<'_>,
+    room: &Room,
+    root: Vec<PathBuf>,
+    directory: &str,
+    at: &str,
+) -> Result<(), PythonError> {
     // Unchecked: the files never change, so nobody has to look at their times at import.
     let arguments = [
         "-P",
@@ -281,35 +215,16 @@ pub(super) async fn compile(order: &BuildOrder<'_>, room: &Room, name: &str, at:
         "--invalidation-mode",
         "unchecked-hash",
         "-s",
-        &directory,
+        directory,
         "-p",
         at,
-        &directory,
+        directory,
     ];
     let installer = Installer {
-        arguments: arguments.map(OsString::from).into(),
         // The order of sets in the byte code depends on it.
-        environment: vec![("PYTHONHASHSEED", "0")],
-        cwd: SEEN_AT,
-        ..pip(order, room, Vec::new())
+        environment: vec!["PYTHONHASHSEED=0".to_owned()],
+        ..python(order, room, root, &arguments)
     };
     installer.run().await?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_package_is_read_from_pips_words() {
-        let output =
-            "ERROR: Could not find a version that satisfies the requirement no-such.thing_1>=2 (from versions: none)";
-        assert_eq!(not_found(output).as_deref(), Some("no-such.thing_1"));
-        assert_eq!(not_found("ERROR: something else"), None);
-        assert_eq!(
-            not_found("Could not find a version that satisfies the requirement --evil"),
-            None
-        );
-    }
 }

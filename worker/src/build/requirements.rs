@@ -1,8 +1,10 @@
-//! Reads a function's `requirements.txt` and lets through only what pip can install without running code: requirements by
-//! name, wheels by URL, wheels in the folder. Files it includes are taken in, so that what pip gets is one list.
+//! Reads a function's `requirements.txt` and lets through what is a package: requirements by name, wheels and source archives by URL
+//! or in the folder. Files it includes are taken in, so that what pip gets is one list.
 
 use std::fs;
 use std::path::{Component, Path};
+
+use rekindle_confined::is_control;
 
 /// The file's name in a function's folder.
 pub(super) const FILE_NAME: &str = "requirements.txt";
@@ -30,8 +32,8 @@ pub(super) struct Requirements {
     pub(super) lines: Vec<String>,
     /// Lines of the one constraints file.
     pub(super) constraints: Vec<String>,
-    /// Wheels in the folder, relative to it.
-    pub(super) wheels: Vec<String>,
+    /// Wheels and source archives in the folder, relative to it.
+    pub(super) archives: Vec<String>,
     installs: bool,
 }
 
@@ -119,11 +121,9 @@ impl Reader<'_> {
             return Ok(());
         }
         // Python ends a line at some of these, and would read another line than the one that is checked here.
-        if line
-            .chars()
-            .any(|c| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}'))
-        {
-            return at.refuse("the line has a control character: remove it");
+        if line.chars().any(|c| is_control(c) && c != '\t') {
+            let shown: String = line.escape_debug().take(200).collect();
+            return at.refuse(format!("\"{shown}\" has a control character: remove it"));
         }
         if line.contains("${") {
             // pip would put in variables of the worker's environment.
@@ -181,10 +181,12 @@ impl Reader<'_> {
                 self.all.lines.push(name.to_owned());
                 Ok(())
             }
-            // That is how everything is installed.
-            "--only-binary" => Ok(()),
+            "--only-binary" | "--no-binary" if !value.is_empty() => {
+                self.all.lines.push(format!("{name} {value}"));
+                Ok(())
+            }
             "-e" | "--editable" => at.refuse(
-                "editable packages are not installed, since that runs their code on the worker: copy the package into the function's folder",
+                "a function's files do not change, so nothing is installed editable: copy the package into the function's folder",
             ),
             _ => at.refuse(format!(
                 "option {name} is not supported: use --index-url, --extra-index-url, --pre, --require-hashes, -r or -c, or remove the line"
@@ -202,36 +204,33 @@ impl Reader<'_> {
         };
         let Some(location) = location else {
             let named = before_marker.starts_with(|c: char| c.is_ascii_alphanumeric());
-            let archive = [".zip", ".gz", ".tgz", ".bz2", ".xz", ".tar", ".tbz"]
-                .iter()
-                .any(|e| before_marker.ends_with(e));
-            if before_marker.ends_with(".whl") {
-                return self.wheel(before_marker, at);
+            if is_archive(before_marker) {
+                return self.archive(before_marker, at);
             }
-            return if named && !archive {
+            return if named {
                 Ok(())
             } else {
-                at.refuse(source_only(before_marker))
+                at.refuse(no_package(before_marker))
             };
         };
         if location.starts_with("https://") || location.starts_with("http://") {
             let path = location.split(['?', '#']).next().unwrap_or_default();
-            return if path.ends_with(".whl") {
+            return if is_archive(path) {
                 Ok(())
             } else {
-                at.refuse(source_only(location))
+                at.refuse(no_package(location))
             };
         }
-        if location.contains(':') || !location.ends_with(".whl") {
-            return at.refuse(source_only(location));
+        if location.contains(':') || !is_archive(location) {
+            return at.refuse(no_package(location));
         }
-        self.wheel(location, at)
+        self.archive(location, at)
     }
 
-    fn wheel(&mut self, location: &str, at: &Place<'_>) -> Result<(), RequirementsError> {
+    fn archive(&mut self, location: &str, at: &Place<'_>) -> Result<(), RequirementsError> {
         match relative(Path::new(""), location).filter(|w| self.app.join(w).is_file()) {
-            Some(wheel) => {
-                self.all.wheels.push(wheel);
+            Some(archive) => {
+                self.all.archives.push(archive);
                 Ok(())
             }
             None => at.refuse(format!(
@@ -241,10 +240,19 @@ impl Reader<'_> {
     }
 }
 
-fn source_only(what: &str) -> String {
+/// What pip takes as a wheel or a source archive.
+fn is_archive(name: &str) -> bool {
+    [
+        ".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar",
+    ]
+    .iter()
+    .any(|end| name.ends_with(end))
+}
+
+fn no_package(what: &str) -> String {
     format!(
-        "\"{what}\" is not a wheel, and nothing else is installed, since building it would run its code on the worker: \
-         name a package that has wheels, or copy its files into the function's folder"
+        "\"{what}\" is no package, wheel or source archive: directories and repositories are not installed; name a package, \
+         or copy its files into the function's folder"
     )
 }
 
@@ -295,15 +303,15 @@ mod tests {
     fn named_requirements_and_wheels_pass() {
         let text = "# a comment\nsix==1.16.0  # pinned\nrequests[socks]>=2,<3 ; python_version > '3.8'\n\
                     numpy==1.26.4 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n--index-url https://example.org/simple\n\
-                    ./w/x-1-py3-none-any.whl\ny @ https://example.org/y-1-py3-none-any.whl#sha256=cc\n--only-binary :all:\n";
+                    ./w/x-1-py3-none-any.whl\ny @ https://example.org/y-1-py3-none-any.whl#sha256=cc\n--only-binary :all:\nz @ https://example.org/z-1.tar.gz\n--no-binary=six\n";
         let all = one(text).unwrap().unwrap();
-        assert_eq!(all.lines.len(), 6, "{:?}", all.lines);
-        assert_eq!(all.wheels, ["w/x-1-py3-none-any.whl"]);
+        assert_eq!(all.lines.len(), 9, "{:?}", all.lines);
+        assert_eq!(all.archives, ["w/x-1-py3-none-any.whl"]);
         assert!(all.lines[2].contains("--hash=sha256:bb"));
     }
 
     #[test]
-    fn what_would_run_code_or_reach_elsewhere_is_refused_with_its_line() {
+    fn what_is_no_package_or_reaches_elsewhere_is_refused_with_its_line() {
         for line in [
             "-e .",
             "-e ./pkg",
@@ -313,15 +321,12 @@ mod tests {
             "..",
             "git+https://example.org/x.git",
             "x @ git+ssh://example.org/x.git",
-            "x @ https://example.org/x-1.tar.gz",
-            "https://example.org/x.zip",
             "x @ file:///etc/passwd.whl",
             "file:///w/x-1-py3-none-any.whl",
             "x-1.tar.gz",
             "/opt/x-1-py3-none-any.whl",
             "../x-1-py3-none-any.whl",
-            "--no-binary :all:",
-            "--no-binary=:all:",
+            "--no-binary",
             "-r /etc/passwd",
             "-r ../other.txt",
             "-r/etc/passwd",

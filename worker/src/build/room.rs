@@ -1,7 +1,7 @@
 //! The directory of one build. It is gone when the build ends, however that is.
 //!
 //! ```text
-//! WORK_DIR/build-ID/app   the uploaded folder    deps   python packages    home, tmp   the installers' own
+//! WORK_DIR/build-ID/app   the uploaded folder    deps   python packages    tmp   the installers' own
 //! ```
 
 use std::fs;
@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use super::confine::INSTALLER_UID;
 use crate::confined::fresh_id;
 
 const PREFIX: &str = "build-";
@@ -30,14 +29,13 @@ impl Room {
         let path = fs::canonicalize(work_dir)?.join(format!("{PREFIX}{}", Uuid::new_v4().simple()));
         fs::create_dir(&path)?;
         let room = Self { path, id: fresh_id() };
-        open_to_all(&room.path)?;
-        for name in ["app", "deps", "home", "tmp"] {
+        // Root's own: who runs in it may exchange none of these for a link.
+        fs::set_permissions(&room.path, fs::Permissions::from_mode(0o700))?;
+        for name in ["app", "deps", "tmp", "tmp/home"] {
             let directory = room.path.join(name);
             fs::create_dir(&directory)?;
-            open_to_all(&directory)?;
-        }
-        for name in ["deps", "home", "tmp"] {
-            lchown(room.path.join(name), Some(INSTALLER_UID), Some(INSTALLER_UID))?;
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
+            lchown(&directory, Some(room.id), Some(room.id))?;
         }
         Ok(room)
     }
@@ -50,9 +48,8 @@ impl Room {
         self.path.join("deps")
     }
 
-    /// Lets the installer write into the uploaded folder.
-    pub(super) fn hand_over_app(&self) -> io::Result<()> {
-        hand_over(&self.app())
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.path.join("tmp")
     }
 }
 
@@ -61,21 +58,6 @@ impl Drop for Room {
         // What is left is swept at the worker's next start.
         let _ = fs::remove_dir_all(&self.path);
     }
-}
-
-fn open_to_all(directory: &Path) -> io::Result<()> {
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
-}
-
-fn hand_over(path: &Path) -> io::Result<()> {
-    lchown(path, Some(INSTALLER_UID), Some(INSTALLER_UID))?;
-    if fs::symlink_metadata(path)?.is_dir() {
-        open_to_all(path)?;
-        for entry in fs::read_dir(path)? {
-            hand_over(&entry?.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// Removes what builds of a dead worker left in `work_dir`; to be called before the first build.

@@ -15,6 +15,44 @@ use testing::Tar;
 #[path = "../../confined/src/upload/testing.rs"]
 mod testing;
 
+/// The directory of the root filesystems' archives.
+fn runtimes() -> Option<PathBuf> {
+    let cache = std::env::var_os("FN_CACHE").map_or_else(|| PathBuf::from("/var/cache/rekindle"), PathBuf::from);
+    let dir = cache.join("runtimes");
+    ["python", "node", "build"]
+        .iter()
+        .all(|name| dir.join(name).with_extension("tar").is_file())
+        .then_some(dir)
+}
+
+/// Root filesystems, unpacked beside the test's program once for each archive.
+fn roots<'a>(root: Root) -> BoxFuture<'a, Result<PathBuf, String>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let name = match root {
+        Root::Runtime(base) => base.as_str(),
+        Root::Tools => "build",
+    };
+    let archive = runtimes().unwrap().join(name).with_extension("tar");
+    let modified = fs::metadata(&archive).unwrap().modified().unwrap();
+    let age = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let dir = init_binary()
+        .unwrap()
+        .with_file_name(format!("build-roots/{name}-{age}"));
+    let _turn = TURN.lock().unwrap();
+    if !dir.is_dir() {
+        let new = dir.with_extension("new");
+        fs::create_dir_all(&new).unwrap();
+        let unpacked = Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&new).status();
+        assert!(unpacked.unwrap().success());
+        fs::rename(&new, &dir).unwrap();
+    }
+    Box::pin(std::future::ready(Ok(dir)))
+}
+
+fn counts() -> BuildCounts {
+    BuildCounts::new(&rekindle_telemetry::metrics::Registry::new("worker"))
+}
+
 struct Workshop {
     directory: tempfile::TempDir,
     told: Mutex<Vec<String>>,
@@ -25,6 +63,10 @@ impl Workshop {
     fn open() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skipped("needs root");
+            return None;
+        }
+        if runtimes().is_none() {
+            skipped("needs the runtimes: scripts/setup.sh host");
             return None;
         }
         if init_binary().is_none() {
@@ -42,10 +84,17 @@ impl Workshop {
     }
 
     async fn build(&self, manifest: &str, tar: Tar) -> Result<Vec<u8>, BuildError> {
+        self.build_with(manifest, tar, &BuildNetwork::default()).await
+    }
+
+    async fn build_with(&self, manifest: &str, tar: Tar, network: &BuildNetwork) -> Result<Vec<u8>, BuildError> {
         let source = self.directory.path().join("source.tar.gz");
         tar.write(&source);
         let manifest = manifest::parse(&format!("name = \"f\"\n{manifest}")).unwrap();
         let order = BuildOrder {
+            roots: &roots,
+            network,
+            counts: counts(),
             source_tar_gz: source,
             manifest: &manifest,
             work_dir: self.work_dir(),
@@ -114,7 +163,6 @@ fn unreachable_registry(error: &BuildError) -> bool {
         "ECONNREFUSED",
         "ETIMEDOUT",
         "EAI_AGAIN",
-        "is not installed",
     ];
     let unreachable = signs.iter().any(|s| text.contains(s));
     if unreachable {
@@ -285,17 +333,11 @@ async fn a_wheel_in_the_folder_is_installed_and_compiled_and_the_second_time_cac
     };
     let names = names(&first);
     assert!(names.contains(&".rekindle/python/demo.py".to_owned()), "{names:?}");
-    if fs::canonicalize("/usr/bin/python3").unwrap().ends_with("python3.11") {
-        assert!(
-            names.contains(&".rekindle/python/__pycache__/demo.cpython-311.pyc".to_owned()),
-            "{names:?}"
-        );
-        assert!(
-            names.contains(&"__pycache__/main.cpython-311.pyc".to_owned()),
-            "{names:?}"
-        );
-    } else {
-        skipped("the host's python3 is not 3.11, so nothing is compiled");
+    for compiled in [
+        ".rekindle/python/__pycache__/demo.cpython-311.pyc",
+        "__pycache__/main.cpython-311.pyc",
+    ] {
+        assert!(names.contains(&compiled.to_owned()), "{names:?}");
     }
     assert!(!shop.told().contains("cache"));
     let second = shop.build(PYTHON, folder()).await.unwrap();
@@ -346,72 +388,289 @@ async fn a_package_that_does_not_exist_fails_with_pips_words() {
 }
 
 #[tokio::test]
-async fn a_package_with_source_only_is_told_apart() {
+async fn a_package_with_source_only_is_built() {
     let Some(shop) = Workshop::open() else { return };
     // Never had a wheel.
     let folder = python_app().file("requirements.txt", "docopt==0.6.2\n");
-    let error = shop.build(PYTHON, folder).await.unwrap_err();
-    if unreachable_registry(&error) {
-        return;
-    }
-    assert!(
-        matches!(error, BuildError::Python(PythonError::SourceOnly { ref package, .. }) if package == "docopt"),
-        "{error}"
+    let layer = match shop.build(PYTHON, folder).await {
+        Err(e) if unreachable_registry(&e) => return,
+        built => built.unwrap(),
+    };
+    assert!(names(&layer).contains(&".rekindle/python/docopt.py".to_owned()));
+}
+
+/// A source archive whose build runs `code`, in Python, without any package of a registry. The module that it installs is what
+/// `code` leaves in `said`.
+fn source_archive(code: &str) -> Vec<u8> {
+    let backend = format!(
+        "import zipfile\n\
+         def build_wheel(directory, config=None, metadata=None):\n    said = ''\n{}\n    \
+         name = 'demo-1.0-py3-none-any.whl'\n    z = zipfile.ZipFile(directory + '/' + name, 'w')\n    d = 'demo-1.0.dist-info/'\n    \
+         z.writestr('demo.txt', said)\n    \
+         z.writestr(d + 'METADATA', 'Metadata-Version: 2.1\\nName: demo\\nVersion: 1.0\\n')\n    \
+         z.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n    \
+         z.writestr(d + 'RECORD', '')\n    z.close()\n    return name\n",
+        code.lines().map(|l| format!("    {l}\n")).collect::<String>()
     );
-    assert!(
-        error
-            .to_string()
-            .contains("copy the package's files into the function's folder"),
-        "{error}"
-    );
+    let project = "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n\
+                   [project]\nname = \"demo\"\nversion = \"1.0\"\n";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("demo-1.0.tar.gz");
+    let tar = Tar::default()
+        .file("demo-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+        .file("demo-1.0/pyproject.toml", project)
+        .file("demo-1.0/backend.py", &backend);
+    tar.write(&path);
+    fs::read(path).unwrap()
+}
+
+fn content(layer: &[u8], name: &str) -> Option<String> {
+    let mut archive = tar::Archive::new(layer);
+    let mut entry = archive
+        .entries()
+        .unwrap()
+        .map(Result::unwrap)
+        .find(|e| e.path().unwrap().as_ref() == Path::new(name))?;
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut entry, &mut text).unwrap();
+    Some(text)
 }
 
 #[tokio::test]
-async fn no_code_of_a_package_runs_even_when_a_wheel_asks_for_a_source_tree() {
+async fn a_hostile_package_runs_and_reaches_nothing() {
     let Some(shop) = Workshop::open() else { return };
-    // Everybody may write there, and the installer sees it: its /tmp is the build's own.
-    let ran = PathBuf::from(format!("/var/tmp/rekindle-test-{}", std::process::id()));
-    let setup = format!(
-        "open('{}', 'w')\nfrom setuptools import setup\nsetup(name='evil', version='1')\n",
-        ran.display()
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    fs::write(secret.path(), "secret").unwrap();
+    fs::set_permissions(secret.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let elsewhere = Workshop::open().unwrap();
+    let other = Room::make(&shop.work_dir()).unwrap();
+    fs::write(other.app().join("other"), "secret").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let code = format!(
+        r#"
+import ctypes, os, socket, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(name, attempt):
+    nonlocal said
+    try: said += f'{{name}}: done {{attempt()}}
+'
+    except OSError as e: said += f'{{name}}: refused {{e.errno}}
+'
+def call(name, *arguments):
+    def attempt():
+        if getattr(libc, name)(*arguments) != 0: raise OSError(ctypes.get_errno(), name)
+    tried(name, attempt)
+def proxied(target):
+    s = socket.create_connection(('127.0.0.1', 3128), 5)
+    s.sendall(f'CONNECT {{target}} HTTP/1.1
+
+'.encode())
+    status = s.recv(100).split()[1]
+    if status != b'200': raise OSError(int(status), target)
+tried('process', lambda: subprocess.run(['/bin/true'], check=True).returncode)
+tried('host file', lambda: open('{secret}').read())
+tried('shadow', lambda: open('/etc/shadow').read())
+tried('other build', lambda: open('{other}/app/other').read())
+tried('root', lambda: open('/usr/lib/x', 'w'))
+tried('etc', lambda: open('/etc/x', 'w'))
+tried('above', lambda: os.symlink('/etc', '/run/x'))
+tried('host service', lambda: socket.create_connection(('127.0.0.1', {port}), 5))
+tried('metadata', lambda: socket.create_connection(('169.254.169.254', 80), 5))
+tried('world', lambda: socket.create_connection(('1.1.1.1', 53), 5))
+tried('proxy to the host', lambda: proxied('127.0.0.1:{port}'))
+tried('proxy to metadata', lambda: proxied('169.254.169.254:80'))
+tried('proxy to others', lambda: proxied('example.org:443'))
+tried('proxy to another port', lambda: proxied('pypi.org:22'))
+tried('raw', lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
+call('unshare', 0x10000000)
+call('mount', b'x', b'/tmp', b'tmpfs', 0, None)
+call('setuid', 0)
+call('ptrace', 16, 1, 0, 0)
+status = {{l.split()[0]: l.split()[1] for l in open('/proc/self/status') if len(l.split()) > 1}}
+said += 'caps ' + ' '.join(status[k].strip('0') for k in ('CapInh:', 'CapPrm:', 'CapEff:', 'CapBnd:', 'CapAmb:')) + '
+'
+said += f"rights {{status['NoNewPrivs:']}} {{status['Seccomp:']}} {{os.getuid()}} {{os.getgroups()}}
+"
+said += f"processes {{max(int(p) for p in os.listdir('/proc') if p.isdigit()) < 100}}
+"
+said += f"proc {{[p for p in os.listdir('/proc') if not p.isdigit()]}}
+"
+said += f"interfaces {{socket.if_nameindex()}}
+"
+said += 'tmp ' + ' '.join(os.listdir('/tmp')) + '
+'
+said += 'environment ' + ' '.join(os.environ)
+subprocess.Popen(['/bin/sleep', '300'], start_new_session=True)
+"#,
+        secret = secret.path().display(),
+        other = other.path.display(),
     );
     let tar = python_app()
-        .file("requirements.txt", "--no-index\n./demo-1.0-py3-none-any.whl\n")
-        .entry(
-            "demo-1.0-py3-none-any.whl",
-            EntryType::Regular,
-            "",
-            0o644,
-            &wheel("demo", "Requires-Dist: evil @ file:///tmp/app/evil\\n"),
+        .file(
+            "requirements.txt",
+            "--no-index
+./demo-1.0.tar.gz
+",
         )
-        .file("evil/setup.py", &setup);
-    let error = shop.build(PYTHON, tar).await.unwrap_err();
-    if unreachable_registry(&error) {
-        return;
+        .entry("demo-1.0.tar.gz", EntryType::Regular, "", 0o644, &source_archive(&code));
+    let began = Instant::now();
+    let layer = elsewhere.build(PYTHON, tar).await.unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(200),
+        "what it left running was waited for"
+    );
+    let said = content(&layer, ".rekindle/python/demo.txt").unwrap();
+    assert!(said.contains("process: done 0"), "{said}");
+    let done: Vec<_> = said
+        .lines()
+        .filter(|l| l.contains(": done") && !l.starts_with("process"))
+        .collect();
+    assert!(
+        done.is_empty(),
+        "{done:?}
+{said}"
+    );
+    for line in [
+        "host file: refused 2",
+        "root: refused 30",
+        "proxy to the host: refused 403",
+        "proxy to others: refused 403",
+    ] {
+        assert!(
+            said.contains(line),
+            "{line} in
+{said}"
+        );
     }
-    assert_eq!(error.code(), ErrorCode::BuildFailed);
-    assert!(error.to_string().contains("Operation not permitted"), "{error}");
-    assert!(!ran.exists());
+    assert!(
+        said.contains(
+            "caps     
+"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains(
+            "rights 1 2 100000 []
+"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains(
+            "processes True
+"
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains(
+            "interfaces [(1, 'lo')]
+"
+        ),
+        "{said}"
+    );
+    assert!(!said.contains("REKINDLE_ORDER"), "{said}");
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "something connected to the host");
 }
 
 #[tokio::test]
-async fn node_packages_are_installed_without_their_scripts() {
+async fn a_registry_that_is_not_allowed_is_refused_by_name() {
     let Some(shop) = Workshop::open() else { return };
+    let list = "--index-url https://index.example.org/simple
+six==1.16.0
+";
+    let error = shop
+        .build(PYTHON, python_app().file("requirements.txt", list))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), ErrorCode::BuildFailed, "{error}");
+    let text = error.to_string();
+    for words in [
+        "refused: index.example.org:443",
+        "the operator allows pypi.org",
+        "--build-allow",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let tar = Tar::default()
+        .file("index.js", "")
+        .file("package.json", "{\"dependencies\": {\"x\": \"1\"}}")
+        .file(
+            ".npmrc",
+            "registry=http://10.1.2.3:4873/
+fetch-retries=0
+",
+        );
+    let error = shop.build(NODE, tar).await.unwrap_err();
+    assert!(error.to_string().contains("refused: 10.1.2.3:4873"), "{error}");
+}
+
+#[tokio::test]
+async fn a_registry_that_the_operator_names_is_reached_wherever_it_is() {
+    let Some(shop) = Workshop::open() else { return };
+    // An index of one wheel, on the host's loopback.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let wheel = wheel("demo", "");
+    let page = "<a href=\"/demo-1.0-py3-none-any.whl\">demo-1.0-py3-none-any.whl</a>";
+    let index = axum::Router::new()
+        .route(
+            "/simple/demo/",
+            axum::routing::get(move || async move { axum::response::Html(page) }),
+        )
+        .route(
+            "/demo-1.0-py3-none-any.whl",
+            axum::routing::get(move || async move { wheel }),
+        );
+    tokio::spawn(async move { axum::serve(listener, index).await });
+    let network = BuildNetwork {
+        public: false,
+        allow: vec![address.to_string().parse().unwrap()],
+    };
+    let list = format!(
+        "--index-url http://{address}/simple
+demo
+"
+    );
+    let tar = || python_app().file("requirements.txt", &list);
+    let layer = shop.build_with(PYTHON, tar(), &network).await.unwrap();
+    assert!(names(&layer).contains(&".rekindle/python/demo.py".to_owned()));
+    let other = Workshop::open().unwrap();
+    let error = other.build(PYTHON, tar()).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("refused: {address}")), "{error}");
+}
+
+#[tokio::test]
+async fn install_scripts_of_node_packages_run_in_the_sandbox() {
+    let Some(shop) = Workshop::open() else { return };
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    fs::write(secret.path(), "secret").unwrap();
     let package = "{\"dependencies\": {\"inner\": \"file:./inner\"}}";
-    let inner = "{\"name\": \"inner\", \"version\": \"1.0.0\", \"scripts\": {\"install\": \"touch /tmp/app/ran\"}}";
+    let script = format!(
+        "id -u > /app/said; cat {0} >> /app/said || echo no host file >> /app/said; echo x > /etc/x || echo no etc >> /app/said",
+        secret.path().display()
+    );
+    let inner = serde_json::json!({"name": "inner", "version": "1.0.0", "scripts": {"install": script}}).to_string();
     let tar = Tar::default()
         .file("index.js", "")
         .file("package.json", package)
-        .file("inner/package.json", inner)
+        .file("inner/package.json", &inner)
         .file("inner/index.js", "");
     let layer = match shop.build(NODE, tar).await {
         Err(e) if unreachable_registry(&e) => return,
         built => built.unwrap(),
     };
-    let names = names(&layer);
-    assert!(names.contains(&"node_modules/inner".to_owned()), "{names:?}");
-    assert!(!names.contains(&"ran".to_owned()));
-    assert!(shop.told().contains("npm install"));
+    assert!(names(&layer).contains(&"node_modules/inner".to_owned()));
+    assert_eq!(
+        content(&layer, "said").unwrap(),
+        "100000
+no host file
+no etc
+"
+    );
 }
 
 #[tokio::test]
@@ -441,27 +700,27 @@ async fn a_node_package_from_the_registry_is_installed_from_its_lock() {
 }
 
 #[tokio::test]
-async fn node_packages_that_would_start_programs_are_refused() {
+async fn settings_of_npm_with_control_characters_are_refused() {
     let Some(shop) = Workshop::open() else { return };
-    let package = "{\"dependencies\": {\"x\": \"git+file:///tmp/app/x\"}}";
-    let tar = Tar::default().file("index.js", "").file("package.json", package);
-    let error = shop.build(NODE, tar).await.unwrap_err();
-    if unreachable_registry(&error) {
-        return;
-    }
-    assert_eq!(error.code(), ErrorCode::BuildFailed);
-    assert!(error.to_string().contains("EPERM"), "{error}");
-    for npmrc in [
-        "git=./evil",
-        "registry=https://example.org/${NPM_CONFIG_TOKEN}",
-        "ignore-scripts=false",
+    for (package, npmrc, named) in [
+        (r#"{"dependencies": {"x\u0007": "1"}}"#, "", r#"package.json: "x\u{7}""#),
+        (r#"{"dependencies": {"x": "1\n2"}}"#, "", "package.json: \"x\""),
+        (
+            r#"{"dependencies": {"x": "1"}}"#,
+            "registry=a\u{1b}[2J",
+            ".npmrc: \"registry=a",
+        ),
     ] {
         let tar = Tar::default()
             .file("index.js", "")
             .file("package.json", package)
             .file(".npmrc", npmrc);
         let error = shop.build(NODE, tar).await.unwrap_err();
-        assert!(matches!(error, BuildError::Node(NodeError::Npmrc(_))), "{error}");
+        assert_eq!(error.code(), ErrorCode::InvalidManifest, "{error}");
+        assert!(
+            error.to_string().contains(named) && !error.to_string().contains('\u{1b}'),
+            "{error}"
+        );
     }
 }
 
@@ -477,51 +736,66 @@ async fn uploaded_node_modules_are_used_as_they_are() {
     assert!(shop.told().contains("used as it is"));
 }
 
-/// Python code run the way an installer is.
-fn python<'a>(room: &'a Room, code: &str, time_limit: Duration, cgroup_procs: &'a [PathBuf]) -> Installer<'a> {
-    Installer {
-        program: "python3",
-        package: "python3",
-        arguments: ["-I", "-c", code].map(Into::into).into(),
-        environment: Vec::new(),
-        room: &room.path,
-        cwd: "/tmp/home",
-        room_bytes: 1 << 20,
-        time_limit,
-        cgroup_procs,
+/// An order for what is run in a room by itself.
+fn order<'a>(
+    manifest: &'a Manifest,
+    network: &'a BuildNetwork,
+    time_limit: Duration,
+    bytes: u64,
+    groups: &[PathBuf],
+) -> BuildOrder<'a> {
+    BuildOrder {
+        source_tar_gz: PathBuf::new(),
+        manifest,
+        work_dir: PathBuf::new(),
+        limits: BuildLimits {
+            unpacked_bytes: bytes,
+            install_timeout: time_limit,
+            ..BuildLimits::default()
+        },
+        roots: &roots,
+        network,
+        counts: counts(),
+        confinement: Confinement::new(init_binary().unwrap()),
+        cgroup_procs: groups.to_owned(),
     }
 }
 
+/// Python code run the way an installer is.
+async fn run_python(
+    room: &Room,
+    code: &str,
+    time_limit: Duration,
+    groups: &[PathBuf],
+) -> Result<installer::Finished, InstallerError> {
+    let manifest = manifest::parse(&format!("name = \"f\"\n{PYTHON}")).unwrap();
+    let network = BuildNetwork::default();
+    let order = order(&manifest, &network, time_limit, 1 << 20, groups);
+    let installer = Installer {
+        order: &order,
+        room,
+        root: vec![roots(Root::Runtime(Base::Python)).await.unwrap()],
+        network: None,
+        program: "/usr/bin/python3",
+        arguments: ["-I", "-c", code].map(str::to_owned).into(),
+        environment: Vec::new(),
+        shown: Vec::new(),
+    };
+    installer.run().await
+}
+
 #[tokio::test]
-async fn an_installer_has_threads_but_no_processes_no_rights_and_no_view_of_other_builds() {
+async fn an_installer_cannot_write_a_file_larger_than_its_room_and_sees_its_room_alone() {
     let Some(shop) = Workshop::open() else { return };
     let room = Room::make(&shop.work_dir()).unwrap();
     let code = "\
-import ctypes, os, subprocess, threading
-t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()
-print(os.getuid(), os.getgid(), os.getgroups(), sorted(os.listdir('/tmp')))
-for name, start in {'fork': os.fork, 'vfork': lambda: subprocess.run(['/bin/true']), 'spawn': lambda: os.posix_spawn('/bin/true', ['true'], {})}.items():
-    try: start(); print(name, 'worked')
-    except OSError as e: print(name, e.errno)
-for line in open('/proc/self/status'):
-    if line.startswith(('CapEff', 'CapBnd', 'NoNewPrivs')): print(line.split()[0], int(line.split()[1], 16) if line.startswith('CapEff') else line.split()[1])
-try: open('x', 'w').write('x' * 2000000); print('large file written')
+import os
+print(sorted(os.listdir('/tmp')), sorted(os.listdir('/run')), os.listdir('/app'))
+try: open('x', 'w').write('x' * 4000000); print('large file written')
 except OSError as e: print('large', e.errno)
 ";
-    let finished = python(&room, code, Duration::from_secs(30), &[]).run().await.unwrap();
-    let said = &finished.output;
-    for line in [
-        "thread\n",
-        "65534 65534 [] ['app', 'deps', 'home', 'tmp']",
-        "fork 1\n",
-        "vfork 1\n",
-        "spawn 1\n",
-        "CapEff: 0",
-        "NoNewPrivs: 1",
-        "large 27",
-    ] {
-        assert!(said.contains(line), "{line} in:\n{said}");
-    }
+    let finished = run_python(&room, code, Duration::from_secs(30), &[]).await.unwrap();
+    assert_eq!(finished.output, "['home'] ['deps'] []\nlarge 27");
 }
 
 #[tokio::test]
@@ -540,28 +814,34 @@ async fn an_installer_is_in_the_group_it_was_given() {
     let group = groups.create("build", limits).unwrap();
     let room = Room::make(&shop.work_dir()).unwrap();
     let procs = group.procs_files();
-    let finished = python(
-        &room,
-        "print(open('/proc/self/cgroup').read())",
-        Duration::from_secs(30),
-        &procs,
-    )
-    .run()
-    .await
-    .unwrap();
-    assert!(
-        finished.output.contains(&format!("/{parent}/build")),
-        "{}",
-        finished.output
-    );
+    let code = "open('/app/ready', 'w').close()\nimport time\ntime.sleep(3)";
+    let running = run_python(&room, code, Duration::from_secs(30), &procs);
+    tokio::pin!(running);
+    let ready = until("it did not start", || room.app().join("ready").exists());
+    tokio::select! {
+        ended = &mut running => panic!("it ended: {ended:?}"),
+        () = ready => {}
+    }
+    let inside = procs
+        .iter()
+        .all(|p| fs::read_to_string(p).unwrap().lines().count() >= 2);
+    assert!(inside, "it is not in its group");
+    running.await.unwrap();
     group.remove().unwrap();
     for procs in procs {
         let _ = fs::remove_dir(procs.ancestors().nth(2).unwrap());
     }
 }
 
-fn alive(pid: &str) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+/// Whether a process of the host runs with this argument.
+fn runs(marker: &str) -> bool {
+    let lines = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|e| fs::read(e.path().join("cmdline")).ok());
+    lines
+        .into_iter()
+        .any(|line| String::from_utf8_lossy(&line).contains(marker))
 }
 
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -572,54 +852,58 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-const HANG: &str =
-    "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nprint('hanging', flush=True)\ntime.sleep(600)\n";
+/// Code that hangs, and has a child that does; both can be found by the marker.
+fn hang(marker: &str) -> String {
+    format!(
+        "import subprocess, time\nsubprocess.Popen(['/bin/sh', '-c', 'sleep 600; true', '{marker}'])\n\
+         open('/app/ready', 'w').close()\nprint('hanging', flush=True)\ntime.sleep(600)\n"
+    )
+}
+
+fn marker() -> String {
+    format!("hang-{}", Uuid::new_v4().simple())
+}
 
 #[tokio::test]
-async fn an_installer_that_hangs_is_killed_at_its_limit() {
+async fn an_installer_that_hangs_is_killed_at_its_limit_with_all_it_started() {
     let Some(shop) = Workshop::open() else { return };
     let room = Room::make(&shop.work_dir()).unwrap();
-    let error = python(&room, HANG, Duration::from_secs(2), &[])
-        .run()
+    let marker = marker();
+    let error = run_python(&room, &hang(&marker), Duration::from_secs(3), &[])
         .await
         .unwrap_err();
     assert!(
         matches!(error, InstallerError::TimedOut { ref output, .. } if output == "hanging"),
         "{error}"
     );
-    let pid = fs::read_to_string(room.path.join("home/pid")).unwrap();
-    assert!(!alive(&pid));
+    until("something lives on", || !runs(&marker)).await;
 }
 
 #[tokio::test]
 async fn a_build_that_is_given_up_leaves_no_process() {
     let Some(shop) = Workshop::open() else { return };
     let room = Room::make(&shop.work_dir()).unwrap();
-    let file = room.path.join("home/pid");
+    let (marker, ready) = (marker(), room.app().join("ready"));
     {
-        let running = python(&room, HANG, Duration::from_secs(600), &[]).run();
+        let code = hang(&marker);
+        let running = run_python(&room, &code, Duration::from_secs(600), &[]);
         tokio::pin!(running);
-        let started = until("the installer did not start", || {
-            fs::read_to_string(&file).is_ok_and(|p| !p.is_empty())
-        });
+        let started = until("the installer did not start", || ready.exists());
         tokio::select! {
             ended = &mut running => panic!("it ended: {ended:?}"),
             () = started => {}
         }
+        assert!(runs(&marker));
     }
-    let pid = fs::read_to_string(&file).unwrap();
-    until("the installer lives on", || !alive(&pid)).await;
+    until("the installer lives on", || !runs(&marker)).await;
 }
 
 #[tokio::test]
 async fn an_installer_that_fills_the_disk_is_stopped() {
     let Some(shop) = Workshop::open() else { return };
     let room = Room::make(&shop.work_dir()).unwrap();
-    let code = "import time\nfor i in range(4): open(str(i), 'w').write('x' * 900000)\ntime.sleep(600)\n";
-    let error = python(&room, code, Duration::from_secs(60), &[])
-        .run()
-        .await
-        .unwrap_err();
+    let code = "import time\nfor i in range(8): open(str(i), 'w').write('x' * 900000)\ntime.sleep(600)\n";
+    let error = run_python(&room, code, Duration::from_secs(60), &[]).await.unwrap_err();
     assert!(matches!(error, InstallerError::TooLarge { .. }), "{error}");
 }
 

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use nix::sys::statvfs::statvfs;
+use rekindle_wire::internal::BUILD_TOOLS;
 use rekindle_wire::manifest::Base;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups};
 use rekindle_worker::idle::damon::{self, Lack};
@@ -38,10 +39,10 @@ fn runtimes(cache: &Path) -> Check {
     let folder = cache.join("runtimes");
     let mut found = Vec::new();
     let mut lacking = Vec::new();
-    for base in Base::ALL {
-        match fs::metadata(folder.join(format!("{}.tar", base.as_str()))) {
-            Ok(meta) => found.push(format!("{} {}", base.as_str(), show::bytes(meta.len()))),
-            Err(_) => lacking.push(base.as_str()),
+    for name in Base::ALL.map(Base::as_str).into_iter().chain([BUILD_TOOLS]) {
+        match fs::metadata(folder.join(format!("{name}.tar"))) {
+            Ok(meta) => found.push(format!("{name} {}", show::bytes(meta.len()))),
+            Err(_) => lacking.push(name),
         }
     }
     if lacking.is_empty() {

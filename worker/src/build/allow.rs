@@ -1,0 +1,285 @@
+//! Which hosts a build may reach: the public registries of pip and npm, and what the operator names.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use ipnet::Ipv4Net;
+
+use crate::network::REFUSED4;
+
+/// Where pip and npm find packages by themselves.
+const PUBLIC: [&str; 3] = ["pypi.org", "files.pythonhosted.org", "registry.npmjs.org"];
+/// Ports of a host that is named without one.
+const PORTS: [u16; 2] = [443, 80];
+
+/// What the operator says of the network of builds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildNetwork {
+    /// Whether the public registries of pip and npm are reached.
+    pub public: bool,
+    /// Hosts besides, wherever they are.
+    pub allow: Vec<Host>,
+}
+
+impl Default for BuildNetwork {
+    fn default() -> Self {
+        Self {
+            public: true,
+            allow: Vec::new(),
+        }
+    }
+}
+
+/// A host by name or address, with a port or without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    name: String,
+    port: Option<u16>,
+}
+
+/// What is no host.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is no host: write a name or an address, and a port if need be, for example pypi.example.org or 10.0.0.7:3141")]
+pub struct ParseHostError;
+
+impl FromStr for Host {
+    type Err = ParseHostError;
+
+    fn from_str(text: &str) -> Result<Self, ParseHostError> {
+        let (name, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (name, port) = rest.split_once(']').ok_or(ParseHostError)?;
+                name.parse::<Ipv6Addr>().map_err(|_| ParseHostError)?;
+                (name, port.strip_prefix(':').or(port.is_empty().then_some("")))
+            }
+            None if text.parse::<Ipv6Addr>().is_ok() => (text, Some("")),
+            None => match text.rsplit_once(':') {
+                Some((name, port)) => (name, Some(port).filter(|p| !p.is_empty())),
+                None => (text, Some("")),
+            },
+        };
+        let port = match port.ok_or(ParseHostError)? {
+            "" => None,
+            port => Some(port.parse().map_err(|_| ParseHostError)?),
+        };
+        let name = canonical(name);
+        let usable = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        if name.is_empty() || name.len() > 253 || !name.chars().all(usable) {
+            return Err(ParseHostError);
+        }
+        Ok(Self { name, port })
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]", self.name)?,
+            false => f.write_str(&self.name)?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl Host {
+    /// The hosts of the web addresses in a text, with their ports.
+    pub(super) fn named_in(text: &str) -> Vec<Self> {
+        let mut found = Vec::new();
+        for (scheme, port) in [("https://", 443), ("http://", 80)] {
+            for (at, _) in text.match_indices(scheme) {
+                let rest = &text[at + scheme.len()..];
+                let end = rest.find(|c: char| c.is_whitespace() || "/?#\"'".contains(c));
+                let authority = &rest[..end.unwrap_or(rest.len())];
+                let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+                if let Ok(mut host) = host.parse::<Self>() {
+                    host.port.get_or_insert(port);
+                    found.push(host);
+                }
+            }
+        }
+        found
+    }
+
+    fn is(&self, name: &str, port: u16) -> bool {
+        self.name == name && self.port.map_or(PORTS.contains(&port), |own| own == port)
+    }
+}
+
+/// A name as it is compared: in small letters, without the dot of a whole one.
+pub(super) fn canonical(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// How a host may be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Wherever it is: the operator has named it.
+    Anywhere,
+    /// Where it has a public address.
+    Public,
+    /// Not at all.
+    Refused,
+}
+
+/// What one build may reach.
+#[derive(Debug, Clone)]
+pub(super) struct Allowed {
+    public: bool,
+    named: Vec<Host>,
+}
+
+impl Allowed {
+    /// What the operator says by options and by settings of installers.
+    pub(super) fn new(network: &BuildNetwork, configured: &[Host]) -> Self {
+        let mut named = network.allow.clone();
+        for host in configured {
+            if !named.contains(host) {
+                named.push(host.clone());
+            }
+        }
+        Self {
+            public: network.public,
+            named,
+        }
+    }
+
+    /// Of a canonical name.
+    pub(super) fn reach(&self, name: &str, port: u16) -> Reach {
+        if self.named.iter().any(|host| host.is(name, port)) {
+            return Reach::Anywhere;
+        }
+        if self.public && PUBLIC.contains(&name) && PORTS.contains(&port) {
+            return Reach::Public;
+        }
+        Reach::Refused
+    }
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let public = PUBLIC.iter().filter(|_| self.public).map(ToString::to_string);
+        let all: Vec<String> = public.chain(self.named.iter().map(ToString::to_string)).collect();
+        f.write_str(if all.is_empty() { "none" } else { "" })?;
+        f.write_str(&all.join(", "))
+    }
+}
+
+static REFUSED: LazyLock<Vec<Ipv4Net>> =
+    LazyLock::new(|| REFUSED4.split(',').filter_map(|n| n.trim().parse().ok()).collect());
+
+/// Whether an address is in the world: what functions reach too, and nothing of the host's own.
+pub(super) fn is_public(address: IpAddr) -> bool {
+    let public = match address.to_canonical() {
+        IpAddr::V4(v4) => !REFUSED.iter().any(|net| net.contains(&v4)),
+        // Global unicast, without Teredo and 6to4, which have IPv4 addresses in them.
+        IpAddr::V6(v6) => {
+            let [first, second, ..] = v6.segments();
+            first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0) && first != 0x2002
+        }
+    };
+    public && !is_own(address.to_canonical())
+}
+
+/// Whether this host has the address. Where that cannot be told, it counts as its own.
+fn is_own(address: IpAddr) -> bool {
+    let Ok(mut interfaces) = nix::ifaddrs::getifaddrs() else {
+        return true;
+    };
+    interfaces.any(|interface| {
+        let own = interface.address.and_then(|a| {
+            let v4 = a.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            v4.or_else(|| a.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        });
+        own == Some(address)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses_with_or_without_a_port() {
+        for (text, shown) in [
+            ("PyPI.example.org", "pypi.example.org"),
+            ("pypi.example.org.:8080", "pypi.example.org:8080"),
+            ("10.0.0.7:3141", "10.0.0.7:3141"),
+            ("[fd00::7]:3141", "[fd00::7]:3141"),
+            ("[fd00::7]", "[fd00::7]"),
+            ("fd00::7", "[fd00::7]"),
+        ] {
+            assert_eq!(host(text).to_string(), shown);
+        }
+        for text in [
+            "", ":80", "a b", "a/b", "http://a", "a:99999", "a:", "[fd00::7", "[a]", "a\n", "u@h",
+        ] {
+            assert_eq!(text.parse::<Host>(), Err(ParseHostError), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_reached_by_name_and_port_alone() {
+        let network = BuildNetwork {
+            public: true,
+            allow: vec![host("a.example.org"), host("10.0.0.7:3141")],
+        };
+        let allowed = Allowed::new(&network, &[host("b.example.org:8443")]);
+        for (name, port, reach) in [
+            ("pypi.org", 443, Reach::Public),
+            ("pypi.org", 22, Reach::Refused),
+            ("evil-pypi.org", 443, Reach::Refused),
+            ("pypi.org.example.org", 443, Reach::Refused),
+            ("a.example.org", 443, Reach::Anywhere),
+            ("a.example.org", 80, Reach::Anywhere),
+            ("a.example.org", 22, Reach::Refused),
+            ("x.a.example.org", 443, Reach::Refused),
+            ("10.0.0.7", 3141, Reach::Anywhere),
+            ("10.0.0.7", 443, Reach::Refused),
+            ("b.example.org", 8443, Reach::Anywhere),
+            ("b.example.org", 443, Reach::Refused),
+            ("127.0.0.1", 80, Reach::Refused),
+        ] {
+            assert_eq!(allowed.reach(name, port), reach, "{name}:{port}");
+        }
+        let none = Allowed::new(
+            &BuildNetwork {
+                public: false,
+                allow: Vec::new(),
+            },
+            &[],
+        );
+        assert_eq!(none.reach("pypi.org", 443), Reach::Refused);
+        assert_eq!(none.to_string(), "none");
+    }
+
+    #[test]
+    fn private_addresses_and_the_hosts_own_are_not_public() {
+        for address in [
+            "10.1.2.3",
+            "127.0.0.1",
+            "169.254.169.254",
+            "192.168.1.1",
+            "172.16.0.1",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "::1",
+            "fe80::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+            "2002:a00:1::",
+            "64:ff9b::a00:1",
+        ] {
+            assert!(!is_public(address.parse().unwrap()), "{address}");
+        }
+        for address in ["1.1.1.1", "203.0.113.7", "2606:4700::1111"] {
+            assert!(is_public(address.parse().unwrap()), "{address}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What builds do by their proxy, counted.
+
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Registry};
+
+const CONNECTIONS: Desc = Desc::new(
+    "rekindle.build.connections",
+    "{connection}",
+    &["outcome"],
+    "Connections that builds asked their proxy for: `passed`, `refused` (the operator does not allow the host) or `failed`.",
+);
+const BYTES: Desc = Desc::new(
+    "rekindle.build.network",
+    "By",
+    &["direction"],
+    "What builds have `received` and `sent` by their proxy.",
+);
+
+/// The counters.
+#[derive(Debug, Clone)]
+pub struct BuildCounts {
+    connections: Family<Counter, 1>,
+    bytes: Family<Counter, 1>,
+}
+
+impl BuildCounts {
+    /// Among a worker's.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            connections: registry.family(&CONNECTIONS),
+            bytes: registry.family(&BYTES),
+        }
+    }
+
+    pub(super) fn connection(&self, outcome: &'static str) {
+        self.connections.with([outcome]).inc();
+    }
+
+    pub(super) fn bytes(&self, direction: &'static str, bytes: u64) {
+        self.bytes.with([direction]).add(bytes);
+    }
+}
