@@ -96,7 +96,9 @@ fn snapshots_of_an_earlier_filter_are_made_anew_while_they_serve() {
     // The old snapshot is the running instance's memory.
     let id = &old[0].snapshot.as_ref().unwrap().id;
     platform.cli(&["snapshot", "gc"]);
-    let listed = String::from_utf8(platform.cli(&["snapshot", "list"]).stdout).unwrap();
+    let run = platform.directory("run");
+    let listed = platform.cli(&["snapshot", "list", "--run", run.to_str().unwrap()]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains(id.as_str()), "{id} is gone: {listed}");
 }
 
