@@ -87,6 +87,20 @@ impl Eager {
     /// # Panics
     /// When it cannot be restored.
     pub fn restore(platform: &Platform, manifest: &Manifest, images: &Path) -> Self {
+        let restored = Self::try_restore(platform, manifest, images, LIMIT);
+        restored.unwrap_or_else(|told| panic!("{told}"))
+    }
+
+    /// The same of images that CRIU may refuse, within this time.
+    ///
+    /// # Errors
+    /// What CRIU says then.
+    pub fn try_restore(
+        platform: &Platform,
+        manifest: &Manifest,
+        images: &Path,
+        limit: Duration,
+    ) -> Result<Self, String> {
         let layers = platform.directory("cache").join("worker/layers");
         let Origin::Function {
             function,
@@ -136,21 +150,23 @@ impl Eager {
             inherit: inherit.collect(),
             lazy_pages: false,
             log_level: 2,
-            limit: LIMIT,
+            limit,
+        };
+        // Whatever comes of it, nothing of it runs on.
+        let eager = Self {
+            sandbox,
+            _outputs: outputs,
         };
         let restored = session.restore(&order, |stage| match stage {
-            Stage::PreResume => Ok(RUNTIME.block_on(sandbox.follow_links())?),
+            Stage::PreResume => Ok(RUNTIME.block_on(eager.sandbox.follow_links())?),
             _ => Ok(()),
         });
         match restored {
-            Ok(FUNCTION_PID) => Self {
-                sandbox,
-                _outputs: outputs,
-            },
-            other => panic!(
+            Ok(FUNCTION_PID) => Ok(eager),
+            other => Err(format!(
                 "{other:?}\n{}",
                 fs::read_to_string(images.join(RESTORE_LOG)).unwrap_or_default()
-            ),
+            )),
         }
     }
 

@@ -33,7 +33,8 @@ static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
 });
 
 /// What processes of the user `uid` are, whose outputs are `pipes`.
-pub(crate) fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
+#[must_use]
+pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
     let mut limits = [Limit::AtMost(u64::MAX); RESOURCES];
     limits[CORE] = core_limit();
     limits[NOFILE] = Limit::AtMost(OPEN_FILES);

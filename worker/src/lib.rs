@@ -26,7 +26,7 @@ pub mod config;
 pub mod confined;
 pub mod damage;
 mod dump_dir;
-mod expected;
+pub mod expected;
 pub mod freeze;
 pub mod heartbeat;
 pub mod http;
