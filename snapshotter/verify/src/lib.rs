@@ -15,6 +15,7 @@ mod directory;
 mod error;
 mod expected;
 mod frames;
+pub mod fuzz;
 mod kinds;
 pub mod messages;
 mod rules;

@@ -18,6 +18,11 @@ pub(super) fn check(images: &BTreeMap<String, Vec<u8>>, expected: &Expected) -> 
     verify_images(&borrowed, expected)
 }
 
+/// Images that pass.
+pub(crate) fn good_images() -> BTreeMap<String, Vec<u8>> {
+    Parts::good().images()
+}
+
 /// Breaks one thing; answers where it was noticed.
 fn broken(change: impl FnOnce(&mut Parts)) -> String {
     let mut parts = Parts::good();
@@ -25,6 +30,7 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
     match check(&parts.images(), &Parts::expected()) {
         Ok(_) => "accepted".to_owned(),
         Err(VerifyError::Field { image, field, .. }) => format!("{image} {field}"),
+        Err(VerifyError::SpecialBits { image, mode }) => format!("{image} mode {mode:o}"),
         Err(other) => other.to_string(),
     }
 }

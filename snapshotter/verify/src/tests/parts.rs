@@ -6,10 +6,9 @@ use prost::Message;
 
 use crate::frames::{image, magic};
 use crate::messages::*;
-use crate::{Expected, Limit, RESOURCES};
+use crate::{Expected, RESOURCES};
 
-pub(super) const UID: u32 = 100_001;
-pub(super) const FILTER: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
+pub(super) use crate::fuzz::{FILTER, UID};
 
 /// What the images are made of.
 pub(super) struct Parts {
@@ -341,22 +340,7 @@ fn mm() -> Mm {
 
 impl Parts {
     pub(super) fn expected() -> Expected {
-        let mut limits = [Limit::AtMost(1 << 20); RESOURCES];
-        limits[4] = Limit::Exactly(0);
-        limits[7] = Limit::AtMost(1024);
-        Expected {
-            uid: UID,
-            gid: UID,
-            groups: Vec::new(),
-            filters: vec![*blake3::hash(&FILTER).as_bytes()],
-            limits,
-            oom_score_adj_min: 0,
-            pids: 300..=4_194_303,
-            port_min: 1024,
-            output_pipes: vec![55],
-            other_files: Vec::new(),
-            travelling: None,
-        }
+        crate::fuzz::expected()
     }
 
     pub(super) fn good() -> Self {

@@ -1,0 +1,144 @@
+//! The verifier as a function of bytes: for the fuzz target in `fuzz/`, and for this crate's tests, which give it its seeds. It must return,
+//! whatever it is given.
+//!
+//! An input is a directory: of each file the length of its name (a byte), its name, its length (four bytes, little-endian), its bytes.
+
+use std::collections::BTreeMap;
+
+use crate::{Expected, Images, Limit, RESOURCES, verify_images};
+
+/// Files of an input at most.
+const FILES_MAX: usize = 256;
+/// One instruction that allows all.
+pub(crate) const FILTER: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
+pub(crate) const UID: u32 = 100_001;
+
+/// What the images of an input must be.
+pub(crate) fn expected() -> Expected {
+    let mut limits = [Limit::AtMost(1 << 20); RESOURCES];
+    limits[4] = Limit::Exactly(0);
+    limits[7] = Limit::AtMost(1024);
+    Expected {
+        uid: UID,
+        gid: UID,
+        groups: Vec::new(),
+        filters: vec![*blake3::hash(&FILTER).as_bytes()],
+        limits,
+        oom_score_adj_min: 0,
+        pids: 300..=4_194_303,
+        port_min: 1024,
+        output_pipes: vec![55],
+        other_files: Vec::new(),
+        travelling: None,
+    }
+}
+
+/// Verifies the images of an input. Whether they were taken; then they give no more than is expected.
+///
+/// # Panics
+/// When they give more.
+#[must_use]
+pub fn verify(bytes: &[u8]) -> bool {
+    let Some(files) = files(bytes) else { return false };
+    let expected = expected();
+    let Ok(verified) = verify_images(&files, &expected) else {
+        return false;
+    };
+    assert!(verified.filters.iter().all(|filter| expected.filters.contains(filter)));
+    let threads = verified.processes.iter().flat_map(|process| &process.threads);
+    for creds in threads.filter_map(|thread| thread.core.thread_core.as_ref()?.creds.as_ref()) {
+        let ids = [
+            creds.uid,
+            creds.euid,
+            creds.suid,
+            creds.fsuid,
+            creds.gid,
+            creds.egid,
+            creds.sgid,
+            creds.fsgid,
+        ];
+        assert_eq!(ids, [UID; 8]);
+        let sets = [
+            &creds.cap_inh,
+            &creds.cap_prm,
+            &creds.cap_eff,
+            &creds.cap_bnd,
+            &creds.cap_amb,
+        ];
+        assert!(sets.into_iter().flatten().all(|capabilities| *capabilities == 0));
+        assert_eq!((creds.no_new_privs, creds.groups.len()), (Some(1), 0));
+    }
+    true
+}
+
+fn files(mut bytes: &[u8]) -> Option<Images<'_>> {
+    let mut files = BTreeMap::new();
+    while let Some((length, rest)) = bytes.split_first() {
+        let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let (data, rest) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        files.insert(std::str::from_utf8(name).ok()?, data);
+        if files.len() > FILES_MAX {
+            return None;
+        }
+        bytes = rest;
+    }
+    Some(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tests::good_images;
+
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/verify")
+    }
+
+    fn packed(images: &BTreeMap<String, Vec<u8>>) -> Vec<u8> {
+        let one = |(name, data): (&String, &Vec<u8>)| {
+            let length = u32::try_from(data.len()).unwrap().to_le_bytes();
+            [&[u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &length, data].concat()
+        };
+        images.iter().flat_map(one).collect()
+    }
+
+    /// Makes the seeds anew, after a change of the good images: `cargo test -p rekindle-verify --lib -- --ignored seeds`.
+    #[test]
+    #[ignore = "writes the seeds"]
+    fn seeds() {
+        fs::create_dir_all(folder()).unwrap();
+        fs::write(folder().join("good"), packed(&good_images())).unwrap();
+    }
+
+    fn seed() -> Vec<u8> {
+        packed(&good_images())
+    }
+
+    #[test]
+    fn the_seed_is_taken() {
+        assert!(verify(&seed()));
+        assert!(!verify(&[]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_seed_does_no_harm(
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = seed();
+            for (at, value) in damage {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            let _taken = verify(&bytes);
+            bytes.truncate(cut.index(bytes.len()));
+            let _taken = verify(&bytes);
+        }
+    }
+}
