@@ -74,11 +74,10 @@ async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
         assert!(!store.has_file(&key, &other).await.unwrap(), "{name}");
         std::fs::write(&other, noise(len - 1, 2)).unwrap();
         assert!(!store.has_file(&key, &other).await.unwrap(), "{name} is longer");
-        let put = store
-            .put_file_if_absent(&format!("files/once/{name}"), &from)
-            .await
-            .unwrap();
+        let free = format!("once/{name}");
+        let put = store.put_file_if_absent(&free, &from).await.unwrap();
         assert_eq!(put, Outcome::Created, "{name}");
+        store.delete(&free).await.unwrap();
     }
     let nowhere = scratch.join("nowhere");
     assert!(
