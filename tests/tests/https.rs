@@ -23,6 +23,11 @@ impl Authority {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        // One that is named as what it signs looks self-signed to OpenSSL.
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "authority of a test");
         let certificate = params.self_signed(&key).unwrap();
         let issuer = rcgen::Issuer::new(params, key);
         Self { certificate, issuer }

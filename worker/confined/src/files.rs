@@ -61,7 +61,10 @@ pub(crate) fn enter(order: &Order) -> Result<(), FilesError> {
 /// Answers the root.
 fn program_files(program: &Program) -> Result<&Path, FilesError> {
     let missing = failed::<io::Error>("find the root filesystem", Path::new("/"));
-    let root = program.root.first().ok_or_else(|| missing(io::ErrorKind::NotFound.into()))?;
+    let root = program
+        .root
+        .first()
+        .ok_or_else(|| missing(io::ErrorKind::NotFound.into()))?;
     if program.root.len() == 1 {
         bind(root, root, QUIET | MsFlags::MS_RDONLY)?;
     } else {

@@ -68,10 +68,8 @@ fn outside(filter: &[u8]) -> Result<u8, Failed> {
         fs::write(procs, "0").map_err(failed("join the control group"))?;
     }
     // The mount namespace comes in the child: this process needs its /proc to map the child's user.
-    let mut apart = CloneFlags::CLONE_NEWPID
-        | CloneFlags::CLONE_NEWIPC
-        | CloneFlags::CLONE_NEWUTS
-        | CloneFlags::CLONE_NEWCGROUP;
+    let mut apart =
+        CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWCGROUP;
     match &order.network {
         None => apart |= CloneFlags::CLONE_NEWNET,
         Some(path) => {
@@ -134,7 +132,9 @@ fn inside(
     rights::apply(filter).map_err(failed("apply the filter"))?;
     let code = match (&order.work, program) {
         (Work::Program(_), Some(program)) => program.to_end()?,
-        (Work::Upload { limits, .. }, _) => report(&Report::Upload(upload::unpack(io::stdin(), Path::new(ROOT), limits)))?,
+        (Work::Upload { limits, .. }, _) => {
+            report(&Report::Upload(upload::unpack(io::stdin(), Path::new(ROOT), limits)))?
+        }
         (Work::Layer { name, .. }, _) => report(&Report::Layer(layer::unpack(io::stdin(), Path::new(ROOT), name)))?,
         (Work::Program(_), None) => SET_UP_FAILED as u8,
     };

@@ -140,7 +140,12 @@ pub(crate) fn become_user() -> io::Result<()> {
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
-    for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
+    for set in [
+        CapSet::Ambient,
+        CapSet::Inheritable,
+        CapSet::Effective,
+        CapSet::Permitted,
+    ] {
         caps::clear(None, set).map_err(io::Error::other)?;
     }
     nix::sys::prctl::set_no_new_privs()?;

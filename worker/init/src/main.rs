@@ -4,7 +4,10 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|a| a == rekindle_confined::SUBCOMMAND) {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|a| a == rekindle_confined::SUBCOMMAND)
+    {
         return rekindle_confined::run(&rekindle_init::seccomp::program());
     }
     match rekindle_init::zygote::run() {

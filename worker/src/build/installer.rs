@@ -195,11 +195,11 @@ impl Installer<'_, '_> {
             at: PathBuf::from(at),
             write: true,
         };
-        let mut shown = vec![
-            seen(self.room.app(), APP),
-            seen(self.room.tmp(), "/tmp"),
-            seen(self.room.deps(), DEPS),
-        ];
+        let mut shown = vec![seen(self.room.app(), APP), seen(self.room.tmp(), "/tmp")];
+        // Not there any more once the packages have moved to the cache.
+        if self.room.deps().exists() {
+            shown.push(seen(self.room.deps(), DEPS));
+        }
         shown.extend(self.shown.iter().cloned());
         let base = [PATH, "LANG=C.UTF-8", "HOME=/tmp/home", "TMPDIR=/tmp"].map(str::to_owned);
         let mut environment = base.to_vec();

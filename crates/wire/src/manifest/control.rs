@@ -18,7 +18,13 @@ fn below(key: &str, path: &str, value: &Value) -> Option<(String, String)> {
         return found();
     }
     match value {
-        Value::String(text) if text.chars().any(|c| is_control(c) && !(may_have_lines && "\n\t".contains(c))) => found(),
+        Value::String(text)
+            if text
+                .chars()
+                .any(|c| is_control(c) && !(may_have_lines && "\n\t".contains(c))) =>
+        {
+            found()
+        }
         Value::Array(values) => values.iter().find_map(|v| below(key, path, v)),
         Value::Table(table) => table.iter().find_map(|(k, v)| below(k, &format!("{path}.{k}"), v)),
         _ => None,
@@ -48,7 +54,10 @@ mod tests {
             ("[build]\ncommand = \"make\\u0000\"", "build.command"),
         ] {
             let error = parse(&format!("{START}{line}\n")).unwrap_err();
-            assert!(error.message.contains(&format!("{named} has a control character")), "{line}: {error:?}");
+            assert!(
+                error.message.contains(&format!("{named} has a control character")),
+                "{line}: {error:?}"
+            );
             assert!(error.line.is_some_and(|n| n >= 3), "{line}: {error:?}");
         }
         let lines = "command = [\"./s\"]\nenv = { KEY = \"-----BEGIN\\n\\tx\\n\" }\n[build]\ncommand = \"a\\nb\"\n";

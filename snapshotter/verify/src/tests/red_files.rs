@@ -188,7 +188,7 @@ fn files_without_a_name_are_a_function_s_own_and_where_it_writes() {
         ("ghost-file-1.img gid", |p| p.ghost.gid = 0),
         ("ghost-file-1.img mode 4755", |p| p.ghost.mode = 0o104_755),
         ("ghost-file-1.img mode 1777", |p| p.ghost.mode = 0o41_777),
-        ("ghost-file-1.img mode", |p| p.ghost.mode = 0o124_777),
+        ("ghost-file-1.img mode 4777", |p| p.ghost.mode = 0o124_777),
         ("ghost-file-1.img mode", |p| p.ghost.mode = 0o20_666),
         ("ghost-file-1.img mode", |p| p.ghost.mode = 0o120_777),
         ("ghost-file-1.img rdev", |p| p.ghost.rdev = Some(1)),
