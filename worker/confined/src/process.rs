@@ -131,7 +131,7 @@ fn inside(
     };
     rights::apply(filter).map_err(failed("apply the filter"))?;
     let code = match (&order.work, program) {
-        (Work::Program(_), Some(program)) => program.to_end()?,
+        (Work::Program(_), Some(program)) => program.run_to_end()?,
         (Work::Upload { limits, .. }, _) => {
             report(&Report::Upload(upload::unpack(io::stdin(), Path::new(ROOT), limits)))?
         }
@@ -174,7 +174,7 @@ impl Prepared {
     }
 
     /// Starts it and reaps whatever dies. When it ends so does this process, and with it, as pid 1, all others.
-    fn to_end(self) -> Result<u8, Failed> {
+    fn run_to_end(self) -> Result<u8, Failed> {
         // SAFETY: as above.
         match unsafe { fork() }.map_err(failed("fork"))? {
             ForkResult::Child => {

@@ -268,6 +268,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// When it is not; counted.
+    #[expect(clippy::result_large_err, reason = "once for each order")]
     pub fn compare(&self, id: &SnapshotId, found: Digest, ordered: Option<&str>) -> Result<(), SnapshotError> {
         match ordered.filter(|ordered| *ordered != found.to_string()) {
             None => Ok(()),
