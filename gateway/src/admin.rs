@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::header::AUTHORIZATION;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::{BodyExt as _, Limited};
 use rekindle_wire::ApiError;
 use rekindle_wire::headers::{PLATFORM_ERROR, REQUEST_ID};
@@ -33,6 +33,8 @@ pub(crate) async fn pass_on(
     sent.remove(AUTHORIZATION);
     sent.remove(http::header::HOST);
     headers::set(sent, REQUEST_ID, request_id);
+    // Its caller's may be 2, which the connection to the scheduler does not speak.
+    *request.version_mut() = Version::HTTP_11;
     match scheduler.pass_on(request).instrument(span).await {
         Err(error) => error.with_request_id(request_id).into_response(),
         Ok(answer) => {
