@@ -119,6 +119,8 @@ impl Confinement {
     ) -> Result<Result<(), layer::UnpackError>, ConfinedError> {
         let id = fresh_id();
         chown(into, Some(id), Some(id)).map_err(ConfinedError::Start)?;
+        // Functions go through it, whatever the worker's umask is.
+        fs::set_permissions(into, fs::Permissions::from_mode(0o755)).map_err(ConfinedError::Start)?;
         let work = Work::Layer {
             into: into.to_owned(),
             name: name.clone(),
