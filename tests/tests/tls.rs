@@ -16,13 +16,12 @@ use rekindle_e2e::{Cluster, Folder, binaries, hub, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// What an address answers to GET over TLS, with the certificate of this role and the cluster's token: status and body.
-fn get(cluster: &Cluster, as_role: Role, to: Role, path: &str) -> (u16, String) {
-    let identity = cluster.directory(as_role, "data").join("identity");
-    let token = fs::read_to_string(cluster.directory(Role::Scheduler, "data").join("cluster.token")).unwrap();
-    let output = Command::new("curl")
-        .args(["-sS", "--max-time", "20", "-w", "\n%{http_code}", "--connect-to"])
-        // By the role's name, as everywhere in the cluster.
+/// A GET with the certificate of one place of the cluster, to the address of another, by the name of a role as everywhere in the cluster.
+fn curl(cluster: &Cluster, from: Place, to: Place, role: &str, path: &str) -> Command {
+    let identity = cluster.directory(from, "data").join("identity");
+    let mut command = Command::new("curl");
+    command
+        .args(["-sS", "--max-time", "20", "--connect-to"])
         .arg(format!("::{}", cluster.address(to)))
         .arg("--cacert")
         .arg(identity.join("authority.crt"))
@@ -30,8 +29,17 @@ fn get(cluster: &Cluster, as_role: Role, to: Role, path: &str) -> (u16, String) 
         .arg(identity.join("member.crt"))
         .arg("--key")
         .arg(identity.join("member.key"))
+        .arg(format!("https://{role}.rekindle{path}"));
+    command
+}
+
+/// What an address answers to GET over TLS, with the certificate of this role and the cluster's token: status and body.
+fn get(cluster: &Cluster, as_role: Role, to: Role, path: &str) -> (u16, String) {
+    let token = fs::read_to_string(cluster.directory(Role::Scheduler, "data").join("cluster.token")).unwrap();
+    let role = format!("{to:?}").to_lowercase();
+    let output = curl(cluster, as_role.into(), to.into(), &role, path)
+        .args(["-w", "\n%{http_code}"])
         .args(["-H", &format!("x-rekindle-token: {}", token.trim())])
-        .arg(format!("https://{}.rekindle{path}", format!("{to:?}").to_lowercase()))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -172,19 +180,7 @@ const SECONDS: Duration = Duration::from_secs(10);
 
 /// Whether one of the cluster's hosts, with its certificate, is answered by another, whose role this is.
 fn is_let_in(cluster: &Cluster, from: Place, to: Place, role: &str) -> bool {
-    let identity = cluster.directory(from, "data").join("identity");
-    let output = Command::new("curl")
-        .args(["-sS", "--max-time", "20", "--connect-to"])
-        .arg(format!("::{}", cluster.address(to)))
-        .arg("--cacert")
-        .arg(identity.join("authority.crt"))
-        .arg("--cert")
-        .arg(identity.join("member.crt"))
-        .arg("--key")
-        .arg(identity.join("member.key"))
-        .arg(format!("https://{role}.rekindle/healthz"))
-        .output()
-        .unwrap();
+    let output = curl(cluster, from, to, role, "/healthz").output().unwrap();
     output.status.success()
 }
 

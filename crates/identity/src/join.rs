@@ -138,6 +138,24 @@ fn read<T: serde::de::DeserializeOwned>(is_success: bool, body: &[u8]) -> Result
     }
 }
 
+/// Sends a member's call to the scheduler, and reads its answer.
+async fn exchange<T: serde::de::DeserializeOwned>(
+    transport: &Transport,
+    url: &str,
+    call: reqwest::RequestBuilder,
+    cluster_token: &str,
+) -> Result<T, JoinError> {
+    let unreachable = |source| JoinError::Call {
+        url: url.to_owned(),
+        source,
+    };
+    let call = call.header(rekindle_wire::headers::CLUSTER_TOKEN, cluster_token);
+    let answer = transport.send(call).await.map_err(unreachable)?;
+    let is_success = answer.status().is_success();
+    let body = answer.bytes().await.map_err(|e| unreachable(e.into()))?;
+    read(is_success, &body)
+}
+
 impl Member {
     /// Renews the certificate each time two thirds of its life are over, and hears who is revoked, by the scheduler at `addresses`: of several, with
     /// commas between, the one that leads. Runs until it is dropped; a certificate that cannot be renewed is tried again while it lasts.
@@ -175,15 +193,7 @@ impl Member {
         let (known, wait_ms) = (self.revoked().revision(), TOLD_AFTER.as_millis());
         let url = format!("https://{address}/internal/revocations?revision={known}&wait_ms={wait_ms}");
         let call = transport.http().get(&url).timeout(TOLD_AFTER + LIMIT);
-        let call = call.header(rekindle_wire::headers::CLUSTER_TOKEN, token);
-        let unreachable = |source| JoinError::Call {
-            url: url.clone(),
-            source,
-        };
-        let answer = transport.send(call).await.map_err(unreachable)?;
-        let is_success = answer.status().is_success();
-        let body = answer.bytes().await.map_err(|e| unreachable(e.into()))?;
-        read(is_success, &body)
+        exchange(transport, &url, call, token).await
     }
 
     async fn keep_renewed(&self, addresses: &str, transport: &Transport, cluster_token: &str) {
@@ -222,15 +232,7 @@ impl Member {
             .post(&url)
             .timeout(LIMIT)
             .json(&RenewRequest { request });
-        let call = call.header(rekindle_wire::headers::CLUSTER_TOKEN, cluster_token);
-        let unreachable = |source| JoinError::Call {
-            url: url.clone(),
-            source,
-        };
-        let answer = transport.send(call).await.map_err(unreachable)?;
-        let is_success = answer.status().is_success();
-        let body = answer.bytes().await.map_err(|e| unreachable(e.into()))?;
-        let answer: JoinAnswer = read(is_success, &body)?;
+        let answer: JoinAnswer = exchange(transport, &url, call, cluster_token).await?;
         Ok(self.replace(&key, &answer.certificate)?)
     }
 }

@@ -14,6 +14,7 @@ mod lasting;
 mod lines;
 mod reply;
 mod waking;
+pub mod world;
 
 pub use answer::{Answer, End, Held};
 pub use door::{Door, Doors, Opened};

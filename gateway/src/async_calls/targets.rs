@@ -4,33 +4,17 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::dns::Name;
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
+use rekindle_relay::world::{is_own, is_public};
 use tower::Service;
-
-/// Of IPv4: this network, private, shared, loopback, link-local (with the clouds' metadata in it), special, multicast, reserved.
-static REFUSED4: LazyLock<Vec<Ipv4Net>> = LazyLock::new(|| {
-    const ALL: [&str; 10] = [
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "224.0.0.0/3",
-    ];
-    ALL.iter().filter_map(|net| net.parse().ok()).collect()
-});
 
 /// What an operator allows callbacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,33 +113,6 @@ impl Targets {
 /// How long the addresses of a callback's host may be looked for while its client waits.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => !REFUSED4.iter().any(|net| net.contains(&v4)),
-        IpAddr::V6(v6) => is_public6(v6),
-    }
-}
-
-/// Global unicast, without Teredo and 6to4, which have IPv4 addresses in them.
-fn is_public6(address: Ipv6Addr) -> bool {
-    let [first, second, ..] = address.segments();
-    first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0) && first != 0x2002
-}
-
-/// Whether this host has the address. Where that cannot be told, it counts as its own.
-fn is_own(address: IpAddr) -> bool {
-    let Ok(mut interfaces) = nix::ifaddrs::getifaddrs() else {
-        return true;
-    };
-    interfaces.any(|interface| {
-        let own = interface.address.and_then(|a| {
-            let v4 = a.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-            v4.or_else(|| a.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-        });
-        own == Some(address)
-    })
-}
-
 /// Finds the addresses of a name, and keeps those that are permitted.
 #[derive(Debug, Clone)]
 pub(crate) struct Resolver(pub(crate) Targets);
@@ -227,7 +184,6 @@ mod tests {
         for permitted in ["93.184.216.34", "172.32.0.1", "2606:4700::1111", "::ffff:93.184.216.34"] {
             assert!(targets.permit(permitted.parse().unwrap()), "{permitted}");
         }
-        assert_eq!(REFUSED4.len(), 10);
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod upload;
 
 pub use order::{ORDER, Order, Program, Report, SET_UP_FAILED, SUBCOMMAND, Shown, USER, Work};
 pub use process::run;
+pub use rights::{MEMLOCK, MESSAGE_QUEUES, decode_program};
 
 /// A cause that came from another process, as text.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize, thiserror::Error)]

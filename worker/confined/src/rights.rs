@@ -11,9 +11,10 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter, sock_f
 
 use crate::order::{Order, USER, Work};
 
-/// Bytes that may be locked in memory, and of POSIX message queues: as a function's.
-const MEMLOCK: u64 = 64 << 10;
-const MESSAGE_QUEUES: u64 = 800 << 10;
+/// Bytes that a function, or what installs its dependencies, may lock in memory.
+pub const MEMLOCK: u64 = 64 << 10;
+/// Bytes of POSIX message queues.
+pub const MESSAGE_QUEUES: u64 = 800 << 10;
 const OPEN_FILES: u64 = 4096;
 /// Address space for unpacking, bytes; decompressors take windows of 128 MiB at most.
 const UNPACKING_MEMORY: u64 = 1 << 30;
@@ -74,7 +75,7 @@ const UNPACKING: &[i64] = &[
 /// The filter of the work: of a program the functions' own, given as an array of `struct sock_filter`.
 pub(crate) fn filter(work: &Work, functions: &[u8]) -> io::Result<BpfProgram> {
     match work {
-        Work::Program(_) => Ok(functions.chunks_exact(8).map(instruction).collect()),
+        Work::Program(_) => Ok(decode_program(functions)),
         Work::Upload { .. } | Work::Layer { .. } => {
             let rules = UNPACKING.iter().map(|call| (*call, Vec::new())).collect();
             let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
@@ -85,13 +86,16 @@ pub(crate) fn filter(work: &Work, functions: &[u8]) -> io::Result<BpfProgram> {
     }
 }
 
-fn instruction(bytes: &[u8]) -> sock_filter {
-    sock_filter {
+/// The program of an array of `struct sock_filter`, eight bytes each.
+#[must_use]
+pub fn decode_program(bytes: &[u8]) -> BpfProgram {
+    let instruction = |bytes: &[u8]| sock_filter {
         code: u16::from_le_bytes([bytes[0], bytes[1]]),
         jt: bytes[2],
         jf: bytes[3],
         k: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-    }
+    };
+    bytes.chunks_exact(8).map(instruction).collect()
 }
 
 /// Bounds what the process and all that it starts may use. The core limit is 1, as a function's: at 0 the kernel would start the

@@ -34,10 +34,7 @@ pub enum SpawnError {
     Call(&'static str, #[source] io::Error),
 }
 
-/// Bytes that a function may lock in memory.
-pub const MEMLOCK: u64 = 64 << 10;
-/// Bytes of POSIX message queues.
-pub const MESSAGE_QUEUES: u64 = 800 << 10;
+pub use rekindle_confined::{MEMLOCK, MESSAGE_QUEUES};
 
 const SEARCH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 

@@ -3,11 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
-use std::sync::LazyLock;
 
-use ipnet::Ipv4Net;
-
-use crate::network::REFUSED4;
+use rekindle_relay::world;
 
 /// Where pip and npm find packages by themselves.
 const PUBLIC: [&str; 3] = ["pypi.org", "files.pythonhosted.org", "registry.npmjs.org"];
@@ -166,34 +163,9 @@ impl fmt::Display for Allowed {
     }
 }
 
-static REFUSED: LazyLock<Vec<Ipv4Net>> =
-    LazyLock::new(|| REFUSED4.split(',').filter_map(|n| n.trim().parse().ok()).collect());
-
 /// Whether an address is in the world: what functions reach too, and nothing of the host's own.
 pub(super) fn is_public(address: IpAddr) -> bool {
-    let public = match address.to_canonical() {
-        IpAddr::V4(v4) => !REFUSED.iter().any(|net| net.contains(&v4)),
-        // Global unicast, without Teredo and 6to4, which have IPv4 addresses in them.
-        IpAddr::V6(v6) => {
-            let [first, second, ..] = v6.segments();
-            first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0) && first != 0x2002
-        }
-    };
-    public && !is_own(address.to_canonical())
-}
-
-/// Whether this host has the address. Where that cannot be told, it counts as its own.
-fn is_own(address: IpAddr) -> bool {
-    let Ok(mut interfaces) = nix::ifaddrs::getifaddrs() else {
-        return true;
-    };
-    interfaces.any(|interface| {
-        let own = interface.address.and_then(|a| {
-            let v4 = a.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-            v4.or_else(|| a.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-        });
-        own == Some(address)
-    })
+    world::is_public(address) && !world::is_own(address)
 }
 
 #[cfg(test)]

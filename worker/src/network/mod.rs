@@ -34,7 +34,6 @@ pub use host::HostError;
 pub use netlink::NetlinkError;
 pub use nft::{NftError, find as find_nft};
 pub use router::{RouterError, SandboxLink};
-pub(crate) use rules::REFUSED4;
 pub use settings::{Egress, EgressLimits};
 
 use crate::sandbox::NetworkNamespace;

@@ -11,13 +11,10 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use rekindle_relay::world::REFUSED4;
 
 use super::plan::{GATEWAY, GATEWAY6, OUTER_NAME, SANDBOX_PREFIX, UPLINK_PREFIX, Uplink};
 
-/// Networks that no function reaches unless the operator allows it: this network, private ones, shared ones of carriers, loopback,
-/// link-local (where clouds have their metadata), protocol assignments, benchmarks (our own links), multicast, reserved.
-pub(crate) const REFUSED4: &str = "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, \
-                        192.168.0.0/16, 198.18.0.0/15, 224.0.0.0/3";
 /// Of IPv6 only global unicast is reached, but for what wraps IPv4 addresses: Teredo, 6to4.
 const GLOBAL6: &str = "2000::/3";
 const REFUSED6: &str = "2001::/32, 2002::/16";

@@ -3,16 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use seccompiler::sock_filter;
-
 use super::{EARLIER, Filter};
 
 /// The programs of earlier filters, as [`super::program`] gives them, by their digest.
 const KEPT: [(&str, &[u8]); 1] = [(EARLIER[0], include_bytes!("earlier/5155094d.bpf"))];
 /// Digits of a digest that name a filter, at least.
 const DIGITS_LEAST: usize = 8;
-/// Bytes of an instruction.
-const INSTRUCTION: usize = 8;
 
 /// A filter by name: `current`, or the first digits of an earlier one's digest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,17 +60,7 @@ impl Filter {
             return Ok(Self::compile());
         };
         let (_, program) = KEPT.iter().find(|(kept, _)| *kept == digest).ok_or(UnknownFilter)?;
-        Ok(Self(program.chunks_exact(INSTRUCTION).map(instruction).collect()))
-    }
-}
-
-/// The instruction of these eight bytes.
-fn instruction(bytes: &[u8]) -> sock_filter {
-    sock_filter {
-        code: u16::from_le_bytes([bytes[0], bytes[1]]),
-        jt: bytes[2],
-        jf: bytes[3],
-        k: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        Ok(Self(rekindle_confined::decode_program(program)))
     }
 }
 
