@@ -48,10 +48,13 @@ impl Connector {
     }
 }
 
+/// What hyper speaks on: [`Kept`] is one of tokio's streams.
+type KeptStream = TokioIo<Kept<TokioIo<Stream>>>;
+
 impl Service<Uri> for Connector {
-    type Response = Kept<Stream>;
+    type Response = KeptStream;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Kept<Stream>, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<KeptStream, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.https.poll_ready(cx)
@@ -63,16 +66,16 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let stream = connecting.await?;
             let (Some(revoked), MaybeHttpsStream::Https(tls)) = (revoked, &stream) else {
-                return Ok(Kept::always(stream));
+                return Ok(TokioIo::new(Kept::always(TokioIo::new(stream))));
             };
             let shown = tls.inner().get_ref().1.peer_certificates();
             let shown = shown.and_then(<[_]>::first).cloned();
-            Ok(revoked.keep(stream, shown.as_ref())?)
+            Ok(TokioIo::new(revoked.keep(TokioIo::new(stream), shown.as_ref())?))
         })
     }
 }
 
-impl Connection for Kept<Stream> {
+impl Connection for Kept<TokioIo<Stream>> {
     fn connected(&self) -> Connected {
         self.get_ref().connected()
     }
