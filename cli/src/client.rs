@@ -116,7 +116,8 @@ impl Client {
         self.http.send(request).await.map_err(|e| {
             if let Some(tls) = e.tls() {
                 anyhow!(
-                    "no safe connection can be made to {}: {tls}: check the host's name in FN_URL, or name the authority of its certificate with --ca",
+                    "no safe connection can be made to {}: {tls}: check the host's name in FN_URL, or name the \
+                     authority of its certificate with --ca",
                     self.base
                 )
             } else if e.is_connect() {

@@ -259,7 +259,8 @@ fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
 /// That a host is of a form that is kept for later.
 pub(crate) fn reserved(host: impl fmt::Display) -> String {
     format!(
-        "{host} is reserved, and nothing is there: VERSION--NAME and NAME.NAMESPACE are kept for hosts that name more than a function. A function's host is NAME alone before the domain"
+        "{host} is reserved, and nothing is there: VERSION--NAME and NAME.NAMESPACE are kept for hosts that name more \
+         than a function. A function's host is NAME alone before the domain"
     )
 }
 

@@ -101,7 +101,8 @@ pub(crate) async fn sweep(workers: Workers) {
     }
 }
 
-/// Closes connections to workers when a member is revoked: those that nobody uses would not notice. Runs until it is dropped.
+/// Closes connections to workers when a member is revoked: those that nobody uses would not notice. Runs until it is
+/// dropped.
 pub(crate) async fn hang_up(member: Option<Arc<Member>>, workers: Workers) {
     let Some(member) = member else {
         return std::future::pending().await;

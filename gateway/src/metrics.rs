@@ -81,7 +81,10 @@ const REFUSED: Desc = Desc::new(
     "rekindle.gateway.refused",
     "{refusal}",
     &["reason"],
-    "Clients turned away for the sake of others: for what their address has already (`client_connections`, `client_in_flight`, `client_rate`), for being slow (`slow_head`, `slow_body`, `slow_reader`), for frames of HTTP/2 that bring nothing (`idle_frames`), for want of memory for bodies (`body_memory`) or of places (`in_flight`).",
+    "Clients turned away for the sake of others: for what their address has already (`client_connections`, \
+     `client_in_flight`, `client_rate`), for being slow (`slow_head`, `slow_body`, `slow_reader`), for frames of \
+     HTTP/2 that bring nothing (`idle_frames`), for want of memory for bodies (`body_memory`) or of places \
+     (`in_flight`).",
 );
 const BODY_MEMORY: Desc = Desc::new(
     "rekindle.gateway.body_memory",
@@ -123,7 +126,8 @@ const CERTIFICATE_READS: Desc = Desc::new(
     "rekindle.gateway.certificate.reads",
     "{read}",
     &["outcome"],
-    "Certificates for clients that were read as their files had changed: `loaded`, or `failed`, where the one of before stays; at the start, those that cannot be used.",
+    "Certificates for clients that were read as their files had changed: `loaded`, or `failed`, where the one of \
+     before stays; at the start, those that cannot be used.",
 );
 const CERTIFICATE_EXPIRY: Desc = Desc::new(
     "rekindle.gateway.certificate.expiry",

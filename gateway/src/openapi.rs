@@ -130,7 +130,8 @@ fn describe_version() {}
 
 /// Make a snapshot anew
 ///
-/// That of the version that serves, in the background; the old one serves meanwhile, and instances that run go on. The version's `renewal` says how far it is.
+/// That of the version that serves, in the background; the old one serves meanwhile, and instances that run go on. The
+/// version's `renewal` says how far it is.
 #[utoipa::path(
     post, path = "/v1/functions/{name}/snapshot/renew", tag = "functions", security(("admin_key" = [])),
     params(("name" = String, Path, description = "the function")),
@@ -263,8 +264,9 @@ fn undrain_worker() {}
 
 /// Revoke a member of the cluster
 ///
-/// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections with it are closed. A worker's instances are
-/// gone, and its host does not join again under that name. It cannot be taken back.
+/// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections with it
+/// are closed. A worker's instances are gone, and its host does not join again under that name. It cannot be taken
+/// back.
 #[utoipa::path(
     post, path = "/v1/revocations", tag = "platform", security(("admin_key" = [])),
     request_body = RevokeRequest,

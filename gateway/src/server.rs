@@ -168,7 +168,8 @@ struct Gateway {
     certificates: Option<Arc<Certificates>>,
 }
 
-/// Runs a gateway on its listeners until `shutdown` resolves. Then it accepts nothing new and gives requests ten seconds to finish.
+/// Runs a gateway on its listeners until `shutdown` resolves. Then it accepts nothing new and gives requests ten
+/// seconds to finish.
 ///
 /// # Errors
 /// When the configuration cannot be used.
@@ -409,7 +410,8 @@ impl Gateway {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
-    /// The answer to a request that is not for this connection: one over another certificate's, or without TLS where it has to have it.
+    /// The answer to a request that is not for this connection: one over another certificate's, or without TLS where it
+    /// has to have it.
     fn elsewhere(
         &self,
         request: &Request<Body>,

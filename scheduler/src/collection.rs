@@ -160,7 +160,8 @@ async fn all(
     Ok(collected)
 }
 
-/// Lets go of replaced snapshots that no instance began as. Not while a worker that has some may not have been heard of.
+/// Lets go of replaced snapshots that no instance began as. Not while a worker that has some may not have been heard
+/// of.
 async fn release_replaced(scheduler: &Scheduler) -> Result<(), CollectionError> {
     if scheduler.now() < USE_IS_KNOWN {
         return Ok(());

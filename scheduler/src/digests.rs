@@ -1,5 +1,6 @@
-//! Digests of manifests for versions that came without, from before they were kept or from a worker of before: read from the store once, and kept from then
-//! on. Whatever is there at that moment is believed; every order after it says so.
+//! Digests of manifests for versions that came without, from before they were kept or from a worker of before: read
+//! from the store once, and kept from then on. Whatever is there at that moment is believed; every order after it says
+//! so.
 
 use crate::state::Scheduler;
 
@@ -13,7 +14,8 @@ pub(crate) async fn complete(scheduler: Scheduler) {
             Ok(digest) => digest,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(%function, %version, %snapshot, error, "the digest of a snapshot is not known yet: any manifest is taken for it");
+                tracing::warn!(%function, %version, %snapshot, error, "the digest of a snapshot is not known yet: any \
+                    manifest is taken for it");
                 continue;
             }
         };
@@ -22,7 +24,8 @@ pub(crate) async fn complete(scheduler: Scheduler) {
         };
         if let Err(error) = scheduler.store.keep_digest(&spec).await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(%function, %version, error, "the digest of a snapshot is not kept: the next start reads it again");
+            tracing::warn!(%function, %version, error, "the digest of a snapshot is not kept: the next start reads it \
+                again");
         }
     }
 }

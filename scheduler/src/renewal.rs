@@ -6,9 +6,10 @@
 //!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until it is asked for or workers change
 //! ```
 //!
-//! Nothing begins while workers that take new instances make snapshots with different things: one that is of an earlier build could not restore what a later
-//! one made. What waits is in the database, so another leader goes on with it. The booted instance serves nobody and counts to no version. Instances that began as the
-//! old snapshot go on, and it stays in the store until none is left.
+//! Nothing begins while workers that take new instances make snapshots with different things: one that is of an earlier
+//! build could not restore what a later one made. What waits is in the database, so another leader goes on with it. The
+//! booted instance serves nobody and counts to no version. Instances that began as the old snapshot go on, and it stays
+//! in the store until none is left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -45,7 +46,8 @@ const PAUSE_FOR_ROOM: i64 = 60;
 const REFUSED_AGAIN: i64 = 3_600;
 /// Functions of which it is remembered when their snapshot was made anew.
 const REMEMBERED: usize = 10_000;
-/// The version that the instance of a renewal is of: none, so that it takes no invocations and no other instance's place.
+/// The version that the instance of a renewal is of: none, so that it takes no invocations and no other instance's
+/// place.
 pub(crate) const NO_VERSION: VersionNumber = VersionNumber(0);
 
 /// What renewals share.
@@ -151,7 +153,8 @@ pub(crate) async fn note_refused(scheduler: &Scheduler, refused: &RefusedSnapsho
         Ok(false) => {}
         // The next start that it is refused at tells of it again.
         Err(error) => {
-            tracing::warn!(%function, error = &error as &dyn std::error::Error, "a refused snapshot could not be noted");
+            tracing::warn!(%function, error = &error as &dyn std::error::Error, "a refused snapshot could not be \
+                noted");
         }
     }
 }
@@ -262,7 +265,8 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
     };
     let given_up = failures >= ATTEMPTS_MAX;
     let error = failure.error;
-    tracing::warn!(%function, %version, %reason, failures, given_up, error, "a snapshot could not be made anew; the old one serves on");
+    tracing::warn!(%function, %version, %reason, failures, given_up, error, "a snapshot could not be made anew; the \
+        old one serves on");
     let due = unix_s().saturating_add(pause);
     scheduler
         .store
@@ -321,7 +325,8 @@ async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<(VersionSp
     };
     let done = tokio::select! {
         done = follow(scheduler, &address, spec, &instance) => done,
-        () = until_gone(scheduler, instance.clone()) => Err(Failure::of("worker_lost", "its worker is not heard of any more")),
+        () = until_gone(scheduler, instance.clone()) => Err(Failure::of("worker_lost", "its worker is not heard of any \
+            more")),
     };
     drop(ended);
     if done.is_err() {

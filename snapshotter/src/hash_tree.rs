@@ -1,7 +1,8 @@
-//! The hash tree of a region: some of its pages are checked against the region's digest without the others' bytes. Pure.
+//! The hash tree of a region: some of its pages are checked against the region's digest without the others' bytes.
+//! Pure.
 //!
-//! BLAKE3 is a tree over chunks of 1 KiB whose left subtrees are complete (its paper, section 2.1). So each page of a region is a subtree of four
-//! chunks, and what lies beside it is known by one node for each level:
+//! BLAKE3 is a tree over chunks of 1 KiB whose left subtrees are complete (its paper, section 2.1). So each page of a
+//! region is a subtree of four chunks, and what lies beside it is known by one node for each level:
 //!
 //! ```text
 //!             digest                 of 6 pages; known: 2 and 3
@@ -29,7 +30,8 @@ pub(crate) fn page_node(number: usize, bytes: &[u8]) -> Node {
     hasher.update(bytes).finalize_non_root()
 }
 
-/// The siblings that are needed beside the pages with the numbers `known`, which are in order, each once, of a region whose pages have these `nodes`.
+/// The siblings that are needed beside the pages with the numbers `known`, which are in order, each once, of a region
+/// whose pages have these `nodes`.
 pub(crate) fn siblings(nodes: &[Node], known: &[usize]) -> Vec<Node> {
     let mut found = Vec::new();
     collect_siblings(nodes, 0, known, &mut found);
@@ -55,8 +57,8 @@ fn subtree(nodes: &[Node]) -> Node {
     merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
-/// The digest of a region of so many `pages` that has the pages `known`, at least one, by their numbers, in order, each once. What they lack is taken
-/// off the front of `siblings`; `None` when that has too few.
+/// The digest of a region of so many `pages` that has the pages `known`, at least one, by their numbers, in order, each
+/// once. What they lack is taken off the front of `siblings`; `None` when that has too few.
 pub(crate) fn digest(pages: usize, known: &[(usize, &[u8])], siblings: &mut &[Node]) -> Option<Digest> {
     if pages == 1 {
         return known.first().map(|(_, bytes)| Digest::of(bytes));

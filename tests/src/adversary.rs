@@ -38,7 +38,8 @@ pub fn seeds(rounds: u64) -> impl Iterator<Item = u64> {
 /// The function by the name `name` that draws from `seed`, with these settings too.
 pub fn folder(name: &str, seed: u64, settings: &str) -> Folder {
     let settings = format!(
-        "memory = \"256MiB\"\nmax_instances = 4\nnetwork = \"none\"\n{settings}\n[env]\nSEED = \"{seed}\"\n[[warmup]]\npath = \"/\""
+        "memory = \"256MiB\"\nmax_instances = 4\nnetwork = \"none\"\n{settings}\n[env]\nSEED = \
+         \"{seed}\"\n[[warmup]]\npath = \"/\""
     );
     Folder::python(name, &settings, FUNCTION)
 }

@@ -1,4 +1,5 @@
-//! A platform that its users reach by HTTPS: `fn` and browsers' HTTP/2, functions by hosts of their own, the API by its own, and certificates that change while it runs.
+//! A platform that its users reach by HTTPS: `fn` and browsers' HTTP/2, functions by hosts of their own, the API by its
+//! own, and certificates that change while it runs.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

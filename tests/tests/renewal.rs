@@ -17,7 +17,8 @@ const FILTER: &str = "FN_FUNCTION_FILTER";
 /// The kernel's own word for a pair that its family does not have, which the earlier filter lets through to it.
 const EOPNOTSUPP: &str = "95";
 /// Which filter it is under.
-const TELLS: &str = "import socket\ndef handler(event, context):\n    try:\n        socket.socketpair(socket.AF_NETLINK, socket.SOCK_DGRAM)\n    \
+const TELLS: &str = "import socket\ndef handler(event, context):\n    try:\n        \
+    socket.socketpair(socket.AF_NETLINK, socket.SOCK_DGRAM)\n    \
     except OSError as error:\n        return error.errno\n";
 
 /// A platform whose functions get the earlier filter.

@@ -16,7 +16,8 @@ use rekindle_e2e::{Cluster, Folder, binaries, hub, until};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A GET with the certificate of one place of the cluster, to the address of another, by the name of a role as everywhere in the cluster.
+/// A GET with the certificate of one place of the cluster, to the address of another, by the name of a role as
+/// everywhere in the cluster.
 fn curl(cluster: &Cluster, from: Place, to: Place, role: &str, path: &str) -> Command {
     let identity = cluster.directory(from, "data").join("identity");
     let mut command = Command::new("curl");

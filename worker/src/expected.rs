@@ -74,7 +74,8 @@ pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[Stri
     }
 }
 
-/// At 0 the kernel starts a program for a crash all the same, at 1 it does not. Where it is not known that there is none, there may be one.
+/// At 0 the kernel starts a program for a crash all the same, at 1 it does not. Where it is not known that there is
+/// none, there may be one.
 fn core_limit() -> Limit {
     match crashes_go_to_a_file(Path::new(CORE_PATTERN)) {
         Ok(true) => Limit::AtMost(1),

@@ -66,8 +66,8 @@ pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc:
     let _ = events.send(last).await;
 }
 
-/// An instance that is booted for a snapshot alone. A scheduler that is not told of it sends nobody there, and another than the one that ordered it cannot
-/// take it for one that serves.
+/// An instance that is booted for a snapshot alone. A scheduler that is not told of it sends nobody there, and another
+/// than the one that ordered it cannot take it for one that serves.
 struct Apart {
     worker: Arc<Worker>,
     instance: InstanceId,
@@ -215,7 +215,11 @@ async fn current_runtime(worker: &Worker, name: &str) -> Result<LayerRef, ApiErr
         match e {
             StoreError::NotFound { .. } => ApiError::new(
                 ErrorCode::BuildFailed,
-                format!("{}; the operator must build the runtimes (scripts/setup.sh host) and import them (fn runtimes import)", error.message),
+                format!(
+                    "{}; the operator must build the runtimes (scripts/setup.sh host) and import them (fn runtimes \
+                    import)",
+                    error.message
+                ),
             ),
             // Another worker may reach the store.
             _ => error,

@@ -1,4 +1,5 @@
-//! What this worker makes snapshots with, which it uses, and which it refuses: what the scheduler goes by to have them made anew.
+//! What this worker makes snapshots with, which it uses, and which it refuses: what the scheduler goes by to have them
+//! made anew.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -15,8 +16,8 @@ use crate::config::FilterChoice;
 use crate::snapshots::SnapshotError;
 use crate::worker::Worker;
 
-/// The form of the images that this worker makes. To be raised with each change after which earlier snapshots are to be made anew, other than of the system
-/// call filter: of ids, of limits, of what is in the images.
+/// The form of the images that this worker makes. To be raised with each change after which earlier snapshots are to be
+/// made anew, other than of the system call filter: of ids, of limits, of what is in the images.
 const FORM: u32 = 1;
 /// Refused snapshots that are told at once.
 const REFUSED_MAX: usize = 64;

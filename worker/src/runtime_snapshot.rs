@@ -78,7 +78,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The one of this version, which is `known` if the scheduler knows it. `None` where it is to begin as none, or cannot.
+    /// The one of this version, which is `known` if the scheduler knows it. `None` where it is to begin as none, or
+    /// cannot.
     pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
         let function = match sharing {
             Sharing::None => return None,
@@ -189,7 +190,8 @@ async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Opt
         Ok(()) => match of_today(worker, &snapshot, images.path()) {
             Ok(()) => Ok(Some((snapshot, images))),
             Err(why) => {
-                tracing::warn!(snapshot = %snapshot.id(), why, "the snapshot of a runtime is outdated: another is made");
+                tracing::warn!(snapshot = %snapshot.id(), why, "the snapshot of a runtime is outdated: another is \
+                    made");
                 Ok(None)
             }
         },
@@ -202,7 +204,8 @@ async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Opt
     }
 }
 
-/// Whether the images in `dir`, which are restored from there, are a function's, under the filter that functions get now; else why not.
+/// Whether the images in `dir`, which are restored from there, are a function's, under the filter that functions get
+/// now; else why not.
 fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), String> {
     let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
         return Err("it is no runtime's".to_owned());

@@ -6,8 +6,8 @@ use rekindle_worker::build::{BuildNetwork, Host};
 /// What installers of dependencies reach.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct BuildArgs {
-    /// A registry or other host that builds may reach beside the public registries of pip and npm, wherever it is, for example
-    /// pypi.example.org or 10.0.0.7:3141; without a port 443 and 80. May be repeated.
+    /// A registry or other host that builds may reach beside the public registries of pip and npm, wherever it is, for
+    /// example pypi.example.org or 10.0.0.7:3141; without a port 443 and 80. May be repeated.
     #[arg(long, value_name = "HOST[:PORT]", env = "FN_BUILD_ALLOW", value_delimiter = ',')]
     pub(crate) build_allow: Vec<Host>,
     /// Have builds not reach the public registries.

@@ -17,10 +17,12 @@ pub(crate) struct HttpsArgs {
     /// A domain below which functions have their hosts, NAME.DOMAIN, besides NAME.localhost; may be repeated.
     #[arg(long, value_name = "DOMAIN", env = "FN_DOMAIN", value_delimiter = ',')]
     pub(crate) domain: Vec<DomainName>,
-    /// The host that the API is served at, and nowhere else but on this machine; without it at every host that is no function's.
+    /// The host that the API is served at, and nowhere else but on this machine; without it at every host that is no
+    /// function's.
     #[arg(long, value_name = "HOST", env = "FN_API_HOST")]
     pub(crate) api_host: Option<DomainName>,
-    /// A certificate for clients with its chain (PEM): turns HTTPS on. It is shown where no other has the host's name, and read anew when it changes.
+    /// A certificate for clients with its chain (PEM): turns HTTPS on. It is shown where no other has the host's name,
+    /// and read anew when it changes.
     #[arg(
         long,
         value_name = "FILE",
@@ -32,8 +34,8 @@ pub(crate) struct HttpsArgs {
     /// The key of --tls-cert (PEM).
     #[arg(long, value_name = "FILE", env = "FN_TLS_KEY", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// A directory of certificates with their keys, each shown for the hosts that it names: NAME.crt and NAME.key, or NAME/fullchain.pem and
-    /// NAME/privkey.pem. Turns HTTPS on; what is put there is taken up by itself.
+    /// A directory of certificates with their keys, each shown for the hosts that it names: NAME.crt and NAME.key, or
+    /// NAME/fullchain.pem and NAME/privkey.pem. Turns HTTPS on; what is put there is taken up by itself.
     #[arg(long, value_name = "DIR", env = "FN_TLS_DIR", group = "certificates")]
     pub(crate) tls_dir: Option<PathBuf>,
     /// Where the gateway listens for HTTPS.
@@ -44,7 +46,8 @@ pub(crate) struct HttpsArgs {
         default_value = "127.0.0.1:8443"
     )]
     pub(crate) tls_listen: SocketAddr,
-    /// Send plain requests to HTTPS, at this port as clients see it; but for /healthz and /readyz, and for requests of this machine to itself.
+    /// Send plain requests to HTTPS, at this port as clients see it; but for /healthz and /readyz, and for requests of
+    /// this machine to itself.
     #[arg(long, value_name = "PORT", env = "FN_REDIRECT_HTTPS", requires = "certificates", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) redirect_https: Option<u16>,
     /// Have browsers ask a host over HTTPS alone for so long (Strict-Transport-Security); 0s takes it back.

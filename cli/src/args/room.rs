@@ -34,7 +34,8 @@ pub(crate) struct RoomArgs {
     /// Who tells what an instance that runs does not touch: `kernel`, by DAMON where it has that, or `eviction`, by which evicted pages come back, alone.
     #[arg(long, value_name = "WHO", env = "FN_IDLE_WATCH", default_value = "kernel")]
     pub(crate) idle_watch: IdleWatch,
-    /// The system call filter that functions get: `current`, or the first digits of an earlier one's digest, to go back to it.
+    /// The system call filter that functions get: `current`, or the first digits of an earlier one's digest, to go back
+    /// to it.
     #[arg(
         long,
         value_name = "FILTER",

@@ -1,4 +1,5 @@
-//! `fn cluster`: the authority and its join tokens, on the scheduler's host, where nobody else is asked; and who is revoked, which the scheduler keeps.
+//! `fn cluster`: the authority and its join tokens, on the scheduler's host, where nobody else is asked; and who is
+//! revoked, which the scheduler keeps.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};

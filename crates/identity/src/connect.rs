@@ -322,7 +322,8 @@ impl Transport {
         }
     }
 
-    /// To a gateway over TLS, as its clients reach it: its certificate has to be of an authority that this machine believes, or of one in the file `ca`.
+    /// To a gateway over TLS, as its clients reach it: its certificate has to be of an authority that this machine
+    /// believes, or of one in the file `ca`.
     ///
     /// # Errors
     /// When there is no such authority.

@@ -157,8 +157,9 @@ async fn exchange<T: serde::de::DeserializeOwned>(
 }
 
 impl Member {
-    /// Renews the certificate each time two thirds of its life are over, and hears who is revoked, by the scheduler at `addresses`: of several, with
-    /// commas between, the one that leads. Runs until it is dropped; a certificate that cannot be renewed is tried again while it lasts.
+    /// Renews the certificate each time two thirds of its life are over, and hears who is revoked, by the scheduler at
+    /// `addresses`: of several, with commas between, the one that leads. Runs until it is dropped; a certificate that
+    /// cannot be renewed is tried again while it lasts.
     pub async fn keep_current(self: Arc<Self>, addresses: String, transport: Transport, cluster_token: String) {
         tokio::join!(
             self.keep_renewed(&addresses, &transport, &cluster_token),

@@ -1,4 +1,5 @@
-//! Connecting to a gateway as its clients do: it shows a certificate for its host's name, of an authority that this machine believes, or of one that is named.
+//! Connecting to a gateway as its clients do: it shows a certificate for its host's name, of an authority that this
+//! machine believes, or of one that is named.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! Members whose certificates are not believed any more, whatever their dates say. The scheduler keeps who they are, and every role hears of it and holds it
-//! against who connects, whom it connects to, and the connections there are. By role and name and not by serial number: so it holds for each certificate that
-//! the member has had, and for those that somebody renewed meanwhile.
+//! Members whose certificates are not believed any more, whatever their dates say. The scheduler keeps who they are,
+//! and every role hears of it and holds it against who connects, whom it connects to, and the connections there are. By
+//! role and name and not by serial number: so it holds for each certificate that the member has had, and for those that
+//! somebody renewed meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -68,7 +69,8 @@ impl Revoked {
         }
     }
 
-    /// Waits until more are revoked, for who holds connections that are read only when they are used again. One may wait.
+    /// Waits until more are revoked, for who holds connections that are read only when they are used again. One may
+    /// wait.
     pub async fn changed(&self) {
         self.news.notified().await;
     }
@@ -81,8 +83,8 @@ impl Revoked {
         }
     }
 
-    /// A connection whose other end has shown this certificate, until its holder is revoked. Sessions that are resumed come without a verification, so it
-    /// is looked at here again.
+    /// A connection whose other end has shown this certificate, until its holder is revoked. Sessions that are resumed
+    /// come without a verification, so it is looked at here again.
     pub(crate) fn keep<S>(
         &self,
         stream: S,

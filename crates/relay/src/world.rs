@@ -1,12 +1,14 @@
-//! Which addresses are in the world, and not private, special, or this host's own: one rule for functions, builds and callbacks.
+//! Which addresses are in the world, and not private, special, or this host's own: one rule for functions, builds and
+//! callbacks.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use ipnet::Ipv4Net;
 
-/// Networks that are reached only where the operator allows it, with commas between: this network, private ones, shared ones
-/// of carriers, loopback, link-local (where clouds have their metadata), protocol assignments, benchmarks, multicast, reserved.
+/// Networks that are reached only where the operator allows it, with commas between: this network, private ones, shared
+/// ones of carriers, loopback, link-local (where clouds have their metadata), protocol assignments, benchmarks,
+/// multicast, reserved.
 pub const REFUSED4: &str = "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, \
                             192.0.0.0/24, 192.168.0.0/16, 198.18.0.0/15, 224.0.0.0/3";
 

@@ -305,7 +305,8 @@ pub struct Migration {
 pub struct RevokeRequest {
     /// `worker` or `gateway`.
     pub role: String,
-    /// A worker's id, its address with or without the port, or its host's name; of a gateway the name in its certificate.
+    /// A worker's id, its address with or without the port, or its host's name; of a gateway the name in its
+    /// certificate.
     pub name: String,
 }
 

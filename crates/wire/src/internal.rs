@@ -87,7 +87,8 @@ pub struct VersionSpec {
     /// Its snapshot, when there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
-    /// BLAKE3 of that snapshot's manifest as it lies in the store, in hexadecimal: a worker opens no other. `None` where it is not known yet.
+    /// BLAKE3 of that snapshot's manifest as it lies in the store, in hexadecimal: a worker opens no other. `None`
+    /// where it is not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_digest: Option<String>,
 }
@@ -214,10 +215,12 @@ pub struct PrepareRequest {
     /// What it shares the snapshot of its runtime with.
     #[serde(default)]
     pub sharing: Sharing,
-    /// The snapshot of its runtime that others have begun as. `None` where the scheduler knows of none: then the one that the store names is taken.
+    /// The snapshot of its runtime that others have begun as. `None` where the scheduler knows of none: then the one
+    /// that the store names is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_snapshot: Option<RuntimeSnapshot>,
-    /// Of a live version whose snapshot is made anew: its layers, which are not built once more. Its instance serves nobody and ends with the order.
+    /// Of a live version whose snapshot is made anew: its layers, which are not built once more. Its instance serves
+    /// nobody and ends with the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built: Option<BuiltLayers>,
 }

@@ -1,5 +1,5 @@
-//! What comes of an HTTP/2 connection, frame by frame (RFC 9113, 4.1): what has begun has to be whole in time, and of frames that cost their sender
-//! nothing only so many may come in a second. What is in a frame is for `h2` to say.
+//! What comes of an HTTP/2 connection, frame by frame (RFC 9113, 4.1): what has begun has to be whole in time, and of
+//! frames that cost their sender nothing only so many may come in a second. What is in a frame is for `h2` to say.
 
 use std::future::Future as _;
 use std::io;
@@ -20,7 +20,8 @@ const HEADERS: u8 = 1;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// Frames in a second at most that ask for work and bring nothing: resets, settings, pings, priorities, data without any.
+/// Frames in a second at most that ask for work and bring nothing: resets, settings, pings, priorities, data without
+/// any.
 const IDLE_FRAMES: u32 = 500;
 
 /// Where in the sequence of frames what has come ends.

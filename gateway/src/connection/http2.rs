@@ -1,5 +1,6 @@
-//! A client's connection with many requests at once. Each counts as one of its client's, as on connections of their own. hyper takes an answer's body only
-//! as the client takes it, so who does not is seen by how long a piece waits; the stream alone cannot be ended from here, so that ends the connection.
+//! A client's connection with many requests at once. Each counts as one of its client's, as on connections of their
+//! own. hyper takes an answer's body only as the client takes it, so who does not is seen by how long a piece waits;
+//! the stream alone cannot be ended from here, so that ends the connection.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -32,7 +33,8 @@ use crate::pace::Pace;
 const STREAMS_MAX: u32 = 128;
 /// The largest head of a request: names, values and 32 bytes for each header.
 const HEAD_MAX: u32 = 64 << 10;
-/// Streams that a client resets before they are looked at, and that are reset here for its errors; then the connection ends.
+/// Streams that a client resets before they are looked at, and that are reset here for its errors; then the connection
+/// ends.
 const RESETS_MAX: usize = 32;
 /// What an answer may have waiting to be sent, bytes.
 const SEND_MAX: usize = 128 << 10;

@@ -9,8 +9,9 @@
 //!     TLS: a handshake comes first, within head_limit. HTTP/2: the same for each stream, and what is late closes the connection.
 //! ```
 //!
-//! `pacing` is the stream that keeps these times, `phase` what it knows of the requests on it, `refusal` how somebody is turned away who is not
-//! served at all. `http2` has what streams are bounded by, `frames` the times of their heads. The time that a request's body may take is its own (`body`).
+//! `pacing` is the stream that keeps these times, `phase` what it knows of the requests on it, `refusal` how somebody
+//! is turned away who is not served at all. `http2` has what streams are bounded by, `frames` the times of their heads.
+//! The time that a request's body may take is its own (`body`).
 
 mod frames;
 mod http2;

@@ -1,4 +1,5 @@
-//! The stream under a client's connection, and under its TLS: it ends when its client takes too long over a head, or over taking an answer.
+//! The stream under a client's connection, and under its TLS: it ends when its client takes too long over a head, or
+//! over taking an answer.
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};

@@ -38,7 +38,8 @@ impl Phase {
         self.heads.load(Ordering::Relaxed)
     }
 
-    /// A handshake is over: what came until now was no head's. Heads of a connection with streams are timed by its frames.
+    /// A handshake is over: what came until now was no head's. Heads of a connection with streams are timed by its
+    /// frames.
     pub(super) fn shaken(&self, is_multiplexed: bool) {
         self.is_multiplexed.store(is_multiplexed, Ordering::Relaxed);
         self.heads.fetch_add(1, Ordering::Relaxed);

@@ -12,7 +12,8 @@ const PAIRS_MAX: usize = 1_000;
 /// The pair that is shown where none has the host's name; without it the first by name.
 pub(super) const DEFAULT: &str = "default";
 
-/// Where the certificates for clients are. The pair of two files is shown where none of the directory's has the host's name.
+/// Where the certificates for clients are. The pair of two files is shown where none of the directory's has the host's
+/// name.
 #[derive(Debug, Clone, Default)]
 pub struct CertificateFiles {
     /// A certificate with its chain, and its key: PEM.

@@ -1,4 +1,5 @@
-//! Which certificate is for which host: the one that has its name, else the one with a wildcard for it, else the default one. Pure.
+//! Which certificate is for which host: the one that has its name, else the one with a wildcard for it, else the
+//! default one. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;

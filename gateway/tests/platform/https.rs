@@ -1,4 +1,5 @@
-//! A gateway that clients reach by HTTPS: which certificate and function a host gets, over either version of HTTP, and that its limits hold there too.
+//! A gateway that clients reach by HTTPS: which certificate and function a host gets, over either version of HTTP, and
+//! that its limits hold there too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::harness::{KEY, Platform, Role, start_gateway_on, until};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A platform whose functions have hosts below `example.org`, with a wildcard certificate and one for `other.example.org`.
+/// A platform whose functions have hosts below `example.org`, with a wildcard certificate and one for
+/// `other.example.org`.
 struct Site {
     platform: Platform,
     plain: SocketAddr,

@@ -1,4 +1,5 @@
-//! `/v1/revocations`: which members of the cluster are not believed any more, and revoking one. `/internal/revocations` is where members hear of it.
+//! `/v1/revocations`: which members of the cluster are not believed any more, and revoking one. `/internal/revocations`
+//! is where members hear of it.
 
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ fn told(peer: &Peer, since_unix_s: i64) -> Revocation {
     }
 }
 
-/// From its answer on the scheduler refuses the member; the other roles do once they have heard of it, which they wait for.
+/// From its answer on the scheduler refuses the member; the other roles do once they have heard of it, which they wait
+/// for.
 pub(super) async fn revoke(
     State(scheduler): State<Scheduler>,
     asked: Result<Json<RevokeRequest>, JsonRejection>,
@@ -59,14 +61,17 @@ pub(super) async fn revoke(
     Ok(Json(told(&peer, since.unwrap_or_else(unix_s))))
 }
 
-/// Whom an operator means: a worker goes by its id, its address or its host's name as long as it is known, any member by the name in its certificate.
+/// Whom an operator means: a worker goes by its id, its address or its host's name as long as it is known, any member
+/// by the name in its certificate.
 fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError> {
     let bad = |message: String| ApiError::new(ErrorCode::BadRequest, message);
     let role: Role = asked.role.parse().map_err(bad)?;
     let name = match role {
         Role::Scheduler => {
             return Err(bad(
-                "a scheduler's certificate is made with the authority's key: who has that needs a new authority, `fn cluster init` elsewhere".to_owned(),
+                "a scheduler's certificate is made with the authority's key: who has that needs a new authority, `fn \
+                 cluster init` elsewhere"
+                    .to_owned(),
             ));
         }
         Role::Worker => match the_worker(scheduler, &asked.name) {
@@ -89,7 +94,8 @@ fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError>
     Ok(Peer { role, name })
 }
 
-/// Holds what is stored against all members: their connections here end, what runs on revoked workers is gone, and everybody is told.
+/// Holds what is stored against all members: their connections here end, what runs on revoked workers is gone, and
+/// everybody is told.
 pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &Issuing) -> Result<(), ApiError> {
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     issuing.member().revoked().add(all.iter().map(|(peer, _)| peer.clone()));

@@ -80,8 +80,9 @@ impl Fleet {
         stop
     }
 
-    /// Whether the network held it up, and a later one came first: what has come to the worker since would be taken for gone. Also one of a worker
-    /// that has been started anew since: the kernel goes on sending what a killed one had written.
+    /// Whether the network held it up, and a later one came first: what has come to the worker since would be taken for
+    /// gone. Also one of a worker that has been started anew since: the kernel goes on sending what a killed one had
+    /// written.
     pub(crate) fn is_late(&self, beat: &Heartbeat) -> bool {
         let is_late = |w: &Worker| w.incarnation == beat.incarnation && beat.number != 0 && beat.number <= w.number;
         let is_of_before = |w: &Worker| w.ended.contains(&beat.incarnation);

@@ -68,8 +68,8 @@ impl Store {
         serving.collect()
     }
 
-    /// Has a version's snapshot be made anew, from `due` on. What is to be made anew already stays as it is, unless it is wanted for another cause and `anew`
-    /// begins to count. Answers whether anything has changed.
+    /// Has a version's snapshot be made anew, from `due` on. What is to be made anew already stays as it is, unless it
+    /// is wanted for another cause and `anew` begins to count. Answers whether anything has changed.
     pub(crate) async fn want_renewal(
         &self,
         (function, version): (&FunctionName, VersionNumber),
@@ -80,11 +80,13 @@ impl Store {
         let conflict = match anew {
             Anew::No => "DO NOTHING",
             Anew::ForAnotherCause => {
-                "DO UPDATE SET reason = excluded.reason, why = excluded.why, due_unix_s = excluded.due_unix_s, attempts = 0, \
+                "DO UPDATE SET reason = excluded.reason, why = excluded.why, due_unix_s = excluded.due_unix_s, \
+                 attempts = 0, \
                  error = NULL WHERE renewals.why <> excluded.why"
             }
             Anew::Always => {
-                "DO UPDATE SET reason = excluded.reason, why = excluded.why, due_unix_s = excluded.due_unix_s, attempts = 0, \
+                "DO UPDATE SET reason = excluded.reason, why = excluded.why, due_unix_s = excluded.due_unix_s, \
+                 attempts = 0, \
                  error = NULL"
             }
         };
@@ -165,7 +167,8 @@ impl Store {
         Ok(())
     }
 
-    /// The version has this `spec` and its snapshot from now on, all at once; `old` is kept for those who use it. `false` when the version is gone.
+    /// The version has this `spec` and its snapshot from now on, all at once; `old` is kept for those who use it.
+    /// `false` when the version is gone.
     pub(crate) async fn renewed(
         &self,
         spec: &VersionSpec,

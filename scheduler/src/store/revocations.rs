@@ -27,7 +27,8 @@ impl Store {
     /// Notes that a member is revoked; nothing where it is already.
     pub(crate) async fn revoke(&self, peer: &Peer, now_unix_s: i64) -> Result<(), StoreError> {
         sqlx::query(
-            "INSERT INTO revocations (role, name, since_unix_s) VALUES ($1, $2, $3) ON CONFLICT (role, name) DO NOTHING",
+            "INSERT INTO revocations (role, name, since_unix_s) VALUES ($1, $2, $3) ON CONFLICT (role, name) DO \
+             NOTHING",
         )
         .bind(peer.role.as_str())
         .bind(&peer.name)

@@ -25,7 +25,8 @@ pub(crate) struct NewVersion {
 /// The rows of versions, up to their condition.
 static COLUMNS: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, v.phases, {} \
+        "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, \
+         v.phases, {} \
          FROM versions v JOIN functions f ON f.id = v.function_id {}",
         renewals::COLUMNS,
         renewals::JOIN
@@ -149,7 +150,8 @@ impl Store {
         Ok(())
     }
 
-    /// The version has this `spec`, which knows its snapshot's digest, from now on; unless it has lost the snapshot meanwhile.
+    /// The version has this `spec`, which knows its snapshot's digest, from now on; unless it has lost the snapshot
+    /// meanwhile.
     pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1 WHERE number = $2 AND state = 'live' AND snapshot_error IS NULL \

@@ -409,7 +409,8 @@ async fn a_chunk_that_is_corrupt_is_put_by_another_name_by_the_next_publish() {
     is_whole(&again).await;
     assert_eq!(server.keys("chunks/").await.len(), 2);
 
-    // So does a worker that knows nothing, however long what it meets is. What it meets it leaves, as the store may have it.
+    // So does a worker that knows nothing, however long what it meets is. What it meets it leaves, as the store may
+    // have it.
     let junk = Bytes::from_static(b"junk");
     for taken in server.keys("chunks/").await {
         server.store.put(&taken, junk.clone()).await.unwrap();

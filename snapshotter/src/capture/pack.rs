@@ -319,8 +319,8 @@ async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> R
         if names == NAMES_MAX {
             return Err(PublicationError::NoName);
         }
-        // An object of this name may be deleted at any moment, or is not what its name says. A zero byte at the end, which no region refers to, gives
-        // another.
+        // An object of this name may be deleted at any moment, or is not what its name says. A zero byte at the end,
+        // which no region refers to, gives another.
         bytes = [&bytes[..], &[0]].concat().into();
         id = Digest::of(&bytes);
         names += 1;

@@ -33,8 +33,8 @@ const TAR_BLOCK_BYTES: usize = 512;
 /// Marks directories and files that are being written.
 const UNFINISHED: &str = ".tmp-";
 
-/// Unpacks an archive into an empty directory, and checks it: in a process without rights, as the archive is not trusted before
-/// it is read to its end. Blocks.
+/// Unpacks an archive into an empty directory, and checks it: in a process without rights, as the archive is not
+/// trusted before it is read to its end. Blocks.
 pub type Unpack = dyn Fn(&mut dyn io::Read, &Path, &Name) -> Result<(), UnpackError> + Send + Sync;
 
 /// Why a layer could not be published.

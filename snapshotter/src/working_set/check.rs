@@ -1,7 +1,9 @@
-//! Comparing a working set with its snapshot: whoever may write working sets could else write memory of every copy. Pure.
+//! Comparing a working set with its snapshot: whoever may write working sets could else write memory of every copy.
+//! Pure.
 //!
-//! Each page must be what the page map says by the digest of the page's region, whose hash tree is put together of the pages that the set has of the
-//! region and the siblings that come with it. One wrong page, and nothing of the set is taken.
+//! Each page must be what the page map says by the digest of the page's region, whose hash tree is put together of the
+//! pages that the set has of the region and the siblings that come with it. One wrong page, and nothing of the set is
+//! taken.
 
 use super::{PackError, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, number_of};
 use crate::hash_tree::{self, Node};
@@ -9,7 +11,8 @@ use crate::pagemap::{Payload, Region};
 use crate::snapshot::Process;
 
 impl UncheckedWorkingSet {
-    /// The set, if every page of it is the snapshot's that has these processes. Takes about a microsecond a page, on the calling thread.
+    /// The set, if every page of it is the snapshot's that has these processes. Takes about a microsecond a page, on
+    /// the calling thread.
     pub fn check(self, processes: &[Process]) -> Result<WorkingSetPack, PackError> {
         let pages = &self.pack.pages;
         let mut sorted: Vec<&WorkingSetPage> = pages.iter().collect();

@@ -10,8 +10,8 @@
 //! block bytes
 //! ```
 //!
-//! The digest tells damage, not forgery: whoever writes the object makes it. What the pages hold is believed once it was compared with the regions
-//! (`check`).
+//! The digest tells damage, not forgery: whoever writes the object makes it. What the pages hold is believed once it
+//! was compared with the regions (`check`).
 
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;

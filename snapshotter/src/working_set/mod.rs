@@ -1,8 +1,8 @@
 //! The working set: the pages that were touched from a restore to its first response, in that order, as one object. A
 //! cold host reads it with one GET instead of the chunks the pages are spread over.
 //!
-//! It is made from the snapshot's own regions, never from an instance's memory, which has long gone other ways. Whoever reads one compares it with them:
-//! it is a hint.
+//! It is made from the snapshot's own regions, never from an instance's memory, which has long gone other ways. Whoever
+//! reads one compares it with them: it is a hint.
 
 mod check;
 pub(crate) mod encoding;

@@ -69,7 +69,8 @@ pub enum VerifyError {
     },
     /// An unlinked file has a right that no copy is given.
     #[error(
-        "{image}: an open file that was unlinked has mode {mode:o}, and no copy gets a set-user-id, set-group-id or sticky bit: take it off, or close the file, before the snapshot"
+        "{image}: an open file that was unlinked has mode {mode:o}, and no copy gets a set-user-id, set-group-id or \
+         sticky bit: take it off, or close the file, before the snapshot"
     )]
     SpecialBits {
         /// The image.

@@ -1,7 +1,8 @@
-//! The verifier as a function of bytes: for the fuzz target in `fuzz/`, and for this crate's tests, which give it its seeds. It must return,
-//! whatever it is given.
+//! The verifier as a function of bytes: for the fuzz target in `fuzz/`, and for this crate's tests, which give it its
+//! seeds. It must return, whatever it is given.
 //!
-//! An input is a directory: of each file the length of its name (a byte), its name, its length (four bytes, little-endian), its bytes.
+//! An input is a directory: of each file the length of its name (a byte), its name, its length (four bytes,
+//! little-endian), its bytes.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +109,8 @@ mod tests {
         images.iter().flat_map(one).collect()
     }
 
-    /// Makes the seeds anew, after a change of the good images: `cargo test -p rekindle-verify --lib -- --ignored seeds`.
+    /// Makes the seeds anew, after a change of the good images: `cargo test -p rekindle-verify --lib -- --ignored
+    /// seeds`.
     #[test]
     #[ignore = "writes the seeds"]
     fn seeds() {

@@ -52,7 +52,8 @@ pub(crate) fn enter(order: &Order) -> Result<(), FilesError> {
         }
     };
     chdir(root).map_err(failed("enter", root))?;
-    // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its own.
+    // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its
+    // own.
     pivot_root(".", ".").map_err(failed("make the root", root))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(failed("leave the old root for", root))?;
     chdir(slash).map_err(failed("enter", slash))

@@ -78,8 +78,8 @@ impl<R: Read> Read for Checked<R> {
     }
 }
 
-/// Unpack the zstd-compressed tar `packed` into the empty directory `dir`. After an error `dir` holds some part of it and must
-/// be removed.
+/// Unpack the zstd-compressed tar `packed` into the empty directory `dir`. After an error `dir` holds some part of it
+/// and must be removed.
 ///
 /// # Errors
 /// See [`UnpackError`].

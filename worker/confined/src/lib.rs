@@ -1,5 +1,5 @@
-//! Work on foreign bytes and foreign programs in a process without rights: unpacking what was uploaded or fetched, and running
-//! what installs a function's dependencies.
+//! Work on foreign bytes and foreign programs in a process without rights: unpacking what was uploaded or fetched, and
+//! running what installs a function's dependencies.
 //!
 //! ```text
 //! worker ──Order──► rekindle-init confined       root; joins the control group, leaves the host's namespaces
@@ -36,8 +36,8 @@ impl From<std::io::Error> for Cause {
     }
 }
 
-/// Whether a character does something to who reads it, instead of being read: control characters, and the two separators that
-/// some programs end a line at.
+/// Whether a character does something to who reads it, instead of being read: control characters, and the two
+/// separators that some programs end a line at.
 #[must_use]
 pub fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')

@@ -98,8 +98,8 @@ pub fn decode_program(bytes: &[u8]) -> BpfProgram {
     bytes.chunks_exact(8).map(instruction).collect()
 }
 
-/// Bounds what the process and all that it starts may use. The core limit is 1, as a function's: at 0 the kernel would start the
-/// program of `core_pattern` for a crash.
+/// Bounds what the process and all that it starts may use. The core limit is 1, as a function's: at 0 the kernel would
+/// start the program of `core_pattern` for a crash.
 pub(crate) fn limit(work: &Work, crashes_go_to_a_file: bool) -> io::Result<()> {
     match setrlimit(Resource::RLIMIT_CORE, 1, 1) {
         Err(Errno::EPERM) if crashes_go_to_a_file => {}
@@ -137,8 +137,8 @@ pub(crate) fn map(child: Pid, order: &Order) -> io::Result<()> {
     std::fs::write(format!("/proc/{child}/uid_map"), &line)
 }
 
-/// Becomes that user, without any capability, for good. Capabilities go by themselves only where a namespace's root becomes
-/// another user; here nobody is root.
+/// Becomes that user, without any capability, for good. Capabilities go by themselves only where a namespace's root
+/// becomes another user; here nobody is root.
 pub(crate) fn become_user() -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(USER), Gid::from_raw(USER));
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;

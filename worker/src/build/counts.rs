@@ -6,7 +6,8 @@ const CONNECTIONS: Desc = Desc::new(
     "rekindle.build.connections",
     "{connection}",
     &["outcome"],
-    "Connections that builds asked their proxy for: `passed`, `refused` (the operator does not allow the host) or `failed`.",
+    "Connections that builds asked their proxy for: `passed`, `refused` (the operator does not allow the host) or \
+     `failed`.",
 );
 const BYTES: Desc = Desc::new(
     "rekindle.build.network",

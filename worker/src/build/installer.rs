@@ -51,7 +51,8 @@ pub(super) fn had_no_room(output: &str) -> bool {
 /// What an installer says when it wanted a compiler: what to do instead.
 pub(super) fn wanted_compiler(output: &str) -> &'static str {
     if NO_COMPILER.iter().any(|words| output.contains(words)) {
-        "\nit needs a C compiler, which builds do not have: use a version that brings compiled code (a wheel, a prebuilt addon), or compile it \
+        "\nit needs a C compiler, which builds do not have: use a version that brings compiled code (a wheel, a \
+         prebuilt addon), or compile it \
          before the deploy (build.command in fn.toml) and upload the result"
     } else {
         ""

@@ -4,9 +4,9 @@
 //! source.tar.gz ─► unpack ─► entry is there? ─► requirements.txt / package.json ─► pip / npm ─► pack ─► layer tar
 //! ```
 //!
-//! The folder is not trusted, nor are the packages it names. Unpacking and installing happen in processes without rights
-//! ([`crate::confined`]); an installer, and the scripts of packages that it runs, see the runtime's files and the build's, and
-//! reach the registries that the operator allows (`proxy`).
+//! The folder is not trusted, nor are the packages it names. Unpacking and installing happen in processes without
+//! rights ([`crate::confined`]); an installer, and the scripts of packages that it runs, see the runtime's files and
+//! the build's, and reach the registries that the operator allows (`proxy`).
 
 mod allow;
 mod cache;

@@ -1,5 +1,5 @@
-//! What the operator has configured for installers on this host, and how much of it a build is given: settings, the files that
-//! they name, and the hosts that may be reached for them.
+//! What the operator has configured for installers on this host, and how much of it a build is given: settings, the
+//! files that they name, and the hosts that may be reached for them.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The only way out of a build: an HTTP proxy of the worker's, which listens in the build's own network namespace and connects
-//! from the worker's, to hosts that are allowed.
+//! The only way out of a build: an HTTP proxy of the worker's, which listens in the build's own network namespace and
+//! connects from the worker's, to hosts that are allowed.
 //!
 //! ```text
 //! pip, npm ─► 127.0.0.1:3128 ─┬─ CONNECT host:443  ─► allowed? ─► addresses, judged ─► bytes both ways
@@ -214,7 +214,8 @@ impl Shared {
         // Also as the reason: of a refused CONNECT some programs show nothing else.
         let (status, text) = (refusal.status(), refusal.to_string());
         let answer = format!(
-            "HTTP/1.1 {status} {text}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}\n",
+            "HTTP/1.1 {status} {text}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: \
+             close\r\n\r\n{text}\n",
             text.len() + 1
         );
         client.write_all(answer.as_bytes()).await?;

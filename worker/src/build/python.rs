@@ -194,8 +194,8 @@ pub(super) async fn compile_app(order: &BuildOrder<'_>, room: &Room) -> Result<(
     compile(order, room, root, APP, APP).await
 }
 
-/// Compiles the modules in a directory of the sandbox, which will lie at `at`. Compiling runs nothing of them. A module that does
-/// not compile is left as it is: the error belongs to who imports it.
+/// Compiles the modules in a directory of the sandbox, which will lie at `at`. Compiling runs nothing of them. A module
+/// that does not compile is left as it is: the error belongs to who imports it.
 async fn compile(
     order: &BuildOrder<'_>,
     room: &Room,

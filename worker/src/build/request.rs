@@ -79,7 +79,8 @@ mod tests {
         );
         let address = Request::parse(b"CONNECT [::1]:22 HTTP/1.1\r\n\r\n").unwrap();
         assert_eq!((address.host.as_str(), address.port), ("::1", 22));
-        let plain = b"GET http://u@Example.org/simple/?a=b HTTP/1.1\r\nHost: x\r\nProxy-Connection: keep-alive\r\nAccept: */*\r\n\r\n";
+        let plain = b"GET http://u@Example.org/simple/?a=b HTTP/1.1\r\nHost: x\r\nProxy-Connection: \
+            keep-alive\r\nAccept: */*\r\n\r\n";
         let plain = Request::parse(plain).unwrap();
         assert_eq!((plain.host.as_str(), plain.port), ("example.org", 80));
         let Way::Forward(head) = plain.way else { panic!() };

@@ -1,5 +1,5 @@
-//! Reads a function's `requirements.txt` and lets through what is a package: requirements by name, wheels and source archives by URL
-//! or in the folder. Files it includes are taken in, so that what pip gets is one list.
+//! Reads a function's `requirements.txt` and lets through what is a package: requirements by name, wheels and source
+//! archives by URL or in the folder. Files it includes are taken in, so that what pip gets is one list.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -186,7 +186,8 @@ impl Reader<'_> {
                 Ok(())
             }
             "-e" | "--editable" => at.refuse(
-                "a function's files do not change, so nothing is installed editable: copy the package into the function's folder",
+                "a function's files do not change, so nothing is installed editable: copy the package into the \
+                 function's folder",
             ),
             _ => at.refuse(format!(
                 "option {name} is not supported: use --index-url, --extra-index-url, --pre, --require-hashes, -r or -c, or remove the line"
@@ -251,7 +252,8 @@ fn is_archive(name: &str) -> bool {
 
 fn no_package(what: &str) -> String {
     format!(
-        "\"{what}\" is no package, wheel or source archive: directories and repositories are not installed; name a package, \
+        "\"{what}\" is no package, wheel or source archive: directories and repositories are not installed; name a \
+         package, \
          or copy its files into the function's folder"
     )
 }

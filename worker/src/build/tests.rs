@@ -399,8 +399,8 @@ async fn a_package_with_source_only_is_built() {
     assert!(names(&layer).contains(&".rekindle/python/docopt.py".to_owned()));
 }
 
-/// A source archive whose build runs `code`, in Python, without any package of a registry. The module that it installs is what
-/// `code` leaves in `said`.
+/// A source archive whose build runs `code`, in Python, without any package of a registry. The module that it installs
+/// is what `code` leaves in `said`.
 fn source_archive(code: &str) -> Vec<u8> {
     let backend = format!(
         "import zipfile\n\
@@ -641,7 +641,8 @@ async fn install_scripts_of_node_packages_run_in_the_sandbox() {
     fs::write(secret.path(), "secret").unwrap();
     let package = "{\"dependencies\": {\"inner\": \"file:./inner\"}}";
     let script = format!(
-        "id -u > /app/said; cat {0} >> /app/said || echo no host file >> /app/said; echo x > /etc/x || echo no etc >> /app/said",
+        "id -u > /app/said; cat {0} >> /app/said || echo no host file >> /app/said; echo x > /etc/x || echo no etc >> \
+         /app/said",
         secret.path().display()
     );
     let inner = serde_json::json!({"name": "inner", "version": "1.0.0", "scripts": {"install": script}}).to_string();

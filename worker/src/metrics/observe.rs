@@ -165,7 +165,8 @@ const SNAPSHOTS_EXCHANGED: Desc = Desc::new(
     "rekindle.snapshots.exchanged",
     "{open}",
     &[],
-    "Snapshots that were not opened since their manifest is not the one that the scheduler knows by its digest: functions booted.",
+    "Snapshots that were not opened since their manifest is not the one that the scheduler knows by its digest: \
+     functions booted.",
 );
 const WORKING_SETS_REFUSED: Desc = Desc::new(
     "rekindle.working_sets.refused",

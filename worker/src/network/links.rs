@@ -84,8 +84,8 @@ pub(super) fn look(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
-/// Whether what is sent by the interface goes out. For a while after both its ends are up the kernel still drops it, until it has noticed that
-/// by a work of its own, for which it may have to wait.
+/// Whether what is sent by the interface goes out. For a while after both its ends are up the kernel still drops it,
+/// until it has noticed that by a work of its own, for which it may have to wait.
 pub(super) fn passes(answer: &RouteNetlinkMessage) -> bool {
     let RouteNetlinkMessage::NewLink(link) = answer else {
         return false;

@@ -31,7 +31,8 @@ const OUTER_INDEX: u32 = 2;
 /// How many addresses are tried that a sandbox still has.
 const TRIES: u32 = 16;
 
-/// How long the kernel may take to notice that both ends of a link are up, and the pause between two looks whether it has.
+/// How long the kernel may take to notice that both ends of a link are up, and the pause between two looks whether it
+/// has.
 const PASSES_LIMIT: Duration = Duration::from_secs(5);
 const PASSES_PAUSE: Duration = Duration::from_millis(1);
 

@@ -78,7 +78,8 @@ pub enum SnapshotError {
     },
     /// Its manifest is not the one that the scheduler knows.
     #[error(
-        "the manifest of snapshot {snapshot} has the digest {found}, and the order says {ordered}: somebody has exchanged it in the store; deploy its function again"
+        "the manifest of snapshot {snapshot} has the digest {found}, and the order says {ordered}: somebody has \
+         exchanged it in the store; deploy its function again"
     )]
     Exchanged {
         /// The snapshot.
@@ -293,7 +294,8 @@ impl Snapshots {
         &self.reader
     }
 
-    /// Opens a snapshot, once however many ask, if its manifest has the digest that was `ordered`. Also answers where its memory was.
+    /// Opens a snapshot, once however many ask, if its manifest has the digest that was `ordered`. Also answers where
+    /// its memory was.
     ///
     /// # Errors
     /// When it cannot be read, is another or does not verify; the next call tries again.
@@ -482,8 +484,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Compares a working set with its snapshot, on a blocking thread from now on. One that is damaged or forged is told, counted, and none: without it a
-    /// snapshot restores as well, only slower.
+    /// Compares a working set with its snapshot, on a blocking thread from now on. One that is damaged or forged is
+    /// told, counted, and none: without it a snapshot restores as well, only slower.
     fn check_working_set(
         &self,
         id: &SnapshotId,
@@ -505,7 +507,8 @@ impl Snapshots {
             if matches!(error, WorkingSetError::Pack { .. }) && !error.is_of_a_later_build() {
                 refused.fetch_add(1, Ordering::Relaxed);
                 let error = chain(&error);
-                tracing::warn!(snapshot = %id, error, "a working set is refused: restores go on by faults, and record another");
+                tracing::warn!(snapshot = %id, error, "a working set is refused: restores go on by faults, and record \
+                    another");
             } else {
                 tracing::warn!(snapshot = %id, error = chain(&error), "no working set");
             }

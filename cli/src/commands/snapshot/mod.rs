@@ -1,5 +1,6 @@
 //! `fn snapshot`: looks at snapshots in the object store and moves them in and out of it. It talks to the store itself,
-//! which is where all of a snapshot is, so that large data takes no detour; but for `gc` and `renew`, which are the scheduler's.
+//! which is where all of a snapshot is, so that large data takes no detour; but for `gc` and `renew`, which are the
+//! scheduler's.
 
 mod convert;
 mod delete;

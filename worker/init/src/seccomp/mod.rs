@@ -1,9 +1,9 @@
-//! The system call filter of a function: it lists what is allowed, with arguments where they matter (`profile`). It is no
-//! wider than the default profile of the common container engines without capabilities, and narrower where a snapshot could
-//! not hold what a call makes.
+//! The system call filter of a function: it lists what is allowed, with arguments where they matter (`profile`). It is
+//! no wider than the default profile of the common container engines without capabilities, and narrower where a
+//! snapshot could not hold what a call makes.
 //!
-//! One program, a balanced tree over the number of the call (`tree`). At each restore the kernel runs it once for every call
-//! there is, to learn what it always allows: a plain list of all that is allowed took 0.8 ms there.
+//! One program, a balanced tree over the number of the call (`tree`). At each restore the kernel runs it once for every
+//! call there is, to learn what it always allows: a plain list of all that is allowed took 0.8 ms there.
 
 mod choice;
 mod profile;
