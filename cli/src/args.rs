@@ -43,8 +43,8 @@ Examples:
   fn logs greet -f                        follow what it writes
   fn down                                 stop the platform
 
-Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (the admin key; else it is read from
-<data>/admin.key or ~/.config/rekindle/key), FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
+Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (the admin key;
+else it is read from <data>/admin.key or ~/.config/rekindle/key), FN_DATA, FN_CACHE, FN_RUN, NO_COLOR.";
 
 /// Functions that restore instead of booting.
 #[derive(Debug, Parser)]

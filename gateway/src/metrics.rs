@@ -81,10 +81,7 @@ const REFUSED: Desc = Desc::new(
     "rekindle.gateway.refused",
     "{refusal}",
     &["reason"],
-    "Clients turned away for the sake of others: for what their address has already (`client_connections`, \
-     `client_in_flight`, `client_rate`), for being slow (`slow_head`, `slow_body`, `slow_reader`), for frames of \
-     HTTP/2 that bring nothing (`idle_frames`), for want of memory for bodies (`body_memory`) or of places \
-     (`in_flight`).",
+    "Clients turned away for the sake of others; the reasons are below the table.",
 );
 const BODY_MEMORY: Desc = Desc::new(
     "rekindle.gateway.body_memory",

@@ -26,8 +26,10 @@ pub fn document() -> utoipa::openapi::OpenApi {
                        (`Authorization: Bearer KEY`). Errors are `{code, message, request_id}`; docs/errors/ has a page per code.",
     ),
     paths(
-        deploy, list_functions, describe_function, delete_function, describe_version, renew_snapshot, logs, invoke, status, list_instances,
-        stop_instance, migrate_instance, list_workers, drain_worker, undrain_worker, revoke, list_revocations, collect, openapi, call_function, call_function_below, call_later, call_later_below, call_result, list_calls, show_call,
+        deploy, list_functions, describe_function, delete_function, describe_version, renew_snapshot, logs, invoke,
+        status, list_instances, stop_instance, migrate_instance, list_workers, drain_worker, undrain_worker, revoke,
+        list_revocations, collect, openapi, call_function, call_function_below, call_later, call_later_below,
+        call_result, list_calls, show_call,
         remove_call, retry_call, retry_calls, metrics, scheduler_metrics, worker_metrics, stats, function_stats, health, ready,
     ),
     components(schemas(LogLine, ApiError)),

@@ -153,8 +153,7 @@ const RENEWALS: Desc = Desc::new(
     "rekindle.snapshot_renewals",
     "{snapshot}",
     &["outcome", "reason"],
-    "Snapshots of live versions that were to be made anew: `done`, by why (`unrecorded`, `filter`, `form`, `refused`, \
-     `asked`), or `failed`, by the error's code, `no_snapshot`, `worker_lost` or `timeout`.",
+    "Snapshots of live versions that were to be made anew: `done` or `failed`; the reasons are below the table.",
 );
 const RENEWALS_WAITING: Desc = Desc::new(
     "rekindle.snapshot_renewals.waiting",

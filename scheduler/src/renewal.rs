@@ -1,9 +1,9 @@
 //! Makes snapshots of live versions anew, one after the other, while the old ones serve.
 //!
 //! ```text
-//! outdated, refused, asked for ──> waits ──its turn──> boot, warm up, checkpoint ──> exchanged: the version has the new snapshot
+//! outdated, refused, asked for ──> waits ──its turn──> boot, warm up, checkpoint ──> exchanged, the version has another
 //!                                    ^                           │
-//!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until it is asked for or workers change
+//!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until asked or workers change
 //! ```
 //!
 //! Nothing begins while workers that take new instances make snapshots with different things: one that is of an earlier

@@ -48,7 +48,13 @@ pub(crate) struct HttpsArgs {
     pub(crate) tls_listen: SocketAddr,
     /// Send plain requests to HTTPS, at this port as clients see it; but for /healthz and /readyz, and for requests of
     /// this machine to itself.
-    #[arg(long, value_name = "PORT", env = "FN_REDIRECT_HTTPS", requires = "certificates", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "PORT",
+        env = "FN_REDIRECT_HTTPS",
+        requires = "certificates",
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub(crate) redirect_https: Option<u16>,
     /// Have browsers ask a host over HTTPS alone for so long (Strict-Transport-Security); 0s takes it back.
     #[arg(long, value_name = "DURATION", env = "FN_HSTS", requires = "certificates", value_parser = parse_duration)]

@@ -114,7 +114,8 @@ A deploy under way loses nothing: what it relies on is kept.")]
 Example:
   fn snapshot renew greet     `fn describe greet` shows how far it is
 
-The platform does so by itself after an upgrade that outdates snapshots. The version stays the same, and so do instances that run.")]
+The platform does so by itself after an upgrade that outdates snapshots. The version stays the same, and so
+do instances that run.")]
     Renew {
         /// The function.
         name: FunctionName,

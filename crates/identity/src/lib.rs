@@ -7,7 +7,8 @@
 //!   fn worker --join    member: makes a key, asks with it and the token for a certificate of its role; the key never leaves the host
 //!   between roles       accept, connect: each end shows its certificate, and looks at the other's role
 //!   later               member: a new certificate when two thirds of the old one's life are over
-//!   fn cluster revoke   revoked: the scheduler keeps who is not believed any more, and all members hear it and close what they have with it
+//!   fn cluster revoke   revoked: the scheduler keeps who is not believed any more; all members hear it, and close what
+//!                       they have with it
 //! ```
 //!
 //! A role is a name in the certificate, `NAME.ROLE.rekindle` (and `ROLE.rekindle`), which is what the other end asks for instead of an

@@ -6,7 +6,8 @@
 //!        │                            │                          │
 //!        └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ answer not taken at the minimum rate: closed
 //!
-//!     TLS: a handshake comes first, within head_limit. HTTP/2: the same for each stream, and what is late closes the connection.
+//!     TLS: a handshake comes first, within head_limit. HTTP/2: the same for each stream, and what is late closes the
+//!     connection.
 //! ```
 //!
 //! `pacing` is the stream that keeps these times, `phase` what it knows of the requests on it, `refusal` how somebody

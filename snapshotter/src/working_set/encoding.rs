@@ -1,7 +1,7 @@
 //! The working set as bytes. All integers little-endian; the table is in docs/snapshot-format.md. Pure.
 //!
 //! ```text
-//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]      digest: BLAKE3 of all that follows but the blocks' bytes
+//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]    digest: BLAKE3 of all that follows but the blocks' bytes
 //! snapshot[32]                                                  BLAKE3 of the snapshot's id
 //! recording:u32 restores:u32 siblings:u32
 //! pages    × { pid:u32 kind:u32 page:u64 }                      kind: 0 zero, 1 stored; + 2 written

@@ -131,7 +131,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_damaged_seed_does_no_harm(
-            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut in any::<prop::sample::Index>(),
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            cut in any::<prop::sample::Index>(),
         ) {
             let mut bytes = seed();
             for (at, value) in damage {

@@ -180,7 +180,8 @@ fn wheel(name: &str, requires: &str) -> Vec<u8> {
          d = '{name}-1.0.dist-info/'\n\
          z.writestr('{name}.py', 'VALUE = 42\\n')\n\
          z.writestr(d + 'METADATA', 'Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.0\\n{requires}')\n\
-         z.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
+         z.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\n\
+         Root-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
          z.writestr(d + 'RECORD', '{name}.py,,\\n')\n\
          z.close()\n"
     );
@@ -405,10 +406,12 @@ fn source_archive(code: &str) -> Vec<u8> {
     let backend = format!(
         "import zipfile\n\
          def build_wheel(directory, config=None, metadata=None):\n    said = ''\n{}\n    \
-         name = 'demo-1.0-py3-none-any.whl'\n    z = zipfile.ZipFile(directory + '/' + name, 'w')\n    d = 'demo-1.0.dist-info/'\n    \
+         name = 'demo-1.0-py3-none-any.whl'\n    z = zipfile.ZipFile(directory + '/' + name, 'w')\n    \
+         d = 'demo-1.0.dist-info/'\n    \
          z.writestr('demo.txt', said)\n    \
          z.writestr(d + 'METADATA', 'Metadata-Version: 2.1\\nName: demo\\nVersion: 1.0\\n')\n    \
-         z.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n    \
+         z.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\n\
+         Root-Is-Purelib: true\\nTag: py3-none-any\\n')\n    \
          z.writestr(d + 'RECORD', '')\n    z.close()\n    return name\n",
         code.lines().map(|l| format!("    {l}\n")).collect::<String>()
     );
