@@ -59,7 +59,7 @@ impl Client {
 
     fn at(url: &str, key: Option<String>, ca: Option<&Path>) -> Result<Self> {
         let parsed = reqwest::Url::parse(url).with_context(|| {
-            format!("\"{url}\" is not an address: set FN_URL to https://HOST:PORT or http://HOST:PORT")
+            format!("\"{url}\" is not an address: set FN_URL to http://HOST:PORT or https://HOST:PORT")
         })?;
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -71,7 +71,9 @@ impl Client {
             "https" => Transport::to_public(http, ca, CONNECT_TIMEOUT)?,
             "http" => Transport::plain(http),
             other => {
-                bail!("{url}: fn speaks https and http to the gateway, not {other}: set FN_URL to https://HOST:PORT")
+                bail!(
+                    "{url}: fn speaks http and https to the gateway, not {other}: set FN_URL to http://HOST:PORT or https://HOST:PORT"
+                )
             }
         };
         Ok(Self {
@@ -441,7 +443,7 @@ mod tests {
 
     #[test]
     fn an_address_that_cannot_work_is_refused_with_the_fix() {
-        for url in ["127.0.0.1:8080", "https://functions.example"] {
+        for url in ["127.0.0.1:8080", "ftp://functions.example"] {
             let error = format!("{:#}", Client::with_key(url, None).unwrap_err());
             assert!(error.contains("set FN_URL to http://HOST:PORT"), "{error}");
         }

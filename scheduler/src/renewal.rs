@@ -1,10 +1,12 @@
 //! Makes snapshots of live versions anew, one after the other, while the old ones serve.
 //!
 //! ```text
-//! outdated, refused, asked for ──> waits ──its turn──> boot, warm up, checkpoint ──> exchanged, the version has another
+//! outdated, refused, asked for ──> waits ──its turn──> boot, warm up, checkpoint ──> exchanged
 //!                                    ^                           │
-//!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until asked or workers change
+//!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until asked again
 //! ```
+//!
+//! What was given up is tried again when it is asked for, or when workers change.
 //!
 //! Nothing begins while workers that take new instances make snapshots with different things: one that is of an earlier
 //! build could not restore what a later one made. What waits is in the database, so another leader goes on with it. The

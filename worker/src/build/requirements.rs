@@ -305,8 +305,8 @@ mod tests {
     fn named_requirements_and_wheels_pass() {
         let text = "# a comment\nsix==1.16.0  # pinned\nrequests[socks]>=2,<3 ; python_version > '3.8'\n\
                     numpy==1.26.4 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n--index-url https://example.org/simple\n\
-                    ./w/x-1-py3-none-any.whl\ny @ https://example.org/y-1-py3-none-any.whl#sha256=cc\n--only-binary :all:\n\
-                    z @ https://example.org/z-1.tar.gz\n--no-binary=six\n";
+                    ./w/x-1-py3-none-any.whl\ny @ https://example.org/y-1-py3-none-any.whl#sha256=cc\n\
+                    --only-binary :all:\nz @ https://example.org/z-1.tar.gz\n--no-binary=six\n";
         let all = one(text).unwrap().unwrap();
         assert_eq!(all.lines.len(), 9, "{:?}", all.lines);
         assert_eq!(all.archives, ["w/x-1-py3-none-any.whl"]);
