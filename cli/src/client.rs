@@ -70,11 +70,10 @@ impl Client {
         let http = match parsed.scheme() {
             "https" => Transport::to_public(http, ca, CONNECT_TIMEOUT)?,
             "http" => Transport::plain(http),
-            other => {
-                bail!(
-                    "{url}: fn speaks http and https to the gateway, not {other}: set FN_URL to http://HOST:PORT or https://HOST:PORT"
-                )
-            }
+            other => bail!(
+                "{url}: fn speaks http and https to the gateway, not {other}: set FN_URL to http://HOST:PORT or \
+                 https://HOST:PORT"
+            ),
         };
         Ok(Self {
             http,
