@@ -6,6 +6,7 @@
 //! with its reason. Rights have none: ids, capabilities, filters, limits, descriptors, the access of mappings, paths.
 
 mod descriptors;
+mod ids;
 mod mappings;
 mod private_files;
 mod rights;
@@ -17,6 +18,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ids::Ids;
 pub use mappings::{Mapping, Source};
 pub use rights::{Bounds, beyond};
 
@@ -67,10 +69,13 @@ impl Picture {
         let mut numbers = Numbers::default();
         let tasks = tasks::by_host_id(&processes);
         for (inner, host) in &processes {
+            let proc = PathBuf::from(format!("/proc/{host}"));
+            let Ok(ids) = Ids::of(&proc) else { continue };
             let seen = Seen {
                 inner: *inner,
-                proc: PathBuf::from(format!("/proc/{host}")),
+                proc,
                 tasks: &tasks,
+                ids,
             };
             // What was seen of one that ended meanwhile is of no process.
             let mut own = Self::default();
@@ -81,8 +86,8 @@ impl Picture {
                 picture.shared.extend(own.shared);
             }
         }
-        let root = PathBuf::from(format!("/proc/{one}/root"));
-        private_files::picture(&root, &mut picture);
+        let proc = PathBuf::from(format!("/proc/{one}"));
+        private_files::picture(&proc.join("root"), &Ids::of(&proc)?, &mut picture);
         Ok(picture)
     }
 
@@ -122,12 +127,14 @@ struct Seen<'a> {
     proc: PathBuf,
     /// Ids inside by ids of the host, of all tasks of the instance.
     tasks: &'a BTreeMap<i32, i32>,
+    ids: Ids,
 }
 
 impl Seen<'_> {
     fn picture(&self, picture: &mut Picture, numbers: &mut Numbers) -> io::Result<()> {
         tasks::picture(self, picture)?;
         self.namespaces(picture, numbers)?;
+        picture.say(format!("{}/users", self.inner), self.ids.to_string());
         let mounts = Mounts::of(&self.proc)?;
         for link in ["cwd", "root", "exe"] {
             let path = self.proc.join(link);
@@ -136,7 +143,7 @@ impl Seen<'_> {
             picture.mounts.insert(name, mounts.at(&path)?);
         }
         for (at, mount) in mounts.table.iter() {
-            picture.say(format!("{}/mount {at}", self.inner), mount.clone());
+            picture.say(format!("{}/mount {at}", self.inner), self.ids.in_options(mount));
         }
         descriptors::picture(self, &mounts, picture, numbers)?;
         let mapped = mappings::of(&self.proc)?;

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -19,14 +20,14 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
-use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID, Setup, held_path};
+use rekindle_init::protocol::{Clocks, FUNCTION_PID, Layers, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
-use rekindle_snapshotter::images::with_user;
+use rekindle_snapshotter::images::clock_times;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_worker::instance::PORT;
 use rekindle_worker::sandbox::pool::OUTPUT_FDS;
-use rekindle_worker::sandbox::{CriuUse, Sandbox, Zygote};
+use rekindle_worker::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 
@@ -34,8 +35,6 @@ use crate::{Platform, RUNTIME, binaries, host};
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 const LIMIT: Duration = Duration::from_secs(30);
-/// The first user that a function may be.
-const FIRST_UID: u32 = 100_000;
 const TMPFS_BYTES: u64 = 64 << 20;
 
 /// What a worker keeps of images in memory, which only its own mount namespace sees.
@@ -65,13 +64,6 @@ pub fn copy_dump(platform: &Platform) -> TempDir {
     }
     assert!(copy.path().join(NOTES_FILE).exists(), "the dump is not whole");
     copy
-}
-
-/// The user that its processes are.
-fn user_of(images: &Path) -> u32 {
-    let core = fs::read(images.join(format!("core-{FUNCTION_PID}.img"))).unwrap();
-    let is_user = |uid: &u32| with_user(&core, *uid, *uid).unwrap().is_some();
-    (FIRST_UID..FIRST_UID + 1000).find(is_user).unwrap()
 }
 
 /// Processes restored eagerly, in a sandbox of their own; killed when dropped.
@@ -111,11 +103,12 @@ impl Eager {
         else {
             panic!("{} was imported", manifest.id);
         };
-        let setup = Setup {
-            hostname: function.to_string(),
+        let layers = Layers {
             rootfs: layers.join(&rootfs.digest),
             app: layers.join(&layer.digest),
-            criu: criu().parent().unwrap().to_owned(),
+        };
+        let setup = Setup {
+            hostname: function.to_string(),
             tmp_bytes: TMPFS_BYTES,
             shm_bytes: TMPFS_BYTES,
             resolv_conf: None,
@@ -124,20 +117,40 @@ impl Eager {
         let outputs = [(); 2].map(|()| nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap());
         let (session, theirs) = Session::pair().unwrap();
         let directory = OwnedFd::from(File::open(images).unwrap());
-        let sandbox = RUNTIME.block_on(async {
+        let times = clock_times(&fs::read(images.join("timens-0.img")).unwrap()).unwrap();
+        let signed = |(seconds, nanoseconds): (u64, u64)| (seconds.cast_signed(), nanoseconds.cast_signed());
+        let clocks = Clocks {
+            monotonic: signed(times.monotonic),
+            boottime: signed(times.boottime),
+        };
+        let (sandbox, session) = RUNTIME.block_on(async {
             let init = binaries::directory().join("rekindle-init");
-            let sandbox = Sandbox::create(&Zygote::new(init), Vec::new()).await.unwrap();
-            sandbox.furnish(setup).await.unwrap();
+            let stage = tempfile::tempdir().unwrap();
+            let criu = criu().parent().unwrap().to_owned();
+            let zygote = Arc::new(Zygote::new(init, stage.path().to_owned(), criu));
+            let sandbox = Sandbox::create(&zygote, Vec::new()).await.unwrap();
+            sandbox.furnish(layers, setup).await.unwrap();
+            // CRIU is the sandbox's root, and nobody here.
+            let root = Some(sandbox.host_id(0));
+            for (_, write) in &outputs {
+                std::os::unix::fs::fchown(write, root, root).unwrap();
+            }
+            std::os::unix::fs::chown(images, root, root).unwrap();
+            for entry in fs::read_dir(images).unwrap() {
+                fs::set_permissions(entry.unwrap().path(), fs::Permissions::from_mode(0o644)).unwrap();
+            }
             let archive = OwnedFd::from(File::open(images.join(FILES_ARCHIVE)).unwrap());
-            sandbox.load_files(&archive, user_of(images)).await.unwrap();
+            sandbox.load_files(&archive).await.unwrap();
             let fds = [&theirs, &outputs[0].1, &outputs[1].1];
             // No control group is made for it: nothing of it is frozen.
-            let purpose = CriuUse::Probe;
-            sandbox.start_criu(Path::new(CRIU_DIR), &fds, purpose).await.unwrap();
-            sandbox.hold(&[&directory]).await.unwrap();
-            sandbox
+            sandbox.start_criu(&fds, CriuUse::Alone).await.unwrap();
+            drop(theirs);
+            let session = tokio::task::spawn_blocking(move || session.version(LIMIT).map(|_| session));
+            let session = session.await.unwrap().unwrap();
+            drop(sandbox.ancestor().await.unwrap());
+            sandbox.hold(&[&directory], Some(clocks)).await.unwrap();
+            (sandbox, session)
         });
-        drop(theirs);
         let inherit = OUTPUT_FDS
             .into_iter()
             .zip(["stdout", "stderr"])
@@ -148,7 +161,6 @@ impl Eager {
         let order = RestoreOrder {
             images_dir: held_path(0),
             inherit: inherit.collect(),
-            lazy_pages: false,
             log_level: 2,
             limit,
         };
@@ -193,6 +205,11 @@ impl Eager {
         let head = String::from_utf8_lossy(&answer);
         assert_eq!(head.split_whitespace().nth(1), Some("200"), "{head}");
         body
+    }
+
+    /// How its first process ended, if it did.
+    pub fn ended(&self) -> FunctionState {
+        *self.sandbox.function_state().borrow()
     }
 
     /// Its processes by their pids inside, as [`host::processes`] gives an instance's.

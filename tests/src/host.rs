@@ -1,8 +1,9 @@
 //! An instance as the host sees it: its processes, and their memory, read from outside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::IoSliceMut;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -46,6 +47,12 @@ pub fn processes_below(client: &Client, run: &Path, instance: &str) -> BTreeMap<
         .collect()
 }
 
+/// The host's users of an instance's processes; without the sandbox's init.
+pub fn users(platform: &Platform, instance: &str) -> BTreeSet<u32> {
+    let user = |pid| fs::metadata(format!("/proc/{pid}")).unwrap().uid();
+    processes(platform, instance).into_values().map(user).collect()
+}
+
 /// The directories of an instance's control group: one with cgroup v2, with v1 one in each hierarchy.
 pub fn groups_below(client: &Client, run: &Path, instance: &str) -> Vec<PathBuf> {
     let group = group_name(run);
@@ -87,11 +94,12 @@ pub fn zygote(worker: i32) -> i32 {
         let line = status.lines().find_map(|l| l.strip_prefix(name))?;
         Some(line.trim().to_owned())
     };
+    let groups = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
     let is_init = |pid: &i32| {
         let named = line(*pid, "Name:").is_some_and(|name| name.starts_with("rekindle-init"));
         let child = line(*pid, "PPid:").is_some_and(|parent| parent == worker.to_string());
-        // An init has an id in its sandbox too.
-        named && child && runs(*pid) && line(*pid, "NSpid:").is_some_and(|ids| !ids.contains('\t'))
+        // What makes a sandbox, or is in one, is in its control groups.
+        named && child && runs(*pid) && groups(*pid) == groups(worker)
     };
     // What is on its way to become an init is another one, for a moment.
     until("one process that forks inits", GROUP_LIMIT, || {

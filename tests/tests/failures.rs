@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -522,13 +523,17 @@ fn a_sandbox_that_is_not_furnished_touches_no_files() {
     fs::write(probe.path(), "a probe of nobody's").unwrap();
     let probe = OwnedFd::from(File::open(probe.path()).unwrap());
     let init = binaries::directory().join("rekindle-init");
+    let stage = tempfile::tempdir().unwrap();
+    // It has no CRIU that runs.
+    let criu = tempfile::tempdir().unwrap();
+    let zygote = Arc::new(Zygote::new(init, stage.path().to_owned(), criu.path().to_owned()));
     let answers = RUNTIME.block_on(async {
-        let sandbox = Sandbox::create(&Zygote::new(init), Vec::new()).await.unwrap();
+        let sandbox = Sandbox::create(&zygote, Vec::new()).await.unwrap();
         [
             sandbox.write_probe(&probe).await.err(),
-            sandbox.load_files(&probe, 0).await.err(),
+            sandbox.load_files(&probe).await.err(),
             sandbox.save_files(&probe).await.err(),
-            sandbox.hold(&[&probe]).await.err(),
+            sandbox.hold(&[&probe], None).await.err(),
             sandbox.read_probe().await.err(),
         ]
     });

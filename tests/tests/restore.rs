@@ -350,7 +350,7 @@ fn a_restored_process_has_the_original_s_memory_byte_for_byte() {
     let restored = platform.fresh("restored", "quiet", "/").ok();
     assert_eq!(restored.start(), "restored");
     assert_eq!(restored.text(), original.text());
-    assert_eq!(handover(&platform, restored.instance()), "criu", "of two processes");
+    assert_eq!(handover(&platform, restored.instance()), "given", "of two processes");
     let child: i32 = original.text().parse().unwrap();
     let there = host::processes(&platform, original.instance())[&child];
     let here = host::processes(&platform, restored.instance())[&child];

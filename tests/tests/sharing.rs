@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Folder, Options, Platform, RUNTIME};
+use rekindle_e2e::{Folder, Options, Platform, RUNTIME, host};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::snapshot::read_manifest;
 use rekindle_snapshotter::{Manifest, Snapshot, Store, keys};
@@ -123,8 +123,8 @@ fn functions_of_a_runtime_share_most_of_their_memory_and_nothing_of_their_own() 
             assert!(began.iter().all(|v| !v.starts_with("FN_NAME")), "{began:?}");
         }
     }
-    let users: BTreeSet<String> = restored.iter().map(|told| told["users"].to_string()).collect();
-    assert_eq!(users.len(), 2, "each function has its own: {users:?}");
+    let users = ["one", "two"].map(|name| host::users(&platform, platform.get(name, "/").ok().instance()));
+    assert!(users[0].is_disjoint(&users[1]), "each sandbox has its own: {users:?}");
     // Drawn while they were loaded, and since: no two functions and no two copies have drawn the same.
     let drawn = |at: usize| {
         booted

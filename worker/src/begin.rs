@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use rekindle_init::protocol::{CRIU_DIR, held_path};
+use rekindle_init::protocol::held_path;
 use rekindle_pager::Ancestor;
 use rekindle_snapshotter::criu::{InheritFd, RestoreOrder, Session};
 use rekindle_wire::ApiError;
 
 use crate::cgroup::Cgroup;
 use crate::instance::enclosure::Output;
+use crate::probe;
 use crate::restore::failed;
 use crate::sandbox::criu::{Restore, Scratch, Waiting, pipe_key};
 use crate::sandbox::pool::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS};
@@ -31,19 +32,19 @@ pub(crate) struct Images<'a> {
 /// A restore that can be run.
 pub(crate) struct Begun {
     pub(crate) restore: Restore,
-    /// CRIU's memory and the process, if the kernel hands that one's over; else CRIU does.
+    /// CRIU's memory and the process, if the kernel hands that one's over.
     pub(crate) descent: Option<(Ancestor, i32)>,
     /// Where CRIU reads images and writes its log.
     pub(crate) scratch: Scratch,
 }
 
 impl Begun {
-    /// Who hands the memory over, for whoever wants to know: the kernel, from a CRIU that was primed or not, or CRIU.
+    /// How the memory is handed over, for whoever wants to know: by the kernel, from a CRIU that was primed or not, or given, of each process.
     pub(crate) fn handover(&self) -> &'static str {
         match (&self.descent, self.restore.has_images()) {
             (Some(_), true) => "kernel, primed",
             (Some(_), false) => "kernel",
-            (None, _) => "criu",
+            (None, _) => "given",
         }
     }
 }
@@ -79,7 +80,10 @@ pub(crate) async fn begin(
     let descent = ancestor.zip(images.alone);
     let limit = worker.config.restore_limit;
     let (session, descent) = match primed {
-        None => (session, descent),
+        None => {
+            give_probe(worker, sandbox).await?;
+            (session, descent)
+        }
         Some(primed) if descent.is_some() && images.are_named() => {
             let filled = primed.fill(images.dir).map_err(|e| failed("lay out the images", &e))?;
             return Ok(Begun {
@@ -91,11 +95,16 @@ pub(crate) async fn begin(
         // Another has another memory.
         Some(primed) => {
             drop((descent, primed, session));
-            (start(sandbox, cgroup, outputs).await?, None)
+            let (session, ancestor) = start(worker, sandbox, cgroup, outputs).await?;
+            (session, Some(ancestor).zip(images.alone))
         }
     };
     let dir = worker.config.run_dir.join("restores").join(images.to);
-    let scratch = Scratch::make(dir).and_then(|scratch| scratch.link(images.dir).map(|()| scratch));
+    let scratch = Scratch::make(dir).and_then(|scratch| {
+        scratch.give_to(sandbox)?;
+        scratch.link(images.dir)?;
+        Ok(scratch)
+    });
     let pipes = std::iter::zip(OUTPUT_FDS, outputs);
     let inherit = pipes.filter_map(|(fd, output)| {
         let note = images.pipes.iter().find(|n| n.stream == output.stream)?;
@@ -105,7 +114,6 @@ pub(crate) async fn begin(
     let order = RestoreOrder {
         images_dir: held_path(0),
         inherit: inherit.collect(),
-        lazy_pages: descent.is_none(),
         log_level: worker.config.criu_log_level,
         limit,
     };
@@ -116,14 +124,34 @@ pub(crate) async fn begin(
     })
 }
 
-/// Another CRIU, which waits for any order.
-pub(crate) async fn start(sandbox: &Sandbox, cgroup: &Cgroup, outputs: &[Output; 2]) -> Result<Session, ApiError> {
+/// Has a CRIU that is not primed find what another has found of the kernel.
+async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> {
+    match worker.probe() {
+        Some(probe) => probe::give(sandbox, &probe).await,
+        None => Ok(()),
+    }
+}
+
+/// Another CRIU, which waits for any order, and its memory.
+pub(crate) async fn start(
+    worker: &Worker,
+    sandbox: &Sandbox,
+    cgroup: &Cgroup,
+    outputs: &[Output; 2],
+) -> Result<(Session, Ancestor), ApiError> {
+    give_probe(worker, sandbox).await?;
     let (session, theirs) = Session::pair().map_err(|e| failed("start criu", &e))?;
     let fds = [&theirs, &outputs[0].write_end, &outputs[1].write_end];
     let group_procs = cgroup.function_procs().map_err(|e| failed("start criu", &e))?;
     let purpose = CriuUse::Restore {
         group_procs: &group_procs,
     };
-    let started = sandbox.start_criu(Path::new(CRIU_DIR), &fds, purpose).await;
-    started.map_err(|e| failed("start criu", &e)).map(|()| session)
+    sandbox
+        .start_criu(&fds, purpose)
+        .await
+        .map_err(|e| failed("start criu", &e))?;
+    let ancestor = sandbox.ancestor().await;
+    // It has a time namespace for what it restores by this, too.
+    let ancestor = ancestor.map_err(|e| failed("reach criu's memory", &e))?;
+    Ok((session, ancestor))
 }

@@ -57,7 +57,6 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         argv: command(spec),
         env,
         cwd: "/app".to_owned(),
-        uid: spec.uid,
         open_files: OPEN_FILES,
         filter: worker.config.filter.earlier().map(str::to_owned),
     };

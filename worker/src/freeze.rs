@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
+use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
-use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Session, Stage, own_descriptor};
+use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_verify::verify;
-use rekindle_wire::SnapshotId;
 use rekindle_wire::headers::HOOK_PREFIX;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
+use rekindle_wire::{ApiError, SnapshotId};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument as _, Span};
 
@@ -27,10 +27,11 @@ use crate::dump_dir::{self, DumpDir};
 use crate::expected::expected;
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
+use crate::probe;
 use crate::restore::{StageError, log_tail};
 use crate::same_files;
-use crate::sandbox::CriuUse;
-use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_groups, join_time};
+use crate::sandbox::dumper::Dumper;
+use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
 use crate::standstill::{Standstill, StandstillError};
 use crate::worker::Worker;
 
@@ -52,8 +53,8 @@ const LOOPBACKS: [&str; 3] = [
     "0000000000000000FFFF00000100007F:",
     "00000000000000000000000001000000:",
 ];
-/// The image directory's descriptor in CRIU.
-pub(crate) const IMAGES_FD: i32 = 4;
+/// The image directory, which is the working directory of a CRIU that dumps.
+pub(crate) const WORKING_DIR: &str = ".";
 
 /// A call around a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,9 @@ pub enum FreezeError {
     /// Its images cannot be edited.
     #[error("edit the images")]
     Edit(#[source] crate::snapshots::EditError),
+    /// CRIU cannot be told of the kernel.
+    #[error("{0}")]
+    Probe(ApiError),
     /// CRIU cannot be started.
     #[error("start criu")]
     Start(#[source] crate::sandbox::SandboxError),
@@ -296,22 +300,18 @@ async fn dump(
     parts: &Arc<Parts>,
     dir: &DumpDir,
 ) -> Result<Duration, FreezeError> {
-    let (session, theirs) = Session::pair().map_err(FreezeError::Talk)?;
     let opened = File::open(dir.path()).map_err(|e| FreezeError::Directory(dir.path().to_owned(), e))?;
     let images = OwnedFd::from(opened);
     let freezer = Standstill::freezer(parts).map_err(|e| FreezeError::Directory(parts.cgroup.function(), e))?;
-    let uid = instance.spec.uid;
-    let purpose = CriuUse::Dump { uid };
-    parts
-        .sandbox
-        .start_criu(Path::new(CRIU_DIR), &[&theirs, &images, &freezer], purpose)
+    probe::give_outside(worker, dir.path())
         .await
-        .map_err(FreezeError::Start)?;
-    drop(theirs);
+        .map_err(FreezeError::Probe)?;
+    let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
+    let dumper = dumper.await.map_err(FreezeError::Start)?;
     let archive_path = dir.path().join(FILES_ARCHIVE);
     let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
     let mut order = DumpOrder {
-        images_dir: own_descriptor(IMAGES_FD),
+        images_dir: WORKING_DIR.to_owned(),
         pid: FUNCTION_PID,
         after: AfterDump::Run,
         freezer: None,
@@ -325,19 +325,21 @@ async fn dump(
     let dumped = tokio::task::spawn_blocking(move || {
         let archive = OwnedFd::from(archive);
         // Only once it answers is it ready: the function stands still no longer than it must.
+        let session = &dumper.session;
         session.version(CRIU_LIMIT).map_err(|e| FreezeError::dumped(e, &path))?;
         let started = Instant::now();
         let standstill = Standstill::of(&parts, &runtime)?;
+        runtime.block_on(dumper.go_inside()).map_err(FreezeError::Start)?;
         order.freezer = standstill.freezer_path();
         let save = || -> Result<(), StageError> {
             let notes = CaptureNotes {
                 pipes: parts.pipes.clone(),
             };
             notes.write(&path)?;
-            forget_groups(&path)?;
-            // Before anything of the platform's is changed in them.
-            let verified = verify(&path, &expected(uid, &parts.pipes))?;
-            same_files::compare(parts.sandbox.init_pid().as_raw(), &verified)?;
+            forget_outside(&path)?;
+            // Before anything else of the platform's is changed in them.
+            let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
+            same_files::compare(parts.sandbox.init_pid(), &verified)?;
             Ok(runtime.block_on(sandbox.save_files(&archive))?)
         };
         let dumped = session.dump(&order, |stage| match stage {

@@ -1,5 +1,6 @@
 //! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a worker comes up, in a sandbox that no function
-//! sees, so that no start waits for it and all CRIUs of the pool are primed by it; the first start makes it where that failed.
+//! sees, so that no start waits for it and all CRIUs of the pool are primed by it; the first start makes it where that failed. Another is made outside, for CRIUs
+//! that dump: they find more than one in a sandbox does.
 
 use std::fs;
 use std::io;
@@ -8,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_init::protocol::{CRIU_DIR, Setup};
-use rekindle_snapshotter::criu::{CriuError, Session, own_descriptor};
+use rekindle_init::protocol::{Layers, Setup};
+use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, own_descriptor};
 use rekindle_wire::ApiError;
 
 use crate::instance::enclosure::unavailable;
+use crate::restore::log_tail;
 use crate::sandbox::criu::Scratch;
+use crate::sandbox::dumper::Dumper;
 use crate::sandbox::{CriuUse, Sandbox, pool};
 use crate::worker::Worker;
 
@@ -23,6 +26,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(10);
 const AHEAD_LIMIT: Duration = Duration::from_secs(5);
 /// The directory's descriptor in the CRIU that probes.
 const IMAGES_FD: i32 = 4;
+/// The name of the probe, in the directory that a CRIU which dumps works in.
+pub(crate) const DUMP_PROBE: &str = "criu.kdat";
 /// What the root filesystem of a sandbox must have: the places of its mounts.
 const MOUNT_POINTS: [&str; 5] = ["app", "dev", "proc", "run", "tmp"];
 /// Of its /tmp and /dev/shm, which nothing is put into.
@@ -31,7 +36,11 @@ const SMALL: u64 = 1 << 20;
 /// Makes the probe ahead of all starts. What fails, or takes too long, is told in the log.
 pub(crate) async fn ahead(worker: &Arc<Worker>) {
     let _alone = worker.probing.lock().await;
-    let error = match tokio::time::timeout(AHEAD_LIMIT, in_a_sandbox_of_its_own(worker)).await {
+    let both = async {
+        in_a_sandbox_of_its_own(worker).await?;
+        outside(worker).await.map(drop)
+    };
+    let error = match tokio::time::timeout(AHEAD_LIMIT, both).await {
         Ok(Ok(())) => return,
         Ok(Err(e)) => e.message,
         Err(_) => format!("it took more than {} s", AHEAD_LIMIT.as_secs()),
@@ -52,16 +61,17 @@ async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
     let rootfs = Rootfs::make(worker.config.run_dir.join("probe-root"))
         .map_err(|e| unavailable("lay out a place to probe the kernel from", &e))?;
     let empty = worker.pool.make().await.map_err(|e| unavailable("get a sandbox", &e))?;
-    let setup = Setup {
-        hostname: "probe".to_owned(),
+    let layers = Layers {
         rootfs: rootfs.0.clone(),
         app: rootfs.0.join("app"),
-        criu: worker.config.criu_dir.clone(),
+    };
+    let setup = Setup {
+        hostname: "probe".to_owned(),
         tmp_bytes: SMALL,
         shm_bytes: SMALL,
         resolv_conf: None,
     };
-    let made = match empty.sandbox.furnish(setup).await {
+    let made = match empty.sandbox.furnish(layers, setup).await {
         Ok(()) => make(worker, "ahead", &empty.sandbox).await,
         Err(e) => Err(unavailable("furnish the sandbox", &e)),
     };
@@ -97,10 +107,11 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
     let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
     // What CRIU writes there is of no use.
     let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
+    dir.give_to(sandbox).map_err(|e| failed(&e))?;
     let opened = fs::File::open(dir.path()).map_err(|e| failed(&e))?;
     let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
     sandbox
-        .start_criu(Path::new(CRIU_DIR), &[&theirs, &OwnedFd::from(opened)], CriuUse::Probe)
+        .start_criu(&[&theirs, &OwnedFd::from(opened)], CriuUse::Alone)
         .await
         .map_err(|e| failed(&e))?;
     drop(theirs);
@@ -121,7 +132,43 @@ async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiE
     }
 }
 
-/// Gives the sandbox the result of CRIU's kernel probe. A dump needs it: with the function's real user CRIU could not make it.
+/// Puts the probe of CRIUs that dump into the directory that one is to work in; makes it if there is none yet.
+pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiError> {
+    let probe = match worker.dump_probe() {
+        Some(probe) => probe,
+        None => {
+            let _alone = worker.probing.lock().await;
+            match worker.dump_probe() {
+                Some(probe) => probe,
+                None => outside(worker).await?,
+            }
+        }
+    };
+    fs::write(dir.join(DUMP_PROBE), &*probe).map_err(|e| unavailable("give criu its probe", &e))
+}
+
+/// Has a CRIU outside of all sandboxes probe the kernel, and keeps what it found.
+async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel for checkpoints", e);
+    let dir = worker.config.run_dir.join("restores").join("probe-outside");
+    let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
+    let opened = OwnedFd::from(fs::File::open(dir.path()).map_err(|e| failed(&e))?);
+    let dumper = Dumper::probe(&worker.zygote, &opened).await.map_err(|e| failed(&e))?;
+    let probed = tokio::task::spawn_blocking(move || {
+        let version = dumper.session.version(PROBE_LIMIT)?;
+        dumper.session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
+        Ok::<_, CriuError>(version)
+    });
+    let (major, minor, patch) = probed.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+    let probe = fs::read(dir.path().join(DUMP_PROBE)).map_err(|e| {
+        let error = failed(&e);
+        let log = log_tail(&dir.path().join(PROBE_LOG));
+        ApiError::new(error.code, format!("{}{log}", error.message))
+    })?;
+    Ok(worker.keep_dump_probe(&probe, &format!("{major}.{minor}.{patch}")))
+}
+
+/// Gives the sandbox the result of CRIU's kernel probe.
 pub(crate) async fn give(sandbox: &Sandbox, probe: &OwnedFd) -> Result<(), ApiError> {
     let written = sandbox.write_probe(probe).await;
     written.map_err(|e| unavailable("give criu its probe", &e))

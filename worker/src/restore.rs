@@ -9,20 +9,19 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rekindle_init::protocol::FUNCTION_PID;
+use rekindle_init::protocol::{Clocks, FUNCTION_PID};
 use rekindle_pager::address_map::AddressMap;
 use rekindle_pager::{
-    AheadPage, Ancestor, Handover, Layout, LostPage, PageSource, Pager, PagerConfig, Prepared, Preparing,
+    AheadPage, Ancestor, Given, Handover, Layout, LostPage, PageSource, Pager, PagerConfig, Prepared, Preparing,
 };
-use rekindle_snapshotter::criu::{LAZY_PAGES_SOCKET, RESTORE_LOG, Stage};
+use rekindle_snapshotter::criu::{RESTORE_LOG, Stage};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::runtime::Handle;
@@ -80,12 +79,15 @@ pub async fn restore(
     completing.map_err(|e| failed("read the files of the function", &e))?;
     // Only now, when everything is here: a store that is slow to answer must not hold up others.
     let turn = instance.phase("turn", worker.turns.take()).await;
-    let alone = snapshot.layout_of_one();
-    let pid = alone.as_ref().map(|(pid, _)| *pid);
+    let layout = snapshot.template.layout().ok_or_else(|| {
+        let message = "some of its memory is neither anonymous nor of a file: no pager can serve that";
+        ApiError::new(ErrorCode::RestoreFailed, message)
+    })?;
+    let pids = snapshot.template.pids();
     let images = Images {
         dir: &snapshot.images_dir,
         to: instance.id.as_str(),
-        alone: pid,
+        alone: alone(&pids),
         pipes: &snapshot.notes.pipes,
     };
     let begun = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
@@ -96,10 +98,7 @@ pub async fn restore(
         descent,
         scratch,
     } = begun;
-    let layout = match alone.filter(|_| descent.is_some()) {
-        Some((_, layout)) => layout,
-        None => snapshot.template.layout(),
-    };
+    let given = if descent.is_some() { Vec::new() } else { pids };
     let (begun_with, working_set) = snapshot.begin();
     let pages = Pages {
         name: format!("snapshot {}", snapshot.id),
@@ -110,13 +109,15 @@ pub async fn restore(
         record: begun_with.records,
         code: ErrorCode::SnapshotLost,
     };
-    let pager = start_pager(worker, instance, &sandbox, pages, scratch.path())?;
+    let pager = start_pager(worker, instance, &sandbox, pages)?;
     let order = CriuRestore {
         restore,
         sandbox: &sandbox,
         templates: snapshot.template.files().collect(),
         dir: scratch.path(),
         eager_bytes: snapshot.eager_bytes,
+        given,
+        clocks: snapshot.clocks,
     };
     let (resumes, resumed) = oneshot::channel();
     let mut running = Box::pin(run_criu(
@@ -191,7 +192,7 @@ pub(crate) struct Pages {
     /// Said when a page is lost: whose memory it is.
     pub(crate) name: String,
     pub(crate) source: Arc<dyn PageSource>,
-    /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else CRIU does.
+    /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else it is given.
     pub(crate) descent: Option<(Ancestor, i32)>,
     pub(crate) layout: Layout,
     pub(crate) maps: HashMap<i32, AddressMap>,
@@ -200,24 +201,24 @@ pub(crate) struct Pages {
     pub(crate) code: ErrorCode,
 }
 
-/// Listens in `dir`, where CRIU, whose working directory it is, looks for the pager. By way of a descriptor of it: a socket's path has at
-/// most 107 bytes, and a run directory may have any number.
-fn listen(dir: &Path) -> std::io::Result<UnixListener> {
-    let opened = File::open(dir)?;
-    UnixListener::bind(format!("/proc/self/fd/{}/{LAZY_PAGES_SOCKET}", opened.as_raw_fd()))
+/// The process that the kernel can hand the memory over of: the only one.
+pub(crate) fn alone(pids: &[i32]) -> Option<i32> {
+    match pids {
+        [pid] => Some(*pid),
+        _ => None,
+    }
 }
 
-/// Starts the pager of an instance that CRIU will restore from `dir`.
+/// Starts the pager of an instance that CRIU will restore.
 pub(crate) fn start_pager(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     sandbox: &Arc<Sandbox>,
     pages: Pages,
-    dir: &Path,
 ) -> Result<Arc<Pager>, ApiError> {
     let handover = match pages.descent {
         Some((ancestor, pid)) => Handover::Descent(ancestor, pid),
-        None => Handover::Socket(listen(dir).map_err(|e| failed("listen for criu", &e))?),
+        None => Handover::Given,
     };
     let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(sandbox));
     let (name, code) = (pages.name, pages.code);
@@ -258,13 +259,21 @@ pub(crate) struct CriuRestore<'a> {
     /// The images, and the archive of private files.
     pub(crate) dir: &'a Path,
     pub(crate) eager_bytes: u64,
+    /// The processes whose memory is given to the pager; none where the kernel hands it over.
+    pub(crate) given: Vec<i32>,
+    pub(crate) clocks: Clocks,
 }
 
 /// Why a stage of a restore failed.
 pub(crate) type StageError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Puts the private files in place, which are the user's `owner`, and gives init what CRIU opens.
-pub(crate) async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Path, owner: u32) -> Result<(), ApiError> {
+/// Puts the private files in place, and gives init what CRIU opens, and the clocks.
+pub(crate) async fn lay_out(
+    sandbox: &Sandbox,
+    templates: &[&OwnedFd],
+    dir: &Path,
+    clocks: Clocks,
+) -> Result<(), ApiError> {
     // Every snapshot has one, though it may be empty.
     let archive = File::open(dir.join(FILES_ARCHIVE)).map_err(|e| failed("find the files of /tmp", &e))?;
     let archive = OwnedFd::from(archive);
@@ -274,13 +283,13 @@ pub(crate) async fn lay_out(sandbox: &Sandbox, templates: &[&OwnedFd], dir: &Pat
     futures::try_join!(
         async {
             sandbox
-                .load_files(&archive, owner)
+                .load_files(&archive)
                 .await
                 .map_err(|e| failed("restore /tmp", &e))
         },
         async {
             sandbox
-                .hold(&held)
+                .hold(&held, Some(clocks))
                 .await
                 .map_err(|e| failed("give criu the images", &e))
         },
@@ -306,12 +315,14 @@ pub(crate) async fn run_criu(
         templates,
         dir,
         eager_bytes: eager,
+        given,
+        clocks,
     } = restore;
     // What it reads first lies there already; only when it makes something of it must the rest be there.
     let beside = order.has_images();
     let (is_laid_out, laid_out) = sync_channel(1);
     if !beside {
-        lay_out(sandbox, &templates, dir, instance.spec.uid).await?;
+        lay_out(sandbox, &templates, dir, clocks).await?;
         let _ = is_laid_out.send(());
     }
     let (killed, measuring) = (Arc::clone(sandbox), Arc::clone(instance));
@@ -328,9 +339,13 @@ pub(crate) async fn run_criu(
         let mut begin = move || match unready.take() {
             Some((pager, ahead)) => {
                 let furnished = Arc::clone(&furnished);
+                let given = match given.as_slice() {
+                    [] => Vec::new(),
+                    pids => runtime.block_on(furnished.userfaults(pids))?,
+                };
                 // CRIU opens nothing any more. Beside what else is to be ready.
                 let linked = runtime.spawn(async move { furnished.follow_links().await });
-                Readying::begin(&pager, ahead(), linked).map(Some)
+                Readying::begin(&pager, given, ahead(), linked).map(Some)
             }
             None => Ok(None),
         };
@@ -390,7 +405,7 @@ pub(crate) async fn run_criu(
         restored
     });
     let laid_out = if beside {
-        let laid_out = lay_out(sandbox, &templates, dir, instance.spec.uid).await;
+        let laid_out = lay_out(sandbox, &templates, dir, clocks).await;
         // Where it failed CRIU is told so by nobody's being left to send this.
         match &laid_out {
             Ok(()) => drop(is_laid_out.send(())),
@@ -442,11 +457,12 @@ struct Readying {
 impl Readying {
     fn begin(
         pager: &Pager,
+        given: Vec<Given>,
         ahead: Arc<[AheadPage]>,
         linked: tokio::task::JoinHandle<Result<(), SandboxError>>,
     ) -> Result<Self, StageError> {
         let asked = ahead.len();
-        let preparing = pager.prepare(ahead)?;
+        let preparing = pager.prepare(given, ahead)?;
         Ok(Self {
             preparing,
             linked,
@@ -486,43 +502,5 @@ pub fn log_tail(path: &Path) -> String {
         String::new()
     } else {
         format!("; criu's log: {}", last.join(" | "))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-
-    #[test]
-    fn what_criu_does_without_is_no_cause() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("dump.log");
-        let harmless =
-            "(00.000001) Error (criu/util.c:1479): Can't setup RLIMIT_NOFILE for self: Operation not permitted";
-        let cause = "(00.012345) Error (criu/sk-unix.c:86): unix: Can't dump half of stream unix connection.";
-        std::fs::write(&log, format!("{harmless}\n(00.000002) Warn  something\n{cause}\n")).unwrap();
-        assert_eq!(log_tail(&log), format!("; criu's log: {cause}"));
-        std::fs::write(&log, format!("{harmless}\n")).unwrap();
-        assert_eq!(log_tail(&log), "");
-    }
-
-    #[test]
-    fn a_run_directory_may_have_any_length() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("r".repeat(120)).join("restores");
-        std::fs::create_dir_all(&dir).unwrap();
-        assert!(
-            UnixListener::bind(dir.join(LAZY_PAGES_SOCKET)).is_err(),
-            "its path is too long for a socket"
-        );
-        let listener = listen(&dir).unwrap();
-        // As CRIU does, whose path has no directory.
-        let opened = std::fs::File::open(&dir).unwrap();
-        let path = format!("/proc/self/fd/{}/{LAZY_PAGES_SOCKET}", opened.as_raw_fd());
-        UnixStream::connect(path).unwrap();
-        listener.accept().unwrap();
-        assert!(dir.join(LAZY_PAGES_SOCKET).exists(), "it lies where the images do");
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use bytes::Bytes;
 use rekindle_init::causes::chain;
-use rekindle_init::protocol::{FUNCTION_PID, held_path};
+use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_snapshotter::capture::BaseMemory;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage};
 use rekindle_snapshotter::interchange::write_whole;
@@ -40,7 +40,7 @@ use crate::restore::{failed, lay_out, log_tail};
 use crate::sandbox::FunctionState;
 use crate::sandbox::criu::Scratch;
 use crate::sandbox::pool::OUTPUT_FDS;
-use crate::snapshots::{CaptureNotes, become_user};
+use crate::snapshots::{CaptureNotes, EditError, become_user, clocks, let_be_read};
 use crate::worker::Worker;
 
 /// The longest answer to a load that is read, bytes.
@@ -260,7 +260,7 @@ async fn make(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>
         runtime: scope.runtime,
         function: scope.function.clone(),
         rootfs: instance.spec.rootfs.clone(),
-        uid: instance.spec.uid,
+        uid: FUNCTION_UID,
     };
     let made = async {
         // That it listens was seen by a connection: a hook beside it would have the bootstrap make another thread, which all copies would have.
@@ -314,7 +314,13 @@ async fn begin_as(
     // That one may wait for other images.
     tokio::task::spawn_blocking(move || criu.dismiss());
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
-    become_user(scratch.path(), uid, instance.spec.uid).map_err(|e| failed("edit the images", &e))?;
+    let editing = |e: EditError| failed("edit the images", &e);
+    become_user(scratch.path(), uid, FUNCTION_UID).map_err(editing)?;
+    let clocks = clocks(scratch.path()).map_err(editing)?;
+    let_be_read(scratch.path()).map_err(editing)?;
+    scratch
+        .give_to(&sandbox)
+        .map_err(|e| failed("lay out the images", &e))?;
     let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {
         let note = notes.pipes.iter().find(|note| note.stream == output.stream)?;
         let key = note.key.clone();
@@ -323,12 +329,12 @@ async fn begin_as(
     let order = RestoreOrder {
         images_dir: held_path(0),
         inherit: inherit.collect(),
-        lazy_pages: false,
         log_level: worker.config.criu_log_level,
         limit: worker.config.restore_limit,
     };
-    let session = begin::start(&sandbox, &cgroup, &outputs).await?;
-    lay_out(&sandbox, &[], scratch.path(), instance.spec.uid).await?;
+    // All is read at once: nobody serves its memory.
+    let (session, _) = begin::start(worker, &sandbox, &cgroup, &outputs).await?;
+    lay_out(&sandbox, &[], scratch.path(), clocks).await?;
     let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
     let restoring = tokio::task::spawn_blocking(move || {
         session.restore(&order, |stage| match stage {

@@ -11,8 +11,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Pid;
 use rekindle_verify::{OpenedPath, Process, Purpose, Verified};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2, stat};
+
+use crate::sandbox::InnerProc;
 
 /// Mappings that are of a file, as CRIU marks them: private, shared.
 const FILE_MAPPING: u32 = 1 << 6 | 1 << 7;
@@ -157,11 +160,12 @@ struct Look<'a> {
 ///
 /// # Errors
 /// The first difference.
-pub fn compare(init: i32, verified: &Verified) -> Result<(), OtherFileError> {
+pub fn compare(init: Pid, verified: &Verified) -> Result<(), OtherFileError> {
     let root = PathBuf::from(format!("/proc/{init}/root"));
     let opened = open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let proc = InnerProc::of(init).map_err(|e| OtherFileError::Root(root.join("proc"), e))?;
     let mut look = Look {
-        proc: root.join("proc"),
+        proc: proc.path(),
         root: opened.map_err(|e| OtherFileError::Root(root, e.into()))?,
         verified,
         remaps: verified

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,6 +76,8 @@ pub struct Worker {
     pub cgroups: Cgroups,
     /// The way out of sandboxes, if there is one.
     pub network: Option<Arc<Network>>,
+    /// What sandboxes, and CRIUs that dump them, are forked by.
+    pub(crate) zygote: Arc<Zygote>,
     /// Sandboxes made ahead.
     pub pool: Arc<SandboxPool>,
     /// What evicts idle memory.
@@ -128,6 +131,7 @@ pub struct Worker {
     traces_told: Mutex<Option<Instant>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
     probe: Mutex<Option<Probe>>,
+    dump_probe: Mutex<Option<DumpProbe>>,
     /// Held by whoever makes that probe.
     pub(crate) probing: tokio::sync::Mutex<()>,
     /// Held so that CRIU's breakpoints are at once.
@@ -168,8 +172,15 @@ impl Worker {
                 .map_err(|e| StartError::Directory(dir.clone(), e))
                 .map(|()| dir)
         };
-        let images = make(config.run_dir.join("images"))?;
-        make(config.run_dir.join("restores"))?;
+        // Below are directories of sandboxes' roots, who are to find nothing above them, whatever the umask.
+        let close = |dir: PathBuf| {
+            let dir = make(dir)?;
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))
+                .map_err(|e| StartError::Directory(dir.clone(), e))
+                .map(|()| dir)
+        };
+        let images = close(config.run_dir.join("images"))?;
+        close(config.run_dir.join("restores"))?;
         crate::dump_dir::prepare(&config.cache_dir).map_err(|e| StartError::Directory(config.cache_dir.clone(), e))?;
         let layers = make(config.cache_dir.join("layers"))?;
         if let Err(e) = rekindle_snapshotter::layer::remove_unfinished(&layers) {
@@ -185,6 +196,9 @@ impl Worker {
             Ok(swept) if swept.is_empty() => {}
             Ok(swept) => tracing::info!(?swept, "removed what a killed worker left"),
             Err(e) => tracing::warn!(error = %e, "cannot remove all that a killed worker left"),
+        }
+        if let Err(e) = cgroups.limit_devices(&config.cgroup_root, &config.cgroup_parent) {
+            tracing::warn!(error = %chain(&e), "the devices that a CRIU may open are not filtered");
         }
         if config.disk_read_bytes > 0 {
             let (root, parent) = (&config.cgroup_root, &config.cgroup_parent);
@@ -218,6 +232,9 @@ impl Worker {
             .inspect_err(|e| tracing::warn!(error = %e, "a start may wait some 10 ms for CRIU's first breakpoint"))
             .ok();
         let turns = Arc::new(Turns::new(config.starts_at_once));
+        let stage = make(config.run_dir.join("stage"))?;
+        let zygote = Zygote::new(config.init_binary.clone(), stage, config.criu_dir.clone());
+        let zygote = Arc::new(zygote);
         let worker = Arc::new(Self {
             metrics,
             load: Load::default(),
@@ -241,8 +258,7 @@ impl Worker {
             ),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
-                Arc::new(Zygote::new(config.init_binary.clone())),
-                config.criu_dir.clone(),
+                Arc::clone(&zygote),
                 Priming {
                     dirs: config.run_dir.join("restores"),
                     log_level: config.criu_log_level,
@@ -251,6 +267,7 @@ impl Worker {
                 config.empty_sandboxes,
                 config.empty_sandboxes_most,
             )),
+            zygote,
             idle,
             turns,
             network,
@@ -271,6 +288,7 @@ impl Worker {
             traces_told: Mutex::default(),
             instances: Mutex::default(),
             probe: Mutex::new(None),
+            dump_probe: Mutex::new(None),
             probing: tokio::sync::Mutex::default(),
             _breakpoints: breakpoints,
             config,
@@ -347,29 +365,40 @@ impl Worker {
             .map_or_else(|| "unknown".to_owned(), |p| p.version.clone())
     }
 
-    /// How CRIU learns which pages have changed, once it has run.
+    /// How CRIU learns which pages have changed, once one that dumps has run.
     pub fn tracking(&self) -> Tracking {
-        self.probe.lock().as_ref().map_or(Tracking::None, |p| p.tracking)
+        self.dump_probe.lock().as_ref().map_or(Tracking::None, |p| p.tracking)
+    }
+
+    /// The kernel probe of CRIUs that dump, once one has run.
+    pub(crate) fn dump_probe(&self) -> Option<Arc<[u8]>> {
+        self.dump_probe.lock().as_ref().map(|probe| Arc::clone(&probe.bytes))
+    }
+
+    /// Keeps it.
+    pub(crate) fn keep_dump_probe(&self, bytes: &[u8], version: &str) -> Arc<[u8]> {
+        let (bytes, tracking) = with_tracking(bytes, version);
+        let bytes: Arc<[u8]> = bytes.into();
+        *self.dump_probe.lock() = Some(DumpProbe {
+            bytes: Arc::clone(&bytes),
+            tracking,
+        });
+        bytes
     }
 
     /// Keeps CRIU's kernel probe from a sandbox in which CRIU ran.
     pub fn keep_probe(&self, bytes: &[u8], version: String) {
         use std::io::Write;
-        let (bytes, tracking) = with_tracking(bytes, &version);
         let made = nix::sys::memfd::memfd_create("criu.kdat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
         let kept = made.map_err(std::io::Error::from).and_then(|fd| {
             let mut file = std::fs::File::from(fd);
-            file.write_all(&bytes)?;
+            file.write_all(bytes)?;
             Ok(Arc::new(OwnedFd::from(file)))
         });
         match kept {
             Ok(file) => {
                 self.pool.prime_with(Arc::clone(&file));
-                *self.probe.lock() = Some(Probe {
-                    file,
-                    version,
-                    tracking,
-                });
+                *self.probe.lock() = Some(Probe { file, version });
             }
             Err(e) => tracing::warn!(error = %e, "cannot keep criu's kernel probe; restores take longer"),
         }
@@ -380,5 +409,10 @@ impl Worker {
 struct Probe {
     file: Arc<OwnedFd>,
     version: String,
+}
+
+/// That of CRIUs that dump, which run outside.
+struct DumpProbe {
+    bytes: Arc<[u8]>,
     tracking: Tracking,
 }

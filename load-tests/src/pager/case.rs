@@ -94,7 +94,7 @@ impl Case {
         ])?;
         ensure!(restored.line()? == "ready", "the process did not get ready");
         if let Some(pager) = &pager {
-            pager.prepare(Arc::new([]))?.done(LIMIT)?;
+            pager.prepare(Vec::new(), Arc::new([]))?.done(LIMIT)?;
         }
         let (before, started) = (processor_time()?, Instant::now());
         restored.go()?;

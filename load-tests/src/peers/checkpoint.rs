@@ -164,7 +164,6 @@ impl Checkpoint {
         let order = RestoreOrder {
             images_dir: self.images.display().to_string(),
             inherit: Vec::new(),
-            lazy_pages: false,
             log_level: 1,
             limit: LIMIT,
         };

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use rekindle_init::protocol::Setup;
+use rekindle_init::protocol::{Layers, Setup};
 use rekindle_snapshotter::criu::Session;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::network::{Egress, Network};
@@ -79,7 +79,7 @@ pub(super) struct Place {
     pub(super) cgroups: Cgroups,
     pub(super) parent: String,
     pub(super) zygote: Arc<Zygote>,
-    pub(super) criu: PathBuf,
+    _stage: TempDir,
     pub(super) priming: Priming,
     pub(super) network: Option<Arc<Network>>,
     skeleton: TempDir,
@@ -102,12 +102,13 @@ impl Place {
             true => Some(Arc::new(Network::start(Egress::default(), &parent).await?)),
             false => None,
         };
+        let stage = tempfile::tempdir().context("no temporary directory")?;
         let criu = args.criu.parent().map(Path::to_owned).unwrap_or_default();
         Ok(Self {
             cgroups,
             parent,
-            zygote: Arc::new(Zygote::new(Programs::find(args)?.init())),
-            criu,
+            zygote: Arc::new(Zygote::new(Programs::find(args)?.init(), stage.path().to_owned(), criu)),
+            _stage: stage,
             // Nothing is restored in them.
             priming: Priming {
                 dirs: std::env::temp_dir(),
@@ -124,13 +125,18 @@ impl Place {
         self.skeleton.path()
     }
 
+    /// Its directories, and those of functions.
+    pub(super) fn layers(&self) -> Layers {
+        Layers {
+            rootfs: self.root().to_owned(),
+            app: self.root().join("etc"),
+        }
+    }
+
     /// What sandboxes are furnished with.
     pub(super) fn setup(&self) -> Setup {
         Setup {
             hostname: "bench".to_owned(),
-            rootfs: self.root().to_owned(),
-            app: self.root().join("etc"),
-            criu: self.criu.clone(),
             tmp_bytes: 16 << 20,
             shm_bytes: 16 << 20,
             resolv_conf: None,
@@ -162,7 +168,7 @@ impl Place {
                 group_procs: &group_procs,
             };
             let fds: [&OwnedFd; 1] = [&theirs];
-            sandbox.start_criu(&self.criu, &fds, purpose).await?;
+            sandbox.start_criu(&fds, purpose).await?;
             drop(theirs);
             let answered = tokio::task::spawn_blocking(move || session.version(CRIU_LIMIT).map(|_| session));
             waiting = Some(answered.await??);
@@ -174,7 +180,7 @@ impl Place {
             self.cgroups.assign(&mut group, &self.name("used"), LIMITS)?;
             steps.assign = clock.lap();
         }
-        sandbox.furnish(self.setup()).await?;
+        sandbox.furnish(self.layers(), self.setup()).await?;
         steps.furnish = clock.lap();
         let ending = Arc::clone(&sandbox);
         tokio::task::spawn_blocking(move || ending.end()).await?;

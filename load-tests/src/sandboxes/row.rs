@@ -50,7 +50,6 @@ pub(super) async fn run(place: &Place, count: usize) -> Result<Row> {
     let pool = SandboxPool::new(
         place.cgroups.clone(),
         Arc::clone(&place.zygote),
-        place.criu.clone(),
         place.priming.clone(),
         place.network.clone(),
         8,
@@ -91,7 +90,7 @@ async fn once(place: &Place, pool: &SandboxPool, row: &mut Row) -> Result<()> {
     let mut empty = pool.take().await?;
     row.take_ms.push(clock.lap());
     place.cgroups.assign(&mut empty.cgroup, &place.name("row"), LIMITS)?;
-    empty.sandbox.furnish(place.setup()).await?;
+    empty.sandbox.furnish(place.layers(), place.setup()).await?;
     row.furnish_ms.push(clock.lap());
     let ending = Arc::clone(&empty.sandbox);
     tokio::task::spawn_blocking(move || ending.end()).await?;

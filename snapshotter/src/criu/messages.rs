@@ -48,6 +48,8 @@ pub(super) struct Options {
     pub(super) tcp_close: Option<bool>,
     #[prost(int32, optional, tag = "64")]
     pub(super) network_lock: Option<i32>,
+    #[prost(bool, optional, tag = "67")]
+    pub(super) unprivileged: Option<bool>,
     #[prost(string, optional, tag = "68")]
     pub(super) images_dir: Option<String>,
     #[prost(bool, optional, tag = "69")]

@@ -12,6 +12,8 @@ pub use session::{
 pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
 /// What CRIU sends to the pager when all processes are restored.
 pub const RESTORE_FINISHED: u32 = 0x5253_5446;
+/// CRIU's log of a probe, in the directory that it was given for it.
+pub const PROBE_LOG: &str = "probe.log";
 /// CRIU's log of a dump, in the image directory.
 pub const DUMP_LOG: &str = "dump.log";
 /// CRIU's log of a restore, in the image directory.

@@ -17,12 +17,10 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, re
 use prost::Message;
 
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
-use super::{DUMP_LOG, RESTORE_LOG};
+use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
 
 /// The longest response CRIU sends, bytes, with room.
 const RESPONSE_MAX: usize = 64 * 1024;
-/// CRIU's log of a probe.
-const PROBE_LOG: &str = "probe.log";
 /// The largest unlinked file that goes into the images, bytes.
 const GHOST_LIMIT: u32 = 16 << 20;
 
@@ -112,12 +110,10 @@ pub struct DumpOrder {
 /// A checkpoint to restore.
 #[derive(Debug, Clone)]
 pub struct RestoreOrder {
-    /// The image directory, as CRIU sees it. It is also where the pager's socket is looked for.
+    /// The image directory, as CRIU sees it.
     pub images_dir: String,
     /// What takes the place of what was outside the tree.
     pub inherit: Vec<InheritFd>,
-    /// Whether a pager serves the memory.
-    pub lazy_pages: bool,
     /// 0 to 4.
     pub log_level: i32,
     /// How long it may take.
@@ -359,7 +355,6 @@ fn restore_options(order: &RestoreOrder) -> Options {
     });
     Options {
         inherit_fd: inherit.collect(),
-        lazy_pages: Some(order.lazy_pages),
         ..common(order.images_dir.clone(), order.log_level, RESTORE_LOG, order.limit)
     }
 }
@@ -379,6 +374,8 @@ fn common(images_dir: String, log_level: i32, log: &str, limit: Duration) -> Opt
         // A connection left open at the checkpoint is closed in every restored instance, not silently dead.
         tcp_close: Some(true),
         network_lock: Some(NETWORK_LOCK_SKIP),
+        // It has not all rights of the host's root, in a sandbox none of them; and finds its probe where it is told to.
+        unprivileged: Some(true),
         ..Options::default()
     }
 }

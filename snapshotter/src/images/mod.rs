@@ -18,6 +18,7 @@ mod template;
 pub(crate) mod testing;
 mod time;
 mod travel;
+mod users;
 mod wire;
 
 pub use self::core::{rseq_area, with_user};
@@ -32,8 +33,9 @@ pub use template::{
     FoldedArea, TemplateArea, TemplateEdit, TemplateImages, TemplateLayout, TemplateProcess, map_templates,
 };
 
-pub use time::{OtherTime, in_criu_s_time};
+pub use time::{ClockTimes, OtherTime, clock_times, in_criu_s_time};
 pub use travel::{Travelling, WrittenRun, parent_images, place_external, travelling};
+pub use users::in_users_of;
 
 /// Why bytes are not the image they should be.
 #[derive(Debug, thiserror::Error)]

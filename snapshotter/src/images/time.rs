@@ -66,9 +66,64 @@ pub fn in_criu_s_time(inventory: &[u8], ids: &[Vec<u8>]) -> Result<Option<OtherT
     })
 }
 
+const TIME_MAGIC: u32 = 0x4311_4433;
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct TimeEntry {
+    #[prost(uint64, required, tag = "1")]
+    seconds: u64,
+    #[prost(uint64, required, tag = "2")]
+    nanoseconds: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Clocks {
+    #[prost(message, required, tag = "1")]
+    monotonic: TimeEntry,
+    #[prost(message, required, tag = "2")]
+    boottime: TimeEntry,
+}
+
+/// Clocks as they were at a checkpoint, in seconds and nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockTimes {
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic: (u64, u64),
+    /// `CLOCK_BOOTTIME`.
+    pub boottime: (u64, u64),
+}
+
+/// What `timens-ID.img` says.
+///
+/// # Errors
+/// When it does not parse.
+pub fn clock_times(image: &[u8]) -> Result<ClockTimes, ImageError> {
+    let entries = framing::entries(image, TIME_MAGIC).map_err(|cause| ImageError::Framing { kind: "timens", cause })?;
+    let Clocks { monotonic, boottime } = first_message(&entries, "timens")?;
+    let both = |time: TimeEntry| (time.seconds, time.nanoseconds);
+    Ok(ClockTimes {
+        monotonic: both(monotonic),
+        boottime: both(boottime),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clocks_are_read() {
+        let image = framing::image(
+            TIME_MAGIC,
+            [&[0x0a, 4, 0x08, 7, 0x10, 9, 0x12, 4, 0x08, 8, 0x10, 1][..]].into_iter(),
+        );
+        let expected = ClockTimes {
+            monotonic: (7, 9),
+            boottime: (8, 1),
+        };
+        assert_eq!(clock_times(&image).unwrap(), expected);
+        assert!(clock_times(b"none").is_err());
+    }
 
     fn inventory(time: u8) -> Vec<u8> {
         let own = [0x08, 1, 0x60, time];

@@ -81,28 +81,32 @@ pub(super) fn with_varint(message: &[u8], number: u64, value: u64) -> Result<Vec
     let mut new = Vec::new();
     push_varint(&mut new, number << 3);
     push_varint(&mut new, value);
+    with_field(message, number, &new)
+}
+
+/// The message with these bytes as its field `number`: in its place where it is there, else at the end.
+pub(super) fn with_bytes(message: &[u8], number: u64, bytes: &[u8]) -> Result<Vec<u8>, WireError> {
+    let mut new = Vec::with_capacity(bytes.len() + 8);
+    push_varint(&mut new, number << 3 | 2);
+    push_varint(&mut new, bytes.len() as u64);
+    new.extend_from_slice(bytes);
+    with_field(message, number, &new)
+}
+
+fn with_field(message: &[u8], number: u64, new: &[u8]) -> Result<Vec<u8>, WireError> {
     let mut out = Vec::with_capacity(message.len() + new.len());
     let mut written = false;
     for field in fields(message)? {
         if field.number != number {
             out.extend_from_slice(&message[field.whole]);
         } else if !written {
-            out.extend_from_slice(&new);
+            out.extend_from_slice(new);
             written = true;
         }
     }
     if !written {
-        out.extend_from_slice(&new);
+        out.extend_from_slice(new);
     }
-    Ok(out)
-}
-
-/// The message with these bytes as its field `number`, at the end.
-pub(super) fn with_bytes(message: &[u8], number: u64, bytes: &[u8]) -> Result<Vec<u8>, WireError> {
-    let mut out = without(message, number)?;
-    push_varint(&mut out, number << 3 | 2);
-    push_varint(&mut out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
     Ok(out)
 }
 

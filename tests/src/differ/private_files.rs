@@ -7,18 +7,18 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::Picture;
+use super::{Ids, Picture};
 
 const DIRECTORIES: [&str; 2] = ["tmp", "dev/shm"];
 
 /// Adds everything below the private directories of the sandbox with this root. What is gone meanwhile is left out.
-pub(super) fn picture(root: &Path, picture: &mut Picture) {
+pub(super) fn picture(root: &Path, ids: &Ids, picture: &mut Picture) {
     for directory in DIRECTORIES {
-        let _gone = look(root, &root.join(directory), picture);
+        let _gone = look(root, &root.join(directory), ids, picture);
     }
 }
 
-fn look(root: &Path, path: &Path, picture: &mut Picture) -> io::Result<()> {
+fn look(root: &Path, path: &Path, ids: &Ids, picture: &mut Picture) -> io::Result<()> {
     let own = fs::symlink_metadata(path)?;
     let name = format!("file//{}", path.strip_prefix(root).unwrap_or(path).display());
     let kind = own.file_type();
@@ -30,7 +30,8 @@ fn look(root: &Path, path: &Path, picture: &mut Picture) -> io::Result<()> {
         _ if kind.is_file() => ("file", format!("digest {:016x}", digest(path)?)),
         _ => ("device", format!("{:x}", own.rdev())),
     };
-    let (mode, owner, group) = (own.mode() & 0o7777, own.uid(), own.gid());
+    let mode = own.mode() & 0o7777;
+    let [owner, group] = [own.uid(), own.gid()].map(|id| ids.inside(&id.to_string()));
     let (size, links) = (own.size(), own.nlink());
     picture.say(
         name.clone(),
@@ -43,7 +44,7 @@ fn look(root: &Path, path: &Path, picture: &mut Picture) -> io::Result<()> {
     );
     if kind.is_dir() {
         for entry in fs::read_dir(path)?.flatten() {
-            let _gone = look(root, &entry.path(), picture);
+            let _gone = look(root, &entry.path(), ids, picture);
         }
     }
     Ok(())

@@ -73,11 +73,15 @@ pub fn beyond(picture: &Picture, bounds: &Bounds) -> Vec<String> {
     exactly(" TracerPid", "0");
     exactly("/limit Max core file size", &bounds.cores);
     exactly("/root", "/");
-    for kind in ["pid", "mnt", "net", "uts", "ipc", "cgroup"] {
+    for kind in ["user", "pid", "mnt", "net", "uts", "ipc", "cgroup"] {
         let suffix = format!("/namespace {kind}");
         let hosts = picture.all(&suffix).filter(|(_, value)| *value == "the host's");
         found.extend(hosts.map(|(name, value)| format!("{name}: {value}")));
     }
+    let hosts = picture
+        .all("/users")
+        .filter(|(_, value)| value.starts_with("the host's"));
+    found.extend(hosts.map(|(name, value)| format!("{name}: {value}")));
     for (name, target) in &picture.facts {
         let held = name.ends_with("/cwd") || name.ends_with("/exe") || is_descriptor(name);
         let mount = picture.mounts.get(name).and_then(Option::as_deref);

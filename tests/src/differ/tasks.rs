@@ -131,7 +131,15 @@ fn of_thread(seen: &Seen<'_>, path: &Path, picture: &mut Picture) -> io::Result<
             // The others are the host's.
             values = values.split_off(values.len().saturating_sub(1));
         }
-        picture.say(format!("{task} {name}"), values.join(" "));
+        let values = match name {
+            "Uid" | "Gid" | "Groups" => values
+                .iter()
+                .map(|id| seen.ids.inside(id))
+                .collect::<Vec<_>>()
+                .join(" "),
+            _ => values.join(" "),
+        };
+        picture.say(format!("{task} {name}"), values);
     }
     let stat = stat(path)?;
     for (name, field) in STAT {

@@ -1,17 +1,21 @@
-//! A userfaultfd of a CRIU that waits, by which a pager gets the memory of what CRIU restores without a word of CRIU's.
+//! A userfaultfd of a CRIU that waits, by which a pager gets the memory of what CRIU restores without a word of CRIU's; and a time namespace
+//! for what it restores, whose clocks can be set until it does.
 //!
-//! A userfaultfd belongs to the memory of the process that makes it, so CRIU is made to call the kernel while it stands still:
+//! Both belong to the process that makes them, so CRIU is made to call the kernel while it stands still:
 //!
 //! ```text
 //! init                         CRIU, waiting for its order
 //!   │── stop ───────────────────>│
-//!   │── userfaultfd, mmap, close >│   in its place, by ptrace; init has copied the descriptor before the last
+//!   │── a new userfaultfd, mmap,  │   in its place, by ptrace; init copies the descriptor before it is closed
+//!   │   close, unshare ──────────>│
 //!   │── go on ──────────────────>│   it waits as before
 //! ```
 //!
+//! The call of this name is the host's root's, and CRIU is the sandbox's: `/dev/userfaultfd` makes one for whoever may open it.
+//!
 //! With that page registered, the kernel hands whoever reads the descriptor another one for each process that CRIU forks.
 
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -19,7 +23,11 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::criu::USERFAULT_FD;
+
 const PAGE: u64 = 4096;
+/// `USERFAULTFD_IOC_NEW`.
+const NEW_USERFAULT: u64 = 0xaa00;
 /// How often it is looked whether the process waits, which does so in a moment, and the pause between.
 const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(200);
@@ -36,26 +44,32 @@ pub struct Ancestor {
 /// Makes one of our child `pid`, which waits in a system call that can be made again, or soon will; it goes on waiting.
 ///
 /// # Errors
-/// When the kernel refuses a part; `EBUSY` when it does not wait; `ENOSYS` on a processor whose calls are not known here.
+/// When the kernel refuses a part; `EBADF` where it was given no device; `EBUSY` when it does not wait; `ENOSYS` on a processor whose calls are not known here.
 pub fn of(pid: i32) -> Result<Ancestor, Errno> {
+    in_place_of(pid, |call| make(Pid::from_raw(pid), call))
+}
+
+/// Has our child `pid`, which waits in a system call that can be made again, or soon will, make the calls that `work` asks for; it goes on waiting.
+///
+/// # Errors
+/// As [`of`].
+pub(crate) fn in_place_of<T>(
+    pid: i32,
+    mut work: impl FnMut(&mut dyn FnMut(Call) -> Result<u64, Errno>) -> Result<T, Errno>,
+) -> Result<T, Errno> {
     let pid = Pid::from_raw(pid);
     let mut looks = 0;
     loop {
         looks += 1;
-        match attempt(pid) {
+        ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACESYSGOOD)?;
+        let done = interrupted(pid).and_then(|()| calls::in_place(pid, &mut work));
+        let released = ptrace::detach(pid, None);
+        match done {
             // Longer each time, so that it comes to run on a busy host.
             Err(Errno::EBUSY) if looks < LOOKS => std::thread::sleep(PAUSE * looks),
-            other => return other,
+            done => return done.and_then(|done| released.map(|()| done)),
         }
     }
-}
-
-fn attempt(pid: Pid) -> Result<Ancestor, Errno> {
-    ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACESYSGOOD)?;
-    let made = interrupted(pid).and_then(|()| calls::in_place(pid, |call| make(pid, call)));
-    let released = ptrace::detach(pid, None);
-    let made = made?;
-    released.map(|()| made)
 }
 
 /// Waits until it stands still.
@@ -78,18 +92,54 @@ fn stop(pid: Pid) -> Result<WaitStatus, Errno> {
 }
 
 /// A system call's number and its arguments.
-type Call = (libc::c_long, [u64; 6]);
+pub(crate) type Call = (libc::c_long, [u64; 6]);
 
-fn make(pid: Pid, mut call: impl FnMut(Call) -> Result<u64, Errno>) -> Result<Ancestor, Errno> {
+fn make(pid: Pid, call: &mut dyn FnMut(Call) -> Result<u64, Errno>) -> Result<Ancestor, Errno> {
     let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-    let fd = call((libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]))?;
+    let device = USERFAULT_FD as u64;
+    let fd = call((libc::SYS_ioctl, [device, NEW_USERFAULT, flags, 0, 0, 0]))?;
     let userfault = copy(pid, fd);
-    // Whom CRIU restores inherits nothing of it.
+    // Whom CRIU restores inherits nothing of them.
     call((libc::SYS_close, [fd, 0, 0, 0, 0, 0]))?;
+    call((libc::SYS_close, [device, 0, 0, 0, 0, 0]))?;
+    call((libc::SYS_unshare, [libc::CLONE_NEWTIME as u64, 0, 0, 0, 0, 0]))?;
     let userfault = userfault?;
     let (readable, own) = (libc::PROT_READ as u64, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64);
     let page = call((libc::SYS_mmap, [0, PAGE, readable, own, u64::MAX, 0]))?;
     Ok(Ancestor { userfault, page })
+}
+
+/// A fresh userfaultfd of a process that CRIU has restored and holds, which is the sandbox's root still. It opens `device`, which is ours, by our number of it; nothing is left
+/// in it.
+///
+/// # Errors
+/// As [`of`].
+pub fn userfault_of(pid: i32, device: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/1/fd/{}", device.as_raw_fd());
+    in_place_of(pid, |call| {
+        let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let own = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let page = call((libc::SYS_mmap, [0, PAGE, rights, own, u64::MAX, 0]))?;
+        let made = (|| {
+            for (at, bytes) in (page..).step_by(8).zip(path.as_bytes().chunks(8)) {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                ptrace::write(Pid::from_raw(pid), at as ptrace::AddressType, i64::from_le_bytes(word))?;
+            }
+            let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
+            let opened = call((libc::SYS_openat, [libc::AT_FDCWD as u64, page, flags, 0, 0, 0]))?;
+            let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+            let made = call((libc::SYS_ioctl, [opened, NEW_USERFAULT, flags, 0, 0, 0])).and_then(|fd| {
+                let userfault = copy(Pid::from_raw(pid), fd);
+                call((libc::SYS_close, [fd, 0, 0, 0, 0, 0]))?;
+                userfault
+            });
+            call((libc::SYS_close, [opened, 0, 0, 0, 0, 0]))?;
+            made
+        })();
+        call((libc::SYS_munmap, [page, PAGE, 0, 0, 0, 0]))?;
+        made
+    })
 }
 
 /// Another process's descriptor `fd`, as our own.
@@ -194,7 +244,9 @@ mod tests {
             println!("skipped: root is needed");
             return;
         }
-        let mut waits = Command::new("cat")
+        let given = format!("exec {USERFAULT_FD}<>/dev/userfaultfd; exec cat");
+        let mut waits = Command::new("bash")
+            .args(["-c", &given])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -202,12 +254,13 @@ mod tests {
         let pid = waits.id() as i32;
         let of_cat = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
         let descriptors = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-        // Perhaps before it runs `cat` at all.
-        let first = of(pid).unwrap();
+        while of_cat("comm") != "cat\n" {
+            std::thread::yield_now();
+        }
         let had = descriptors();
         let ancestor = of(pid).unwrap();
-        drop(first);
-        assert_eq!(descriptors(), had, "nothing is left in the process");
+        assert_eq!(descriptors(), had - 1, "the device is gone, and nothing is left in the process");
+        assert_eq!(of(pid).unwrap_err(), Errno::EBADF);
         let link = std::fs::read_link(format!("/proc/self/fd/{}", ancestor.userfault.as_raw_fd())).unwrap();
         assert!(link.to_string_lossy().contains("userfaultfd"), "{}", link.display());
         assert!(of_cat("maps").contains(&format!("{:x}-", ancestor.page)));

@@ -1,12 +1,13 @@
-//! New namespaces, entered in the order the kernel wants: cgroup membership first (so that everything made afterwards is
-//! counted), then one `unshare`, then a fork whose child is pid 1.
+//! Namespaces of a sandbox: one `clone` makes them all, owned by a user namespace in which the sandbox's root is nobody of the host's.
 
+use std::ffi::c_int;
 use std::fs;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Pid, sethostname};
+use nix::errno::Errno;
+use nix::unistd::{Gid, Pid, Uid, setgroups, sethostname, setresgid, setresuid};
+
+use crate::protocol::IDS;
 
 /// Why a sandbox could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +18,15 @@ pub enum NamespaceError {
     /// A system call failed.
     #[error("{0}")]
     Call(&'static str, #[source] nix::Error),
+    /// The ids of its user namespace could not be set.
+    #[error("write {}", .0.display())]
+    Ids(PathBuf, #[source] std::io::Error),
     /// The loopback interface could not be brought up.
     #[error("bring up the loopback interface")]
     Loopback(#[source] std::io::Error),
+    /// There are too many user namespaces, or none are allowed.
+    #[error("make a user namespace: the host allows no more (sysctl user.max_user_namespaces)")]
+    TooMany(#[source] nix::Error),
 }
 
 /// Joins the cgroups whose `cgroup.procs` files are given.
@@ -32,34 +39,69 @@ pub fn join_cgroups(procs: &[PathBuf]) -> Result<(), NamespaceError> {
         .try_for_each(|file| fs::write(file, "0").map_err(|e| NamespaceError::Cgroup(file.clone(), e)))
 }
 
-/// Leaves the host's namespaces and forks. Returns twice: `Some(pid)` with the child's host pid in the caller, `None` in the
+/// All of a sandbox's. The user namespace owns the others.
+const SANDBOX: c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWCGROUP;
+
+/// Forks into new namespaces. Returns twice: `Some(pid)` with the child's host pid in the caller, `None` in the
 /// child, which is pid 1 of the new pid namespace and, like the caller, a child of the worker: so the caller can go.
 ///
 /// # Errors
 /// When the kernel refuses; nothing is left behind then.
-pub fn enter() -> Result<Option<Pid>, NamespaceError> {
-    let flags = CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWPID
-        | CloneFlags::CLONE_NEWNET
-        | CloneFlags::CLONE_NEWUTS
-        | CloneFlags::CLONE_NEWIPC
-        | CloneFlags::CLONE_NEWCGROUP;
-    unshare(flags).map_err(|e| NamespaceError::Call("unshare namespaces", e))?;
-    fork_beside().map_err(|e| NamespaceError::Call("fork pid 1", e))
+pub fn fork_into_sandbox() -> Result<Option<Pid>, NamespaceError> {
+    clone_beside(SANDBOX).map_err(|e| match e {
+        Errno::ENOSPC | Errno::EUSERS => NamespaceError::TooMany(e),
+        e => NamespaceError::Call("fork pid 1 of a sandbox", e),
+    })
 }
 
-/// Forks; the child's parent is the caller's, which is to reap it. Returns twice, as [`enter`].
+/// Forks; the child's parent is the caller's, which is to reap it. Returns twice, as [`fork_into_sandbox`].
 ///
 /// # Errors
 /// When the kernel refuses.
-#[expect(unsafe_code, reason = "clone has no safe wrapper that shares the parent")]
 pub fn fork_beside() -> nix::Result<Option<Pid>> {
+    clone_beside(0)
+}
+
+#[expect(unsafe_code, reason = "clone has no safe wrapper that shares the parent")]
+fn clone_beside(namespaces: c_int) -> nix::Result<Option<Pid>> {
+    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD | namespaces);
     // SAFETY: without CLONE_VM this is a fork; the process has a single thread, so the child may go on using everything.
-    let child = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) };
-    Ok(match nix::errno::Errno::result(child)? {
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    Ok(match Errno::result(child)? {
         0 => None,
         pid => Some(Pid::from_raw(pid as i32)),
     })
+}
+
+/// Has a process that [`fork_into_sandbox`] made have the ids from `first` on.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn map_ids(pid: Pid, first: u32) -> Result<(), NamespaceError> {
+    ["uid_map", "gid_map"].into_iter().try_for_each(|name| {
+        let path = PathBuf::from(format!("/proc/{pid}/{name}"));
+        fs::write(&path, format!("0 {first} {IDS}\n")).map_err(|e| NamespaceError::Ids(path, e))
+    })
+}
+
+/// In that process, when its ids are set: becomes the sandbox's root.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn become_root() -> Result<(), NamespaceError> {
+    let call = |what| move |e| NamespaceError::Call(what, e);
+    let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
+    setgroups(&[]).map_err(call("leave the host's groups"))?;
+    setresgid(gid, gid, gid).map_err(call("become the sandbox's root group"))?;
+    setresuid(uid, uid, uid).map_err(call("become the sandbox's root"))?;
+    // CRIU opens what init holds by its number, below /proc/1.
+    nix::sys::prctl::set_dumpable(true).map_err(call("let criu see what init holds"))
 }
 
 /// Names the host.
@@ -100,12 +142,4 @@ fn loopback_up() -> std::io::Result<()> {
     } else {
         Err(std::io::Error::last_os_error())
     }
-}
-
-/// Sends init's host pid to the worker.
-///
-/// # Errors
-/// When the worker is gone.
-pub fn report_pid(control: BorrowedFd<'_>, pid: Pid) -> std::io::Result<()> {
-    crate::protocol::send(control, &crate::protocol::Message::Forked(pid.as_raw()), &[])
 }

@@ -26,8 +26,12 @@ pub const FUNCTION_PID: i32 = 501;
 pub const RESTORED_LAST_PID: i32 = 2000;
 /// The first of the descriptors that init keeps for CRIU.
 pub const HELD_FD: RawFd = 200;
-/// Where CRIU's bundle is mounted inside the sandbox, below a directory only root may enter.
-pub const CRIU_DIR: &str = "/run/criu";
+/// The function's user and group inside, whatever function it is: the host has other ids for each sandbox.
+pub const FUNCTION_UID: u32 = 1000;
+/// How many ids a sandbox has: from 0 to 65,535 inside.
+pub const IDS: u32 = 65_536;
+/// The directory's descriptor in a CRIU that dumps.
+pub const DUMP_IMAGES_FD: RawFd = 4;
 /// Where CRIU keeps the result of its kernel probe.
 pub const CRIU_PROBE_CACHE: &str = "/run/criu.kdat";
 
@@ -36,17 +40,38 @@ pub fn held_path(index: usize) -> String {
     format!("/proc/1/fd/{}", HELD_FD as usize + index)
 }
 
-/// What a sandbox is furnished with.
+/// What all sandboxes have in common.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Common {
+    /// An empty directory on the host, or one that was this before: sandboxes are laid out there, each seeing its own.
+    pub stage: PathBuf,
+    /// Directory on the host with CRIU and its libraries.
+    pub criu: PathBuf,
+}
+
+/// What a sandbox is made with, before anything is known of a function.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Make {
+    /// The `cgroup.procs` files of its control groups.
+    pub cgroup_procs: Vec<PathBuf>,
+    /// The host's id that is root inside; the [`IDS`] from here on belong to this sandbox alone.
+    pub first_id: u32,
+}
+
+/// Directories of the host that a sandbox gets, read-only.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Layers {
+    /// The root filesystem.
+    pub rootfs: PathBuf,
+    /// The function's files, to be at `/app`.
+    pub app: PathBuf,
+}
+
+/// What a sandbox is furnished with, beside its [`Layers`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
     /// Host name inside.
     pub hostname: String,
-    /// Directory on the host with the root filesystem; mounted read-only.
-    pub rootfs: PathBuf,
-    /// Directory on the host with the function's files; mounted read-only at `/app`.
-    pub app: PathBuf,
-    /// Directory on the host with CRIU and its libraries.
-    pub criu: PathBuf,
     /// Size limit of `/tmp`, bytes.
     pub tmp_bytes: u64,
     /// Size limit of `/dev/shm`, bytes.
@@ -65,13 +90,20 @@ pub struct Spawn {
     pub env: Vec<String>,
     /// Working directory.
     pub cwd: String,
-    /// User and group id.
-    pub uid: u32,
     /// Open files at most.
     pub open_files: u64,
     /// The digest of an earlier system call filter that it gets; the current one without.
     #[serde(default)]
     pub filter: Option<String>,
+}
+
+/// The clocks that processes are to find, as they were at a checkpoint: seconds and nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clocks {
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic: (i64, i64),
+    /// `CLOCK_BOOTTIME`.
+    pub boottime: (i64, i64),
 }
 
 /// What the worker sends.
@@ -86,38 +118,56 @@ pub struct Call {
 /// A request of the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
-    /// To the zygote, and nothing else to it: fork an init, which is told by the control socket beside it. Answered with the new process's id on the host;
+    /// To the zygote, once, first: make ready what all sandboxes have in common.
+    Prepare(Common),
+    /// To the zygote, from then on: fork a process, which is told by the control socket beside it. Answered with its id on the host;
     /// its parent is the worker.
     Fork,
-    /// The first: join the control groups with these `cgroup.procs` files and enter new namespaces. Needs to know nothing of
-    /// the function, so that it is done ahead of time.
-    Enter(Vec<PathBuf>),
-    /// Lay out the files, once, before anything else.
+    /// To a fork, first: make a sandbox ([`outside`](crate::outside)). Beside it: the control socket of its init. Answered with init's id on the host; its
+    /// parent is the worker.
+    Make(Make),
+    /// To the same, once, after: mount these directories. It ends then.
+    Mount(Layers),
+    /// To a fork, first: start a CRIU that dumps ([`dumper`](crate::dumper)). Beside it: its end of the RPC socket, the image directory, the freezer, and,
+    /// unless it only looks at the kernel, the sandbox's namespaces in the order of [`dumper::NAMESPACES`](crate::dumper::NAMESPACES).
+    Dumper {
+        /// The control groups it runs in.
+        cgroup_procs: Vec<PathBuf>,
+    },
+    /// To the same, when the function stands still: have CRIU go into the sandbox. The kernel lets only their own real user (or CAP_SYS_RESOURCE) read
+    /// limits of processes, so it gets the function's, by the host's number, as its real, not its effective, user.
+    GoInside {
+        /// The user.
+        real_uid: u32,
+    },
+    /// To init, first: make the network ready. Needs to know nothing of the function, so that it is done ahead of time.
+    Begin,
+    /// Lay out the files, once, after [`Self::Mount`] was answered and before anything else.
     Furnish(Setup),
     /// Start the function as process [`FUNCTION_PID`].
     Spawn(Spawn),
     /// Start `criu swrk`, which waits for its order; it may be started before the files are laid out, and finds them laid out
-    /// then. Beside it: its end of the RPC socket, then descriptors to give to restored processes. They arrive in CRIU as
-    /// descriptors 3, 4, ….
+    /// then. Beside it: its end of the RPC socket, then descriptors to give to restored processes, which arrive in CRIU as
+    /// descriptors 3, 4, …; last, if it joins, what it writes `0` into to join the function's control group, in which what it restores will be.
     Criu {
-        /// CRIU's bundle as this process sees it: on the host before the files are laid out, [`CRIU_DIR`] after.
-        bundle: PathBuf,
-        /// The user id of the processes to dump. The kernel lets only their own real user (or CAP_SYS_RESOURCE, which a
-        /// confined root lacks) read their limits, so CRIU gets it as its real, not its effective, user.
-        real_uid: Option<u32>,
-        /// Whether it joins the function's control group, as what it restores will be in it: by writing `0` into the last descriptor beside
-        /// this, which it does not keep. One that dumps must stay outside, where it is not frozen.
+        /// Whether it joins that group.
         joins: bool,
     },
     /// Before the files are laid out: until CRIU's [`Request::Ancestor`] is asked for, have it find such a result as [`Request::WriteProbe`] stores. Beside it: a
     /// descriptor to read that from.
     ShowProbe,
-    /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory ([`ancestor`](crate::ancestor)). Answered with
-    /// [`Answer::Ancestor`], the userfaultfd beside it.
+    /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory, and a time namespace for its children ([`ancestor`](crate::ancestor)).
+    /// Answered with [`Answer::Ancestor`], the userfaultfd beside it.
     Ancestor,
+    /// Have each of these processes, which CRIU has restored and holds before their first instruction, make a userfaultfd of its memory. Answered with
+    /// [`Answer::Done`], the userfaultfds beside it, in this order.
+    Userfaults(Vec<i32>),
     /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]; those of an
-    /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`].
-    Hold,
+    /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`]; those of the CRIU that was started last have these clocks.
+    Hold {
+        /// As they were at the checkpoint; the host's where there are none.
+        clocks: Option<Clocks>,
+    },
     /// The function is about to run: from now on symbolic links in `/tmp` and `/dev/shm` are followed. Starting it does the same.
     FollowLinks,
     /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)).
@@ -125,10 +175,7 @@ pub enum Request {
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.
     SaveFiles,
     /// Unpack such an archive from the descriptor beside it.
-    LoadFiles {
-        /// Whose the files are: the function's user, and its group.
-        owner: u32,
-    },
+    LoadFiles,
     /// Read the result of CRIU's kernel probe.
     ReadProbe,
     /// Store such a result. Beside it: a descriptor to read it from.
@@ -176,9 +223,6 @@ impl fmt::Display for ExitCause {
 /// What init says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Message {
-    /// Before the sandbox exists: init's process id on the host. The first process says it, pid 1 answers the request: either
-    /// may come first.
-    Forked(i32),
     /// The answer to the request of this number.
     Answer(u64, Answer),
     /// The function's first process ended.

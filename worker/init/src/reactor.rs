@@ -1,9 +1,7 @@
 //! Init's life:
 //!
 //! ```text
-//! fork  ──Enter──> namespaces, fork ──(first process exits)
-//!                        │
-//!                       pid 1 ── network ──> serve: Furnish (files), then requests one by one, children reaped as they die
+//! pid 1 ── Begin (network) ──> serve: Furnish (files), then requests one by one, children reaped as they die
 //!                                                     │
 //!                                      control socket closed: exit, and the kernel kills the rest
 //! ```
@@ -18,53 +16,48 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::ancestor::Ancestor;
 use crate::causes::chain;
+use crate::outside::USERFAULT;
 use crate::protocol::{
-    Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, HELD_FD, Message, RESTORED_LAST_PID, ReceiveError,
-    Request, receive, send,
+    Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Message, RESTORED_LAST_PID,
+    ReceiveError, Request, receive, send,
 };
 use crate::strays::StrayError;
-use crate::{ancestor, criu, descriptors, files, namespaces, rootfs, spawn, strays};
+use crate::{ancestor, clocks, criu, descriptors, files, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
 
-/// Runs init to its end: it is told by `control`, and has `room` for messages.
+/// Runs init, whose working directory is the stage, to its end: it is told by `control`, and has `room` for messages.
 ///
 /// # Errors
-/// When the control socket breaks or the sandbox cannot be made.
+/// When the control socket breaks.
 pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
-    let control = control.as_fd();
-    let (call, _) = match receive::<Call>(control, room) {
-        Ok(first) => first,
-        Err(ReceiveError::Closed) => return Ok(()),
-        Err(e) => return Err(io::Error::other(e)),
+    // Found by no path once the files are laid out, and a mount of its own: nothing is above it. What the host has mounted stays where it is, even when the
+    // root is another, so that whoever opens a directory of it would find all that is above.
+    let bundle = open_tree(
+        CWD,
+        "criu",
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    )?;
+    // A host without it restores no memory lazily.
+    let userfault = File::options().read(true).write(true).open(USERFAULT).ok();
+    let sandbox = Sandbox {
+        bundle,
+        userfault: userfault.map(OwnedFd::from),
+        last_pid: None,
+        probe_is_shown: false,
+        criu: Vec::new(),
+        held: Vec::new(),
     };
-    let number = call.number;
-    let Request::Enter(cgroup_procs) = call.request else {
-        return Err(io::Error::other("the first request is not Enter"));
-    };
-    let entered = namespaces::join_cgroups(&cgroup_procs).and_then(|()| namespaces::enter());
-    match entered {
-        Err(e) => answer(control, number, Answer::Failed(chain(&e))),
-        Ok(Some(pid)) => namespaces::report_pid(control, pid),
-        Ok(None) => match namespaces::prepare_network() {
-            Ok(()) => {
-                answer(control, number, Answer::Done)?;
-                serve(control, room, Sandbox::default())
-            }
-            Err(e) => answer(control, number, Answer::Failed(chain(&e))),
-        },
-    }
+    serve(control.as_fd(), room, sandbox)
 }
 
-fn answer(control: BorrowedFd<'_>, number: u64, answer: Answer) -> io::Result<()> {
-    answer_with(control, number, answer, None)
-}
-
-fn answer_with(control: BorrowedFd<'_>, number: u64, answer: Answer, beside: Option<OwnedFd>) -> io::Result<()> {
+fn answer_with(control: BorrowedFd<'_>, number: u64, answer: Answer, beside: &[OwnedFd]) -> io::Result<()> {
     let fds: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
     send(control, &Message::Answer(number, answer), &fds)
 }
@@ -97,12 +90,19 @@ fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::
             };
             let (done, beside) = match call.request {
                 Request::Ancestor => match make_ancestor(&mut sandbox) {
-                    Ok(Ancestor { userfault, page }) => (Answer::Ancestor(page), Some(userfault)),
-                    Err(why) => (Answer::Failed(why), None),
+                    Ok(Ancestor { userfault, page }) => (Answer::Ancestor(page), vec![userfault]),
+                    Err(why) => (Answer::Failed(why), Vec::new()),
                 },
-                other => (perform(other, fds, &mut sandbox).unwrap_or_else(Answer::Failed), None),
+                Request::Userfaults(pids) => match make_userfaults(&sandbox, &pids) {
+                    Ok(made) => (Answer::Done, made),
+                    Err(why) => (Answer::Failed(why), Vec::new()),
+                },
+                other => (
+                    perform(other, fds, &mut sandbox).unwrap_or_else(Answer::Failed),
+                    Vec::new(),
+                ),
             };
-            answer_with(control, call.number, done, beside)?;
+            answer_with(control, call.number, done, &beside)?;
         }
     }
 }
@@ -125,8 +125,11 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
 }
 
 /// What init keeps between requests.
-#[derive(Default)]
 struct Sandbox {
+    /// The directory of CRIU.
+    bundle: OwnedFd,
+    /// What makes userfaultfds.
+    userfault: Option<OwnedFd>,
     /// Set once the sandbox is furnished.
     last_pid: Option<File>,
     /// Whether CRIU finds its probe on what covers the host's /run.
@@ -184,6 +187,14 @@ fn make_ancestor(sandbox: &mut Sandbox) -> Result<Ancestor, String> {
     })
 }
 
+fn make_userfaults(sandbox: &Sandbox, pids: &[i32]) -> Result<Vec<OwnedFd>, String> {
+    let device = sandbox.userfault.as_ref().ok_or("the host has no /dev/userfaultfd")?;
+    let of = |pid: &i32| {
+        ancestor::userfault_of(*pid, device).map_err(|e| format!("make a userfaultfd of process {pid}: {e}"))
+    };
+    pids.iter().map(of).collect()
+}
+
 fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result<Answer, String> {
     let mut fds = fds.into_iter();
     let mut next = |what: &str| {
@@ -194,11 +205,11 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
     // Before it is furnished, the root is the host's. The worker asks without waiting for the furnishing's answer, which may be that it failed.
     let within = matches!(
         request,
-        Request::Hold
+        Request::Hold { .. }
             | Request::FollowLinks
             | Request::RefuseStrays
             | Request::SaveFiles
-            | Request::LoadFiles { .. }
+            | Request::LoadFiles
             | Request::ReadProbe
             | Request::WriteProbe
     );
@@ -206,7 +217,17 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         return Err("the sandbox is not furnished".to_owned());
     }
     match request {
-        Request::Enter(_) | Request::Fork | Request::Ancestor => Err("the sandbox is entered already".to_owned()),
+        Request::Prepare(_)
+        | Request::Fork
+        | Request::Make(_)
+        | Request::Mount(_)
+        | Request::Dumper { .. }
+        | Request::GoInside { .. }
+        | Request::Ancestor
+        | Request::Userfaults(_) => Err("init does not do that".to_owned()),
+        Request::Begin => namespaces::prepare_network()
+            .map(|()| Answer::Done)
+            .map_err(|e| chain(&e)),
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::Furnish(setup) => {
             sandbox.last_pid = Some(rootfs::enter(&setup).map_err(|e| chain(&e))?);
@@ -223,28 +244,31 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map(Answer::Started)
                 .map_err(|e| chain(&e))
         }
-        Request::Criu {
-            bundle,
-            real_uid,
-            joins,
-        } => {
+        Request::Criu { joins } => {
             let mut all: Vec<OwnedFd> = fds.collect();
             let group = joins
                 .then(|| all.pop().ok_or("the control group is missing"))
                 .transpose()?;
-            let criu = criu::start(&bundle, &all, real_uid, group.as_ref()).map_err(plain("start criu"))?;
+            let criu = criu::start(&sandbox.bundle, &all, group.as_ref(), sandbox.userfault.as_ref());
+            let criu = criu.map_err(plain("start criu"))?;
             sandbox.criu.push(criu);
             Ok(Answer::Started(criu))
         }
-        Request::Hold => {
+        Request::Hold { clocks } => {
             sandbox.hold(fds).map_err(plain("hold descriptors"))?;
             sandbox
                 .set_last_pid(RESTORED_LAST_PID)
                 .map_err(plain("set the last process id"))?;
+            if let Some(clocks) = clocks {
+                let criu = *sandbox.criu.last().ok_or("no criu waits")?;
+                clocks::set(criu, &clocks).map_err(plain("set the clocks"))?;
+            }
             Ok(Answer::Done)
         }
         Request::FollowLinks => {
             rootfs::follow_links().map_err(|e| chain(&e))?;
+            // CRIU has opened all of it.
+            sandbox.held.clear();
             Ok(Answer::Done)
         }
         Request::RefuseStrays => match strays::refuse(Path::new("/proc"), &sandbox.criu) {
@@ -258,7 +282,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map(|()| Answer::Done)
                 .map_err(plain("save files"))
         }
-        Request::LoadFiles { owner } => files::load(Path::new("/"), next("archive")?, owner)
+        Request::LoadFiles => files::load(Path::new("/"), next("archive")?, FUNCTION_UID)
             .map(|()| Answer::Done)
             .map_err(plain("load files")),
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)

@@ -2,20 +2,19 @@
 //!
 //! ```text
 //! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
-//! /app       the function's files, read-only                 /dev    null zero full random urandom, fd, shm
-//! /tmp       a private tmpfs with a limit                    /run    root only: CRIU and its probe cache
+//! /app       the function's files, read-only                 /dev    null zero full random urandom, fd, shm; read-only
+//! /tmp       a private tmpfs with a limit                    /run    root only: CRIU's probe cache
 //! /etc/resolv.conf  the platform's name server, where there is a way out
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
 use nix::unistd::{chdir, pivot_root};
 
-use crate::protocol::{CRIU_DIR, CRIU_PROBE_CACHE, Setup};
+use crate::protocol::{CRIU_PROBE_CACHE, Setup};
 
 /// Why the files could not be laid out.
 #[derive(Debug, thiserror::Error)]
@@ -91,17 +90,22 @@ fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result
     mounted(what, source, at, Some("tmpfs"), extra, Some(options))
 }
 
-/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace. Answers the file that sets the
-/// process id after which the kernel looks for the next: the function's /proc/sys is read-only.
+/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace, whose working directory is the stage, with the layers and devices mounted
+/// there. Answers the file that sets the process id after which the kernel looks for the next: the function's /proc/sys is read-only.
 ///
 /// # Errors
 /// When a mount is refused or a mount point is missing in the root filesystem.
 pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
-    let root = setup.rootfs.as_path();
+    let root = Path::new("new");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mounted("private", None, Path::new("/"), None, private, None)?;
-    bind_read_only("root", root, root, QUIET)?;
-    bind_read_only("app", &setup.app, &root.join("app"), QUIET)?;
+    let bind = |what, from: &str, at: &Path| {
+        // A mount that came from the host is locked to its place: another of the same is made.
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mounted(what, Some(Path::new(from)), at, None, flags, None)
+    };
+    bind("root", "root", root)?;
+    bind("app", "app", &root.join("app"))?;
     let proc = root.join("proc");
     mounted(
         "proc",
@@ -114,11 +118,11 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
     tmpfs("run", &root.join("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
     let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
     tmpfs("tmp", &root.join("tmp"), QUIET | NO_LINKS, &tmp)?;
-    devices(&root.join("dev"), setup.shm_bytes)?;
-    // /run can be made into before the pivot only: afterwards the host's paths are gone.
-    let criu = root.join(CRIU_DIR.trim_start_matches('/'));
-    fs::create_dir(&criu).map_err(|e| RootfsError::Make(criu.clone(), e))?;
-    bind_read_only("criu", &setup.criu, &criu, QUIET)?;
+    let dev = root.join("dev");
+    bind("dev", "dev", &dev)?;
+    let shm = format!("mode=1777,size={},nr_inodes=4096", setup.shm_bytes);
+    let flags = QUIET | MsFlags::MS_NOEXEC | NO_LINKS;
+    tmpfs("shm", &dev.join("shm"), flags, &shm)?;
 
     chdir(root).map_err(|e| RootfsError::Call("chdir to the new root", e))?;
     // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its own.
@@ -152,9 +156,6 @@ pub fn follow_links() -> Result<(), RootfsError> {
 /// # Errors
 /// When a mount is refused; /run is the host's then.
 pub fn show_probe(probe: &[u8]) -> Result<(), RootfsError> {
-    // What the host unmounts meanwhile goes here as well; nothing of this goes there.
-    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    mounted("slave", None, Path::new("/"), None, slave, None)?;
     tmpfs("run", Path::new(COVERED), QUIET, "mode=700,size=128k,nr_inodes=16")?;
     fs::write(CRIU_PROBE_CACHE, probe).map_err(|e| {
         // Of the two errors the first is told.
@@ -169,39 +170,6 @@ pub fn show_probe(probe: &[u8]) -> Result<(), RootfsError> {
 /// When it is refused.
 pub fn hide_probe() -> Result<(), RootfsError> {
     umount2(COVERED, MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("uncover /run", e))
-}
-
-fn devices(dev: &Path, shm_bytes: u64) -> Result<(), RootfsError> {
-    tmpfs(
-        "dev",
-        dev,
-        MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
-        "mode=755,size=64k,nr_inodes=64",
-    )?;
-    let before = umask(Mode::empty());
-    let all = Mode::from_bits_retain(0o666);
-    for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
-        let device = makedev(1, minor);
-        mknod(&dev.join(name), SFlag::S_IFCHR, all, device).map_err(|e| RootfsError::Call("make a device node", e))?;
-    }
-    umask(before);
-    for (target, name) in [
-        ("/proc/self/fd", "fd"),
-        ("/proc/self/fd/0", "stdin"),
-        ("/proc/self/fd/1", "stdout"),
-        ("/proc/self/fd/2", "stderr"),
-    ] {
-        let link = dev.join(name);
-        symlink(target, &link).map_err(|e| RootfsError::Make(link.clone(), e))?;
-    }
-    let shm = dev.join("shm");
-    fs::create_dir(&shm).map_err(|e| RootfsError::Make(shm.clone(), e))?;
-    tmpfs(
-        "shm",
-        &shm,
-        QUIET | MsFlags::MS_NOEXEC | NO_LINKS,
-        &format!("mode=1777,size={shm_bytes},nr_inodes=4096"),
-    )
 }
 
 /// Has programs ask the name servers of `text`.

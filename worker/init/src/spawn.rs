@@ -14,7 +14,7 @@ use nix::unistd::{
     Gid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, setgroups, setresgid, setresuid, setsid,
 };
 
-use crate::protocol::{FUNCTION_PID, Spawn};
+use crate::protocol::{FUNCTION_PID, FUNCTION_UID, Spawn};
 use crate::seccomp::{Filter, UnknownFilter};
 
 /// Why a process could not be started.
@@ -132,7 +132,7 @@ fn become_function(
     dup2_stdin(stdin)?;
     dup2_stdout(stdout)?;
     dup2_stderr(stderr)?;
-    close_from(3)?;
+    close_range(3, i32::MAX)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     lower_limit(Resource::RLIMIT_NOFILE, order.open_files)?;
     forbid_core_dumps(Path::new(CORE_PATTERN))?;
@@ -147,7 +147,7 @@ fn become_function(
     caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
     caps::clear(None, CapSet::Inheritable).map_err(io::Error::other)?;
     setgroups(&[])?;
-    let (uid, gid) = (Uid::from_raw(order.uid), Gid::from_raw(order.uid));
+    let (uid, gid) = (Uid::from_raw(FUNCTION_UID), Gid::from_raw(FUNCTION_UID));
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
     nix::sys::prctl::set_no_new_privs()?;
@@ -202,11 +202,11 @@ fn names_a_file(core_pattern: &[u8]) -> bool {
     !matches!(core_pattern.first(), Some(b'|' | b'@'))
 }
 
-/// Closes every descriptor from `first` on.
+/// Closes every descriptor from `first` to `last`.
 #[expect(unsafe_code, reason = "close_range has no safe wrapper in nix")]
-pub(crate) fn close_from(first: u32) -> io::Result<()> {
+fn close_range(first: i32, last: i32) -> io::Result<()> {
     // SAFETY: called between fork and exec; nothing that owns these descriptors runs afterwards.
-    let rc = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if rc == 0 {
         Ok(())
     } else {
@@ -214,13 +214,13 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     }
 }
 
-/// Makes `fds` the descriptors 3, 4, … of this process and closes all above. For a child about to exec.
+/// Makes each of `fds` the descriptor of its number, from 3 on, and closes all others above 2. For a child about to exec.
 #[expect(unsafe_code, reason = "dup2 onto chosen numbers takes no ownership")]
-pub(crate) fn place_fds(fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn place_fds(fds: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
     // First out of the way of the targets, then down onto them.
-    let floor = 3 + fds.len() as i32;
+    let floor = fds.iter().map(|(_, target)| target + 1).max().unwrap_or(3);
     let mut high = Vec::new();
-    for fd in fds {
+    for (fd, _) in fds {
         // SAFETY: F_DUPFD makes a new descriptor and touches no memory.
         let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, floor) };
         if copy < 0 {
@@ -228,13 +228,14 @@ pub(crate) fn place_fds(fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         }
         high.push(copy);
     }
-    for (target, copy) in (3..).zip(&high) {
-        // SAFETY: whatever had the target's number is not used by this child any more.
-        if unsafe { libc::dup2(*copy, target) } < 0 {
+    close_range(3, floor - 1)?;
+    for ((_, target), copy) in fds.iter().zip(&high) {
+        // SAFETY: nothing has the target's number any more.
+        if unsafe { libc::dup2(*copy, *target) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    close_from(floor as u32)
+    close_range(floor, i32::MAX)
 }
 
 #[cfg(test)]

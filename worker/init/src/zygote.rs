@@ -1,4 +1,4 @@
-//! The first init that the worker starts: it makes all others by forking itself. To start a program anew for each sandbox, with its libraries, costs as
+//! The first process of this program that the worker starts: it makes all others by forking itself. To start a program anew for each sandbox, with its libraries, costs as
 //! much as half of what the kernel's part of a sandbox does.
 //!
 //! What a fork shares with the others is how the program lies in memory; a function is another program, and cannot read an init's.
@@ -6,8 +6,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use crate::causes::chain;
 use crate::protocol::{Answer, CONTROL_FD, CONTROL_FLOOR, Call, Message, ReceiveError, Request, receive, room, send};
-use crate::{descriptors, namespaces, reactor};
+use crate::{descriptors, dumper, namespaces, outside};
 
 /// Forks inits until the worker closes the control socket; in each of them, runs it to its end.
 ///
@@ -23,13 +24,17 @@ pub fn run() -> io::Result<()> {
             Err(e) => return Err(io::Error::other(e)),
         };
         let answer = match (call.request, <[OwnedFd; 1]>::try_from(fds)) {
+            (Request::Prepare(common), _) => match outside::prepare(&common) {
+                Ok(()) => Answer::Done,
+                Err(e) => Answer::Failed(chain(&e)),
+            },
             (Request::Fork, Ok([of_the_new])) => match namespaces::fork_beside() {
                 Ok(None) => {
                     drop(control);
-                    return reactor::run(&out_of_the_way(of_the_new)?, &mut room);
+                    return forked(out_of_the_way(of_the_new)?, &mut room);
                 }
                 Ok(Some(pid)) => Answer::Started(pid.as_raw()),
-                Err(e) => Answer::Failed(format!("fork an init: {e}")),
+                Err(e) => Answer::Failed(format!("fork: {e}")),
             },
             _ => Answer::Failed(
                 "a zygote only forks, and needs the new init's end of a control socket for it".to_owned(),
@@ -37,6 +42,28 @@ pub fn run() -> io::Result<()> {
         };
         send(control.as_fd(), &Message::Answer(call.number, answer), &[])?;
     }
+}
+
+/// A fork's life: it is told by the first request what it is.
+fn forked(control: OwnedFd, room: &mut [u8]) -> io::Result<()> {
+    let (Call { number, request }, fds) = match receive::<Call>(control.as_fd(), room) {
+        Ok(first) => first,
+        Err(ReceiveError::Closed) => return Ok(()),
+        Err(e) => return Err(io::Error::other(e)),
+    };
+    let said = match request {
+        Request::Make(order) => match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([inside]) => return outside::run(control, room, number, &order, out_of_the_way(inside)?),
+            Err(_) => "init's end of a control socket is missing",
+        },
+        Request::Dumper { cgroup_procs } => return dumper::run(&control, room, number, &cgroup_procs, fds),
+        _ => "the first request is neither to make a sandbox nor to dump one",
+    };
+    send(
+        control.as_fd(),
+        &Message::Answer(number, Answer::Failed(said.to_owned())),
+        &[],
+    )
 }
 
 /// The control socket that this program was started with.

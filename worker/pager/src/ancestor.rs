@@ -26,6 +26,22 @@ struct Agreement {
 
 nix::ioctl_readwrite!(agree, API, 0x3f, Agreement);
 
+/// Agrees with the kernel on what it tells of the memory of a fresh userfaultfd. Only the host's root may ask for fork events, wherever the memory is.
+#[expect(
+    unsafe_code,
+    reason = "userfaultfd's own wrapper agrees only on what it has made itself"
+)]
+pub(crate) fn agree_on_events(userfault: &OwnedFd) -> io::Result<()> {
+    let mut agreement = Agreement {
+        api: API,
+        features: EVENTS,
+        ioctls: 0,
+    };
+    // SAFETY: the kernel reads and writes this structure of its own layout only.
+    unsafe { agree(userfault.as_raw_fd(), &raw mut agreement) }?;
+    Ok(())
+}
+
 /// Memory whose owner's children are told of, until this is dropped.
 #[derive(Debug)]
 pub struct Ancestor {
@@ -40,18 +56,8 @@ impl Ancestor {
     ///
     /// # Errors
     /// When the kernel refuses.
-    #[expect(
-        unsafe_code,
-        reason = "userfaultfd's own wrapper agrees only on what it has made itself"
-    )]
     pub fn new(userfault: OwnedFd, address: u64) -> io::Result<Self> {
-        let mut agreement = Agreement {
-            api: API,
-            features: EVENTS,
-            ioctls: 0,
-        };
-        // SAFETY: the kernel reads and writes this structure of its own layout only.
-        unsafe { agree(userfault.as_raw_fd(), &raw mut agreement) }?;
+        agree_on_events(&userfault)?;
         let memory = Memory::new(0, 0, userfault, Arc::new(AddressMap::new([].into())));
         let page = address / PAGE;
         memory.register_anonymous(page, 1).map_err(io::Error::other)?;

@@ -37,8 +37,8 @@ mod waiting;
 pub use ancestor::Ancestor;
 pub use latency::Latency;
 pub use pager::{
-    FilledBehind, Handover, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Prepared, Preparing,
-    Stats,
+    FilledBehind, Given, Handover, Layout, LostPage, Marks, PageRange, Pager, PagerConfig, PagerError, Prepared,
+    Preparing, Stats,
 };
 pub use pin::{Pin, pin, unpinned};
 pub use source::{AheadPage, Held, PageRef, PageSource, SourceError};

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +50,17 @@ pub enum Handover {
     /// The kernel does, when CRIU, whose own memory this is of, forks: of one process, with this id. CRIU is told nothing of a pager then, maps everything
     /// where it belongs at once, and registers nothing.
     Descent(Ancestor, i32),
+    /// Whoever calls [`Pager::prepare`] does. CRIU is told as little, and registers as little.
+    Given,
+}
+
+/// The memory of a process that stands still.
+#[derive(Debug)]
+pub struct Given {
+    /// Its id at the checkpoint.
+    pub pid: i32,
+    /// A fresh userfaultfd of it: nothing has been agreed on with the kernel.
+    pub userfault: OwnedFd,
 }
 
 /// Consecutive pages of a process.
@@ -156,8 +168,8 @@ pub struct Marks {
 }
 
 pub(crate) enum Command {
-    /// Registers what the layout says, then fills these pages.
-    Prepare(Arc<[AheadPage]>, SyncSender<Result<Prepared, String>>),
+    /// Takes this memory over and registers what the layout says, then fills these pages.
+    Prepare(Vec<Given>, Arc<[AheadPage]>, SyncSender<Result<Prepared, String>>),
     /// Fills these pages, consecutive ones of a process by address, if they still hold what `origin` says.
     Fill(PageRange, u64, SyncSender<FilledBehind>),
     /// Tells what the addresses of all processes belong to.
@@ -263,14 +275,14 @@ impl Pager {
     }
 
     /// Makes the memory ready for the processes to run: registers what the layout says, and fills `pages` ahead of any fault,
-    /// as far as the source holds them. To be called once, when the processes have all their mappings and nothing of their own has run
+    /// as far as the source holds them. `given` is the memory by [`Handover::Given`]. To be called once, when the processes have all their mappings and nothing of their own has run
     /// yet. Does not wait for it.
     ///
     /// # Errors
     /// When the pager has ended; the processes must not run then.
-    pub fn prepare(&self, pages: Arc<[AheadPage]>) -> Result<Preparing, PagerError> {
+    pub fn prepare(&self, given: Vec<Given>, pages: Arc<[AheadPage]>) -> Result<Preparing, PagerError> {
         let (done, answer) = sync_channel(1);
-        self.tell(Command::Prepare(pages, done))?;
+        self.tell(Command::Prepare(given, pages, done))?;
         Ok(Preparing(answer))
     }
 

@@ -17,11 +17,11 @@ use nix::sys::epoll::EpollTimeout;
 use userfaultfd::EventBuffer;
 
 use crate::address_map::AddressMap;
-use crate::ancestor::Ancestor;
+use crate::ancestor::{Ancestor, agree_on_events};
 use crate::fetching::Fetching;
 use crate::handshake::{self, Greeting};
 use crate::memory::{Fault, Happened, Memory};
-use crate::pager::{Command, Handover, Layout, LostPage, Prepared, Reach};
+use crate::pager::{Command, Given, Handover, Layout, LostPage, Prepared, Reach};
 use crate::source::PageSource;
 use crate::waiting::Waiting;
 
@@ -115,10 +115,13 @@ impl Thread {
 
     pub(crate) fn run(mut self, handover: Handover) {
         let words = match handover {
-            Handover::Socket(listener) => self.accept(&listener).map(Words::Criu),
+            Handover::Socket(listener) => match self.accept(&listener) {
+                Some(stream) => Some(Words::Criu(stream)),
+                None => return,
+            },
             Handover::Descent(ancestor, pid) => Some(Words::Kernel(ancestor, pid)),
+            Handover::Given => None,
         };
-        let Some(words) = words else { return };
         let failed = match catch_unwind(AssertUnwindSafe(|| self.serve(words))) {
             Ok(Ok(())) => None,
             Ok(Err(e)) => Some(e.to_string()),
@@ -161,7 +164,7 @@ impl Thread {
     fn is_told_to_stop(&self) -> bool {
         loop {
             match self.reach.inbox.try_recv() {
-                Ok(Command::Prepare(_, done)) => drop(done),
+                Ok(Command::Prepare(_, _, done)) => drop(done),
                 Ok(Command::Fill(_, _, done)) => drop(done),
                 Ok(Command::Report(done)) => drop(done),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
@@ -194,16 +197,17 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, words: Words) -> io::Result<()> {
+    fn serve(&mut self, mut words: Option<Words>) -> io::Result<()> {
         let mut buffer = EventBuffer::new(EVENTS);
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         let mut ready = Vec::with_capacity(EVENTS);
-        self.waiting.add_criu(&words)?;
-        if matches!(words, Words::Criu(_)) {
+        if let Some(words) = &words {
+            self.waiting.add_criu(words)?;
+        }
+        if matches!(words, Some(Words::Criu(_))) {
             self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
         }
         // Closed with the last word: our end of a stream belongs to the sandbox's network namespace, where the function would see its path.
-        let mut words = Some(words);
         let mut in_vain = 0;
         loop {
             self.wait(&mut in_vain)?;
@@ -333,6 +337,17 @@ impl Thread {
         self.add_memory(pid, fd, Arc::new(map))
     }
 
+    fn take_given(&mut self, given: Vec<Given>) -> Result<(), String> {
+        let since = Instant::now();
+        for Given { pid, userfault } in given {
+            agree_on_events(&userfault)
+                .and_then(|()| self.take_over(pid, userfault))
+                .map_err(|e| format!("take over the memory of process {pid}: {e}"))?;
+            self.reach.stats.marks.lock().handshake = Some((since, since.elapsed()));
+        }
+        Ok(())
+    }
+
     /// All processes are there. Where the kernel told of them, some may have been CRIU's own, and have ended: the one that is left is the restored.
     fn settle(&mut self, words: &mut Option<Words>) -> Result<(), String> {
         let Some(Words::Kernel(ancestor, _)) = words else {
@@ -399,9 +414,10 @@ impl Thread {
         let _ = self.reach.bell.read();
         loop {
             match self.reach.inbox.try_recv() {
-                Ok(Command::Prepare(pages, done)) => {
+                Ok(Command::Prepare(given, pages, done)) => {
                     let since = Instant::now();
-                    let prepared = self.settle(words).and_then(|()| self.prepare(&pages));
+                    let settled = self.take_given(given).and_then(|()| self.settle(words));
+                    let prepared = settled.and_then(|()| self.prepare(&pages));
                     let prepared = prepared.map(|filled| Prepared {
                         filled,
                         took: (since, since.elapsed()),

@@ -166,7 +166,7 @@ fn a_child_s_memory_is_served_whatever_it_gives_up_of_its_ancestor_s() {
             page: range(at).first,
             written: false,
         });
-        let prepared = pager.prepare(Arc::new(ahead)).unwrap().done(LIMIT).unwrap();
+        let prepared = pager.prepare(Vec::new(), Arc::new(ahead)).unwrap().done(LIMIT).unwrap();
         assert!(prepared.filled >= 2, "{prepared:?}");
         say(&may_go, b"!");
         let found: [u8; (2 * PAGES) as usize] = hear(&heard);
@@ -210,7 +210,11 @@ fn more_than_one_child_that_lives_is_refused() {
     .unwrap();
     let (go, may_go) = std::io::pipe().unwrap();
     let children = [(); 2].map(|()| fork(|| assert_eq!(hear(&go), *b"!")));
-    let refused = pager.prepare(Arc::new([])).unwrap().done(LIMIT).unwrap_err();
+    let refused = pager
+        .prepare(Vec::new(), Arc::new([]))
+        .unwrap()
+        .done(LIMIT)
+        .unwrap_err();
     assert!(refused.to_string().contains("2 children"), "{refused}");
     say(&may_go, b"!!");
     for child in children {

@@ -70,6 +70,22 @@ pub enum DiskError {
     Refused(#[source] FileError),
 }
 
+/// Why devices cannot be filtered.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The controller is missing.
+    #[error("there is no cgroup controller for devices at {0}: mount devices (v1)")]
+    NoController(String),
+    /// The kernel takes no filter.
+    #[error(
+        "load a filter of devices: the kernel needs CONFIG_CGROUP_BPF, the worker CAP_SYS_ADMIN or CAP_BPF with CAP_NET_ADMIN"
+    )]
+    Program(#[source] std::io::Error),
+    /// The kernel refuses.
+    #[error("filter devices")]
+    Refused(#[source] FileError),
+}
+
 /// Why processes could not be frozen.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {

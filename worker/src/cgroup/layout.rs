@@ -38,6 +38,22 @@ impl Layout {
         }
     }
 
+    /// What a process of the group is in.
+    pub(super) fn joined(&self) -> Vec<PathBuf> {
+        self.all()
+            .into_iter()
+            .chain(self.devices().map(Path::to_owned))
+            .collect()
+    }
+
+    /// The group that filters devices, of all groups together, where it is another hierarchy's.
+    pub(super) fn devices(&self) -> Option<&Path> {
+        match self {
+            Self::V1(d) => d.devices.as_deref(),
+            Self::V2(_) => None,
+        }
+    }
+
     /// The group of another name below the same parent.
     pub(super) fn beside(&self, name: &str) -> Self {
         match self {

@@ -8,6 +8,7 @@
 //!
 //! Everything here blocks its thread, mostly for microseconds; what may wait longer says for how long at most.
 
+mod devices;
 mod disk;
 mod errors;
 mod files;
@@ -28,7 +29,7 @@ use disk::DiskLimit;
 use layout::{Layout, PROCS, remove_directory};
 use spare::Spares;
 
-pub use errors::{CreateError, DetectError, DiskError, FreezeError, KillError};
+pub use errors::{CreateError, DetectError, DeviceError, DiskError, FreezeError, KillError};
 pub use files::FileError;
 pub use spare::SpareCounts;
 pub use sweep::{SweepError, Swept};
@@ -230,7 +231,11 @@ impl Cgroups {
     /// # Errors
     /// When the kernel refuses.
     pub fn remove_parent(&self) -> Result<(), FileError> {
-        self.layout.remove(REMOVE_LIMIT)
+        self.layout.remove(REMOVE_LIMIT)?;
+        match self.layout.devices() {
+            Some(devices) => remove_directory(devices, REMOVE_LIMIT),
+            None => Ok(()),
+        }
     }
 
     /// Kills and removes every group below the parent. To be called before the first [`Cgroups::create`]; returns what
@@ -274,7 +279,7 @@ impl Cgroup {
 
     /// The files a process writes `0` (or an id) into to be in the group: all of them.
     pub fn procs_files(&self) -> Vec<PathBuf> {
-        self.layout.all().into_iter().map(|d| d.join(PROCS)).collect()
+        self.layout.joined().into_iter().map(|d| d.join(PROCS)).collect()
     }
 
     /// The directory of the function's group, which is all that [`Self::freeze`] stops: CRIU is told of it by a descriptor.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::disk::DiskLimit;
 use super::files::{self, FileError};
 use super::layout::FUNCTION;
-use super::{CPU_PERIOD_US, DetectError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
+use super::{CPU_PERIOD_US, DetectError, DeviceError, DiskError, FREEZE_LIMIT, FreezeError, Limits, poll_until};
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";
@@ -14,6 +14,8 @@ const PIDS: &str = "pids";
 const FREEZER: &str = "freezer";
 /// Not needed: reads from the disk are bounded where it is there.
 const BLKIO: &str = "blkio";
+/// Not needed either: a sandbox has no node of another device.
+const DEVICES: &str = "devices";
 const CONTROLLERS: [&str; 4] = [MEMORY, CPU, PIDS, FREEZER];
 
 /// The smallest quota the kernel takes, microseconds.
@@ -30,6 +32,8 @@ pub(super) struct Directories {
     pids: PathBuf,
     freezer: PathBuf,
     blkio: Option<PathBuf>,
+    /// That of the parent: all groups may open the same.
+    pub(super) devices: Option<PathBuf>,
 }
 
 impl Directories {
@@ -45,6 +49,7 @@ impl Directories {
                 pids,
                 freezer,
                 blkio: None,
+                devices: None,
             }),
             _ => Err(DetectError::Missing {
                 root: root.to_owned(),
@@ -65,6 +70,28 @@ impl Directories {
         Ok(())
     }
 
+    /// Processes of groups that are made from now on may open these devices and no others.
+    pub(super) fn limit_devices(
+        &mut self,
+        root: &Path,
+        parent: &str,
+        allowed: &[(u32, u32)],
+    ) -> Result<(), DeviceError> {
+        let names = files::child_directories(root).map_err(DeviceError::Refused)?;
+        let found = hierarchy(root, &names, DEVICES);
+        let directory = found
+            .ok_or_else(|| DeviceError::NoController(root.display().to_string()))?
+            .join(parent);
+        files::make_all(&directory).map_err(DeviceError::Refused)?;
+        let write = |file: &str, what: &str| files::write(&directory.join(file), what).map_err(DeviceError::Refused);
+        write("devices.deny", "a")?;
+        for (major, minor) in allowed {
+            write("devices.allow", &format!("c {major}:{minor} rwm"))?;
+        }
+        self.devices = Some(directory);
+        Ok(())
+    }
+
     fn map(&self, change: impl Fn(&Path) -> PathBuf) -> Self {
         Self {
             memory: change(&self.memory),
@@ -72,6 +99,7 @@ impl Directories {
             pids: change(&self.pids),
             freezer: change(&self.freezer),
             blkio: self.blkio.as_deref().map(change),
+            devices: self.devices.clone(),
         }
     }
 

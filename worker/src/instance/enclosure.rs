@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use rekindle_init::causes::chain;
-use rekindle_init::protocol::Setup;
+use rekindle_init::protocol::{Layers, Setup};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -115,30 +115,18 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         criu,
         cgroup: Arc::new(cgroup),
     };
+    let layers = Layers { rootfs, app };
     let setup = Setup {
         hostname: spec.function.to_string(),
-        rootfs,
-        app,
-        criu: worker.config.criu_dir.clone(),
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: shm_limit(spec),
         resolv_conf: (egress && worker.network.is_some()).then(resolv_conf),
     };
     let sandbox = &enclosure.sandbox;
-    let furnishing = async {
-        sandbox
-            .furnish(setup)
-            .await
-            .map_err(|e| unavailable("furnish the sandbox", &e))
-    };
-    match worker.probe() {
-        // Init takes one after the other: the second need not wait for the answer to the first.
-        // In this order, so that what is told is what failed first.
-        Some(probe) => futures::try_join!(furnishing, probe::give(sandbox, &probe)).map(drop)?,
-        None => {
-            furnishing.await?;
-            probe::give_or_make(worker, instance.id.as_str(), sandbox).await?;
-        }
+    let furnished = sandbox.furnish(layers, setup).await;
+    furnished.map_err(|e| unavailable("furnish the sandbox", &e))?;
+    if worker.probe().is_none() {
+        probe::give_or_make(worker, instance.id.as_str(), sandbox).await?;
     }
     Ok(enclosure)
 }

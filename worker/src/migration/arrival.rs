@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rekindle_init::protocol::held_path;
+use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
 use rekindle_snapshotter::images::place_external;
 use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
@@ -34,7 +34,7 @@ use crate::instance::{FunctionClient, Instance, Parts, tear_down};
 use crate::restore::{self, CriuRestore, Pages, StageError, run_criu, start_pager};
 use crate::sandbox::Sandbox;
 use crate::sandbox::criu::{Restore, Scratch};
-use crate::snapshots::{OpenSnapshot, name_outputs};
+use crate::snapshots::{OpenSnapshot, clocks, join_time, let_be_read, name_outputs};
 use crate::worker::Worker;
 
 /// How long an arrival that was prepared waits for its images.
@@ -278,7 +278,6 @@ impl Arrival {
         let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images")(&e))?;
         let path = scratch.path().to_owned();
         let believed = Believed {
-            uid: self.order.spec.uid,
             templates: base.as_ref().map_or(0, |base| base.template.files().count()),
             memory: memory_limit(&self.order.spec),
         };
@@ -291,10 +290,11 @@ impl Arrival {
             cgroup,
         } = enclosure;
         let to = format!("{}-images", self.order.id);
+        let pids = laid_out.numbered.pids().map_err(|e| failed("serve its memory")(&e))?;
         let images = Images {
             dir: scratch.path(),
             to: &to,
-            alone: laid_out.numbered.alone(),
+            alone: restore::alone(&pids),
             pipes: &laid_out.header.pipes,
         };
         let Begun {
@@ -302,7 +302,8 @@ impl Arrival {
             descent,
             scratch,
         } = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
-        let memory = self.memory(worker, base.as_deref(), &laid_out, descent.is_none())?;
+        let memory = self.memory(worker, base.as_deref(), &laid_out)?;
+        let given = if descent.is_some() { Vec::new() } else { pids };
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));
         let pages = Pages {
@@ -314,7 +315,7 @@ impl Arrival {
             record: false,
             code: ErrorCode::MigrationLost,
         };
-        let pager = start_pager(worker, &self.instance, &sandbox, pages, scratch.path())?;
+        let pager = start_pager(worker, &self.instance, &sandbox, pages)?;
         let (stands, told) = oneshot::channel();
         let (go, may_go) = sync_channel(1);
         let (done, restored) = oneshot::channel();
@@ -329,6 +330,8 @@ impl Arrival {
             written: Arc::clone(&written),
             pager,
             scratch,
+            given,
+            clocks: laid_out.clocks,
         };
         let running = async move { drop(done.send(task.run(stands, may_go).await)) };
         tokio::spawn(running.instrument(tracing::Span::current()));
@@ -348,17 +351,11 @@ impl Arrival {
         }
     }
 
-    /// What the pager is told of the memory, of which CRIU registers what is anonymous if it has `lazy_pages`.
-    fn memory(
-        &self,
-        worker: &Worker,
-        base: Option<&OpenSnapshot>,
-        laid_out: &LaidOut,
-        lazy_pages: bool,
-    ) -> Result<Memory, ApiError> {
+    /// What the pager is told of the memory.
+    fn memory(&self, worker: &Worker, base: Option<&OpenSnapshot>, laid_out: &LaidOut) -> Result<Memory, ApiError> {
         let template = base.map(|b| Arc::clone(&b.template));
         let mut layout = Layout {
-            backed: template.as_ref().map_or_else(Vec::new, |t| t.layout().backed),
+            backed: template.as_ref().map_or_else(Vec::new, |t| t.folded()),
             ..Layout::default()
         };
         let mut under = HashMap::new();
@@ -394,14 +391,10 @@ impl Arrival {
                 below || moved || written.next().is_some()
             };
             let lazy = traveller.memory.lazy.iter();
-            let (full, empty): (Vec<_>, Vec<_>) = lazy
+            let full = lazy
                 .map(|(first, pages)| range(first.0, *pages))
-                .partition(|range| holds_any(range.first.page, range.pages));
-            if lazy_pages {
-                layout.empty.extend(empty);
-            } else {
-                layout.anonymous.extend(full);
-            }
+                .filter(|range| holds_any(range.first.page, range.pages));
+            layout.anonymous.extend(full);
         }
         let source = Source(Peer::new(worker, &self.order.from, &self.order.id));
         let written = Written::new(template, &laid_out.numbered, under, source, Handle::current());
@@ -499,6 +492,7 @@ impl Arrival {
 struct LaidOut {
     header: Header,
     numbered: Numbered,
+    clocks: Clocks,
 }
 
 struct Memory {
@@ -514,8 +508,6 @@ pub(super) fn eager_name(pid: i32) -> String {
 
 /// What is known of an instance that arrives, from elsewhere than its source.
 struct Believed {
-    /// Its user.
-    uid: u32,
     /// How many templates its snapshot has.
     templates: usize,
     /// How much memory it may use, bytes.
@@ -530,7 +522,7 @@ fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, Ap
     let mut header = header.map_err(|e| refused(&e))?;
     // What is checked here is what is edited and restored: nobody else writes to the directory.
     let began = Instant::now();
-    let expected = expected_to_travel(believed.uid, &header.pipes, &header.templates, PagesIn::Eager);
+    let expected = expected_to_travel(FUNCTION_UID, &header.pipes, &header.templates, PagesIn::Eager);
     verify(dir, &expected).map_err(|e| refused(&e))?;
     tracing::debug!(
         ms = began.elapsed().as_secs_f64() * 1e3,
@@ -555,7 +547,14 @@ fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, Ap
         std::fs::rename(dir.join(from), dir.join(to)).map_err(|e| failed(&e))?;
     }
     name_outputs(dir, &mut header.pipes).map_err(|e| failed(&e))?;
-    Ok(LaidOut { header, numbered })
+    join_time(dir).map_err(|e| failed(&e))?;
+    let clocks = clocks(dir).map_err(|e| failed(&e))?;
+    let_be_read(dir).map_err(|e| failed(&e))?;
+    Ok(LaidOut {
+        header,
+        numbered,
+        clocks,
+    })
 }
 
 /// A restore under way.
@@ -570,6 +569,8 @@ struct Restoring {
     written: Arc<Written>,
     pager: Arc<Pager>,
     scratch: Scratch,
+    given: Vec<i32>,
+    clocks: Clocks,
 }
 
 impl Restoring {
@@ -588,6 +589,8 @@ impl Restoring {
             templates,
             dir: self.scratch.path(),
             eager_bytes: 0,
+            given: self.given,
+            clocks: self.clocks,
         };
         let (written, base) = (Arc::clone(&self.written), self.base.clone());
         let ahead = move || ahead(&written, base.as_deref());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use bytes::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, RwLock};
-use rekindle_init::protocol::{CRIU_DIR, FUNCTION_PID};
+use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_pager::PAGE;
-use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Session, Stage, external_file, own_descriptor};
+use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, external_file};
 use rekindle_snapshotter::images::{parent_images, place_external};
 use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
@@ -35,13 +35,15 @@ use super::peer::{Peer, write_frame};
 use super::tracking::forget_changes;
 use crate::dump_dir::{self, DumpDir};
 use crate::expected::expected_to_travel;
-use crate::freeze::{IMAGES_FD, RoomForImages, quiet};
+use crate::freeze::{RoomForImages, WORKING_DIR, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, gone};
+use crate::probe;
 use crate::restore::{StageError, log_tail};
 use crate::same_files;
-use crate::sandbox::CriuUse;
-use crate::snapshots::{FILES_ARCHIVE, forget_groups};
+use crate::sandbox::InnerProc;
+use crate::sandbox::dumper::Dumper;
+use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 use crate::standstill::Standstill;
 use crate::worker::Worker;
 
@@ -104,7 +106,7 @@ pub struct Departure {
     instance: Arc<Instance>,
     way: Way,
     target: Peer,
-    criu: Mutex<Option<Session>>,
+    criu: Mutex<Option<Dumper>>,
     dir: DumpDir,
     /// Its pages, once it stands still.
     left: RwLock<Option<Arc<Left>>>,
@@ -162,19 +164,18 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = dump_dir::place(&worker.config, memory).join(format!("leave-{}", order.id));
         let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
-        let (session, theirs) = Session::pair().map_err(|e| unavailable("talk to criu", &e))?;
         let images = File::open(dir.path()).map_err(|e| unavailable("open the image directory", &e))?;
         let freezer = Standstill::freezer(&parts).map_err(|e| unavailable("open the function's freezer", &e))?;
-        let fds = [&theirs, &OwnedFd::from(images), &freezer];
-        let purpose = CriuUse::Dump { uid: instance.spec.uid };
-        let criu = parts.sandbox.start_criu(Path::new(CRIU_DIR), &fds, purpose);
-        criu.await.map_err(|e| unavailable("start criu", &e))?;
+        let images = OwnedFd::from(images);
+        probe::give_outside(worker, dir.path()).await?;
+        let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
+        let dumper = dumper.await.map_err(|e| unavailable("start criu", &e))?;
         Ok(Departure {
             id: order.id.clone(),
             instance: Arc::clone(&instance),
             way: order.way,
             target: target.clone(),
-            criu: Mutex::new(Some(session)),
+            criu: Mutex::new(Some(dumper)),
             dir,
             left: RwLock::new(None),
             room: Mutex::new(None),
@@ -408,12 +409,12 @@ impl Departure {
         &self,
         worker: &Arc<Worker>,
         parts: &Arc<Parts>,
-        session: Session,
+        dumper: Dumper,
         alone: OwnedSemaphorePermit,
     ) -> Result<(Vec<u8>, Left), ApiError> {
         let room = RoomForImages::give(&self.instance, parts, Some(alone));
-        let proc = PathBuf::from(format!("/proc/{}/root/proc", parts.sandbox.init_pid()));
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
+        let proc = InnerProc::of(parts.sandbox.init_pid()).map_err(|e| failed("look at the processes")(&e))?;
         let tracking = worker.tracking();
         let describe_only = self.way == Way::Move && tracking != Tracking::None;
         if describe_only {
@@ -428,7 +429,7 @@ impl Departure {
         };
         let templates = templates.map_err(|e| failed("name the templates")(&e))?;
         let mut order = DumpOrder {
-            images_dir: own_descriptor(IMAGES_FD),
+            images_dir: WORKING_DIR.to_owned(),
             pid: FUNCTION_PID,
             after: match self.way {
                 Way::Move => AfterDump::Stop,
@@ -442,19 +443,23 @@ impl Departure {
         };
         let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
-        let uid = self.instance.spec.uid;
         let packed = tokio::task::spawn_blocking(move || {
             let mut maps = Ok(Vec::new());
             let standstill = Standstill::of(&parts, &runtime);
             let standstill = standstill.map_err(|e| unavailable("describe the processes", &e))?;
             order.freezer = standstill.freezer_path();
+            let inside = runtime.block_on(dumper.go_inside());
+            inside.map_err(|e| unavailable("describe the processes", &e))?;
             let mut save = || -> Result<(), StageError> {
                 // Before anything is packed, and while no path can change: the copy must have what this one has.
                 let began = Instant::now();
-                forget_groups(&dir)?;
+                forget_outside(&dir)?;
                 forget_known(&dir)?;
-                let verified = verify(&dir, &expected_to_travel(uid, &parts.pipes, &templates, PagesIn::Dump))?;
-                same_files::compare(parts.sandbox.init_pid().as_raw(), &verified)?;
+                let verified = verify(
+                    &dir,
+                    &expected_to_travel(FUNCTION_UID, &parts.pipes, &templates, PagesIn::Dump),
+                )?;
+                same_files::compare(parts.sandbox.init_pid(), &verified)?;
                 tracing::debug!(ms = ms(began), "checked the images of an instance that leaves");
                 runtime.block_on(sandbox.save_files(&archive))?;
                 // They stand still: what the pager knows now holds.
@@ -463,7 +468,7 @@ impl Departure {
                 }
                 Ok(())
             };
-            let dumped = session.dump(&order, |stage| match stage {
+            let dumped = dumper.session.dump(&order, |stage| match stage {
                 Stage::PostDump => standstill.hold(&runtime, &mut save),
                 _ => Ok(()),
             });
@@ -486,20 +491,13 @@ impl Departure {
     }
 
     /// Lays out for CRIU what has every page already.
-    fn say_known(&self, proc: &Path, tracking: Tracking) -> std::io::Result<()> {
-        let mut pids = Vec::new();
-        for entry in std::fs::read_dir(proc)? {
-            let name = entry?.file_name();
-            pids.extend(
-                name.to_str()
-                    .and_then(|n| n.parse::<i32>().ok())
-                    .filter(|pid| *pid >= FUNCTION_PID),
-            );
-        }
+    fn say_known(&self, proc: &InnerProc, tracking: Tracking) -> std::io::Result<()> {
+        let mut pids = proc.pids()?;
+        pids.retain(|pid| *pid >= FUNCTION_PID);
         if tracking == Tracking::Kernel {
             for pid in &pids {
                 // One that is gone has nothing to forget.
-                let _ = forget_changes(&proc.join(pid.to_string()));
+                let _ = forget_changes(proc, *pid);
             }
         }
         let known = self.dir.path().join(KNOWN);
@@ -654,7 +652,7 @@ fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Resu
 /// Packs what goes to the target first.
 fn pack_up(
     dir: &Path,
-    proc: &Path,
+    proc: &InnerProc,
     parts: &Parts,
     templates: Vec<String>,
     maps: &[(i32, rekindle_pager::address_map::AddressMap)],

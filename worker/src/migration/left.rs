@@ -7,8 +7,10 @@ use std::path::Path;
 
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::WrittenRun;
+use rustix::fs::OFlags;
 
 use super::numbered::{Numbered, Traveller};
+use crate::sandbox::InnerProc;
 
 /// Its pages.
 pub(super) struct Left {
@@ -25,16 +27,16 @@ struct Memory {
 }
 
 impl Left {
-    /// `proc` is the proc file system of the processes' own pid namespace, `dir` their images.
+    /// `proc` is that of the processes' sandbox, `dir` has their images.
     ///
     /// # Errors
     /// When a process is gone.
-    pub(super) fn open(numbered: Numbered, proc: &Path, dir: &Path) -> io::Result<Self> {
+    pub(super) fn open(numbered: Numbered, proc: &InnerProc, dir: &Path) -> io::Result<Self> {
         let open = |traveller: &Traveller| {
             let has_dumped = traveller.memory.written.iter().any(|run| run.at.is_some());
             let dumped = has_dumped.then(|| File::open(dir.join(format!("pages-{}.img", traveller.memory.pages_id))));
             Ok(Memory {
-                process: File::open(proc.join(traveller.pid.to_string()).join("mem"))?,
+                process: proc.open(&format!("{}/mem", traveller.pid), OFlags::RDONLY)?,
                 dumped: dumped.transpose()?,
             })
         };

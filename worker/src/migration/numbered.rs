@@ -1,5 +1,6 @@
 //! The written pages of an instance, counted: both hosts know them from the same images, so that a number says which is meant.
 
+use std::io;
 use std::path::Path;
 
 use rekindle_snapshotter::images::{ImageError, Travelling, WrittenRun, travelling};
@@ -14,7 +15,7 @@ pub(super) const BLOCK: u64 = 16;
 pub(super) enum DumpError {
     /// A file cannot be read.
     #[error("read {0}")]
-    File(String, #[source] std::io::Error),
+    File(String, #[source] io::Error),
     /// It is malformed.
     #[error("{0}")]
     Image(String, #[source] ImageError),
@@ -62,12 +63,19 @@ impl Numbered {
         Ok(Self::count(travellers))
     }
 
-    /// The process id, if a pager can be handed its memory by the kernel alone: there is one process, and what CRIU would register is plain memory.
-    pub(super) fn alone(&self) -> Option<i32> {
-        match self.travellers.as_slice() {
-            [traveller] if traveller.memory.plain => Some(traveller.pid),
-            _ => None,
-        }
+    /// Its processes, where a pager can serve the memory of all.
+    ///
+    /// # Errors
+    /// When some of it is of a kind that it cannot serve.
+    pub(super) fn pids(&self) -> io::Result<Vec<i32>> {
+        let pid = |traveller: &Traveller| match traveller.memory.plain {
+            true => Ok(traveller.pid),
+            false => Err(io::Error::other(format!(
+                "process {} has memory that is neither anonymous nor of a file",
+                traveller.pid
+            ))),
+        };
+        self.travellers.iter().map(pid).collect()
     }
 
     /// Gives the pages of all runs their numbers.

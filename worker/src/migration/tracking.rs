@@ -5,8 +5,11 @@
 //! edited to say that the kernel does. Nothing else reads that byte.
 
 use std::borrow::Cow;
-use std::io;
-use std::path::Path;
+use std::io::{self, Write as _};
+
+use rustix::fs::OFlags;
+
+use crate::sandbox::InnerProc;
 
 /// Where the probe of CRIU 4.2 says it: `has_dirty_track` of `struct kerndat_s`, behind two magic numbers, a device number, the last
 /// capability and the zero page's frame number.
@@ -44,12 +47,12 @@ pub fn with_tracking<'a>(probe: &'a [u8], version: &str) -> (Cow<'a, [u8]>, Trac
     (Cow::Owned(edited), Tracking::Never)
 }
 
-/// Has the kernel forget which pages of a process have changed; `proc` is its directory there.
+/// Has the kernel forget which pages of a process have changed.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn forget_changes(proc: &Path) -> io::Result<()> {
-    std::fs::write(proc.join("clear_refs"), "4")
+pub(super) fn forget_changes(proc: &InnerProc, pid: i32) -> io::Result<()> {
+    proc.open(&format!("{pid}/clear_refs"), OFlags::WRONLY)?.write_all(b"4")
 }
 
 #[cfg(test)]

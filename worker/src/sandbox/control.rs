@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_init::protocol::{self, Answer, Call, Message, ReceiveError, Request};
 use tokio::io::unix::AsyncFd;
@@ -96,7 +95,6 @@ pub(super) struct Control {
     /// Whose turn it is to send: who came first.
     sending: tokio::sync::Mutex<()>,
     waiting: Waiting,
-    init: watch::Receiver<Option<Pid>>,
     function: watch::Receiver<FunctionState>,
     reader: tokio::task::JoinHandle<()>,
 }
@@ -109,27 +107,14 @@ impl Control {
         let socket = Arc::new(registered.map_err(io::Error::from)?);
         let waiting = Waiting::default();
         let (tell, function) = watch::channel(FunctionState::Alive);
-        let (told_init, init) = watch::channel(None);
-        let reader = tokio::spawn(read(Arc::clone(&socket), waiting.clone(), tell, told_init));
+        let reader = tokio::spawn(read(Arc::clone(&socket), waiting.clone(), tell));
         Ok(Self {
             socket,
             sending: tokio::sync::Mutex::default(),
             waiting,
-            init,
             function,
             reader,
         })
-    }
-
-    /// Init's process id on the host, if it has been told.
-    pub(super) fn init_pid(&self) -> Option<Pid> {
-        *self.init.borrow()
-    }
-
-    /// The same, once it has been told; `None` if it never will be.
-    pub(super) async fn told_init_pid(&self) -> Option<Pid> {
-        let mut init = self.init.clone();
-        init.wait_for(Option::is_some).await.ok().and_then(|pid| *pid)
     }
 
     pub(super) fn function_state(&self) -> watch::Receiver<FunctionState> {
@@ -187,12 +172,7 @@ impl Drop for Control {
     }
 }
 
-async fn read(
-    socket: Arc<AsyncFd<OwnedFd>>,
-    waiting: Waiting,
-    function: watch::Sender<FunctionState>,
-    init: watch::Sender<Option<Pid>>,
-) {
+async fn read(socket: Arc<AsyncFd<OwnedFd>>, waiting: Waiting, function: watch::Sender<FunctionState>) {
     let mut room = protocol::room();
     loop {
         let Ok(mut ready) = socket.readable().await else { break };
@@ -204,7 +184,6 @@ async fn read(
             Err(_would_block) => continue,
         };
         match received {
-            Ok(Ok((Message::Forked(pid), _))) => drop(init.send_replace(Some(Pid::from_raw(pid)))),
             Ok(Ok((Message::Answer(number, answer), beside))) => waiting.answer(number, (answer, beside)),
             Ok(Ok((Message::Ended(cause), _))) => drop(function.send_replace(FunctionState::Ended(cause))),
             Ok(Err(ReceiveError::Closed)) | Err(_) => break,
@@ -262,9 +241,9 @@ mod tests {
         let (ours, init) = socket_pair().unwrap();
         let control = Control::new(ours).unwrap();
         let ask = |request| control.request(request, &[], Duration::from_secs(20));
-        let (probe, held, ()) = tokio::join!(ask(Request::ReadProbe), ask(Request::Hold), async {
+        let (probe, held, ()) = tokio::join!(ask(Request::ReadProbe), ask(Request::Hold { clocks: None }), async {
             let (first, second) = (next_call(&init).await, next_call(&init).await);
-            assert!(matches!(first.request, Request::ReadProbe) && matches!(second.request, Request::Hold));
+            assert!(matches!(first.request, Request::ReadProbe) && matches!(second.request, Request::Hold { .. }));
             let say = |message: Message| protocol::send(init.as_fd(), &message, &[]).unwrap();
             say(Message::Answer(second.number, Answer::Done));
             say(Message::Answer(first.number, Answer::Bytes(b"probe".to_vec())));
@@ -279,20 +258,5 @@ mod tests {
         let (waited, ()) = tokio::join!(ask(Request::ReadProbe), ending);
         assert!(matches!(waited, Err(ControlError::Closed)));
         assert!(matches!(ask(Request::ReadProbe).await, Err(ControlError::Closed)));
-    }
-
-    #[tokio::test]
-    async fn init_s_process_id_is_waited_for_when_it_comes_after_the_answer() {
-        let (ours, init) = socket_pair().unwrap();
-        let control = Control::new(ours).unwrap();
-        assert_eq!(control.init_pid(), None);
-        let (pid, ()) = tokio::join!(control.told_init_pid(), async {
-            protocol::send(init.as_fd(), &Message::Forked(77), &[]).unwrap();
-        });
-        assert_eq!(pid, Some(Pid::from_raw(77)));
-        drop(init);
-        let (ours, gone) = socket_pair().unwrap();
-        drop(gone);
-        assert_eq!(Control::new(ours).unwrap().told_init_pid().await, None);
     }
 }

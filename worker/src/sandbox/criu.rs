@@ -10,10 +10,10 @@
 //!   │── writes the inventory ─────────────>│  goes on as ever
 //! ```
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, set_permissions};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use nix::unistd::mkfifo;
 use rekindle_pager::Ancestor;
 use rekindle_snapshotter::criu::{CriuError, InheritFd, RestoreOrder, Session, Stage, own_descriptor};
 
+use super::Sandbox;
 use super::pool::{OUTPUT_FDS, OUTPUT_PIPES};
 
 /// The first image that CRIU opens.
@@ -62,8 +63,17 @@ impl Scratch {
     /// # Errors
     /// When it cannot be made.
     pub fn make(dir: PathBuf) -> std::io::Result<Self> {
-        std::fs::create_dir(&dir)?;
+        DirBuilder::new().mode(0o700).create(&dir)?;
         Ok(Self(dir))
+    }
+
+    /// Has it be the root's of a sandbox, whose CRIU writes its log there.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn give_to(&self, sandbox: &Sandbox) -> std::io::Result<()> {
+        let root = sandbox.host_id(0);
+        chown(&self.0, Some(root), Some(root))
     }
 
     /// Hard links to these images.
@@ -117,11 +127,15 @@ pub(super) struct Place {
 }
 
 impl Priming {
-    pub(super) fn place(&self, name: &str) -> Result<Place, PrimeError> {
+    pub(super) fn place(&self, name: &str, sandbox: &Sandbox) -> Result<Place, PrimeError> {
         let dir = self.dirs.join(name);
         let failed = |e| PrimeError::Directory(dir.clone(), e);
         let images = Scratch::make(dir.clone()).map_err(failed)?;
-        mkfifo(&dir.join(INVENTORY), Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed(e.into()))?;
+        images.give_to(sandbox).map_err(failed)?;
+        let inventory = dir.join(INVENTORY);
+        mkfifo(&inventory, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed(e.into()))?;
+        // CRIU only reads it, and is in no other place of the host's.
+        set_permissions(&inventory, Permissions::from_mode(0o644)).map_err(failed)?;
         let opened = File::open(&dir).map_err(failed)?.into();
         Ok(Place { images, opened })
     }
@@ -135,7 +149,6 @@ impl Priming {
         let order = RestoreOrder {
             images_dir: own_descriptor(IMAGES_FD),
             inherit: inherit.collect(),
-            lazy_pages: false,
             log_level: self.log_level,
             limit: PRIME_LIMIT,
         };

@@ -3,30 +3,36 @@
 mod control;
 pub mod criu;
 mod demand;
+pub mod dumper;
+mod ids;
 mod netns;
 pub mod pool;
+mod proc;
 mod zygote;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rekindle_init::protocol::{Answer, ExitCause, Request, Setup, Spawn};
-use rekindle_pager::{Ancestor, PageRef};
+use rekindle_init::protocol::{Answer, Clocks, ExitCause, Layers, Make, Request, Setup, Spawn};
+use rekindle_pager::{Ancestor, Given, PageRef};
+use rustix::fs::OFlags;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::idle::pagemap;
-use control::Control;
 pub use control::ControlError;
+use control::{Control, socket_pair};
+use ids::IdRange;
+pub use ids::IdsError;
 pub use netns::NetworkNamespace;
+pub use proc::InnerProc;
 pub use zygote::Zygote;
 
 /// How long a sandbox may take to be made. It takes about a millisecond.
@@ -46,9 +52,12 @@ pub enum SandboxError {
     /// Init does not answer as it should.
     #[error("{0}")]
     Control(&'static str, #[source] ControlError),
-    /// The network namespace could not be opened.
-    #[error("open the sandbox's network namespace")]
-    Network(#[source] io::Error),
+    /// A namespace could not be opened.
+    #[error("open a namespace of the sandbox")]
+    Namespace(#[source] io::Error),
+    /// There are no ids for it.
+    #[error("take user ids for the sandbox")]
+    Ids(#[source] IdsError),
 }
 
 impl SandboxError {
@@ -58,21 +67,16 @@ impl SandboxError {
     }
 }
 
-/// What a CRIU is started for.
+/// What a CRIU inside is started for.
 #[derive(Debug, Clone, Copy)]
 pub enum CriuUse<'a> {
-    /// To dump processes of this user. It stays outside of the function's control group, which is frozen.
-    Dump {
-        /// The user.
-        uid: u32,
-    },
     /// To restore into the function's control group.
     Restore {
         /// Its `cgroup.procs`.
         group_procs: &'a OwnedFd,
     },
-    /// To look at the kernel.
-    Probe,
+    /// To look at the kernel, or to restore where there are no control groups.
+    Alone,
 }
 
 /// How the function's first process ended.
@@ -87,11 +91,25 @@ pub enum FunctionState {
 }
 
 /// A sandbox. Dropping it kills everything inside.
+///
+/// What is inside may be hostile, its init too: of what that says, nothing is taken for an id of a process or a path on the host.
 pub struct Sandbox {
     control: Control,
     init: Pid,
     network: Arc<NetworkNamespace>,
+    /// Its process outside, until it is furnished.
+    outside: tokio::sync::Mutex<Option<Outside>>,
+    /// What forks those that dump it.
+    zygote: Arc<Zygote>,
     reaped: Mutex<bool>,
+    /// Given back once all that had them is gone.
+    ids: IdRange,
+}
+
+/// A sandbox's process outside. Ended and reaped with this value, whoever gives up waiting.
+struct Outside {
+    control: Control,
+    _process: Passing,
 }
 
 impl Sandbox {
@@ -99,47 +117,61 @@ impl Sandbox {
     ///
     /// # Errors
     /// When there is no init or the kernel refuses a part; nothing is left behind.
-    pub async fn create(zygote: &Zygote, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
-        let (control, first) = zygote.fork().await?;
-        let first = Passing(first);
-        let made = tokio::time::timeout(SETUP_LIMIT, async {
-            control.request(Request::Enter(cgroup_procs), &[], SETUP_LIMIT).await?;
-            control.told_init_pid().await.ok_or(ControlError::Closed)
-        })
-        .await;
-        // It only forks pid 1, which is our child too, and says its id: it is done, or is not needed any more.
-        drop(first);
-        let init = match made.unwrap_or(Err(ControlError::Timeout)) {
-            Ok(init) => init,
-            Err(e) => {
-                if let Some(init) = control.init_pid() {
-                    end(init);
-                }
-                return Err(SandboxError::Control("make the sandbox", e));
+    pub async fn create(zygote: &Arc<Zygote>, cgroup_procs: Vec<PathBuf>) -> Result<Arc<Self>, SandboxError> {
+        let ids = zygote.ids.take().map_err(SandboxError::Ids)?;
+        let (control, outside) = zygote.fork().await?;
+        let outside = Outside {
+            control,
+            _process: Passing(outside),
+        };
+        let making = |e| SandboxError::Control("make the sandbox", e);
+        let (ours, theirs) = socket_pair().map_err(|e| making(ControlError::Send(e)))?;
+        let control = Control::new(ours).map_err(|e| making(ControlError::Send(e)))?;
+        let order = Request::Make(Make {
+            cgroup_procs,
+            first_id: ids.first(),
+        });
+        let made = outside.control.request(order, &[theirs.as_fd()], SETUP_LIMIT).await;
+        drop(theirs);
+        let init = match made.map_err(making)? {
+            (Answer::Started(init), _) => Passing(Pid::from_raw(init)),
+            _ => {
+                return Err(making(ControlError::Refused(
+                    "it does not say which process it made".to_owned(),
+                )));
             }
         };
-        match NetworkNamespace::of(init) {
-            Ok(network) => Ok(Arc::new(Self {
-                control,
-                init,
-                network: Arc::new(network),
-                reaped: Mutex::new(false),
-            })),
-            Err(e) => {
-                end(init);
-                Err(SandboxError::Network(e))
-            }
-        }
+        let begun = control.request(Request::Begin, &[], SETUP_LIMIT).await;
+        begun.map_err(making)?;
+        let network = NetworkNamespace::of(init.0).map_err(SandboxError::Namespace)?;
+        Ok(Arc::new(Self {
+            control,
+            init: init.keep(),
+            network: Arc::new(network),
+            outside: tokio::sync::Mutex::new(Some(outside)),
+            zygote: Arc::clone(zygote),
+            reaped: Mutex::new(false),
+            ids,
+        }))
     }
 
     /// Lays out the files inside. Once.
     ///
     /// # Errors
     /// When a mount is refused.
-    pub async fn furnish(&self, setup: Setup) -> Result<(), SandboxError> {
-        self.ask("furnish the sandbox", Request::Furnish(setup), &[])
-            .await
-            .map(drop)
+    pub async fn furnish(&self, layers: Layers, setup: Setup) -> Result<(), SandboxError> {
+        let what = "furnish the sandbox";
+        let outside = self.outside.lock().await.take();
+        let again = || ControlError::Refused("it is furnished already".to_owned());
+        let outside = outside.ok_or_else(|| SandboxError::Control(what, again()))?;
+        let mounted = outside.control.request(Request::Mount(layers), &[], SETUP_LIMIT).await;
+        mounted.map_err(|e| SandboxError::Control(what, e))?;
+        self.ask(what, Request::Furnish(setup), &[]).await.map(drop)
+    }
+
+    /// The host's id of what is `id` inside.
+    pub fn host_id(&self, id: u32) -> u32 {
+        self.ids.of(id)
     }
 
     /// Its network namespace.
@@ -158,9 +190,13 @@ impl Sandbox {
             of_each.entry(page.pid).or_default().insert(page.page);
         }
         let mut written = HashSet::new();
+        let Ok(proc) = InnerProc::of(self.init) else {
+            return written;
+        };
         for (pid, pages) in of_each {
             // Inside it has the id that it had at the checkpoint.
-            let own = File::open(format!("/proc/{}/root/proc/{pid}/pagemap", self.init))
+            let own = proc
+                .open(&format!("{pid}/pagemap"), OFlags::RDONLY)
                 .and_then(|pagemap| pagemap::own(&pagemap, pages.into_iter()));
             match own {
                 Ok(own) => written.extend(own.into_iter().map(|page| PageRef { pid, page })),
@@ -192,23 +228,17 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Starts `criu swrk` inside with these descriptors as its 3, 4, …. `bundle` is its directory on the host when the
-    /// sandbox is not furnished yet, else [`CRIU_DIR`](rekindle_init::protocol::CRIU_DIR).
+    /// Starts `criu swrk` inside with these descriptors as its 3, 4, ….
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn start_criu(&self, bundle: &Path, fds: &[&OwnedFd], purpose: CriuUse<'_>) -> Result<(), SandboxError> {
-        let (real_uid, group) = match purpose {
-            CriuUse::Dump { uid } => (Some(uid), None),
-            CriuUse::Restore { group_procs } => (None, Some(group_procs)),
-            CriuUse::Probe => (None, None),
+    pub async fn start_criu(&self, fds: &[&OwnedFd], purpose: CriuUse<'_>) -> Result<(), SandboxError> {
+        let group = match purpose {
+            CriuUse::Restore { group_procs } => Some(group_procs),
+            CriuUse::Alone => None,
         };
         let fds: Vec<_> = fds.iter().copied().chain(group).map(AsFd::as_fd).collect();
-        let order = Request::Criu {
-            bundle: bundle.to_owned(),
-            real_uid,
-            joins: group.is_some(),
-        };
+        let order = Request::Criu { joins: group.is_some() };
         self.ask("start criu", order, &fds).await.map(drop)
     }
 
@@ -260,14 +290,32 @@ impl Sandbox {
         }
     }
 
+    /// A fresh userfaultfd of each of these processes, which CRIU has restored and holds before their first instruction.
+    ///
+    /// # Errors
+    /// When the kernel refuses one.
+    pub async fn userfaults(&self, pids: &[i32]) -> Result<Vec<Given>, SandboxError> {
+        let failed = |e| SandboxError::Control("reach the memory of what criu has restored", e);
+        let request = Request::Userfaults(pids.to_vec());
+        let answered = self.control.request(request, &[], REQUEST_LIMIT).await;
+        let (_, beside) = answered.map_err(failed)?;
+        if beside.len() != pids.len() {
+            return Err(failed(ControlError::Refused("init did not give all of it".to_owned())));
+        }
+        let given = std::iter::zip(pids, beside).map(|(pid, userfault)| Given { pid: *pid, userfault });
+        Ok(given.collect())
+    }
+
     /// Has init hold descriptors for CRIU to open by [`held_path`](rekindle_init::protocol::held_path), in place of any it
-    /// holds; for a restore.
+    /// holds, and set the clocks of what is restored; for a restore.
     ///
     /// # Errors
     /// When there are too many, or the sandbox is not furnished.
-    pub async fn hold(&self, fds: &[&OwnedFd]) -> Result<(), SandboxError> {
+    pub async fn hold(&self, fds: &[&OwnedFd], clocks: Option<Clocks>) -> Result<(), SandboxError> {
         let fds: Vec<_> = fds.iter().map(|f| f.as_fd()).collect();
-        self.ask("hold what criu opens", Request::Hold, &fds).await.map(drop)
+        self.ask("hold what criu opens", Request::Hold { clocks }, &fds)
+            .await
+            .map(drop)
     }
 
     /// Writes the private files to `archive`.
@@ -280,12 +328,12 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Unpacks private files from `archive`, which are the user's `owner` then.
+    /// Unpacks private files from `archive`, which are the function's then.
     ///
     /// # Errors
     /// When it is malformed or does not fit.
-    pub async fn load_files(&self, archive: &OwnedFd, owner: u32) -> Result<(), SandboxError> {
-        self.ask("load private files", Request::LoadFiles { owner }, &[archive.as_fd()])
+    pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
+        self.ask("load private files", Request::LoadFiles, &[archive.as_fd()])
             .await
             .map(drop)
     }
@@ -362,8 +410,16 @@ impl Drop for Sandbox {
     }
 }
 
-/// A process that forks pid 1 and is not needed any more after; ended and reaped with this value, whoever gives up waiting.
+/// A child of ours that is ended and reaped with this value, whoever gives up waiting, unless it is kept.
 struct Passing(Pid);
+
+impl Passing {
+    fn keep(self) -> Pid {
+        let pid = self.0;
+        std::mem::forget(self);
+        pid
+    }
+}
 
 impl Drop for Passing {
     fn drop(&mut self) {

@@ -4,7 +4,7 @@
 //! (decision 18). How many are kept follows what was taken lately (`demand.rs`).
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::fchown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
+use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_snapshotter::criu::{CriuError, Session};
 use tokio::sync::{Notify, Semaphore};
 
@@ -100,7 +101,6 @@ pub struct Empty {
 pub struct SandboxPool {
     cgroups: Cgroups,
     zygote: Arc<Zygote>,
-    criu_dir: PathBuf,
     priming: Priming,
     network: Option<Arc<Network>>,
     least: usize,
@@ -146,7 +146,6 @@ impl SandboxPool {
     pub fn new(
         cgroups: Cgroups,
         zygote: Arc<Zygote>,
-        criu_dir: PathBuf,
         priming: Priming,
         network: Option<Arc<Network>>,
         least: usize,
@@ -156,7 +155,6 @@ impl SandboxPool {
         Self {
             cgroups,
             zygote,
-            criu_dir,
             priming,
             network,
             least,
@@ -254,7 +252,13 @@ impl SandboxPool {
         let sandbox = Sandbox::create(&self.zygote, cgroup.procs_files())
             .await
             .map_err(PoolError::Sandbox)?;
-        let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()));
+        // The function's: CRIU opens them anew, and the function may, as /dev/stdout.
+        let owner = Some(sandbox.host_id(FUNCTION_UID));
+        let pipe = || {
+            let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| PoolError::Pipes(e.into()))?;
+            fchown(&write, owner, owner).map_err(PoolError::Pipes)?;
+            Ok::<_, PoolError>((read, write))
+        };
         let outputs = [pipe()?, pipe()?];
         let probe = self.probe.lock().clone().filter(|_| primes);
         let place = match probe {
@@ -268,14 +272,11 @@ impl SandboxPool {
         let purpose = CriuUse::Restore {
             group_procs: &group_procs,
         };
-        sandbox
-            .start_criu(&self.criu_dir, &fds, purpose)
-            .await
-            .map_err(PoolError::Criu)?;
+        sandbox.start_criu(&fds, purpose).await.map_err(PoolError::Criu)?;
         drop(theirs);
         let priming = self.priming.clone();
         let answered = tokio::task::spawn_blocking(move || {
-            // Only when it answers has it found all its libraries, whose paths end when the sandbox is furnished.
+            // Only when it answers has it found all its libraries, whose paths it does not look for any more then.
             criu.version(CRIU_LIMIT)?;
             let primed = place.map(|place| priming.prime(&criu, place));
             Ok((criu, primed))
@@ -313,7 +314,7 @@ impl SandboxPool {
     /// Where a CRIU is to be primed.
     async fn place(&self, sandbox: &Sandbox, name: &str, probe: &OwnedFd) -> Result<criu::Place, PoolError> {
         sandbox.show_probe(probe).await.map_err(PoolError::Criu)?;
-        self.priming.place(name).map_err(PoolError::Prime)
+        self.priming.place(name, sandbox).map_err(PoolError::Prime)
     }
 
     /// From now on sandboxes are made with a CRIU that is primed by this result of its kernel probe.

@@ -1,26 +1,30 @@
-//! The init program, started once: it forks for each sandbox.
+//! The init program, started once: it forks for each sandbox, and for each CRIU that dumps one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::unistd::Pid;
-use rekindle_init::protocol::{Answer, Request};
+use rekindle_init::protocol::{Answer, Common, Request};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use super::SandboxError;
 use super::control::{Control, ControlError, socket_pair};
+use super::ids::{Ids, LOCKS};
 use super::netns::nursery;
 
 /// How long a fork may take. It takes a tenth of a millisecond.
 const FORK_LIMIT: Duration = Duration::from_secs(10);
-
 /// What forks inits. It is started when the first is wanted, and again should it have died; it ends with this value, what it forked does not.
 pub struct Zygote {
     binary: PathBuf,
+    common: Common,
+    /// Which ids of the host its sandboxes have.
+    pub(super) ids: Arc<Ids>,
     running: Mutex<Option<Running>>,
 }
 
@@ -30,15 +34,20 @@ struct Running {
 }
 
 impl Zygote {
-    /// By this program.
-    pub fn new(binary: PathBuf) -> Self {
+    /// By this program, with CRIU of the directory `criu`. Sandboxes are laid out in the directory `stage`, which is this zygote's alone.
+    pub fn new(binary: PathBuf, stage: PathBuf, criu: PathBuf) -> Self {
+        if !Path::new("/dev/userfaultfd").exists() {
+            tracing::warn!("/dev/userfaultfd is missing (Linux 6.1): nothing is restored here");
+        }
         Self {
             binary,
+            common: Common { stage, criu },
+            ids: Ids::new(Path::new(LOCKS)),
             running: Mutex::default(),
         }
     }
 
-    /// Forks an init: how to talk to it, and its process, which is a child of the caller's.
+    /// Forks a process: how to talk to it, and its id; it is a child of the caller's.
     pub(super) async fn fork(&self) -> Result<(Control, Pid), SandboxError> {
         let named = |e| SandboxError::Start(self.binary.display().to_string(), e);
         let mut running = self.running.lock().await;
@@ -51,7 +60,7 @@ impl Zygote {
                 Some(zygote) => zygote,
                 None => {
                     is_new = true;
-                    start(&self.binary).map_err(named)?
+                    start(&self.binary, &self.common).await?
                 }
             };
             match zygote
@@ -73,11 +82,15 @@ impl Zygote {
     }
 }
 
-fn start(binary: &Path) -> io::Result<Running> {
-    let (ours, theirs) = socket_pair()?;
-    let process = spawn(binary, theirs)?;
+async fn start(binary: &Path, common: &Common) -> Result<Running, SandboxError> {
+    let named = |e| SandboxError::Start(binary.display().to_string(), e);
+    let (ours, theirs) = socket_pair().map_err(named)?;
+    let process = spawn(binary, theirs).map_err(named)?;
+    let control = Control::new(ours).map_err(named)?;
+    let prepared = control.request(Request::Prepare(common.clone()), &[], FORK_LIMIT).await;
+    prepared.map_err(|e| SandboxError::Control("prepare a place for sandboxes", e))?;
     Ok(Running {
-        control: Control::new(ours)?,
+        control,
         _process: process,
     })
 }

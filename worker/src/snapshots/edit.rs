@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rekindle_init::protocol::held_path;
+use rekindle_init::protocol::{Clocks, FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::{
     EagerRun, FoldedArea, ImageError, OtherTime, PageFrom, TemplateLayout, TemplateProcess, argument_areas,
-    in_criu_s_time, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
+    clock_times, in_criu_s_time, in_users_of, map_templates, renumber_pipes, rseq_area, with_eager_pages, with_user,
 };
 use rekindle_snapshotter::{PageIndex, Process};
+
+use crate::probe::DUMP_PROBE;
 
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
@@ -189,16 +192,70 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
     Ok(())
 }
 
-/// Removes the image of control groups that CRIU writes since the function is in another one than CRIU. Nothing is restored by it.
+/// Takes out of a dump what it says only because CRIU was outside of the sandbox: in other control groups, and in the host's user namespace. What restores
+/// it is inside.
 ///
 /// # Errors
-/// When it cannot be removed.
-pub(crate) fn forget_groups(dir: &Path) -> Result<(), EditError> {
-    let path = dir.join("cgroup.img");
-    match fs::remove_file(&path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(EditError::File(path, e)),
-        _ => Ok(()),
+/// When an image is missing or malformed, or cannot be written.
+pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
+    let listed = |e| EditError::File(dir.to_owned(), e);
+    for entry in fs::read_dir(dir).map_err(listed)? {
+        let name = entry.map_err(listed)?.file_name();
+        let name = name.to_string_lossy();
+        if name == "cgroup.img" || name == DUMP_PROBE || name.starts_with("userns-") {
+            let path = dir.join(&*name);
+            fs::remove_file(&path).map_err(|e| EditError::File(path, e))?;
+        }
     }
+    let (path, ids) = (dir.join("inventory.img"), format!("ids-{FUNCTION_PID}.img"));
+    let edited = in_users_of(&read(path.clone())?, &read(dir.join(&ids))?);
+    let edited = edited.map_err(|cause| EditError::Image { name: ids, cause })?;
+    fs::write(&path, edited).map_err(|e| EditError::File(path, e))
+}
+
+/// The user that the function's first process is: `earlier`, which functions were on the host before each sandbox had ids of its own, or the one they are now.
+///
+/// # Errors
+/// When the image is missing or malformed.
+pub(crate) fn user_of(dir: &Path, earlier: u32) -> Result<u32, EditError> {
+    let name = format!("core-{FUNCTION_PID}.img");
+    let is_earlier = with_user(&read(dir.join(&name))?, earlier, earlier);
+    let is_earlier = is_earlier.map_err(|cause| EditError::Image { name, cause })?;
+    Ok(is_earlier.map_or(FUNCTION_UID, |_| earlier))
+}
+
+/// The clocks of a dump's processes.
+///
+/// # Errors
+/// When their image is missing or malformed.
+pub(crate) fn clocks(dir: &Path) -> Result<Clocks, EditError> {
+    let listed = |e| EditError::File(dir.to_owned(), e);
+    let mut name = "timens-0.img".to_owned();
+    for entry in fs::read_dir(dir).map_err(listed)? {
+        let found = entry.map_err(listed)?.file_name().to_string_lossy().into_owned();
+        if found.starts_with("timens-") {
+            name = found;
+        }
+    }
+    let times = clock_times(&read(dir.join(&name))?).map_err(|cause| EditError::Image { name, cause })?;
+    let signed = |(seconds, nanoseconds): (u64, u64)| (seconds.cast_signed(), nanoseconds.cast_signed());
+    Ok(Clocks {
+        monotonic: signed(times.monotonic),
+        boottime: signed(times.boottime),
+    })
+}
+
+/// Has whoever is handed the directory read what is in it: CRIU as a sandbox's root is nobody here.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn let_be_read(dir: &Path) -> Result<(), EditError> {
+    let listed = |e| EditError::File(dir.to_owned(), e);
+    for entry in fs::read_dir(dir).map_err(listed)? {
+        let path = entry.map_err(listed)?.path();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).map_err(|e| EditError::File(path, e))?;
+    }
+    Ok(())
 }
 
 /// Has the processes of a dump be in CRIU's own time namespace, where CRIU had put them into another when it restored them: their clocks go on as well, and they are restored sooner.

@@ -59,6 +59,9 @@ impl MemoryFs {
         let making = |e: io::Error| MemoryFsError::File(name.to_owned(), e);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(&self.0, name, flags, Mode::RUSR).map_err(|e| making(e.into()))?;
+        // A CRIU inside a sandbox opens it by what init holds; no other path leads to it.
+        let readable = Mode::RUSR | Mode::RGRP | Mode::ROTH;
+        rustix::fs::fchmod(&file, readable).map_err(|e| making(e.into()))?;
         let writable = File::from(file);
         writable.set_len(bytes).map_err(making)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
-use rekindle_pager::{AheadPage, Layout, PAGE, PageRef, SourceError};
+use rekindle_init::protocol::{Clocks, FUNCTION_UID};
+use rekindle_pager::{AheadPage, PAGE, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Process, Region, RegionReader, Snapshot, Store, UncheckedWorkingSet, WorkingSetPack,
@@ -33,7 +34,7 @@ use crate::expected::expected;
 use crate::instance::turns::Turns;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
-pub(crate) use edit::{become_user, forget_groups, join_time, name_outputs, touched_early};
+pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, touched_early};
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
@@ -106,8 +107,10 @@ pub struct OpenSnapshot {
     pub id: SnapshotId,
     /// Its images as CRIU reads them, on tmpfs; restores link to them.
     pub images_dir: ImagesDir,
-    /// The user that its processes are.
+    /// The function it is of, by the user that was set apart for it.
     pub uid: u32,
+    /// The clocks of its processes.
+    pub clocks: Clocks,
     /// What was noted at the checkpoint.
     pub notes: CaptureNotes,
     /// Its memory.
@@ -133,11 +136,6 @@ impl OpenSnapshot {
     pub fn begin(&self) -> (Begun, Arc<[AheadPage]>) {
         let set = self.working_set.lock();
         (set.begin(), set.ahead())
-    }
-
-    /// Whose memory it is and how it is laid out, for a pager that the kernel hands it to; `None` where CRIU must.
-    pub fn layout_of_one(&self) -> Option<(i32, Layout)> {
-        self.template.layout_of_one()
     }
 
     /// A restore that began so has taken `faults` until its first answer, and touched these pages, where they are recorded; `written` answers which of
@@ -360,8 +358,12 @@ impl Snapshots {
         written.map_err(writing)?;
         let mut notes = CaptureNotes::read(&images_dir).map_err(|e| SnapshotError::Notes(id.clone(), e))?;
         // What is checked here is what is restored: nobody else writes to the directory.
-        let verified = verify(&images_dir, &expected(uid, &notes.pipes));
+        let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes));
         verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
+        let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
+        become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let edited = edit::use_templates(&images_dir, &snapshot.processes);
         let edited = edited.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let named = edit::name_outputs(&images_dir, &mut notes.pipes);
@@ -404,10 +406,13 @@ impl Snapshots {
         template.keep(&first);
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
-        let early = template.anonymous_at(&first);
-        if let (Some((pid, _)), false) = (template.layout_of_one(), early.is_empty()) {
-            edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+        for pid in template.pids() {
+            let early = template.anonymous_at(pid, &first);
+            if !early.is_empty() {
+                edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
+            }
         }
+        edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let images = size_of(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;
         let room = Room {
@@ -419,6 +424,7 @@ impl Snapshots {
         Ok(Arc::new(OpenSnapshot {
             id: id.clone(),
             uid,
+            clocks,
             images_dir,
             images: Charge::new(self.tier.level(), images),
             notes,

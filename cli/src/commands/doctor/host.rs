@@ -12,8 +12,13 @@ use nix::unistd::geteuid;
 
 use super::Check;
 
-/// The oldest kernel with userfaultfd minor faults on shared memory and `time` namespaces that `setns` may enter.
-const KERNEL_MIN: (u32, u32) = (5, 14);
+/// The oldest kernel that has `/dev/userfaultfd`, by which the root of a sandbox, nobody on the host, lets its memory be served.
+const KERNEL_MIN: (u32, u32) = (6, 1);
+const USERFAULT: &str = "/dev/userfaultfd";
+/// How many user namespaces there may be.
+const USER_NAMESPACES: &str = "/proc/sys/user/max_user_namespaces";
+/// One for each sandbox that a worker may have, and as many for builds: with fewer, starts fail at some point.
+const USER_NAMESPACES_MIN: u64 = 1_000;
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
@@ -38,6 +43,8 @@ pub(super) fn checks() -> Vec<Check> {
         capabilities(),
         kernel(),
         namespaces(),
+        user_namespaces(),
+        userfault_device(),
         time_namespace(),
         cgroups(),
         tmpfs(),
@@ -112,6 +119,30 @@ fn version(release: &str) -> Option<(u32, u32)> {
 /// Whether a thread of ours can enter a new namespace of this kind. The thread ends, and the namespace with it.
 fn can_enter(kind: CloneFlags) -> bool {
     thread::spawn(move || unshare(kind).is_ok()).join().unwrap_or(false)
+}
+
+/// Each sandbox has one, in which its root is nobody on the host.
+fn user_namespaces() -> Check {
+    const ABILITY: &str = "user namespaces";
+    let fix = "build the kernel with CONFIG_USER_NS, and allow them: sysctl -w user.max_user_namespaces=63000";
+    let text = fs::read_to_string(USER_NAMESPACES);
+    match text.map(|text| text.trim().parse::<u64>()) {
+        Ok(Ok(most)) if most >= USER_NAMESPACES_MIN => Check::ok(ABILITY, format!("{most} at most")),
+        Ok(Ok(most)) => Check::lack(ABILITY, format!("{most} at most"), fix),
+        Ok(Err(_)) | Err(_) => Check::lack(ABILITY, format!("{USER_NAMESPACES} cannot be read"), fix),
+    }
+}
+
+fn userfault_device() -> Check {
+    const ABILITY: &str = "/dev/userfaultfd";
+    match fs::File::options().read(true).write(true).open(USERFAULT) {
+        Ok(_) => Check::ok(ABILITY, "can be opened"),
+        Err(e) => Check::lack(
+            ABILITY,
+            format!("cannot be opened: {e}"),
+            "use Linux 6.1 or later with CONFIG_USERFAULTFD; in a container or a systemd unit allow the device (DeviceAllow=/dev/userfaultfd rwm)",
+        ),
+    }
 }
 
 fn namespaces() -> Check {

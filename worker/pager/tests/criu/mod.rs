@@ -106,7 +106,11 @@ pub(crate) fn serve(
     let rights = [ControlMessage::ScmRights(&fds)];
     let byte = [IoSlice::new(b"x")];
     sendmsg::<UnixAddr>(criu.as_raw_fd(), &byte, &rights, MsgFlags::empty(), None).unwrap();
-    pager.prepare(Arc::from(ahead)).unwrap().done(LIMIT).unwrap();
+    pager
+        .prepare(Vec::new(), Arc::from(ahead))
+        .unwrap()
+        .done(LIMIT)
+        .unwrap();
     criu.write_all(&FINISHED.to_ne_bytes()).unwrap();
     pager
 }

@@ -170,39 +170,32 @@ impl Template {
         self.processes.iter().take(MAPPED_MAX).map(|p| &p.read_only)
     }
 
-    /// How the memory of all processes is laid out, for the pager.
-    pub fn layout(&self) -> Layout {
-        let ranges = |areas: fn(&TemplateLayout) -> &[TemplateArea]| {
-            let of = |p: &ProcessTemplate| areas(&p.layout).iter().map(|a| range(p.pid, a)).collect::<Vec<_>>();
-            self.processes.iter().flat_map(of).collect()
-        };
-        Layout {
-            mapped: ranges(|l| &l.mappings),
-            anonymous: Vec::new(),
-            empty: ranges(|l| &l.empty),
-            backed: self.folded(),
-        }
-    }
-
-    /// The same, and whose memory it is, for a pager that is told by nobody but the kernel: where there is one process. Of its anonymous memory, what the kernel
-    /// touches before the pager registers it is to be restored by CRIU.
-    pub fn layout_of_one(&self) -> Option<(i32, Layout)> {
-        let [process] = self.processes.as_slice() else {
-            return None;
-        };
-        let anonymous = process.layout.anonymous.as_ref()?;
-        let layout = Layout {
-            anonymous: anonymous.iter().map(|a| range(process.pid, a)).collect(),
+    /// How the memory of all processes is laid out, for a pager that registers all of it; `None` where CRIU alone could register some. Of anonymous memory, what the
+    /// kernel touches before the pager registers it is to be restored by CRIU.
+    pub fn layout(&self) -> Option<Layout> {
+        let mapped = self.processes.iter();
+        let mapped = mapped.flat_map(|p| p.layout.mappings.iter().map(|a| range(p.pid, a)));
+        let anonymous = self.processes.iter().map(|p| {
+            let anonymous = p.layout.anonymous.as_ref()?;
+            Some(anonymous.iter().map(|a| range(p.pid, a)).collect::<Vec<_>>())
+        });
+        Some(Layout {
+            mapped: mapped.collect(),
+            anonymous: anonymous.collect::<Option<Vec<_>>>()?.concat(),
             // Nobody registers it.
             empty: Vec::new(),
-            ..self.layout()
-        };
-        Some((process.pid, layout))
+            backed: self.folded(),
+        })
     }
 
-    /// Of that process, the pages with these addresses that no mapping of the template has, as far as they are here, by address.
-    pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(PageIndex, Vec<u8>)> {
-        let [process] = self.processes.as_slice() else {
+    /// Its processes.
+    pub fn pids(&self) -> Vec<i32> {
+        self.processes.iter().map(|p| p.pid).collect()
+    }
+
+    /// Of a process, the pages with these addresses that no mapping of the template has, as far as they are here, by address.
+    pub(super) fn anonymous_at(&self, pid: i32, addresses: &[u64]) -> Vec<(PageIndex, Vec<u8>)> {
+        let Some(process) = self.process(pid) else {
             return Vec::new();
         };
         let pages: BTreeSet<_> = addresses.iter().map(|address| address / PAGE).collect();

@@ -1,0 +1,51 @@
+//! The `/dev` of all sandboxes: five harmless devices, and names for what programs look for there. It is made once on the host, since a user
+//! namespace makes no device, and each sandbox has it read-only.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+/// Names and minor numbers of those of major number 1.
+const DEVICES: [(&str, u64); 5] = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
+const LINKS: [(&str, &str); 4] = [
+    ("/proc/self/fd", "fd"),
+    ("/proc/self/fd/0", "stdin"),
+    ("/proc/self/fd/1", "stdout"),
+    ("/proc/self/fd/2", "stderr"),
+];
+
+/// Makes a node of the host's `/dev/userfaultfd` (Linux 6.1) that each sandbox's root may open; none where the host has none.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_userfault(path: &Path) -> io::Result<()> {
+    match fs::metadata("/dev/userfaultfd") {
+        Ok(found) => {
+            mknod(path, SFlag::S_IFCHR, Mode::empty(), found.rdev())?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Fills the empty directory `dev`, which must lie where devices are devices.
+///
+/// # Errors
+/// When one cannot be made.
+pub fn make(dev: &Path) -> io::Result<()> {
+    for (name, minor) in DEVICES {
+        let path = dev.join(name);
+        mknod(&path, SFlag::S_IFCHR, Mode::empty(), makedev(1, minor))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+    }
+    for (target, name) in LINKS {
+        symlink(target, dev.join(name))?;
+    }
+    let shm = dev.join("shm");
+    fs::create_dir(&shm)?;
+    fs::set_permissions(&shm, fs::Permissions::from_mode(0o755))
+}

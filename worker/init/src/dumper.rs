@@ -1,0 +1,136 @@
+//! A CRIU that dumps. The kernel shows the filters of a process, and the files behind its mappings, to the host's user namespace only, so this one is root on the
+//! host, with few capabilities.
+//!
+//! ```text
+//! worker        dumper                        CRIU
+//!   │── Dumper ───>│── fork, run ─────────────>│  in the sandbox's process ids, of whose files it sees nothing: all that it runs is the host's
+//!   │        (the function stands still)
+//!   │── GoInside ─>│── setns, … ──────────────>│  in its place, by ptrace: the sandbox's mounts, network, …; its working directory is that of the images
+//! ```
+//!
+//! It ends with the control socket, and CRIU with it.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use caps::{CapSet, Capability};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::chdir;
+
+use crate::ancestor::{Call as SystemCall, in_place_of};
+use crate::causes::chain;
+use crate::criu;
+use crate::namespaces::join_cgroups;
+use crate::protocol::{Answer, Call, DUMP_IMAGES_FD, Message, ReceiveError, Request, receive, send};
+use crate::spawn::{fork_as, place_fds};
+
+/// The namespaces of a sandbox that CRIU is in, by their names in `/proc/PID/ns`: that of process ids from its start, then those that it goes into.
+pub const NAMESPACES: [(&str, CloneFlags); 6] = [
+    ("pid", CloneFlags::CLONE_NEWPID),
+    ("mnt", CloneFlags::CLONE_NEWNS),
+    ("net", CloneFlags::CLONE_NEWNET),
+    ("ipc", CloneFlags::CLONE_NEWIPC),
+    ("uts", CloneFlags::CLONE_NEWUTS),
+    ("cgroup", CloneFlags::CLONE_NEWCGROUP),
+];
+/// Its socket, images and freezer are before the namespaces.
+const FIRST_NAMESPACE_FD: u64 = 6;
+/// What CRIU may do. `SYS_CHROOT` is for going inside.
+const CAPABILITIES: [Capability; 7] = [
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_SETGID,
+    Capability::CAP_SETUID,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SYS_CHROOT,
+    Capability::CAP_SYS_PTRACE,
+];
+/// Its probe lies in the directory of the images, which is where it works; nothing that could be a plugin of its own lies there when it looks for some.
+const ENVIRONMENT: [&CStr; 4] = [c"PATH=/", c"LD_BIND_NOW=1", c"XDG_RUNTIME_DIR=.", c"CRIU_LIBS_DIR=."];
+
+/// Starts a CRIU with the descriptors that came beside the request, and serves it until the worker wants it no longer.
+///
+/// # Errors
+/// When the control socket breaks.
+pub fn run(
+    control: &OwnedFd,
+    room: &mut [u8],
+    number: u64,
+    cgroup_procs: &[PathBuf],
+    fds: Vec<OwnedFd>,
+) -> io::Result<()> {
+    let say = |number, answer| send(control.as_fd(), &Message::Answer(number, answer), &[]);
+    let criu = match start(cgroup_procs, fds) {
+        Ok(criu) => criu,
+        Err(e) => return say(number, Answer::Failed(e)),
+    };
+    say(number, Answer::Started(criu))?;
+    loop {
+        let (call, _) = match receive::<Call>(control.as_fd(), room) {
+            Ok(received) => received,
+            Err(ReceiveError::Closed) => return Ok(()),
+            Err(e) => return Err(io::Error::other(e)),
+        };
+        let answer = match call.request {
+            Request::GoInside { real_uid } => match in_place_of(criu, |call| go_inside(call, real_uid)) {
+                Ok(()) => Answer::Done,
+                Err(e) => Answer::Failed(format!("have criu go into the sandbox: {e}")),
+            },
+            _ => Answer::Failed("a dumper has its criu go inside, and nothing else".to_owned()),
+        };
+        say(call.number, answer)?;
+    }
+}
+
+fn start(cgroup_procs: &[PathBuf], mut fds: Vec<OwnedFd>) -> Result<i32, String> {
+    join_cgroups(cgroup_procs).map_err(|e| chain(&e))?;
+    if fds.len() > NAMESPACES.len() {
+        // Its number among the others: what is placed for CRIU has none of it.
+        let processes = fds.remove(fds.len() - NAMESPACES.len());
+        setns(processes, CloneFlags::CLONE_NEWPID).map_err(|e| format!("enter the sandbox's process ids: {e}"))?;
+    }
+    match fork_as(None).map_err(|e| format!("fork criu: {e}"))? {
+        0 => {
+            let Err(failed) = become_criu(&fds);
+            eprintln!("rekindle-init: run criu outside: {failed}");
+            std::process::exit(127);
+        }
+        pid => Ok(pid),
+    }
+}
+
+fn become_criu(fds: &[OwnedFd]) -> io::Result<std::convert::Infallible> {
+    set_pdeathsig(Signal::SIGKILL)?;
+    let others = caps::all()
+        .into_iter()
+        .filter(|capability| !CAPABILITIES.contains(capability));
+    for capability in others {
+        // One that the kernel does not know is not there.
+        if caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
+            caps::drop(None, CapSet::Bounding, capability).map_err(io::Error::other)?;
+        }
+    }
+    // Its fork begins on the stage.
+    chdir("criu")?;
+    let placed: Vec<(BorrowedFd<'_>, i32)> = fds.iter().map(AsFd::as_fd).zip(3..).collect();
+    place_fds(&placed)?;
+    criu::run(&ENVIRONMENT)
+}
+
+fn go_inside(call: &mut dyn FnMut(SystemCall) -> Result<u64, Errno>, real_uid: u32) -> Result<(), Errno> {
+    for ((_, namespace), fd) in NAMESPACES[1..].iter().zip(FIRST_NAMESPACE_FD..) {
+        call((libc::SYS_setns, [fd, namespace.bits() as u64, 0, 0, 0, 0]))?;
+    }
+    let last = FIRST_NAMESPACE_FD + NAMESPACES.len() as u64 - 2;
+    call((libc::SYS_close_range, [FIRST_NAMESPACE_FD, last, 0, 0, 0, 0]))?;
+    call((libc::SYS_fchdir, [DUMP_IMAGES_FD as u64, 0, 0, 0, 0, 0]))?;
+    let (real, same) = (u64::from(real_uid), u64::from(u32::MAX));
+    call((libc::SYS_setresgid, [real, same, same, 0, 0, 0]))?;
+    call((libc::SYS_setresuid, [real, same, same, 0, 0, 0]))?;
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! A sandbox's process outside: root on the host, in a mount namespace of its own. It makes init, and mounts what a sandbox gets of the host.
+//!
+//! ```text
+//! worker        outside                                      init
+//!   │── Make ─────>│  own mount namespace, the stage shared
+//!   │              │── clone into new namespaces ───────────>│  waits
+//!   │              │── its ids ─────────────────────────────>│  root of its user namespace, nobody on the host
+//!   │<─ init's id ─│                                         │  serves
+//!   │── Mount ────>│  root, app: read-only, mapped ids
+//!   │              │  ~~~~ the kernel mounts them there, too ~~~~>│
+//!   │<─ done ──────│  ends                                   │
+//! ```
+//!
+//! Nothing of the host is mounted by the sandbox itself. What comes to its mount namespace from one of another user namespace is locked by the kernel: its
+//! root can neither make it writable nor look beneath.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Pid, chdir, pipe};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+use crate::causes::chain;
+use crate::devices;
+use crate::namespaces::{NamespaceError, become_root, fork_into_sandbox, join_cgroups, map_ids, prepare_network};
+use crate::protocol::{Answer, Call, Common, Layers, Make, Message, ReceiveError, Request, receive, send};
+use crate::reactor;
+
+/// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, and for the sandbox's own root.
+const STAGE: [&str; 6] = ["root", "app", "criu", "dev", "own", "new"];
+/// What makes userfaultfds, on the stage: nothing that a function sees.
+pub(crate) const USERFAULT: &str = "own/userfaultfd";
+
+/// Why a sandbox could not be made, or not get what it is to get.
+#[derive(Debug, thiserror::Error)]
+pub enum OutsideError {
+    /// No namespaces.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A system call failed.
+    #[error("{0}")]
+    Call(&'static str, #[source] Errno),
+    /// A file cannot be had.
+    #[error("{0}")]
+    Io(&'static str, #[source] io::Error),
+    /// A directory of the host cannot be mounted.
+    #[error("mount {what}, {path}, for the sandbox")]
+    Mount {
+        /// Which.
+        what: &'static str,
+        /// Its path.
+        path: String,
+        /// Why.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// A sandbox's process outside, or, when it returns in the sandbox, its init.
+enum Made {
+    /// The process of init, and its user namespace.
+    Outside(Pid, File),
+    Inside(OwnedFd),
+}
+
+/// Makes a sandbox as `order` has it, whose init is told by `inside`, and serves it until its layers are mounted, or nobody wants them. In init, runs that to its end.
+///
+/// # Errors
+/// When a control socket breaks.
+pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside: OwnedFd) -> io::Result<()> {
+    let say = |number, answer| send(control.as_fd(), &Message::Answer(number, answer), &[]);
+    let users = match make(order, inside) {
+        Ok(Made::Inside(inside)) => {
+            // It is not to be told what the process outside is told.
+            drop(control);
+            return reactor::run(&inside, room);
+        }
+        Ok(Made::Outside(init, users)) => {
+            say(number, Answer::Started(init.as_raw()))?;
+            users
+        }
+        Err(e) => return say(number, Answer::Failed(chain(&e))),
+    };
+    let (call, _) = match receive::<Call>(control.as_fd(), room) {
+        Ok(received) => received,
+        Err(ReceiveError::Closed) => return Ok(()),
+        Err(e) => return Err(io::Error::other(e)),
+    };
+    let answer = match call.request {
+        Request::Mount(layers) => match mount_layers(&layers, &users) {
+            Ok(()) => Answer::Done,
+            Err(e) => Answer::Failed(chain(&e)),
+        },
+        _ => Answer::Failed("outside of a sandbox layers are mounted, once, and nothing else".to_owned()),
+    };
+    say(call.number, answer)
+}
+
+fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
+    join_cgroups(&order.cgroup_procs)?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| OutsideError::Call("make a mount namespace", e))?;
+    share_stage()?;
+    let (waits, tells) = pipe().map_err(|e| OutsideError::Call("make a pipe", e))?;
+    let (mut waits, mut tells) = (File::from(waits), File::from(tells));
+    let Some(init) = fork_into_sandbox()? else {
+        drop(tells);
+        waits
+            .read_exact(&mut [0])
+            .map_err(|e| OutsideError::Io("wait for its ids", e))?;
+        become_root()?;
+        return Ok(Made::Inside(inside));
+    };
+    drop(waits);
+    map_ids(init, order.first_id)?;
+    let users =
+        File::open(format!("/proc/{init}/ns/user")).map_err(|e| OutsideError::Io("open its user namespace", e))?;
+    tells
+        .write_all(&[1])
+        .map_err(|e| OutsideError::Io("tell init of its ids", e))?;
+    Ok(Made::Outside(init, users))
+}
+
+/// In the zygote: has the working directory be a stage with all that sandboxes have in common, seen by this process and its forks only.
+///
+/// # Errors
+/// When a directory or a mount is refused.
+pub fn prepare(common: &Common) -> Result<(), OutsideError> {
+    let none = None::<&Path>;
+    let call = |what| move |e| OutsideError::Call(what, e);
+    be_ordinary().map_err(call("have sandboxes begin with the usual priority"))?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(call("make a mount namespace"))?;
+    // What the host unmounts meanwhile goes here as well; nothing of this goes there.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
+        .map_err(call("cut mounts off from the host's"))?;
+    // A CRIU that looks at the kernel uses it.
+    prepare_network()?;
+    let stage = common.stage.as_path();
+    // A sandbox's root is nobody here, and the umask may be any.
+    let for_all = || fs::Permissions::from_mode(0o755);
+    let making = |e| OutsideError::Io("make the stage", e);
+    for name in STAGE {
+        let path = stage.join(name);
+        fs::create_dir_all(&path).map_err(making)?;
+        fs::set_permissions(&path, for_all()).map_err(making)?;
+    }
+    fs::set_permissions(stage, for_all()).map_err(making)?;
+    mount(Some(stage), stage, none, MsFlags::MS_BIND, none).map_err(call("mount the stage"))?;
+    chdir(stage).map_err(call("go to the stage"))?;
+    mount(none, ".", none, MsFlags::MS_PRIVATE, none).map_err(call("cut the stage off from the host's"))?;
+    give("criu", &common.criu, "criu", None)?;
+    with_devices("dev", || devices::make(Path::new("dev")))?;
+    with_devices("own", || devices::make_userfault(Path::new(USERFAULT)))
+}
+
+/// Has all that is forked begin with the priority that a checkpoint's processes have: inside a user namespace CRIU may not raise it to that.
+fn be_ordinary() -> Result<(), Errno> {
+    match rustix::process::setpriority_process(None, 0) {
+        // A worker that may not has a priority that it was given on purpose.
+        Ok(()) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(()),
+        Err(e) => Err(Errno::from_raw(e.raw_os_error())),
+    }
+}
+
+/// Has device nodes that `make` makes in this directory of the stage be devices, and be changed by nobody after.
+fn with_devices(at: &str, make: impl FnOnce() -> io::Result<()>) -> Result<(), OutsideError> {
+    let (none, kind) = (None::<&str>, Some("tmpfs"));
+    let call = |what| move |e| OutsideError::Call(what, e);
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    mount(kind, at, kind, flags, Some("mode=755,size=64k,nr_inodes=64")).map_err(call("mount a place for devices"))?;
+    make().map_err(|e| OutsideError::Io("make the devices", e))?;
+    let flags = flags | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    mount(none, at, none, flags, none).map_err(call("make the devices read-only"))
+}
+
+/// Has mounts on the stage appear in mount namespaces that are made from this one.
+fn share_stage() -> Result<(), OutsideError> {
+    let none = None::<&Path>;
+    mount(none, ".", none, MsFlags::MS_SHARED, none).map_err(|e| OutsideError::Call("share the stage", e))
+}
+
+fn mount_layers(layers: &Layers, users: &File) -> Result<(), OutsideError> {
+    give("the root filesystem", &layers.rootfs, "root", Some(users))?;
+    give("the function's files", &layers.app, "app", Some(users))
+}
+
+/// Mounts a directory of the host's, read-only, in the stage. In the user namespace `users`, if it is given, files of the host's root are the sandbox's root's;
+/// where the file system cannot have that (overlay), they belong to nobody, as without.
+fn give(what: &'static str, from: &Path, to: &str, users: Option<&File>) -> Result<(), OutsideError> {
+    let failed = |source| OutsideError::Mount {
+        what,
+        path: from.display().to_string(),
+        source,
+    };
+    let tree = open_tree(
+        CWD,
+        from,
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+    );
+    let tree = tree.map_err(|e| failed(Errno::from_raw(e.raw_os_error())))?;
+    if let Some(users) = users {
+        match set_attributes(&tree, libc::MOUNT_ATTR_IDMAP, Some(users)) {
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    let flags = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    set_attributes(&tree, flags, None).map_err(failed)?;
+    move_mount(&tree, "", CWD, to, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|e| failed(Errno::from_raw(e.raw_os_error())))
+}
+
+#[expect(unsafe_code, reason = "mount_setattr has no safe wrapper")]
+fn set_attributes(tree: &OwnedFd, flags: u64, users: Option<&File>) -> Result<(), Errno> {
+    let attributes = libc::mount_attr {
+        attr_set: flags,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: users.map_or(0, |users| users.as_raw_fd() as u64),
+    };
+    // SAFETY: the path is a constant, the structure lives until the call returns, and its size is its own.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    Errno::result(result).map(drop)
+}

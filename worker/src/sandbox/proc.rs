@@ -1,0 +1,66 @@
+//! The `/proc` of what is in a sandbox, by the ids inside. The root of a sandbox may have laid anything over it: what is opened here is the kernel's, or
+//! nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use nix::unistd::Pid;
+use rustix::fs::{CWD, Dir, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat, openat2};
+
+/// A sandbox's `/proc`.
+#[derive(Debug)]
+pub struct InnerProc(OwnedFd);
+
+impl InnerProc {
+    /// That of the sandbox with this init.
+    ///
+    /// # Errors
+    /// When the sandbox is gone, or something else lies there.
+    pub fn of(init: Pid) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat(CWD, format!("/proc/{init}/root/proc"), flags, Mode::empty())?;
+        match fstatfs(&found)?.f_type == PROC_SUPER_MAGIC {
+            true => Ok(Self(found)),
+            false => Err(io::Error::other(
+                "the sandbox has something else than processes at /proc",
+            )),
+        }
+    }
+
+    /// Opens a file of it, which is not a link and has nothing mounted over it or on the way to it.
+    ///
+    /// # Errors
+    /// When the process is gone, or the file is another.
+    pub fn open(&self, path: &str, flags: OFlags) -> io::Result<File> {
+        let only = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Ok(openat2(&self.0, path, flags, Mode::empty(), only)?.into())
+    }
+
+    /// The ids of all processes.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn pids(&self) -> io::Result<Vec<i32>> {
+        let listed = self.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut pids = Vec::new();
+        for entry in Dir::read_from(&listed)? {
+            pids.extend(
+                entry?
+                    .file_name()
+                    .to_str()
+                    .ok()
+                    .and_then(|name| name.parse::<i32>().ok()),
+            );
+        }
+        Ok(pids)
+    }
+
+    /// Where it is found by this process, for what takes a path.
+    pub fn path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd as _;
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
