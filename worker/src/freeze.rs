@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
-use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage};
+use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, cause_of};
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_verify::verify;
@@ -28,7 +28,7 @@ use crate::expected::expected;
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::probe;
-use crate::restore::{StageError, log_tail};
+use crate::restore::StageError;
 use crate::same_files;
 use crate::sandbox::dumper::Dumper;
 use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
@@ -92,7 +92,7 @@ pub enum FreezeError {
     /// CRIU failed.
     #[error("checkpoint the function{log}")]
     Dump {
-        /// The end of its log.
+        /// What its log says.
         log: String,
         /// Why.
         #[source]
@@ -107,9 +107,9 @@ pub enum FreezeError {
 }
 
 impl FreezeError {
-    /// CRIU's failure, with the end of its log from this directory.
+    /// CRIU's failure, with the cause that its log in this directory has.
     fn dumped(source: CriuError, dir: &Path) -> Self {
-        let log = log_tail(&dir.join(DUMP_LOG));
+        let log = cause_of(&source, &dir.join(DUMP_LOG));
         Self::Dump { log, source }
     }
 }

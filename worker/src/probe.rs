@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_init::protocol::{Layers, Setup};
-use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, own_descriptor};
+use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
 use rekindle_wire::ApiError;
 
 use crate::instance::enclosure::unavailable;
-use crate::restore::log_tail;
 use crate::sandbox::criu::Scratch;
 use crate::sandbox::dumper::Dumper;
 use crate::sandbox::{CriuUse, Sandbox, pool};
@@ -162,7 +161,7 @@ async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
     let (major, minor, patch) = probed.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
     let probe = fs::read(dir.path().join(DUMP_PROBE)).map_err(|e| {
         let error = failed(&e);
-        let log = log_tail(&dir.path().join(PROBE_LOG));
+        let log = cause_in(&dir.path().join(PROBE_LOG));
         ApiError::new(error.code, format!("{}{log}", error.message))
     })?;
     Ok(worker.keep_dump_probe(&probe, &format!("{major}.{minor}.{patch}")))

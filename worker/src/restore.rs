@@ -21,7 +21,7 @@ use rekindle_pager::address_map::AddressMap;
 use rekindle_pager::{
     AheadPage, Ancestor, Given, Handover, Layout, LostPage, PageSource, Pager, PagerConfig, Prepared, Preparing,
 };
-use rekindle_snapshotter::criu::{RESTORE_LOG, Stage};
+use rekindle_snapshotter::criu::{RESTORE_LOG, Stage, cause_of, read_log};
 use rekindle_telemetry::record_past;
 use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::runtime::Handle;
@@ -427,7 +427,7 @@ pub(crate) async fn run_criu(
             format!("criu restored process {other} instead of {FUNCTION_PID}"),
         )),
         Err(e) => {
-            let log = log_tail(&dir.join(RESTORE_LOG));
+            let log = cause_of(&e, &dir.join(RESTORE_LOG));
             Err(ApiError::new(
                 ErrorCode::RestoreFailed,
                 format!("{}{log}", failed("restore", &e).message),
@@ -440,7 +440,9 @@ pub(crate) async fn run_criu(
 fn keep_log(worker: &Worker, dir: &Path, name: &str) {
     let kept = worker.config.data_dir.join("criu-logs");
     let name = format!("{name}-{RESTORE_LOG}");
-    let copied = std::fs::create_dir_all(&kept).and_then(|()| std::fs::copy(dir.join(RESTORE_LOG), kept.join(name)));
+    let copied = std::fs::create_dir_all(&kept)
+        .and_then(|()| read_log(&dir.join(RESTORE_LOG)))
+        .and_then(|log| std::fs::write(kept.join(name), log));
     if let Err(e) = copied {
         tracing::warn!(error = %e, "criu's log is not kept");
     }
@@ -483,24 +485,5 @@ impl Readying {
             "working set mapped"
         );
         Ok(())
-    }
-}
-
-/// What CRIU says in each log of a host where it may not raise its own limits, and does without.
-const HARMLESS: [&str; 1] = ["Can't setup RLIMIT_NOFILE"];
-
-/// The errors at the end of a CRIU log, for a message.
-pub fn log_tail(path: &Path) -> String {
-    let Ok(text) = std::fs::read(path) else {
-        return String::new();
-    };
-    let text = String::from_utf8_lossy(&text);
-    let is_error = |line: &&str| line.contains("Error") && !HARMLESS.iter().any(|harmless| line.contains(harmless));
-    let errors: Vec<&str> = text.lines().filter(is_error).collect();
-    let last = &errors[errors.len().saturating_sub(4)..];
-    if last.is_empty() {
-        String::new()
-    } else {
-        format!("; criu's log: {}", last.join(" | "))
     }
 }

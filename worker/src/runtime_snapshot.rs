@@ -19,7 +19,7 @@ use bytes::Bytes;
 use rekindle_init::causes::chain;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID, held_path};
 use rekindle_snapshotter::capture::BaseMemory;
-use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage};
+use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage, cause_of};
 use rekindle_snapshotter::interchange::write_whole;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Snapshot, StoreError, keys};
@@ -36,7 +36,7 @@ use crate::freeze::{Hook, call_hook, freeze, quiet};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
 use crate::renewal::made_with;
-use crate::restore::{failed, lay_out, log_tail};
+use crate::restore::{failed, lay_out};
 use crate::sandbox::FunctionState;
 use crate::sandbox::criu::Scratch;
 use crate::sandbox::pool::OUTPUT_FDS;
@@ -350,7 +350,7 @@ async fn begin_as(
             return Err(ApiError::new(ErrorCode::RestoreFailed, what));
         }
         Err(error) => {
-            let log = log_tail(&scratch.path().join(RESTORE_LOG));
+            let log = cause_of(&error, &scratch.path().join(RESTORE_LOG));
             let what = format!("{}{log}", failed("restore the runtime", &error).message);
             return Err(ApiError::new(ErrorCode::RestoreFailed, what));
         }

@@ -1,9 +1,11 @@
 //! Driving CRIU, unmodified, over its RPC protocol. The worker has init start `criu swrk` inside a sandbox and keeps the
 //! other end of its socket: [`Session`]. Everything here blocks, with a limit, and is meant for a thread of its own.
 
+mod log;
 mod messages;
 mod session;
 
+pub use log::{cause_in, cause_of, read_log};
 pub use session::{
     AfterDump, CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, external_file, own_descriptor,
 };

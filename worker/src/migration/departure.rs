@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use parking_lot::{Mutex, RwLock};
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_pager::PAGE;
-use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, external_file};
+use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, cause_of, external_file};
 use rekindle_snapshotter::images::{parent_images, place_external};
 use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
@@ -39,7 +39,7 @@ use crate::freeze::{RoomForImages, WORKING_DIR, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, gone};
 use crate::probe;
-use crate::restore::{StageError, log_tail};
+use crate::restore::StageError;
 use crate::same_files;
 use crate::sandbox::InnerProc;
 use crate::sandbox::dumper::Dumper;
@@ -477,7 +477,7 @@ impl Departure {
                 let error = unavailable("describe the processes", &e);
                 ApiError::new(
                     error.code,
-                    format!("{}{}", error.message, log_tail(&dir.join(DUMP_LOG))),
+                    format!("{}{}", error.message, cause_of(&e, &dir.join(DUMP_LOG))),
                 )
             })?;
             let maps = maps.map_err(|e| ApiError::new(ErrorCode::Conflict, format!("it cannot leave: {e}")))?;

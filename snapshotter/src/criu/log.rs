@@ -1,0 +1,197 @@
+//! Why CRIU failed, by its log. What it says last is that it failed, what it says first may be something that it does without: the cause is looked for
+//! in the whole of it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use super::CriuError;
+
+/// Bytes of a log that are read. With the highest log level one of a large function has some hundred kilobytes.
+const LOG_MAX: u64 = 8 << 20;
+
+/// What CRIU says in each log of a host where it may not raise its own limits, and does without.
+const HARMLESS: [&str; 1] = ["Can't setup RLIMIT_NOFILE"];
+
+/// What a part of CRIU's message means for a function, and what to do.
+const KNOWN: [(&str, &str); 21] = [
+    (
+        "Non-empty write queue on an in-flight socket",
+        "a connection to a UNIX socket of the function was written to and is not accepted yet: accept it before the snapshot",
+    ),
+    (
+        "Found a closed in-flight socket",
+        "a connection to a UNIX socket of the function was closed before it was accepted: accept it before the snapshot",
+    ),
+    (
+        "In-flight connection (l)",
+        "a connection to a TCP port of the function is not accepted yet: accept it before the snapshot",
+    ),
+    (
+        "Dangling connection",
+        "a UNIX connection's other end was closed before it was accepted: close this end too before the snapshot",
+    ),
+    (
+        "without peer",
+        "a UNIX socket is connected to one that is closed or of no process here: close it before the snapshot",
+    ),
+    (
+        "with unreachable peer",
+        "a UNIX socket is connected to one without a name that is connected elsewhere: close it before the snapshot",
+    ),
+    (
+        "Can't dump half of stream unix connection",
+        "a UNIX connection's other end is in no process of the function: close it before the snapshot",
+    ),
+    (
+        "Can't dump name-less external socket",
+        "a UNIX socket's other end is in no process of the function: close it before the snapshot",
+    ),
+    (
+        "Control messages in queue, not supported",
+        "a message with credentials waits in a UNIX socket: receive it before the snapshot",
+    ),
+    (
+        "More than 1 SCM is not possible",
+        "a message with several control messages waits in a UNIX socket: receive it before the snapshot",
+    ),
+    (
+        "The socket has data to read",
+        "an answer waits in a netlink socket: receive it, or close the socket, before the snapshot",
+    ),
+    (
+        "corked dgram socket",
+        "a UDP socket holds data back (UDP_CORK, MSG_MORE): send it before the snapshot",
+    ),
+    (
+        "Can't dump ghost file",
+        "a file without a name, open or mapped, is larger than 16 MiB: close it before the snapshot, or keep its name",
+    ),
+    (
+        "Can't lookup mount=",
+        "a descriptor is of a file that lies on no mount, such as a POSIX message queue: close it before the snapshot",
+    ),
+    (
+        "SysVIPC shmem map",
+        "System V shared memory is attached: use memory that is shared by mmap instead, such as a file in /dev/shm",
+    ),
+    (
+        "The packetized mode for pipes",
+        "a pipe is in packet mode (O_DIRECT): make it without, or use a UNIX socket of kind SOCK_SEQPACKET",
+    ),
+    (
+        "Can't dump file",
+        "a descriptor is of a kind that no snapshot holds: close it before the snapshot",
+    ),
+    (
+        "Unsupported mapping found",
+        "memory is mapped from something that no snapshot holds: unmap it before the snapshot",
+    ),
+    (
+        "Unsupported proto",
+        "a socket is of a protocol that no snapshot holds: close it before the snapshot",
+    ),
+    (
+        "No space left on device",
+        "there is no room for the images: the directory of dumps, or the memory that they may take, is full",
+    ),
+    (
+        "Timeout reached",
+        "it took longer than it may: a host that is overloaded, or memory that is too much for its disk",
+    ),
+];
+
+/// The cause of a failure, from the log at `path`, with what to do where that is known; to stand behind a message. Empty where the log has none, or where
+/// it was not CRIU that failed.
+pub fn cause_of(failure: &CriuError, path: &Path) -> String {
+    if matches!(failure, CriuError::Stage(..)) {
+        return String::new();
+    }
+    cause_in(path)
+}
+
+/// The same, where it is known that it was CRIU.
+pub fn cause_in(path: &Path) -> String {
+    let log = read_log(path).unwrap_or_default();
+    cause(&String::from_utf8_lossy(&log)).map_or_else(String::new, |cause| format!("; {cause}"))
+}
+
+/// A log that CRIU wrote, [`LOG_MAX`] bytes of it. The CRIU of a sandbox may have become the function's: no link is followed, and nothing but a file is read.
+///
+/// # Errors
+/// When there is none.
+pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut log = Vec::new();
+    file.take(LOG_MAX).read_to_end(&mut log)?;
+    Ok(log)
+}
+
+fn cause(log: &str) -> Option<String> {
+    let errors = log.lines().filter_map(message);
+    let mut first = None;
+    for error in errors.filter(|error| !HARMLESS.iter().any(|harmless| error.contains(harmless))) {
+        if let Some((_, means)) = KNOWN.iter().find(|(says, _)| error.contains(says)) {
+            return Some(format!("{means} (criu: {error})"));
+        }
+        // What follows an error is mostly what came of it.
+        first.get_or_insert(error);
+    }
+    first.map(|error| format!("criu: {error}"))
+}
+
+/// What an error says, without its time: `(00.012345) Error (criu/file.c:12): says`.
+fn message(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("Error (")?;
+    let (_, says) = rest.split_once("): ")?;
+    Some(says.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HARMLESS_LINE: &str =
+        "(00.000001) Error (criu/util.c:1479): Can't setup RLIMIT_NOFILE for self: Operation not permitted";
+    const END: &str = "(00.020000) Error (criu/cr-dump.c:2099): Dumping FAILED.";
+
+    #[test]
+    fn the_first_known_error_is_the_cause_with_what_to_do() {
+        let log = format!(
+            "{HARMLESS_LINE}\n(00.000002) Warn  (criu/x.c:1): Error is no word of this\n\
+             (00.01) Error (criu/mem.c:5): something else\n\
+             (00.012345) Error (criu/sk-unix.c:506): unix: Non-empty write queue on an in-flight socket 0x2b\n\
+             (00.013) Error (criu/cr-dump.c:1669): Dump files (pid: 501) failed with -1\n{END}\n"
+        );
+        let told = cause(&log).unwrap();
+        assert!(told.contains("is not accepted yet: accept it"), "{told}");
+        assert!(
+            told.contains("(criu: unix: Non-empty write queue on an in-flight socket 0x2b)"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn of_unknown_errors_the_first_is_the_cause_and_not_the_last() {
+        let log = format!("{HARMLESS_LINE}\n(00.01) Error (criu/y.c:5): a new thing\n{END}\n");
+        assert_eq!(cause(&log).unwrap(), "criu: a new thing");
+        assert_eq!(cause(HARMLESS_LINE), None, "what CRIU does without is no cause");
+        assert_eq!(cause(""), None);
+    }
+
+    #[test]
+    fn a_log_that_is_not_there_has_no_cause_and_neither_has_a_failure_of_ours() {
+        let failure = CriuError::Timeout(std::time::Duration::from_secs(1));
+        assert_eq!(cause_of(&failure, Path::new("/nonexistent/dump.log")), "");
+        let log = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(log.path(), END).unwrap();
+        assert_eq!(cause_of(&failure, log.path()), "; criu: Dumping FAILED.");
+        let ours = CriuError::Stage(super::super::Stage::PostDump, "a check of ours".into());
+        assert_eq!(cause_of(&ours, log.path()), "");
+    }
+}
