@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
+use rekindle_init::files::Saved;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
 use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, cause_of};
@@ -55,6 +56,9 @@ const LOOPBACKS: [&str; 3] = [
 ];
 /// The image directory, which is the working directory of a CRIU that dumps.
 pub(crate) const WORKING_DIR: &str = ".";
+/// Said in the function's log where a restore would have to pass over too many inode numbers.
+const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode numbers in copies, since too many were made and removed before \
+                          the snapshot: a program that compares them, as SQLite does, has to open its files anew in an after-restore hook";
 
 /// A call around a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -331,7 +335,8 @@ async fn dump(
         let standstill = Standstill::of(&parts, &runtime)?;
         runtime.block_on(dumper.go_inside()).map_err(FreezeError::Start)?;
         order.freezer = standstill.freezer_path();
-        let save = || -> Result<(), StageError> {
+        let mut saved = Saved::default();
+        let mut save = || -> Result<(), StageError> {
             let notes = CaptureNotes {
                 pipes: parts.pipes.clone(),
             };
@@ -340,19 +345,23 @@ async fn dump(
             // Before anything else of the platform's is changed in them.
             let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
             same_files::compare(parts.sandbox.init_pid(), &verified)?;
-            Ok(runtime.block_on(sandbox.save_files(&archive))?)
+            saved = runtime.block_on(sandbox.save_files(&archive))?;
+            Ok(())
         };
         let dumped = session.dump(&order, |stage| match stage {
-            Stage::PostDump => standstill.hold(&runtime, save),
+            Stage::PostDump => standstill.hold(&runtime, &mut save),
             _ => Ok(()),
         });
         drop(standstill);
         dumped.map_err(|e| FreezeError::dumped(e, &path))?;
-        Ok::<_, FreezeError>(started.elapsed())
+        Ok::<_, FreezeError>((started.elapsed(), saved))
     })
     .await
     .map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?;
-    let took = dumped?;
+    let (took, saved) = dumped?;
+    if saved.unreached > 0 {
+        instance.sink.platform(RENUMBERED.to_owned());
+    }
     tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
     Ok(took)
 }

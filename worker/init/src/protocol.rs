@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 use serde::{Deserialize, Serialize};
 
+use crate::files::Saved;
+
 /// The descriptor of the control socket in the zygote when it starts: its standard input, so that the worker can start it by vfork.
 pub const CONTROL_FD: RawFd = 0;
 /// Control sockets are moved to numbers from here on, out of the way of descriptors with fixed ones.
@@ -191,6 +193,10 @@ pub enum Answer {
     Started(i32),
     /// Content of a small file.
     Bytes(Vec<u8>),
+    /// The archive is written.
+    Saved(Saved),
+    /// The private files are there; so many have another inode number than they had.
+    Loaded(u64),
     /// CRIU's userfaultfd is beside this: the address of a page of its memory that is for nothing else.
     Ancestor(u64),
     /// It did not work.

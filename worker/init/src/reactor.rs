@@ -21,6 +21,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::ancestor::Ancestor;
 use crate::causes::chain;
+use crate::files::Loaded;
 use crate::outside::USERFAULT;
 use crate::protocol::{
     Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Message, RESTORED_LAST_PID,
@@ -138,6 +139,8 @@ struct Sandbox {
     criu: Vec<i32>,
     /// What CRIU opens by its number.
     held: Vec<OwnedFd>,
+    /// What came of the private files.
+    loaded: Loaded,
 }
 
 impl Sandbox {
@@ -266,6 +269,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             Ok(Answer::Done)
         }
         Request::FollowLinks => {
+            sandbox.loaded.settle().map_err(plain("set the times of directories"))?;
             rootfs::follow_links().map_err(|e| chain(&e))?;
             // CRIU has opened all of it.
             sandbox.held.clear();
@@ -279,12 +283,15 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         Request::SaveFiles => {
             let archive = next("archive")?;
             files::save(Path::new("/"), archive)
-                .map(|()| Answer::Done)
+                .map(Answer::Saved)
                 .map_err(plain("save files"))
         }
-        Request::LoadFiles => files::load(Path::new("/"), next("archive")?, FUNCTION_UID)
-            .map(|()| Answer::Done)
-            .map_err(plain("load files")),
+        Request::LoadFiles => {
+            let loaded = files::load(Path::new("/"), next("archive")?, FUNCTION_UID).map_err(plain("load files"))?;
+            let renumbered = loaded.renumbered;
+            sandbox.loaded = loaded;
+            Ok(Answer::Loaded(renumbered))
+        }
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)
             .map(Answer::Bytes)
             .map_err(plain("read the probe")),

@@ -20,6 +20,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
+use rekindle_init::files::Saved;
 use rekindle_init::protocol::{Answer, Clocks, ExitCause, Layers, Make, Request, Setup, Spawn};
 use rekindle_pager::{Ancestor, Given, PageRef};
 use rustix::fs::OFlags;
@@ -322,10 +323,13 @@ impl Sandbox {
     ///
     /// # Errors
     /// When a file cannot be read or the archive written.
-    pub async fn save_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("save private files", Request::SaveFiles, &[archive.as_fd()])
-            .await
-            .map(drop)
+    pub async fn save_files(&self, archive: &OwnedFd) -> Result<Saved, SandboxError> {
+        let archive = [archive.as_fd()];
+        match self.control.request(Request::SaveFiles, &archive, REQUEST_LIMIT).await {
+            Ok((Answer::Saved(saved), _)) => Ok(saved),
+            Ok(_) => Ok(Saved::default()),
+            Err(e) => Err(SandboxError::Control("save private files", e)),
+        }
     }
 
     /// Unpacks private files from `archive`, which are the function's then.
@@ -333,9 +337,18 @@ impl Sandbox {
     /// # Errors
     /// When it is malformed or does not fit.
     pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
-        self.ask("load private files", Request::LoadFiles, &[archive.as_fd()])
-            .await
-            .map(drop)
+        let archive = [archive.as_fd()];
+        let asked = self
+            .control
+            .request(Request::LoadFiles, &archive, REQUEST_LIMIT);
+        match asked.await {
+            Ok((Answer::Loaded(files @ 1..), _)) => {
+                tracing::warn!(files, "private files have other inode numbers than at the checkpoint");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(e) => Err(SandboxError::Control("load private files", e)),
+        }
     }
 
     /// CRIU's kernel probe, after CRIU ran here once.

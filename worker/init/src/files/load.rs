@@ -1,0 +1,239 @@
+//! From an archive into the folders.
+
+use std::collections::HashSet;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::mkfifo;
+use rustix::fs::{XattrFlags, lsetxattr};
+use tar::{Entry, EntryType};
+
+use super::SAVED;
+use super::numbers::Numbers;
+use super::records::{Records, USER};
+
+/// Begins the name of what waits in a folder for the directory that it lies in, followed by a number.
+const WAITING: &str = ".rekindle-waits-";
+
+/// What came of an archive.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Files whose inode number is another than it was.
+    pub renumbered: u64,
+    /// When directories were read and changed: what is made in them changes that.
+    times: Vec<(PathBuf, [TimeSpec; 2])>,
+}
+
+impl Loaded {
+    /// Sets the times of directories once more, after CRIU has bound sockets and made files without a name in them.
+    ///
+    /// # Errors
+    /// When a directory is no longer there.
+    pub fn settle(&self) -> io::Result<()> {
+        self.times.iter().try_for_each(|(at, times)| set_times(at, *times))
+    }
+}
+
+/// Unpacks an archive made by [`save`](super::save) below `root`, where nobody else writes meanwhile. All of it is the user's and group's
+/// `owner` then, whatever the archive says. So a bit that gives the owner's rights to others gives none that a function lacks, besides which
+/// both folders are mounted without such bits and without devices.
+///
+/// # Errors
+/// When it is malformed, names a place outside, or does not fit.
+pub fn load(root: &Path, from: OwnedFd, owner: u32) -> io::Result<Loaded> {
+    let mut archive = tar::Archive::new(BufReader::new(File::from(from)));
+    archive.set_overwrite(false);
+    archive.set_preserve_mtime(false);
+    archive.set_unpack_xattrs(false);
+    let mut loading = Loading {
+        root,
+        owner,
+        directories: SAVED.into_iter().map(PathBuf::from).collect(),
+        numbers: None,
+        waiting: Vec::new(),
+        links: Vec::new(),
+        loaded: Loaded::default(),
+    };
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.into_owned();
+        loading.entry(&name, &mut entry).map_err(|e| named(&name, &e))?;
+    }
+    loading.end()
+}
+
+fn named(name: &Path, e: &io::Error) -> io::Error {
+    let why = match e.kind() {
+        io::ErrorKind::AlreadyExists => "is there already".to_owned(),
+        _ => e.to_string(),
+    };
+    io::Error::new(e.kind(), format!("archive entry {}: {why}", name.display()))
+}
+
+struct Loading<'a> {
+    root: &'a Path,
+    owner: u32,
+    /// Names of directories that are there: the folders, and what was made.
+    directories: HashSet<PathBuf>,
+    /// Those of the folder that is being filled.
+    numbers: Option<(&'static str, Numbers)>,
+    /// Names of what lies in its folder until its directory is there, and where it is until then.
+    waiting: Vec<(PathBuf, PathBuf)>,
+    /// Further names, and the first ones of the same files.
+    links: Vec<(PathBuf, PathBuf)>,
+    loaded: Loaded,
+}
+
+impl Loading<'_> {
+    fn entry(&mut self, name: &Path, entry: &mut Entry<'_, impl Read>) -> io::Result<()> {
+        let folder = folder_of(name)?;
+        let kind = entry.header().entry_type();
+        if kind == EntryType::Link {
+            let first = entry.link_name()?.unwrap_or_default().into_owned();
+            if folder_of(&first)? != folder {
+                return Err(io::Error::other("is a link to another folder"));
+            }
+            self.links.push((name.to_owned(), first));
+            return Ok(());
+        }
+        let records = Records::read(entry)?;
+        if name == Path::new(folder) && kind == EntryType::Directory {
+            // It is there already, as the platform makes it.
+            self.loaded.times.push((self.root.join(name), times(entry, &records)?));
+            return Ok(());
+        }
+        let at = if self.has_parent(name) {
+            self.root.join(name)
+        } else {
+            let at = self.root.join(folder).join(format!("{WAITING}{}", self.waiting.len()));
+            self.waiting.push((name.to_owned(), at.clone()));
+            at
+        };
+        match records.inode {
+            Some(inode) => {
+                let numbers = self.numbers(folder)?;
+                numbers.reach(inode)?;
+                make(entry, kind, &at)?;
+                let is_kept = numbers.given(fs::symlink_metadata(&at)?.ino(), inode);
+                self.loaded.renumbered += u64::from(!is_kept);
+            }
+            None => make(entry, kind, &at)?,
+        }
+        lchown(&at, Some(self.owner), Some(self.owner))?;
+        if kind != EntryType::Symlink {
+            // After the owner, with whom the kernel takes bits away.
+            fs::set_permissions(&at, Permissions::from_mode(entry.header().mode()? & 0o7777))?;
+        }
+        for (name, value) in &records.attributes {
+            if !name.starts_with(USER) {
+                return Err(io::Error::other(format!(
+                    "has the attribute {name}, which is never saved"
+                )));
+            }
+            lsetxattr(&at, name, value, XattrFlags::CREATE)?;
+        }
+        let times = times(entry, &records)?;
+        if kind == EntryType::Directory {
+            self.loaded.times.push((self.root.join(name), times));
+            if at == self.root.join(name) {
+                self.directories.insert(name.to_owned());
+            }
+            return Ok(());
+        }
+        set_times(&at, times)
+    }
+
+    /// Whether the directory that this lies in is there, and no link on the way to it.
+    fn has_parent(&self, name: &Path) -> bool {
+        name.parent().is_some_and(|parent| self.directories.contains(parent))
+    }
+
+    fn numbers(&mut self, folder: &'static str) -> io::Result<&mut Numbers> {
+        let known = self.numbers.take().filter(|(of, _)| *of == folder);
+        let (_, numbers) = self.numbers.insert(match known {
+            Some(known) => known,
+            None => (folder, Numbers::of(&self.root.join(folder))?),
+        });
+        Ok(numbers)
+    }
+
+    /// Puts in place what has waited for others.
+    fn end(mut self) -> io::Result<Loaded> {
+        // A directory before what lies in it.
+        self.waiting.sort_unstable();
+        for (name, at) in std::mem::take(&mut self.waiting) {
+            self.is_to_be_placed(&name)
+                .and_then(|()| {
+                    let to = self.root.join(&name);
+                    Ok(renameat2(AT_FDCWD, &at, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE)?)
+                })
+                .map_err(|e| named(&name, &e))?;
+            if fs::symlink_metadata(self.root.join(&name))?.is_dir() {
+                self.directories.insert(name);
+            }
+        }
+        for (name, first) in &self.links {
+            self.is_to_be_placed(name)
+                .and_then(|()| self.is_to_be_placed(first))
+                .and_then(|()| fs::hard_link(self.root.join(first), self.root.join(name)))
+                .map_err(|e| named(name, &e))?;
+        }
+        self.loaded.settle()?;
+        Ok(self.loaded)
+    }
+
+    fn is_to_be_placed(&self, name: &Path) -> io::Result<()> {
+        match self.has_parent(name) {
+            true => Ok(()),
+            false => Err(io::Error::other("lies in no directory of the archive")),
+        }
+    }
+}
+
+fn make(entry: &mut Entry<'_, impl Read>, kind: EntryType, at: &Path) -> io::Result<()> {
+    match kind {
+        EntryType::Regular | EntryType::GNUSparse => entry.unpack(at).map(drop),
+        EntryType::Directory => fs::create_dir(at),
+        EntryType::Symlink => symlink(entry.link_name()?.unwrap_or_default(), at),
+        EntryType::Fifo => Ok(mkfifo(at, Mode::empty())?),
+        other => Err(io::Error::other(format!(
+            "is of a kind that is never saved ({other:?})"
+        ))),
+    }
+}
+
+/// When it was read, and changed.
+fn times(entry: &Entry<'_, impl Read>, records: &Records) -> io::Result<[TimeSpec; 2]> {
+    let modified = match records.modified {
+        Some(modified) => modified,
+        None => TimeSpec::new(entry.header().mtime()?.try_into().unwrap_or(i64::MAX), 0),
+    };
+    Ok([records.accessed.unwrap_or(modified), modified])
+}
+
+fn set_times(at: &Path, [accessed, modified]: [TimeSpec; 2]) -> io::Result<()> {
+    Ok(utimensat(
+        AT_FDCWD,
+        at,
+        &accessed,
+        &modified,
+        UtimensatFlags::NoFollowSymlink,
+    )?)
+}
+
+/// Which folder an entry of this name lies in.
+fn folder_of(name: &Path) -> io::Result<&'static str> {
+    let inside = SAVED.iter().find_map(|d| Some((*d, name.strip_prefix(d).ok()?)));
+    let (directory, rest) = inside.ok_or_else(|| io::Error::other("is no private file"))?;
+    let plain = |c: Component<'_>| matches!(c, Component::Normal(_));
+    match rest.components().all(plain) {
+        true => Ok(directory),
+        false => Err(io::Error::other("leads outside")),
+    }
+}
