@@ -172,7 +172,8 @@ pub enum Request {
     },
     /// The function is about to run: from now on symbolic links in `/tmp` and `/dev/shm` are followed. Starting it does the same.
     FollowLinks,
-    /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)).
+    /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)) or an IPC object
+    /// ([`ipc`](crate::ipc)).
     RefuseStrays,
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.
     SaveFiles,

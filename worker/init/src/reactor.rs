@@ -28,7 +28,7 @@ use crate::protocol::{
     ReceiveError, Request, receive, send,
 };
 use crate::strays::StrayError;
-use crate::{ancestor, clocks, criu, descriptors, files, namespaces, rootfs, spawn, strays};
+use crate::{ancestor, clocks, criu, descriptors, files, ipc, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
@@ -276,7 +276,9 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             Ok(Answer::Done)
         }
         Request::RefuseStrays => match strays::refuse(Path::new("/proc"), &sandbox.criu) {
-            Ok(()) => Ok(Answer::Done),
+            Ok(()) => ipc::refuse(Path::new("/proc"))
+                .map(|()| Answer::Done)
+                .map_err(|e| chain(&e)),
             Err(e @ StrayError::Spawning { .. }) => Ok(Answer::NotNow(chain(&e))),
             Err(e) => Err(chain(&e)),
         },

@@ -253,12 +253,12 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Fails if the function, which is frozen, has a process that a checkpoint would miss.
+    /// Fails if the function, which is frozen, has a process or an IPC object that a checkpoint would miss.
     ///
     /// # Errors
     /// When it has: the error names it.
     pub async fn refuse_strays(&self) -> Result<(), SandboxError> {
-        self.ask("checkpoint all processes", Request::RefuseStrays, &[])
+        self.ask("checkpoint all that the function has", Request::RefuseStrays, &[])
             .await
             .map(drop)
     }
