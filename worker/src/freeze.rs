@@ -32,6 +32,7 @@ use crate::probe;
 use crate::restore::StageError;
 use crate::same_files;
 use crate::sandbox::dumper::Dumper;
+use crate::semaphores;
 use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
 use crate::standstill::{Standstill, StandstillError};
 use crate::worker::Worker;
@@ -345,6 +346,7 @@ async fn dump(
             // Before anything else of the platform's is changed in them.
             let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
             same_files::compare(parts.sandbox.init_pid(), &verified)?;
+                semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
             saved = runtime.block_on(sandbox.save_files(&archive))?;
             Ok(())
         };

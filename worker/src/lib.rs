@@ -49,6 +49,7 @@ pub mod restore;
 pub mod runtime_snapshot;
 pub mod same_files;
 pub mod sandbox;
+pub mod semaphores;
 pub mod snapshots;
 pub mod standstill;
 #[cfg(test)]

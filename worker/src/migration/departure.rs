@@ -43,6 +43,7 @@ use crate::restore::StageError;
 use crate::same_files;
 use crate::sandbox::InnerProc;
 use crate::sandbox::dumper::Dumper;
+use crate::semaphores;
 use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 use crate::standstill::Standstill;
 use crate::worker::Worker;
@@ -460,6 +461,7 @@ impl Departure {
                     &expected_to_travel(FUNCTION_UID, &parts.pipes, &templates, PagesIn::Dump),
                 )?;
                 same_files::compare(parts.sandbox.init_pid(), &verified)?;
+                semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
                 tracing::debug!(ms = ms(began), "checked the images of an instance that leaves");
                 runtime.block_on(sandbox.save_files(&archive))?;
                 // They stand still: what the pager knows now holds.
