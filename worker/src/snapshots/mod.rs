@@ -406,11 +406,8 @@ impl Snapshots {
         template.keep(&first);
         let brought = template.bring(&first).await;
         brought.map_err(|e| SnapshotError::FirstPages(id.clone(), e))?;
-        for pid in template.pids() {
-            let early = template.anonymous_at(pid, &first);
-            if !early.is_empty() {
-                edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
-            }
+        for (pid, early) in template.anonymous_at(&first) {
+            edit::make_eager(&images_dir, pid, &early).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         }
         edit::let_be_read(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let eager_bytes = size_of_pages(&images_dir).map_err(|e| SnapshotError::Measure(id.clone(), e))?;

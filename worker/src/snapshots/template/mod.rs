@@ -193,18 +193,19 @@ impl Template {
         self.processes.iter().map(|p| p.pid).collect()
     }
 
-    /// Of a process, the pages with these addresses that no mapping of the template has, as far as they are here, by address.
-    pub(super) fn anonymous_at(&self, pid: i32, addresses: &[u64]) -> Vec<(PageIndex, Vec<u8>)> {
-        let Some(process) = self.process(pid) else {
-            return Vec::new();
-        };
+    /// Of each process that has some, the pages with these addresses that no mapping of the template has, as far as they are here, by address.
+    pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(i32, Vec<(PageIndex, Vec<u8>)>)> {
         let pages: BTreeSet<_> = addresses.iter().map(|address| address / PAGE).collect();
         let _pin = pin();
-        let anonymous = pages.into_iter().filter_map(|page| match process.held(page) {
-            Held::Bytes(bytes) => Some((PageIndex(page), bytes[..PAGE as usize].to_vec())),
-            _ => None,
-        });
-        anonymous.collect()
+        let of = |process: &ProcessTemplate| -> Vec<_> {
+            let anonymous = pages.iter().filter_map(|page| match process.held(*page) {
+                Held::Bytes(bytes) => Some((PageIndex(*page), bytes[..PAGE as usize].to_vec())),
+                _ => None,
+            });
+            anonymous.collect()
+        };
+        let all = self.processes.iter().map(|process| (process.pid, of(process)));
+        all.filter(|(_, pages)| !pages.is_empty()).collect()
     }
 
     /// How it is laid out, as a digest: two hosts whose digests of a snapshot are the same have its pages at the same places.
