@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
-use rustix::fs::{OFlags, ResolveFlags, fgetxattr, flistxattr, openat2};
+use rustix::fs::{OFlags, ResolveFlags, fgetxattr, flistxattr, flistxattr_query, openat2};
 use serde::{Deserialize, Serialize};
 use tar::{Builder, EntryType, Header};
 
@@ -203,13 +203,13 @@ fn describe(archive: &mut Builder<impl Write>, stat: &FileStat, attributes: Vec<
 
 /// The extended attributes of a file that are the function's.
 fn attributes(file: &impl AsFd) -> io::Result<Vec<Attribute>> {
-    let mut list = Vec::new();
-    match rustix::fs::flistxattr(file, &mut [0_u8; 0]) {
+    match flistxattr_query(file) {
         // None, or a file system without.
         Ok(0) | Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Ok(_) => list.resize(ATTRIBUTES_MAX, 0_u8),
+        Ok(_) => {}
         Err(e) => return Err(e.into()),
     }
+    let mut list = vec![0_u8; ATTRIBUTES_MAX];
     let length = flistxattr(file, list.as_mut_slice())?;
     let mut found = Vec::new();
     let mut value = vec![0_u8; ATTRIBUTES_MAX];
