@@ -133,16 +133,21 @@ pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn cause(log: &str) -> Option<String> {
-    let errors = log.lines().filter_map(message);
-    let mut first = None;
-    for error in errors.filter(|error| !HARMLESS.iter().any(|harmless| error.contains(harmless))) {
-        if let Some((_, means)) = KNOWN.iter().find(|(says, _)| error.contains(says)) {
-            return Some(format!("{means} (criu: {error})"));
-        }
-        // What follows an error is mostly what came of it.
-        first.get_or_insert(error);
+    let known = |error| Some((error, KNOWN.iter().find(|(says, _)| str::contains(error, says))?.1));
+    if let Some((error, means)) = errors(log).find_map(known) {
+        return Some(format!("{means} (criu: {error})"));
     }
-    first.map(|error| format!("criu: {error}"))
+    first_error(log).map(|error| format!("criu: {error}"))
+}
+
+/// The first error in some lines of a log: those behind it are mostly what came of it.
+pub(super) fn first_error(log: &str) -> Option<&str> {
+    errors(log).next()
+}
+
+fn errors(log: &str) -> impl Iterator<Item = &str> {
+    let messages = log.lines().filter_map(message);
+    messages.filter(|error| !HARMLESS.iter().any(|harmless| error.contains(harmless)))
 }
 
 /// What an error says, without its time: `(00.012345) Error (criu/file.c:12): says`.

@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg, socketpair};
 use prost::Message;
 
+use super::log::first_error;
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
 use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
 
@@ -41,7 +42,7 @@ pub enum CriuError {
     Failed {
         /// What was asked.
         what: &'static str,
-        /// Its message; the log in the image directory says more.
+        /// Its message, the first error of its log that is one.
         message: String,
         /// Its errno, 0 if none.
         errno: i32,
@@ -270,7 +271,9 @@ impl Session {
                     (None, true) => Ok(response),
                     (None, false) => Err(CriuError::Failed {
                         what,
-                        message: response.message.unwrap_or_else(|| "see its log".to_owned()),
+                        message: first_error(&response.message.unwrap_or_default())
+                            .unwrap_or("see its log")
+                            .to_owned(),
                         errno: response.errno.unwrap_or(0),
                     }),
                 };
