@@ -78,6 +78,9 @@ pub enum VerifyError {
         /// Its permissions.
         mode: u32,
     },
+    /// A file has a lease.
+    #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
+    Lease,
     /// A field has a value that is not accepted.
     #[error("{image}: entry {entry}: {field} is {found}")]
     Field {

@@ -15,8 +15,9 @@ use crate::verified::{OpenedPath, Process, Purpose};
 const OPEN_FILES: usize = 7;
 const CLOSE_ON_EXEC: u32 = 1;
 const UMASK: u32 = 0o777;
-/// POSIX, BSD, and of an open file; not leases.
-const LOCK_KINDS: [u32; 3] = [1, 2, 1024];
+/// POSIX, BSD, and of an open file, as CRIU numbers them.
+const LOCK_KINDS: [u32; 3] = [1, 2, 4];
+const LEASE: u32 = 8;
 /// To read, to write.
 const LOCK_MODES: [u32; 2] = [0, 1];
 
@@ -140,6 +141,9 @@ pub(super) fn check_locks(context: Context<'_>, processes: &[Process]) -> Result
             start,
             len,
         } = &lock;
+        if *flag == LEASE {
+            return Err(VerifyError::Lease);
+        }
         at.hold(LOCK_KINDS.contains(flag), "flag", flag)?;
         at.hold(LOCK_MODES.contains(kind), "type", kind)?;
         let process = u32::try_from(*pid).ok().and_then(|pid| by_pid.get(&pid));

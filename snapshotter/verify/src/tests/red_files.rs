@@ -173,7 +173,7 @@ fn descriptors_directories_and_locks_that_are_none_are_refused() {
         ("fs-501.img root_id", |p| p.fs.root_id = 5),
         ("fs-501.img cwd_id", |p| p.fs.cwd_id = 1),
         ("fs-501.img umask", |p| p.fs.umask = Some(0o1000)),
-        ("filelocks.img flag", |p| p.locks[0].flag = 32),
+        ("filelocks.img flag", |p| p.locks[0].flag = 1024),
         ("filelocks.img type", |p| p.locks[0].kind = 2),
         ("filelocks.img pid", |p| p.locks[0].pid = 1),
         ("filelocks.img fd", |p| p.locks[0].fd = 500),
