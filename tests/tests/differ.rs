@@ -189,21 +189,11 @@ def handler(event, context):
 "#;
 
 #[test]
-#[ignore = "not kept by a restore yet: docs/runtime-contract.md, what copies lose"]
 fn copies_of_child_processes_have_what_their_originals_had() {
     same("children", &Folder::python("children", "", CHILDREN), "/");
 }
 
 #[test]
-#[ignore = "not kept by a restore yet: docs/runtime-contract.md, what copies lose"]
-fn a_copy_of_a_counter_that_goes_down_by_one_goes_down_by_one() {
-    let code = "import os\nsemaphore = os.eventfd(2, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)\n\
-        def handler(event, context):\n    return os.getpid()\n";
-    same("semaphore", &Folder::python("semaphore", "", code), "/");
-}
-
-#[test]
-#[ignore = "not kept by a restore yet: docs/runtime-contract.md, what copies lose"]
 fn a_copy_of_a_file_with_two_names_has_two_names() {
     let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/one', 'w') as made:\n        \
         made.write(folder)\n    \
