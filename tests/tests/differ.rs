@@ -203,7 +203,6 @@ fn a_copy_of_a_file_with_two_names_has_two_names() {
 }
 
 #[test]
-#[ignore = "not kept by a restore yet: docs/runtime-contract.md, what copies lose"]
 fn a_copy_of_a_lock_on_a_mapped_file_holds_it() {
     // As SQLite does with its write-ahead log.
     let code = "import fcntl, mmap\nmade = open('/tmp/index', 'w+')\nmade.truncate(4096)\n\

@@ -123,9 +123,9 @@ fn a_follower_of_a_log_misses_nothing_and_sees_nothing_twice() {
     all_answer("followers", FOLLOWERS, &expected);
 }
 
-/// Python knows no names of locks: `O_EXCL`, a link as NFS wants it, a pid file that is locked.
+/// By `O_EXCL`, by a link as NFS wants it, by a pid file that is locked, and by a part of a file that is mapped as well.
 const LOCKS: &str = r#"
-import fcntl, os
+import fcntl, mmap, os
 
 held = os.open("/tmp/once.lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 with open("/tmp/mine", "w") as made:
@@ -134,6 +134,29 @@ os.link("/tmp/mine", "/tmp/linked.lock")
 locked = open("/tmp/pid", "w+")
 fcntl.flock(locked, fcntl.LOCK_EX)
 number = os.fstat(locked.fileno()).st_ino
+index = open("/tmp/index", "w+")
+index.truncate(4096)
+mapped = mmap.mmap(index.fileno(), 4096)
+fcntl.lockf(index, fcntl.LOCK_EX, 10, 3)
+fcntl.lockf(index, fcntl.LOCK_SH, 10, 100)
+
+def refuses(path, lock):
+    with open(path, "r+") as other:
+        try:
+            lock(other)
+            return False
+        except BlockingIOError:
+            return True
+
+def refused():
+    now = fcntl.LOCK_NB
+    return [
+        refuses("/tmp/pid", lambda file: fcntl.flock(file, fcntl.LOCK_EX | now)),
+        refuses("/tmp/index", lambda file: fcntl.lockf(file, fcntl.LOCK_SH | now, 1, 12)),
+        refuses("/tmp/index", lambda file: fcntl.lockf(file, fcntl.LOCK_EX | now, 1, 109)),
+        refuses("/tmp/index", lambda file: fcntl.lockf(file, fcntl.LOCK_SH | now, 1, 109)),
+        refuses("/tmp/index", lambda file: fcntl.lockf(file, fcntl.LOCK_EX | now, 1, 13)),
+    ]
 
 def handler(event, context):
     try:
@@ -141,21 +164,18 @@ def handler(event, context):
         once = "taken twice"
     except FileExistsError:
         once = os.path.samestat(os.fstat(held), os.stat("/tmp/once.lock"))
-    child = os.fork()
-    if child == 0:
-        with open("/tmp/pid") as other:
-            try:
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os._exit(1)
-            except BlockingIOError:
-                os._exit(0)
-    refused = os.waitpid(child, 0)[1] == 0
-    return [once, os.stat("/tmp/mine").st_nlink, os.stat("/tmp/linked.lock").st_nlink, refused, number == os.stat("/tmp/pid").st_ino]
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, bytes(refused()))
+        os._exit(0)
+    os.wait()
+    by_another = list(os.read(reader, 5))
+    return [once, os.stat("/tmp/mine").st_nlink, os.stat("/tmp/linked.lock").st_nlink, by_another, number == os.stat("/tmp/pid").st_ino]
 "#;
 
 #[test]
 fn lock_files_are_held_by_who_held_them() {
-    all_answer("locks", LOCKS, &serde_json::json!([true, 2, 2, true, true]));
+    all_answer("locks", LOCKS, &serde_json::json!([true, 2, 2, [1, 1, 1, 0, 0], true]));
 }
 
 /// Watches a directory and a file; its answers are the names and masks of what came.

@@ -346,7 +346,7 @@ async fn dump(
             // Before anything else of the platform's is changed in them.
             let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
             same_files::compare(parts.sandbox.init_pid(), &verified)?;
-                semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
+            semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
             saved = runtime.block_on(sandbox.save_files(&archive))?;
             Ok(())
         };

@@ -38,6 +38,7 @@ pub mod layers;
 pub mod leave;
 pub mod load;
 pub mod logs;
+mod lost_locks;
 pub mod metrics;
 pub mod migration;
 pub mod network;

@@ -16,6 +16,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_PID};
 use rekindle_pager::address_map::AddressMap;
 use rekindle_pager::{
@@ -118,6 +119,7 @@ pub async fn restore(
         eager_bytes: snapshot.eager_bytes,
         given,
         clocks: snapshot.clocks,
+        locks: snapshot.locks.clone(),
     };
     let (resumes, resumed) = oneshot::channel();
     let mut running = Box::pin(run_criu(
@@ -262,6 +264,8 @@ pub(crate) struct CriuRestore<'a> {
     /// The processes whose memory is given to the pager; none where the kernel hands it over.
     pub(crate) given: Vec<i32>,
     pub(crate) clocks: Clocks,
+    /// What it loses.
+    pub(crate) locks: Vec<Lock>,
 }
 
 /// Why a stage of a restore failed.
@@ -317,6 +321,7 @@ pub(crate) async fn run_criu(
         eager_bytes: eager,
         given,
         clocks,
+        locks,
     } = restore;
     // What it reads first lies there already; only when it makes something of it must the rest be there.
     let beside = order.has_images();
@@ -343,6 +348,11 @@ pub(crate) async fn run_criu(
                     [] => Vec::new(),
                     pids => runtime.block_on(furnished.userfaults(pids))?,
                 };
+                if !locks.is_empty()
+                    && let Err(e) = runtime.block_on(furnished.take_locks(locks.clone()))
+                {
+                    tracing::warn!(error = %e, "a restored function has lost locks");
+                }
                 // CRIU opens nothing any more. Beside what else is to be ready.
                 let linked = runtime.spawn(async move { furnished.follow_links().await });
                 Readying::begin(&pager, given, ahead(), linked).map(Some)

@@ -22,9 +22,9 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::chdir;
 
-use crate::ancestor::{Call as SystemCall, in_place_of};
 use crate::causes::chain;
 use crate::criu;
+use crate::in_place::{self, Caller};
 use crate::namespaces::join_cgroups;
 use crate::protocol::{Answer, Call, DUMP_IMAGES_FD, Message, ReceiveError, Request, receive, send};
 use crate::spawn::{fork_as, place_fds};
@@ -77,7 +77,7 @@ pub fn run(
             Err(e) => return Err(io::Error::other(e)),
         };
         let answer = match call.request {
-            Request::GoInside { real_uid } => match in_place_of(criu, |call| go_inside(call, real_uid)) {
+            Request::GoInside { real_uid } => match in_place::of(criu, |call| go_inside(call, real_uid)) {
                 Ok(()) => Answer::Done,
                 Err(e) => Answer::Failed(format!("have criu go into the sandbox: {e}")),
             },
@@ -122,7 +122,7 @@ fn become_criu(fds: &[OwnedFd]) -> io::Result<std::convert::Infallible> {
     criu::run(&ENVIRONMENT)
 }
 
-fn go_inside(call: &mut dyn FnMut(SystemCall) -> Result<u64, Errno>, real_uid: u32) -> Result<(), Errno> {
+fn go_inside(call: Caller<'_>, real_uid: u32) -> Result<(), Errno> {
     for ((_, namespace), fd) in NAMESPACES[1..].iter().zip(FIRST_NAMESPACE_FD..) {
         call((libc::SYS_setns, [fd, namespace.bits() as u64, 0, 0, 0, 0]))?;
     }

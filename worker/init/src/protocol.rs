@@ -11,6 +11,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use serde::{Deserialize, Serialize};
 
 use crate::files::Saved;
+use crate::locks::Lock;
 
 /// The descriptor of the control socket in the zygote when it starts: its standard input, so that the worker can start it by vfork.
 pub const CONTROL_FD: RawFd = 0;
@@ -170,6 +171,8 @@ pub enum Request {
         /// As they were at the checkpoint; the host's where there are none.
         clocks: Option<Clocks>,
     },
+    /// Have processes that CRIU has restored, and holds before their first instruction, take these locks ([`locks`](crate::locks)).
+    TakeLocks(Vec<Lock>),
     /// The function is about to run: from now on symbolic links in `/tmp` and `/dev/shm` are followed. Starting it does the same.
     FollowLinks,
     /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)) or an IPC object

@@ -28,7 +28,7 @@ use crate::protocol::{
     ReceiveError, Request, receive, send,
 };
 use crate::strays::StrayError;
-use crate::{ancestor, clocks, criu, descriptors, files, ipc, namespaces, rootfs, spawn, strays};
+use crate::{ancestor, clocks, criu, descriptors, files, ipc, locks, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
@@ -54,6 +54,7 @@ pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
         probe_is_shown: false,
         criu: Vec::new(),
         held: Vec::new(),
+        loaded: Loaded::default(),
     };
     serve(control.as_fd(), room, sandbox)
 }
@@ -210,6 +211,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         request,
         Request::Hold { .. }
             | Request::FollowLinks
+            | Request::TakeLocks(_)
             | Request::RefuseStrays
             | Request::SaveFiles
             | Request::LoadFiles
@@ -266,6 +268,10 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 let criu = *sandbox.criu.last().ok_or("no criu waits")?;
                 clocks::set(criu, &clocks).map_err(plain("set the clocks"))?;
             }
+            Ok(Answer::Done)
+        }
+        Request::TakeLocks(locks) => {
+            locks::take(&locks).map_err(plain("take locks"))?;
             Ok(Answer::Done)
         }
         Request::FollowLinks => {

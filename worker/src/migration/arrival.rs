@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
 use rekindle_snapshotter::images::place_external;
@@ -31,6 +32,7 @@ use crate::expected::expected_to_travel;
 use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, Output, enclose, memory_limit, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts, tear_down};
+use crate::lost_locks;
 use crate::restore::{self, CriuRestore, Pages, StageError, run_criu, start_pager};
 use crate::sandbox::Sandbox;
 use crate::sandbox::criu::{Restore, Scratch};
@@ -332,6 +334,7 @@ impl Arrival {
             scratch,
             given,
             clocks: laid_out.clocks,
+            locks: laid_out.locks,
         };
         let running = async move { drop(done.send(task.run(stands, may_go).await)) };
         tokio::spawn(running.instrument(tracing::Span::current()));
@@ -493,6 +496,8 @@ struct LaidOut {
     header: Header,
     numbered: Numbered,
     clocks: Clocks,
+    /// What CRIU's restore loses.
+    locks: Vec<Lock>,
 }
 
 struct Memory {
@@ -523,7 +528,7 @@ fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, Ap
     // What is checked here is what is edited and restored: nobody else writes to the directory.
     let began = Instant::now();
     let expected = expected_to_travel(FUNCTION_UID, &header.pipes, &header.templates, PagesIn::Eager);
-    verify(dir, &expected).map_err(|e| refused(&e))?;
+    let locks = lost_locks::of(&verify(dir, &expected).map_err(|e| refused(&e))?);
     tracing::debug!(
         ms = began.elapsed().as_secs_f64() * 1e3,
         "checked the images of an instance that arrives"
@@ -554,6 +559,7 @@ fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, Ap
         header,
         numbered,
         clocks,
+        locks,
     })
 }
 
@@ -571,6 +577,7 @@ struct Restoring {
     scratch: Scratch,
     given: Vec<i32>,
     clocks: Clocks,
+    locks: Vec<Lock>,
 }
 
 impl Restoring {
@@ -591,6 +598,7 @@ impl Restoring {
             eager_bytes: 0,
             given: self.given,
             clocks: self.clocks,
+            locks: self.locks,
         };
         let (written, base) = (Arc::clone(&self.written), self.base.clone());
         let ahead = move || ahead(&written, base.as_deref());

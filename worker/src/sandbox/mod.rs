@@ -21,6 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_init::files::Saved;
+use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Answer, Clocks, ExitCause, Layers, Make, Request, Setup, Spawn};
 use rekindle_pager::{Ancestor, Given, PageRef};
 use rustix::fs::OFlags;
@@ -253,6 +254,16 @@ impl Sandbox {
             .map(drop)
     }
 
+    /// Takes `locks` for processes that CRIU has restored and still holds, while it waits.
+    ///
+    /// # Errors
+    /// When one cannot be taken.
+    pub async fn take_locks(&self, locks: Vec<Lock>) -> Result<(), SandboxError> {
+        self.ask("take locks of files", Request::TakeLocks(locks), &[])
+            .await
+            .map(drop)
+    }
+
     /// Fails if the function, which is frozen, has a process or an IPC object that a checkpoint would miss.
     ///
     /// # Errors
@@ -338,9 +349,7 @@ impl Sandbox {
     /// When it is malformed or does not fit.
     pub async fn load_files(&self, archive: &OwnedFd) -> Result<(), SandboxError> {
         let archive = [archive.as_fd()];
-        let asked = self
-            .control
-            .request(Request::LoadFiles, &archive, REQUEST_LIMIT);
+        let asked = self.control.request(Request::LoadFiles, &archive, REQUEST_LIMIT);
         match asked.await {
             Ok((Answer::Loaded(files @ 1..), _)) => {
                 tracing::warn!(files, "private files have other inode numbers than at the checkpoint");

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
+use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID};
 use rekindle_pager::{AheadPage, PAGE, PageRef, SourceError};
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
@@ -32,6 +33,7 @@ use tokio::task::JoinHandle;
 
 use crate::expected::expected;
 use crate::instance::turns::Turns;
+use crate::lost_locks;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
 pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, touched_early};
@@ -129,6 +131,8 @@ pub struct OpenSnapshot {
     found_in: MemoryTier,
     /// What CRIU itself reads of its memory at each restore.
     pub eager_bytes: u64,
+    /// Locks that CRIU's restore loses.
+    pub locks: Vec<Lock>,
 }
 
 impl OpenSnapshot {
@@ -360,7 +364,7 @@ impl Snapshots {
         // What is checked here is what is restored: nobody else writes to the directory.
         let recorded_uid = edit::user_of(&images_dir, uid).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let verified = verify(&images_dir, &expected(recorded_uid, &notes.pipes));
-        verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?;
+        let locks = lost_locks::of(&verified.map_err(|e| SnapshotError::Refused(id.clone(), e))?);
         let become_function = edit::become_user(&images_dir, recorded_uid, FUNCTION_UID);
         become_function.map_err(|e| SnapshotError::Edit(id.clone(), e))?;
         let clocks = edit::clocks(&images_dir).map_err(|e| SnapshotError::Edit(id.clone(), e))?;
@@ -433,6 +437,7 @@ impl Snapshots {
             restored: Mutex::new(Instant::now()),
             found_in,
             eager_bytes,
+            locks,
         }))
     }
 
