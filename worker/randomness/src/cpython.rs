@@ -1,0 +1,109 @@
+//! The generators behind functions of Python modules: `random.random()` and its like are methods of one hidden object,
+//! `random._inst`; those of `numpy.random` are of `numpy.random.mtrand._rand`. An object that a program made itself is
+//! not found.
+//!
+//! ```text
+//! str          refcnt type length hash state …  the name
+//! dict entry   [hash] key:ptr value:ptr, and behind it the entry of the first method: its fourth word is the object
+//! _inst        refcnt type index:i32 state:[u32; 624]
+//! _rand        refcnt type … state:ptr, of a generator whose state is: [u32; 624] index:i32
+//! ```
+
+use crate::{Generator, Kind, Memory, Write};
+
+/// Words of the state of an MT19937.
+const WORDS: u16 = 624;
+/// Bytes before the text of a string: in 3.12 and later, and before.
+const HEADERS: [u64; 2] = [40, 48];
+/// Bytes between two entries of a dict: where all keys are strings from 3.11 on, and otherwise.
+const ENTRIES: [u64; 2] = [16, 24];
+/// Bytes of numpy's object that are looked at.
+const OBJECT: u64 = 512;
+
+/// A string object that names a generator.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Name {
+    object: u64,
+    kind: Kind,
+}
+
+/// The string whose text begins at this word.
+pub(crate) fn name_at(memory: &Memory<'_>, text: u64, word: u64) -> Option<Name> {
+    const INST: [u8; 6] = *b"_inst\0";
+    const RAND: [u8; 6] = *b"_rand\0";
+    let kind = match *word.to_le_bytes().first_chunk()? {
+        INST => Kind::PythonRandom,
+        RAND => Kind::NumpyRandom,
+        _ => return None,
+    };
+    let mut objects = HEADERS.iter().map(|header| text - header);
+    let object = objects.find(|object| memory.u64(object + 16) == Some(5))?;
+    Some(Name { object, kind })
+}
+
+/// The generators that are called so in a module.
+pub(crate) fn named(memory: &Memory<'_>, names: &[Name]) -> Vec<Generator> {
+    let mut found = Vec::new();
+    if names.is_empty() {
+        return found;
+    }
+    memory.each_word(|key, word, _| {
+        let Some(name) = names.iter().find(|name| name.object == word) else {
+            return;
+        };
+        let generator = memory.u64(key + 8).and_then(|object| {
+            is_owner(memory, key, object).then_some(())?;
+            let writes = match name.kind {
+                Kind::NumpyRandom => numpy(memory, object)?,
+                _ => python(memory, object)?,
+            };
+            let kind = name.kind;
+            Some(Generator { kind, writes })
+        });
+        found.extend(generator.filter(|generator| !found.contains(generator)));
+    });
+    found
+}
+
+/// Whether the next entry of the dict is a method of the object.
+fn is_owner(memory: &Memory<'_>, key: u64, object: u64) -> bool {
+    let methods = ENTRIES.iter().filter_map(|entry| memory.u64(key + entry + 8));
+    methods
+        .into_iter()
+        .any(|method| memory.u64(method.wrapping_add(24)) == Some(object))
+}
+
+fn python(memory: &Memory<'_>, object: u64) -> Option<Vec<Write>> {
+    let index = object + 16;
+    memory.bytes(index, 4 + usize::from(WORDS) * 4)?;
+    let drawn = u32::from(WORDS);
+    (memory.u32(index)? <= drawn).then(|| {
+        vec![
+            Write::constant(index, &drawn.to_le_bytes()),
+            Write::random(index + 4, WORDS * 4),
+        ]
+    })
+}
+
+fn numpy(memory: &Memory<'_>, object: u64) -> Option<Vec<Write>> {
+    let words = || (object + 16..object + OBJECT).step_by(8);
+    words().find_map(|held| {
+        let state = memory.u64(held).filter(|state| state % 4 == 0)?;
+        let index = state.checked_add(u64::from(WORDS) * 4)?;
+        memory.bytes(state, usize::from(WORDS) * 4 + 4)?;
+        // The generator, in which its state is, points to it as well.
+        let points = (state.checked_sub(OBJECT)?..state).step_by(8);
+        let is_generator = points.into_iter().any(|at| memory.u64(at) == Some(state));
+        if !is_generator || memory.u32(index)? > u32::from(WORDS) {
+            return None;
+        }
+        let mut writes = vec![
+            Write::random(state, WORDS * 4),
+            Write::constant(index, &u32::from(WORDS).to_le_bytes()),
+        ];
+        // The second of two normal numbers is kept, beside a pointer to what drew it.
+        let kept = words().find(|at| memory.u64(*at) == Some(held));
+        writes.extend(kept.map(|at| Write::constant(at + 8, &[0; 4])));
+        Some(writes)
+    })
+}

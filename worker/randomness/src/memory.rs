@@ -1,0 +1,66 @@
+//! Memory of a process as runs of bytes.
+
+/// Runs of memory, by address. Runs that touch are one.
+#[derive(Debug, Default)]
+pub struct Memory<'a> {
+    runs: Vec<(u64, &'a [u8])>,
+}
+
+impl<'a> Memory<'a> {
+    /// Memory of these runs: each the address of its first byte, a multiple of 8, and its bytes. What lies in two runs
+    /// is read in neither.
+    pub fn new(mut runs: Vec<(u64, &'a [u8])>) -> Self {
+        runs.sort_unstable_by_key(|(start, _)| *start);
+        Self { runs }
+    }
+
+    /// Calls `look` with the address of each aligned word, the word, and what follows it in its run; but not of two
+    /// that are zero.
+    pub(crate) fn each_word(&self, mut look: impl FnMut(u64, u64, &'a [u8])) {
+        for (start, bytes) in &self.runs {
+            let mut address = *start;
+            let mut rest = *bytes;
+            while let Some((word, behind)) = rest.split_first_chunk::<8>() {
+                let is_empty = *word == [0; 8] && behind.starts_with(&[0; 8]);
+                if !is_empty {
+                    look(address, u64::from_le_bytes(*word), behind);
+                }
+                rest = behind;
+                address += 8;
+            }
+        }
+    }
+
+    /// So many bytes from an address on, if they are there.
+    pub(crate) fn bytes(&self, address: u64, length: usize) -> Option<&'a [u8]> {
+        let behind = self.runs.partition_point(|(start, _)| *start <= address);
+        let (start, bytes) = self.runs.get(behind.checked_sub(1)?)?;
+        let from = usize::try_from(address - start).ok()?;
+        bytes.get(from..from.checked_add(length)?)
+    }
+
+    /// The same, of a length that is known.
+    pub(crate) fn array<const N: usize>(&self, address: u64) -> Option<&'a [u8; N]> {
+        self.bytes(address, N)?.first_chunk()
+    }
+
+    /// The number at an address.
+    pub(crate) fn u64(&self, address: u64) -> Option<u64> {
+        self.array(address).map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The number at an address.
+    pub(crate) fn u32(&self, address: u64) -> Option<u32> {
+        self.array(address).map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    /// Numbers from an address on.
+    pub(crate) fn u32s<const N: usize>(&self, address: u64) -> Option<[u32; N]> {
+        let bytes = self.bytes(address, 4 * N)?;
+        let mut numbers = [0; N];
+        for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+            *number = u32::from_le_bytes(*bytes);
+        }
+        Some(numbers)
+    }
+}
