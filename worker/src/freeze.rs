@@ -29,6 +29,7 @@ use crate::expected::expected;
 use crate::instance::enclosure::{memory_limit, shm_limit};
 use crate::instance::{Instance, Parts};
 use crate::probe;
+use crate::randomness::{self, SearchError};
 use crate::restore::StageError;
 use crate::same_files;
 use crate::sandbox::dumper::Dumper;
@@ -82,6 +83,9 @@ pub enum FreezeError {
     /// Notes cannot be written.
     #[error("note what the restore needs")]
     Notes(#[source] crate::snapshots::NotesError),
+    /// Its generators of random numbers cannot be looked for.
+    #[error("look for generators of random numbers")]
+    Search(#[from] SearchError),
     /// Its images cannot be edited.
     #[error("edit the images")]
     Edit(#[source] crate::snapshots::EditError),
@@ -211,6 +215,9 @@ pub async fn freeze(
     let frozen = dump(worker, instance, parts, &dir).await?;
     worker.metrics.capture_phase("freeze", frozen);
     join_time(dir.path()).map_err(FreezeError::Edit)?;
+    let started = Instant::now();
+    note_generators(dir.path().to_owned()).await?;
+    worker.metrics.capture_phase("search", started.elapsed());
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
         origin,
@@ -234,6 +241,18 @@ pub async fn freeze(
     let published = publish(&worker.config.store, &worker.index, dir.path(), meta).await;
     worker.metrics.capture_phase("publish", started.elapsed());
     published.map_err(FreezeError::Publish)
+}
+
+/// Adds the generators in the images of a directory to its notes.
+async fn note_generators(dir: PathBuf) -> Result<(), FreezeError> {
+    let noting = tokio::task::spawn_blocking(move || {
+        let generators = randomness::search(&dir)?;
+        let notes = CaptureNotes::read(&dir).map_err(FreezeError::Notes)?;
+        CaptureNotes { generators, ..notes }
+            .write(&dir)
+            .map_err(FreezeError::Notes)
+    });
+    noting.await.map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?
 }
 
 /// Waits until no connection of ours is open inside: they come over the loopback. What stays open, such as the function's to the
@@ -340,6 +359,7 @@ async fn dump(
         let mut save = || -> Result<(), StageError> {
             let notes = CaptureNotes {
                 pipes: parts.pipes.clone(),
+                generators: Vec::new(),
             };
             notes.write(&path)?;
             forget_outside(&path)?;

@@ -45,6 +45,7 @@ pub mod network;
 pub mod prepare;
 pub mod pressure;
 mod probe;
+pub mod randomness;
 pub mod renewal;
 pub mod restore;
 pub mod runtime_snapshot;

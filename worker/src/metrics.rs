@@ -50,13 +50,19 @@ const START_PHASE: Desc = Desc::new(
     "rekindle.start.phase.duration",
     "s",
     &["start", "phase"],
-    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, within it `processes` (until the kernel tells the pager of the restored process, or CRIU connects to it), `handshake` (until that has all memory), `mappings` and `working-set` (what of it is still waited for then), then `after-restore`, and beside its beginning CRIU's `resume`; or `listen`; of a parked instance `thaw`.",
+    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, within it `processes` (until the kernel tells the pager of the restored process, or CRIU connects to it), `handshake` (until that has all memory), `mappings`, `working-set` (what of it is still waited for then) and in that `generators` (of random numbers, written to), then `after-restore`, and beside its beginning CRIU's `resume`; or `listen`; of a parked instance `thaw`.",
 );
 const RESTORES: Desc = Desc::new(
     "rekindle.restores",
     "{restore}",
     &["tier"],
     "Restores that began, by where the snapshot's memory was: in this host's `template`, all of it in its chunk cache on `disk`, or in part only in `s3`.",
+);
+const GENERATORS: Desc = Desc::new(
+    "rekindle.restore.generators",
+    "{generator}",
+    &[],
+    "Generators of random numbers that restores wrote to, so that no copy draws what another draws.",
 );
 const LOST: Desc = Desc::new(
     "rekindle.pager.lost_pages",
@@ -86,7 +92,7 @@ const CAPTURE_PHASE: Desc = Desc::new(
     "rekindle.capture.phase.duration",
     "s",
     &["phase"],
-    "`hook` before the snapshot; `freeze`: the processes stand still; `publish`: cut, hashed, compressed, stored.",
+    "`hook` before the snapshot; `freeze`: the processes stand still; `search` for generators of random numbers; `publish`: cut, hashed, compressed, stored.",
 );
 const MIGRATIONS: Desc = Desc::new(
     "rekindle.migrations",
@@ -131,6 +137,8 @@ pub struct Metrics {
     starts: Family<Counter, 2>,
     start_phase: Family<Histogram, 2>,
     restores: Family<Counter, 1>,
+    /// Generators that restores wrote to.
+    pub(crate) generators: Family<Counter, 0>,
     lost: Family<Counter, 0>,
     captures: Family<Counter, 1>,
     capture_bytes: Family<Counter, 1>,
@@ -153,6 +161,7 @@ impl Default for Metrics {
             starts: registry.family(&STARTS),
             start_phase: registry.family(&START_PHASE),
             restores: registry.family(&RESTORES),
+            generators: registry.family(&GENERATORS),
             lost: registry.family(&LOST),
             captures: registry.family(&CAPTURES),
             capture_bytes: registry.family(&CAPTURE_BYTES),

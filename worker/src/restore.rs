@@ -32,6 +32,7 @@ use crate::begin::{Begun, Images, begin};
 use crate::freeze::{Hook, call_hook};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
+use crate::randomness;
 use crate::sandbox::criu::Restore;
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::snapshots::FILES_ARCHIVE;
@@ -122,13 +123,19 @@ pub async fn restore(
         locks: snapshot.locks.clone(),
     };
     let (resumes, resumed) = oneshot::channel();
+    let (copy, original) = (Arc::clone(&cgroup), Arc::clone(&snapshot));
+    let (measured, started) = (Arc::clone(worker), Arc::clone(instance));
     let mut running = Box::pin(run_criu(
         worker,
         instance,
         order,
         Arc::clone(&pager),
         || working_set,
-        || Ok(()),
+        move || {
+            let took = randomness::write(&copy, &original.notes.generators, &measured.metrics)?;
+            started.inner_phases.lock().push(("generators", took));
+            Ok(())
+        },
         resumes,
     ));
     let criu = instance.phase("criu", async {

@@ -35,6 +35,7 @@ use crate::expected::expected;
 use crate::freeze::{Hook, call_hook, freeze, quiet};
 use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
 use crate::instance::{FunctionClient, Instance, Parts};
+use crate::randomness;
 use crate::renewal::made_with;
 use crate::restore::{failed, lay_out};
 use crate::sandbox::FunctionState;
@@ -336,9 +337,14 @@ async fn begin_as(
     let (session, _) = begin::start(worker, &sandbox, &cgroup, &outputs).await?;
     lay_out(&sandbox, &[], scratch.path(), clocks).await?;
     let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
+    let (copy, measured) = (Arc::clone(&cgroup), Arc::clone(worker));
     let restoring = tokio::task::spawn_blocking(move || {
         session.restore(&order, |stage| match stage {
-            Stage::PreResume => Ok(runtime.block_on(furnished.follow_links())?),
+            Stage::PreResume => {
+                runtime.block_on(furnished.follow_links())?;
+                randomness::write(&copy, &notes.generators, &measured.metrics)?;
+                Ok(())
+            }
             _ => Ok(()),
         })
     });

@@ -111,8 +111,9 @@ pub struct Generator {
     pub writes: Vec<Write>,
 }
 
-/// Finds the generators of one process in its memory. Blocks: reads all of it once or twice.
-pub fn find(memory: &Memory<'_>) -> Vec<Generator> {
+/// Finds the generators of a process in its memory; `pid` is the id that it has itself. Blocks: reads all of it, of a Python
+/// program four times.
+pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
     let mut found = Vec::new();
     let mut names = Vec::new();
     let (mut jsc, mut v8) = (jsc::Search::default(), v8_seeds::Search::default());
@@ -127,8 +128,7 @@ pub fn find(memory: &Memory<'_>) -> Vec<Generator> {
         found.extend(copies::at(memory, address, word));
         names.extend(cpython::name_at(memory, address, word));
     });
-    // Pointers to what was found by its name: another pass, of Python programs alone.
-    found.extend(cpython::named(memory, &names));
+    found.extend(cpython::named(memory, &names, pid));
     found
 }
 

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::randomness::ProcessGenerators;
+
 /// The notes' file name.
 pub const FILE: &str = "rekindle-notes.json";
 /// The private files' archive, in the image directory.
@@ -34,6 +36,9 @@ pub struct PipeNote {
 pub struct CaptureNotes {
     /// The function's outputs.
     pub pipes: Vec<PipeNote>,
+    /// The generators of random numbers that each copy's restore writes to. None in notes of earlier versions.
+    #[serde(default)]
+    pub generators: Vec<ProcessGenerators>,
 }
 
 impl CaptureNotes {
