@@ -1,13 +1,17 @@
 //! The generators behind functions of Python modules: `random.random()` and its like are methods of one hidden object,
-//! `random._inst`; those of `numpy.random` are of `numpy.random.mtrand._rand`. An object that a program made itself is
-//! not found.
+//! `random._inst`; those of `numpy.random` are of `numpy.random.mtrand._rand`. `tempfile` has an object of the same
+//! type as the former, beside the id of the process that it was made in. An object that a program made itself is not
+//! found.
 //!
 //! ```text
 //! str          refcnt type length hash state …  the name
 //! dict entry   [hash] key:ptr value:ptr, and behind it the entry of the first method: its fourth word is the object
 //! _inst        refcnt type index:i32 state:[u32; 624]
+//! attributes   … _rng:ptr _rng_pid:ptr …, the second to an int: refcnt type size digit:u32
 //! _rand        refcnt type … state:ptr, of a generator whose state is: [u32; 624] index:i32
 //! ```
+
+use std::collections::BTreeSet;
 
 use crate::{Generator, Kind, Memory, Write};
 
@@ -42,8 +46,8 @@ pub(crate) fn name_at(memory: &Memory<'_>, text: u64, word: u64) -> Option<Name>
 }
 
 /// The generators that are called so in a module.
-pub(crate) fn named(memory: &Memory<'_>, names: &[Name]) -> Vec<Generator> {
-    let mut found = Vec::new();
+pub(crate) fn named(memory: &Memory<'_>, names: &[Name], pid: u32) -> Vec<Generator> {
+    let (mut found, mut types) = (Vec::new(), BTreeSet::new());
     if names.is_empty() {
         return found;
     }
@@ -55,12 +59,45 @@ pub(crate) fn named(memory: &Memory<'_>, names: &[Name]) -> Vec<Generator> {
             is_owner(memory, key, object).then_some(())?;
             let writes = match name.kind {
                 Kind::NumpyRandom => numpy(memory, object)?,
-                _ => python(memory, object)?,
+                _ => {
+                    types.insert(memory.u64(object + 8)?);
+                    python(memory, object)?
+                }
             };
             let kind = name.kind;
             Some(Generator { kind, writes })
         });
         found.extend(generator.filter(|generator| !found.contains(generator)));
+    });
+    found.extend(of_tempfile(memory, &types, pid));
+    found
+}
+
+/// The generators of names of temporary files, which are of these types.
+fn of_tempfile(memory: &Memory<'_>, types: &BTreeSet<u64>, pid: u32) -> Vec<Generator> {
+    let (mut objects, mut found) = (BTreeSet::new(), Vec::new());
+    if types.is_empty() {
+        return found;
+    }
+    memory.each_word(|address, word, _| {
+        if types.contains(&word) {
+            objects.insert(address - 8);
+        }
+    });
+    memory.each_word(|_, word, rest| {
+        if !objects.contains(&word) {
+            return;
+        }
+        // Before 3.12 a size of one digit, then also the sign below it.
+        let beside = rest.first_chunk().map(|number| u64::from_le_bytes(*number));
+        let is_pid = |number: u64| {
+            let size = memory.u64(number.wrapping_add(16));
+            [Some(1), Some(8)].contains(&size) && memory.u32(number.wrapping_add(24)) == Some(pid)
+        };
+        if let (true, Some(writes)) = (beside.is_some_and(is_pid), python(memory, word)) {
+            let kind = Kind::PythonRandom;
+            found.push(Generator { kind, writes });
+        }
     });
     found
 }

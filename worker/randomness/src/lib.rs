@@ -16,6 +16,7 @@
 mod chacha;
 mod copies;
 mod cpython;
+mod drawn_ahead;
 mod go;
 mod jsc;
 mod memory;
@@ -51,11 +52,28 @@ pub enum Kind {
     NumpyRandom,
     /// SQLite's `random()` and names of temporary files.
     Sqlite,
+    /// Random bytes that a library of JavaScript drew ahead.
+    DrawnAhead,
     /// A counter of copies that a program or runtime looks at ([`MAGIC`]).
     Copies,
 }
 
 impl Kind {
+    /// Its name, for programs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Openssl => "openssl",
+            Self::Rand => "rand",
+            Self::Go => "go",
+            Self::MathRandom => "math_random",
+            Self::PythonRandom => "python_random",
+            Self::NumpyRandom => "numpy_random",
+            Self::Sqlite => "sqlite",
+            Self::DrawnAhead => "drawn_ahead",
+            Self::Copies => "copies",
+        }
+    }
+
     /// Its name, for people.
     pub fn name(self) -> &'static str {
         match self {
@@ -66,6 +84,7 @@ impl Kind {
             Self::PythonRandom => "Python random",
             Self::NumpyRandom => "numpy.random",
             Self::Sqlite => "SQLite",
+            Self::DrawnAhead => "bytes drawn ahead",
             Self::Copies => "counter of copies",
         }
     }
@@ -111,11 +130,11 @@ pub struct Generator {
     pub writes: Vec<Write>,
 }
 
-/// Finds the generators of a process in its memory; `pid` is the id that it has itself. Blocks: reads all of it, of a Python
-/// program four times.
+/// Finds the generators of a process in its memory; `pid` is the id that it has itself. Blocks: reads all of it, of a
+/// Python program four times.
 pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
     let mut found = Vec::new();
-    let mut names = Vec::new();
+    let (mut names, mut drawn) = (Vec::new(), Vec::new());
     let (mut jsc, mut v8) = (jsc::Search::default(), v8_seeds::Search::default());
     memory.each_word(|address, word, rest| {
         found.extend(openssl::at(memory, address, word));
@@ -126,9 +145,11 @@ pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
         found.extend(v8.at(memory, address, word, rest));
         found.extend(jsc.at(address, word, rest));
         found.extend(copies::at(memory, address, word));
+        drawn.extend(drawn_ahead::at(memory, address, word));
         names.extend(cpython::name_at(memory, address, word));
     });
     found.extend(cpython::named(memory, &names, pid));
+    found.extend(drawn_ahead::filled(memory, &drawn));
     found
 }
 

@@ -9,39 +9,54 @@ pub struct Unreached {
     pub advice: &'static str,
 }
 
-/// Beginnings of names of mapped files, without their directory.
-const KNOWN: [(&str, Unreached); 8] = [
+/// Names of mapped files, without their directory and what follows a point or a dash.
+const KNOWN: [(&str, Unreached); 10] = [
     (
-        "libjvm.so",
+        "libjvm",
         Unreached {
             name: "the JVM",
-            advice: "Math.random, ThreadLocalRandom and each java.util.Random that was made before the snapshot repeat: draw ids and keys from \
-                     SecureRandom or UUID.randomUUID",
+            advice: "Math.random, ThreadLocalRandom and each java.util.Random that was made before the snapshot repeat: \
+                     draw ids and keys from SecureRandom or UUID.randomUUID",
         },
     ),
     (
-        "libgcrypt.so",
+        "bun",
+        Unreached {
+            name: "Bun",
+            advice: "crypto.randomUUID, getRandomValues and randomInt draw ahead, and repeat: draw ids and keys from \
+                     randomBytes of node:crypto",
+        },
+    ),
+    (
+        "deno",
+        Unreached {
+            name: "Deno",
+            advice: "crypto.randomUUID draws ahead, and repeats: draw ids from crypto.getRandomValues",
+        },
+    ),
+    (
+        "libgcrypt",
         Unreached {
             name: "libgcrypt",
             advice: "its keys and nonces may repeat: draw none before the snapshot, or use OpenSSL",
         },
     ),
     (
-        "libgnutls.so",
+        "libgnutls",
         Unreached {
             name: "GnuTLS",
             advice: "its keys and nonces may repeat: draw none before the snapshot, or use OpenSSL",
         },
     ),
     (
-        "libsoftokn3.so",
+        "libsoftokn3",
         Unreached {
             name: "NSS",
             advice: "its keys and nonces may repeat: draw none before the snapshot, or use OpenSSL",
         },
     ),
     (
-        "libmbedcrypto.so",
+        "libmbedcrypto",
         Unreached {
             name: "Mbed TLS",
             advice: "its generators are the program's to reseed: call mbedtls_ctr_drbg_reseed in an after-restore hook",
@@ -55,14 +70,14 @@ const KNOWN: [(&str, Unreached); 8] = [
         },
     ),
     (
-        "libcoreclr.so",
+        "libcoreclr",
         Unreached {
             name: ".NET",
             advice: "Random.Shared repeats: draw ids and keys from Guid.NewGuid or RandomNumberGenerator",
         },
     ),
     (
-        "beam.smp",
+        "beam",
         Unreached {
             name: "Erlang",
             advice: "rand repeats in processes that drew before the snapshot: draw from crypto:strong_rand_bytes",
@@ -70,11 +85,14 @@ const KNOWN: [(&str, Unreached); 8] = [
     ),
 ];
 
-/// What cannot be reached in a process that has files of these paths mapped.
+/// What cannot be reached in processes that have files of these paths mapped.
 pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<Unreached> {
     let names: Vec<_> = paths.map(|path| path.rsplit('/').next().unwrap_or(path)).collect();
-    let known = KNOWN
-        .iter()
-        .filter(|(begin, _)| names.iter().any(|name| name.starts_with(begin)));
+    let is_mapped = |known: &str| {
+        let rest = names.iter().filter_map(|name| name.strip_prefix(known));
+        rest.into_iter()
+            .any(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
+    };
+    let known = KNOWN.iter().filter(|(name, _)| is_mapped(name));
     known.map(|(_, unreached)| *unreached).collect()
 }

@@ -1,4 +1,4 @@
-//! SQLite's generator, from 3.41 on, wherever it is linked: a state of ChaCha20 with its last block. Without the first
+//! SQLite's generator, from 3.40 on, wherever it is linked: a state of ChaCha20 with its last block. Without the first
 //! constant it asks the kernel.
 
 use crate::chacha::{self, block};

@@ -45,9 +45,8 @@ fn memory_of(pid: u32) -> Vec<(u64, Vec<u8>)> {
 
 fn find_in(pid: u32) -> Vec<Generator> {
     let runs = memory_of(pid);
-    find(&Memory::new(
-        runs.iter().map(|(start, run)| (*start, &run[..])).collect(),
-    ))
+    let memory = Memory::new(runs.iter().map(|(start, run)| (*start, &run[..])).collect());
+    find(&memory, pid)
 }
 
 /// As a restore does.
@@ -132,7 +131,7 @@ impl Drop for Program {
 
 /// Tells what its generators would draw, and later what they drew.
 const PYTHON: &str = r"
-import random, sqlite3, ssl, sys
+import random, sqlite3, ssl, sys, tempfile
 database, own = sqlite3.connect(':memory:'), random.Random(42)
 def draw(generator):
     return generator.random(), own.random(), ssl.RAND_bytes(8).hex(), database.execute('select random()').fetchone()[0]
@@ -140,7 +139,7 @@ def next_of(generator):
     ahead = random.Random()
     ahead.setstate(generator.getstate())
     return ahead.random()
-print('>', *draw(random), flush=True)
+print('>', *draw(random), tempfile.mktemp(), flush=True)
 sys.stdin.readline()
 print('>', next_of(random), next_of(own), flush=True)
 sys.stdin.readline()
@@ -160,7 +159,11 @@ fn generators_of_python_openssl_and_sqlite_are_drawn_from_anew_but_not_one_that_
         (found, ids)
     });
     let counts = counts_of(&found);
-    assert_eq!(counts.get(&Kind::PythonRandom), Some(&1), "{counts:?}");
+    assert_eq!(
+        counts.get(&Kind::PythonRandom),
+        Some(&2),
+        "of random, and of tempfile: {counts:?}"
+    );
     assert_eq!(counts.get(&Kind::Sqlite), Some(&1), "{counts:?}");
     assert!(
         ids.len() >= 2,
@@ -272,5 +275,43 @@ fn what_is_no_generator_is_left_alone() {
         random,
     ];
     let memory = all.iter().zip(1..).map(|(bytes, at)| (at << 32, &bytes[..])).collect();
-    assert_eq!(find(&Memory::new(memory)), []);
+    assert_eq!(find(&Memory::new(memory), 1), []);
+}
+
+#[test]
+fn pools_that_an_agent_lists_are_filled_anew_and_a_counter_of_copies_is_another() {
+    let pool: Vec<u8> = (0..=255).collect();
+    let mut list = Vec::new();
+    for number in [0xa47c_e519_u32, 0xf2d8_0b63, 0x9be6_3cd1, 0xc85f_972e, 1, 0] {
+        list.extend(number.to_le_bytes());
+    }
+    list.extend_from_slice(&pool[..16]);
+    list.extend(256_u64.to_le_bytes());
+    let counter: Vec<u8> = MAGIC
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .chain([0; 8])
+        .collect();
+    let memory = Memory::new(vec![(0x1000, &list), (0x2000, &pool), (0x3000, &counter)]);
+    let writes = |found: Vec<Generator>| found.into_iter().flat_map(|found| found.writes).collect::<Vec<_>>();
+    assert_eq!(
+        writes(find(&memory, 1)),
+        [Write::random(0x3010, 8), Write::random(0x2000, 256)]
+    );
+}
+
+#[test]
+fn what_cannot_be_reached_is_named_by_its_files() {
+    let named = |paths: &[&'static str]| -> Vec<&str> {
+        unreached(paths.iter().copied())
+            .iter()
+            .map(|known| known.name)
+            .collect()
+    };
+    assert_eq!(
+        named(&["/app/jre/lib/server/libjvm.so", "/usr/lib/libc.so.6"]),
+        ["the JVM"]
+    );
+    assert_eq!(named(&["/app/libruby-3.1.so.3.1", "/app/bundle.js"]), ["Ruby"]);
+    assert_eq!(named(&["/app/bun"]), ["Bun"]);
 }

@@ -88,7 +88,7 @@ function parseEnvironment(body) {
 async function platformCall(route, request, body, response) {
   if (request.method !== 'POST') return sendError(response, 405, 'Runtime.BadRequest', `${request.url} takes POST`);
   try {
-    send(response, 200, ['content-type', JSON_TYPE], toJson(await route(body)));
+    send(response, 200, ['content-type', JSON_TYPE], toJson(await route(body, request)));
   } catch (error) {
     if (error instanceof Refused) return sendError(response, error.status, 'Runtime.BadRequest', error.message);
     if (!(error instanceof lifecycle.HookFailed)) throw error;

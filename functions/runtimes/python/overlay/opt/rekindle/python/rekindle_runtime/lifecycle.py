@@ -30,11 +30,12 @@ def before_snapshot(_request):
     return _answer(work)
 
 
-def after_restore(_request):
+def after_restore(request):
     """Handles POST /.rekindle/after-restore."""
 
     def work():
-        randomness.reseed()
+        # What the platform has reseeded before this process ran.
+        randomness.reseed(request.headers.get("x-fn-reseeded", ""))
         _run(rekindle._after_restore + _lambda_hooks("get_after_restore"), "after_restore")
 
     return _answer(work)

@@ -21,21 +21,29 @@ def prepare():
         import ctypes  # noqa: F401
     for _ in range(REHEARSALS):
         reseed()
-
-
-def reseed():
-    """Gives every generator of this process that is known here a new seed from the kernel. Those not loaded yet need none."""
-    modules = sys.modules
-    if "random" in modules:
-        modules["random"].seed()
+    # These are drawn when a copy first needs them, as sqlite's generator is seeded then.
     if "tempfile" in modules:
         modules["tempfile"]._name_sequence = None
-    if "numpy.random" in modules:
+    if "uuid" in modules:
+        modules["uuid"]._node, modules["uuid"]._GETTERS = None, []
+
+
+def reseed(done=""):
+    """Gives every generator of this process that is known here a new seed from the kernel, but for those that are `done`: kinds
+    that the platform found in memory, as it calls them. Those not loaded yet need none."""
+    modules = sys.modules
+    if "random" in modules and "python_random" not in done:
+        modules["random"].seed()
+    if "numpy.random" in modules and "numpy_random" not in done:
         modules["numpy.random"].seed()
-    if "_ssl" in modules:
+    if "_ssl" in modules and "openssl" not in done:
         # Reseeds OpenSSL's primary generator from the kernel as well; those of the threads notice and reseed from it. By
         # itself OpenSSL would only after a fork, which it tells by the pid, or after some minutes.
         modules["_ssl"].RAND_add(os.urandom(48), 48.0)
+    if "python_random" in done:
+        return  # `prepare` has seen to the rest.
+    if "tempfile" in modules:
+        modules["tempfile"]._name_sequence = None
     if "uuid" in modules:
         _new_node(modules["uuid"])
     if "_sqlite3" in modules:

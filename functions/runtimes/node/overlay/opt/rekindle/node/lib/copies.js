@@ -1,0 +1,91 @@
+// Random numbers that are drawn ahead, which copies of a snapshot must not share. Loaded by `node --require` before anything else,
+// in the main thread and in every worker thread.
+//
+//   node:crypto           draws UUIDs and integers ahead. Where `copies` has become another number the process is another copy, and
+//                         they are drawn empty first.
+//   npm's uuid, nanoid    fill a pool and draw from it by themselves. Each thread lists its pools, by how they begin, and in each
+//                         copy they are filled anew before it runs.
+//
+// The platform finds the number and the lists in memory by what they begin with; generators it finds without help
+// (docs/runtime-contract.md).
+'use strict';
+
+const crypto = require('node:crypto');
+const { syncBuiltinESMExports } = require('node:module');
+const { getEnvironmentData, setEnvironmentData } = require('node:worker_threads');
+
+const COPIES = [0xd6f3a95b, 0x8ce24d17, 0xb1a07e3c, 0xe94fc285];
+const POOLS = [0xa47ce519, 0xf2d80b63, 0x9be63cd1, 0xc85f972e];
+const SHARED = 'rekindle.copies';
+const UUIDS_AHEAD = 128; // kBatchSize in lib/internal/crypto/random.js
+const INTEGERS_AHEAD = 1024; // randomCache there, 6 bytes an integer
+const POOLS_MAX = 64;
+const HEADER = 24; // what a list begins with, the number of its pools
+const ENTRY = 24; // of a pool: its first 16 bytes, its length
+const POOL_MAX = 0xffff;
+const LIBRARIES = /[\\/]node_modules[\\/](nanoid|uuid)[\\/]/;
+
+function shared() {
+  const memory = new SharedArrayBuffer(32);
+  new Uint32Array(memory).set(COPIES);
+  setEnvironmentData(SHARED, memory);
+  return memory;
+}
+
+// Another number in each copy, the same in all threads.
+const copies = new Int32Array(getEnvironmentData(SHARED) ?? shared(), 16, 1);
+
+/** The function, before which what was drawn ahead is drawn empty in a process that has become another copy. */
+function unlike(draw, empty) {
+  return function (...parameters) {
+    empty();
+    return draw.apply(this, parameters);
+  };
+}
+
+function emptied(count, draw) {
+  let seen = copies[0];
+  return () => {
+    if (copies[0] === seen) return;
+    seen = copies[0];
+    for (let i = 0; i < count; i++) draw();
+  };
+}
+
+const list = new ArrayBuffer(HEADER + POOLS_MAX * ENTRY);
+new Uint32Array(list).set(POOLS);
+const entries = new Map(); // a pool's place in the list
+
+/** The function that fills a buffer, which is listed where it is a library's pool. */
+function listed(fill) {
+  return function (buffer, ...more) {
+    const filled = fill.call(this, buffer, ...more);
+    const { byteLength } = buffer;
+    if (more.length === 0 && byteLength > 0 && byteLength % 128 === 0 && byteLength <= POOL_MAX) note(buffer);
+    return filled;
+  };
+}
+
+function note(buffer) {
+  let entry = entries.get(buffer);
+  if (entry === undefined) {
+    if (entries.size === POOLS_MAX || !LIBRARIES.test(String(new Error().stack))) return;
+    entry = HEADER + entries.size * ENTRY;
+    entries.set(buffer, entry);
+  }
+  new Uint8Array(list, entry, 16).set(new Uint8Array(buffer.buffer, buffer.byteOffset, 16));
+  new BigUint64Array(list, entry + 16, 1)[0] = BigInt(buffer.byteLength);
+  new Uint32Array(list, 16, 1)[0] = entries.size;
+}
+
+const { randomUUID, randomInt } = crypto;
+const emptyUuids = emptied(UUIDS_AHEAD, () => randomUUID());
+crypto.randomUUID = unlike(randomUUID, emptyUuids);
+crypto.randomInt = unlike(randomInt, emptied(INTEGERS_AHEAD, () => randomInt(2)));
+crypto.randomFillSync = listed(crypto.randomFillSync);
+const web = Object.getPrototypeOf(crypto.webcrypto);
+web.randomUUID = unlike(web.randomUUID, emptyUuids);
+web.getRandomValues = listed(web.getRandomValues);
+syncBuiltinESMExports();
+
+module.exports = { copies };

@@ -1,0 +1,60 @@
+//! Pools of random bytes that libraries of JavaScript draw ahead, such as npm's `uuid` and `nanoid`: the runtime's
+//! agent lists them, by how they begin, and they are found by that.
+//!
+//! ```text
+//! list   magic:4×u32 count:u32 _:u32 count × (begin:2×u64 length:u64)
+//! ```
+
+use std::collections::BTreeMap;
+
+use crate::{Generator, Kind, Memory, Write};
+
+/// What a list begins with.
+const MAGIC: [u32; 4] = [0xa47c_e519, 0xf2d8_0b63, 0x9be6_3cd1, 0xc85f_972e];
+/// Pools of one list.
+const POOLS_MAX: u32 = 64;
+/// Bytes of a pool: one with fewer is no pool.
+const LENGTHS: std::ops::RangeInclusive<u64> = 64..=0xffff;
+const HEADER: u64 = 24;
+
+/// How a pool begins, and its length.
+type Pool = ([u64; 2], u16);
+
+/// The pools of the list that begins at this word.
+pub(crate) fn at(memory: &Memory<'_>, list: u64, word: u64) -> Vec<Pool> {
+    let first = u64::from(MAGIC[1]) << 32 | u64::from(MAGIC[0]);
+    if word != first || memory.u32s(list) != Some(MAGIC) {
+        return Vec::new();
+    }
+    let count = memory.u32(list + 16).unwrap_or(0).min(POOLS_MAX);
+    let pools = (0..u64::from(count)).filter_map(|pool| {
+        let entry = list + HEADER + pool * 24;
+        let [begin, next, length] = [0, 8, 16].map(|at| memory.u64(entry + at));
+        let length = length.filter(|length| LENGTHS.contains(length))?;
+        Some(([begin?, next?], u16::try_from(length).ok()?))
+    });
+    pools.collect()
+}
+
+/// Where the pools are.
+pub(crate) fn filled(memory: &Memory<'_>, pools: &[Pool]) -> Vec<Generator> {
+    let pools: BTreeMap<_, _> = pools.iter().copied().collect();
+    let mut found = Vec::new();
+    if pools.is_empty() {
+        return found;
+    }
+    memory.each_word(|address, word, rest| {
+        let Some(next) = rest.first_chunk() else { return };
+        let Some(length) = pools.get(&[word, u64::from_le_bytes(*next)]) else {
+            return;
+        };
+        // The list itself begins so as well, and is shorter.
+        let is_whole = memory.bytes(address, usize::from(*length)).is_some();
+        let is_listed = memory.u64(address + 16) == Some(u64::from(*length));
+        if is_whole && !is_listed {
+            let (kind, writes) = (Kind::DrawnAhead, vec![Write::random(address, *length)]);
+            found.push(Generator { kind, writes });
+        }
+    });
+    found
+}
