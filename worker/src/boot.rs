@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rekindle_init::protocol::Spawn;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::manifest::Runtime;
+use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::instance::enclosure::{enclose, unavailable};
@@ -15,6 +15,10 @@ use crate::instance::{FunctionClient, Instance, PORT, Parts};
 use crate::sandbox::{FunctionState, Sandbox};
 use crate::worker::Worker;
 
+/// What Node.js reads more options from.
+const NODE_OPTIONS: &str = "NODE_OPTIONS";
+/// Has it take care of random numbers that are drawn ahead, in every thread.
+const NODE_AGENT: &str = "--require=/opt/rekindle/node/lib/copies.js";
 /// Open files of a function's processes at most.
 pub(crate) const OPEN_FILES: u64 = 1024;
 /// How often a booting function is asked whether it listens yet.
@@ -176,6 +180,15 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
         env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
         env.push("PYTHONUNBUFFERED=1".to_owned());
     }
-    env.extend(manifest.env.iter().map(|(k, v)| format!("{k}={v}")));
+    // The runtime `node` begins with it by its command.
+    let is_of_node = manifest.runtime == Runtime::Http && manifest.base == Base::Node;
+    if is_of_node && !manifest.env.contains_key(NODE_OPTIONS) {
+        env.push(format!("{NODE_OPTIONS}={NODE_AGENT}"));
+    }
+    let own = manifest.env.iter().map(|(name, value)| match name.as_str() {
+        NODE_OPTIONS if is_of_node => format!("{name}={NODE_AGENT} {value}"),
+        _ => format!("{name}={value}"),
+    });
+    env.extend(own);
     env
 }

@@ -17,7 +17,8 @@ use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stag
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
 use rekindle_verify::verify;
-use rekindle_wire::headers::HOOK_PREFIX;
+use rekindle_wire::api::Randomness;
+use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, SnapshotId};
@@ -161,9 +162,16 @@ pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result
 async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) -> Result<(), String> {
     let mut request = http::Request::post(format!("http://function{path}"))
         .header(http::header::CONTENT_LENGTH, 0)
-        .header(rekindle_wire::headers::INSTANCE, instance.id.as_str())
-        .body(Body::empty())
-        .map_err(|e| format!("hook {path}: {e}"))?;
+        .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
+    let reseeded = parts
+        .snapshot
+        .as_ref()
+        .map(|snapshot| snapshot.notes.reseeded(FUNCTION_PID));
+    if let Some(reseeded) = reseeded.filter(|kinds| !kinds.is_empty()) {
+        request = request.header(RESEEDED, reseeded);
+    }
+    let request = request.body(Body::empty());
+    let mut request = request.map_err(|e| format!("hook {path}: {e}"))?;
     rekindle_telemetry::inject_span(span, request.headers_mut());
     let exchange = async {
         let answer = parts.client.send(request).await?;
@@ -216,7 +224,7 @@ pub async fn freeze(
     worker.metrics.capture_phase("freeze", frozen);
     join_time(dir.path()).map_err(FreezeError::Edit)?;
     let started = Instant::now();
-    note_generators(dir.path().to_owned()).await?;
+    let randomness = note_generators(dir.path().to_owned()).await?;
     worker.metrics.capture_phase("search", started.elapsed());
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
@@ -240,17 +248,19 @@ pub async fn freeze(
     let started = Instant::now();
     let published = publish(&worker.config.store, &worker.index, dir.path(), meta).await;
     worker.metrics.capture_phase("publish", started.elapsed());
-    published.map_err(FreezeError::Publish)
+    let mut published = published.map_err(FreezeError::Publish)?;
+    published.summary.randomness = Some(randomness);
+    Ok(published)
 }
 
-/// Adds the generators in the images of a directory to its notes.
-async fn note_generators(dir: PathBuf) -> Result<(), FreezeError> {
+/// Adds the generators in the images of a directory to its notes. Answers what copies draw.
+async fn note_generators(dir: PathBuf) -> Result<Randomness, FreezeError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
+        let told = randomness::summary(&dir, &generators)?;
         let notes = CaptureNotes::read(&dir).map_err(FreezeError::Notes)?;
-        CaptureNotes { generators, ..notes }
-            .write(&dir)
-            .map_err(FreezeError::Notes)
+        let noted = CaptureNotes { generators, ..notes }.write(&dir);
+        noted.map(|()| told).map_err(FreezeError::Notes)
     });
     noting.await.map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?
 }

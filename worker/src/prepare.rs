@@ -147,6 +147,7 @@ async fn run(
         phase(events, VersionState::Snapshotting).await?;
         match capture(worker, &instance, &parts).await {
             Ok(published) => {
+                refuse_repeating(&spec, &published.summary)?;
                 spec.snapshot = Some(published.id);
                 spec.snapshot_digest = Some(published.digest.to_string());
                 snapshot = Some(published.summary);
@@ -166,6 +167,22 @@ async fn run(
         no_room,
         runtime_snapshot: scope.and_then(|scope| scope.begun()),
     })
+}
+
+/// Where a version is to have copies that share no random number, refuses one with a generator that cannot be reseeded.
+fn refuse_repeating(spec: &VersionSpec, snapshot: &SnapshotSummary) -> Result<(), ApiError> {
+    let repeating = snapshot.randomness.as_ref().and_then(|told| told.repeating.first());
+    match repeating.filter(|_| spec.manifest.unique) {
+        None => Ok(()),
+        Some(repeating) => Err(ApiError::new(
+            ErrorCode::InvalidManifest,
+            format!(
+                "snapshot = \"unique\" refuses this version, whose copies would share numbers of {}: {}. Where the \
+                 function does so, or needs no such numbers, set snapshot = true",
+                repeating.name, repeating.advice
+            ),
+        )),
+    }
 }
 
 /// Builds a version's layers.

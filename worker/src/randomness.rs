@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use memmap2::Mmap;
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
-use rekindle_randomness::{Bytes, Generator, Memory, find};
-use rekindle_snapshotter::images::{Backing, ImageError, PagemapImage, parse_mappings};
+use rekindle_randomness::{Bytes, Generator, Memory, find, unreached};
+use rekindle_snapshotter::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
 use rekindle_telemetry::record_past;
+use rekindle_wire::api::{Randomness, Repeating};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{Cgroup, FileError};
@@ -98,6 +99,26 @@ pub fn search(dir: &Path) -> Result<Vec<ProcessGenerators>, SearchError> {
     Ok(found)
 }
 
+/// What copies draw, as the deploy tells it.
+///
+/// # Errors
+/// When an image cannot be read.
+pub fn summary(dir: &Path, found: &[ProcessGenerators]) -> Result<Randomness, SearchError> {
+    let path = dir.join("files.img");
+    let image = fs::read(&path).map_err(|e| SearchError::File(path.clone(), e))?;
+    let names = file_names(&image).map_err(|e| SearchError::Image(path, e))?;
+    let mut told = Randomness::default();
+    for generator in found.iter().flat_map(|process| &process.generators) {
+        *told.reseeded.entry(generator.kind.name().to_owned()).or_default() += 1;
+    }
+    let unreached = unreached(names.values().map(String::as_str)).into_iter();
+    told.repeating.extend(unreached.map(|unreached| Repeating {
+        name: unreached.name.to_owned(),
+        advice: unreached.advice.to_owned(),
+    }));
+    Ok(told)
+}
+
 fn search_one(dir: &Path, pid: u32) -> Result<Vec<Generator>, SearchError> {
     let image = |name: String| {
         let path = dir.join(name);
@@ -137,7 +158,7 @@ fn search_one(dir: &Path, pid: u32) -> Result<Vec<Generator>, SearchError> {
         }
     }
     let bytes = |(start, from, length): (u64, usize, usize)| Some((start, pages.get(from..from.checked_add(length)?)?));
-    Ok(find(&Memory::new(runs.into_iter().filter_map(bytes).collect())))
+    Ok(find(&Memory::new(runs.into_iter().filter_map(bytes).collect()), pid))
 }
 
 #[expect(unsafe_code, reason = "a mapped file may change; this one is the worker's own")]

@@ -17,7 +17,7 @@ use crate::snapshots::SnapshotError;
 use crate::worker::Worker;
 
 /// The form of the images that this worker makes. To be raised with each change after which earlier snapshots are to be
-/// made anew, other than of the system call filter: of ids, of limits, of what is in the images.
+/// made anew, other than of the system call filter: of ids, of limits, of what is in the images and noted beside them.
 const FORM: u32 = 2;
 /// Refused snapshots that are told at once.
 const REFUSED_MAX: usize = 64;

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use rekindle_wire::VersionNumber;
-use rekindle_wire::api::{SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Randomness, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
@@ -61,6 +61,16 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         say!("network    {}", m.network.as_str());
         if let Some(snapshot) = &shown.snapshot {
             say!("snapshot   {}", snapshot_line(snapshot));
+            if let Some(randomness) = &snapshot.randomness {
+                say!("random     {}", reseeded_line(randomness));
+                for repeating in &randomness.repeating {
+                    say!(
+                        "random     repeats in copies of {}, {}",
+                        repeating.name,
+                        repeating.advice
+                    );
+                }
+            }
         }
         if let Some(why) = &shown.snapshot_error {
             say!("snapshot   none: {why}");
@@ -134,6 +144,18 @@ fn renewal_line(r: &Renewal) -> String {
             "{reason}: {why}; not before {}, {attempts} failed: {error}",
             when(r.due_unix_s)
         ),
+    }
+}
+
+/// The generators that every copy has reseeded, on one line.
+pub(crate) fn reseeded_line(randomness: &Randomness) -> String {
+    let kinds = randomness
+        .reseeded
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"));
+    match kinds.collect::<Vec<_>>().join(", ") {
+        kinds if kinds.is_empty() => "no generator in memory".to_owned(),
+        kinds => format!("reseeded in every copy: {kinds}"),
     }
 }
 

@@ -146,6 +146,27 @@ pub struct SnapshotSummary {
     /// What it was made with; `None` of one that an earlier version made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_with: Option<MadeWith>,
+    /// What its copies draw; `None` of one that an earlier version made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub randomness: Option<Randomness>,
+}
+
+/// The generators of random numbers in a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Randomness {
+    /// Those that every copy has reseeded before it runs, by whose they are, and how many.
+    pub reseeded: BTreeMap<String, u32>,
+    /// What was recognised and cannot be reseeded.
+    pub repeating: Vec<Repeating>,
+}
+
+/// A library or runtime that copies share random numbers of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Repeating {
+    /// Its name.
+    pub name: String,
+    /// What repeats, and what to do.
+    pub advice: String,
 }
 
 /// A version of a function.

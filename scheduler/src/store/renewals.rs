@@ -304,6 +304,7 @@ mod tests {
                 filter: "aa".to_owned(),
                 form,
             }),
+            randomness: None,
         }
     }
 

@@ -333,6 +333,7 @@ impl Manifest {
             shared_bytes: self.totals.shared_bytes,
             frozen_ms: self.frozen_us as f64 / 1000.0,
             made_with: None,
+            randomness: None,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What the worker notes beside CRIU's images, for its own restore: a small JSON file in the image directory.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rekindle_randomness::Kind;
 use serde::{Deserialize, Serialize};
 
 use crate::randomness::ProcessGenerators;
@@ -42,6 +44,17 @@ pub struct CaptureNotes {
 }
 
 impl CaptureNotes {
+    /// Which kinds of generators a restore writes to in process `pid`, as words with commas between them.
+    pub fn reseeded(&self, pid: i32) -> String {
+        let process = self
+            .generators
+            .iter()
+            .filter(|process| process.pid.cast_signed() == pid);
+        let kinds = process.flat_map(|process| &process.generators).map(|found| found.kind);
+        let kinds: BTreeSet<_> = kinds.map(Kind::as_str).collect();
+        kinds.into_iter().collect::<Vec<_>>().join(",")
+    }
+
     /// Writes the notes.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::manifest::{self, Manifest};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::describe::{phases_line, snapshot_line};
+use super::describe::{phases_line, reseeded_line, snapshot_line};
 use crate::args::DeployArgs;
 use crate::client::Client;
 use crate::show::{self, Steps, Tone};
@@ -166,6 +166,17 @@ fn print(client: &Client, version: &VersionInfo, took: Duration) {
     say!("  phases    {}", phases_line(version));
     if let Some(snapshot) = &version.snapshot {
         say!("  snapshot  {}", snapshot_line(snapshot));
+        if let Some(randomness) = &snapshot.randomness {
+            say!("  random    {}", reseeded_line(randomness));
+            for repeating in &randomness.repeating {
+                let repeats = show::tinted("repeats:", Tone::Warning);
+                say!(
+                    "  random    {repeats} in copies of {}, {}",
+                    repeating.name,
+                    repeating.advice
+                );
+            }
+        }
     }
     if let Some(why) = &version.snapshot_error {
         say!("  snapshot  {} {why}", show::tinted("none:", Tone::Warning));

@@ -74,6 +74,9 @@ pub struct Manifest {
     pub tmp: ByteSize,
     /// Whether to snapshot it after warm-up.
     pub snapshot: bool,
+    /// Whether a version is refused whose copies would share random numbers.
+    #[serde(default)]
+    pub unique: bool,
     /// Whether an invocation may run twice without harm: one whose worker is lost is then sent again.
     #[serde(default)]
     pub idempotent: bool,
@@ -290,7 +293,7 @@ struct Raw {
     min_warm: Option<Spanned<u64>>,
     min_parked: Option<Spanned<u64>>,
     tmp: Option<Spanned<String>>,
-    snapshot: Option<bool>,
+    snapshot: Option<RawSnapshot>,
     idempotent: Option<bool>,
     network: Option<Spanned<String>>,
     #[serde(rename = "async")]
@@ -309,6 +312,19 @@ struct RawAsync {
     max_attempts: Option<Spanned<u64>>,
     max_age: Option<Spanned<String>>,
     callback: Option<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "invalid type: it is true, false or \"unique\"")]
+enum RawSnapshot {
+    Taken(bool),
+    Named(SnapshotName),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SnapshotName {
+    Unique,
 }
 
 #[derive(Deserialize)]
@@ -427,7 +443,7 @@ impl Checker<'_> {
                 format!("min_warm = {min_warm} and min_parked = {min_parked} are more than max_instances = {max_instances}: lower one, or raise max_instances"),
             );
         }
-        if min_parked > 0 && raw.snapshot == Some(false) {
+        if min_parked > 0 && raw.snapshot == Some(RawSnapshot::Taken(false)) {
             return self.refuse(
                 parked_at,
                 "min_parked needs snapshots, as parked instances are restored ahead: remove snapshot = false, or this line",
@@ -450,7 +466,8 @@ impl Checker<'_> {
             min_warm,
             min_parked,
             tmp,
-            snapshot: raw.snapshot.unwrap_or(true),
+            snapshot: raw.snapshot != Some(RawSnapshot::Taken(false)),
+            unique: raw.snapshot == Some(RawSnapshot::Named(SnapshotName::Unique)),
             idempotent: raw.idempotent.unwrap_or_default(),
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,

@@ -12,7 +12,7 @@ fn the_shortest_manifest_gets_defaults_that_start() {
     assert_eq!(manifest.base, Base::Python);
     assert_eq!(manifest.memory, ByteSize(256 << 20));
     assert_eq!(manifest.timeout(), Duration::from_secs(30));
-    assert!(manifest.snapshot);
+    assert!(manifest.snapshot && !manifest.unique);
     assert_eq!(manifest.network, Network::Egress);
 }
 
@@ -69,11 +69,20 @@ fn an_unknown_key_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_snapshot_may_have_to_be_one_whose_copies_share_no_random_number() {
+    let manifest = parse(&format!("{HELLO}snapshot = \"unique\"\n")).unwrap();
+    assert!(manifest.snapshot && manifest.unique);
+    let manifest = parse(&format!("{HELLO}snapshot = false\n")).unwrap();
+    assert!(!manifest.snapshot && !manifest.unique);
+}
+
+#[test]
 fn a_value_of_another_type_is_refused_with_one_that_would_do() {
     for (line, example) in [
         ("timeout = 2", "timeout = \"30s\""),
         ("max_instances = \"many\"", "max_instances = 10"),
         ("snapshot = \"yes\"", "snapshot = true"),
+        ("snapshot = 1", "snapshot = true"),
         ("[async]\nmax_age = 5", "max_age = \"1h\""),
     ] {
         let error = refused(&format!("{HELLO}{line}\n"));
