@@ -4,6 +4,7 @@
 //! - [`platform`]: `fn up --foreground` in its own directories; [`mod@shared`]: one for all tests of a binary.
 //! - [`cluster`]: the same as one process for each role, on several hosts, which [`hub`] makes; [`client`]: either of them as its users see it.
 //! - [`folder`]: functions to deploy; [`call`]: requests and answers; [`load`]: many of them.
+//! - [`unlike`]: what copies draw, compared.
 //! - [`host`]: an instance's processes and memory as the host sees them; [`memory`]: all of it compared;
 //!   [`differ`]: all else that it has, compared with its copies; [`eager`]: the same checkpoint restored by stock CRIU; [`leftovers`]: what must not stay.
 //! - [`s3`]: an object store that can be made to hang, die or lie; [`rekindle_s3_servers`]: ones that are not ours; [`collector`]: where traces go;
@@ -29,6 +30,7 @@ pub mod platform;
 pub mod postgres;
 pub mod s3;
 pub mod shared;
+pub mod unlike;
 pub mod wait;
 pub mod world;
 

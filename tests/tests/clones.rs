@@ -1,56 +1,12 @@
 //! What copies of one snapshot must not share: every source of random numbers and identity of each runtime gives twenty clones
 //! twenty values. Each function also draws from something that nobody reseeds, which is equal in all of them: it shows that
-//! they began as the same bytes, so that the others would be equal too without what is done for them.
+//! they began as the same bytes, so that the others would be equal too without what is done for them. Programs that bring
+//! their own runtime are in `randomness.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use rekindle_e2e::{Answer, Folder, shared};
-use serde_json::Value;
-
-const CLONES: usize = 20;
-
-/// Restores [`CLONES`] instances one after the other, each answering `path` first, and lets them go again.
-fn clones(function: &str, path: &str) -> Vec<Answer> {
-    let clone = |_| {
-        let answer = shared().fresh("restored", function, path).ok();
-        assert_eq!(answer.start(), "restored");
-        shared().end_instance(answer.instance());
-        answer
-    };
-    (0..CLONES).map(clone).collect()
-}
-
-/// The values of each key of the clones' answers, which are JSON objects.
-fn drawn(answers: &[Answer]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut values = BTreeMap::<String, BTreeSet<String>>::new();
-    for answer in answers {
-        let Value::Object(body) = answer.json() else {
-            panic!("no object: {}", answer.text())
-        };
-        for (key, value) in body {
-            values.entry(key).or_default().insert(value.to_string());
-        }
-    }
-    values
-}
-
-/// Every source gives each clone a value of its own, but for the `shared` ones, which are equal in all.
-#[track_caller]
-fn assert_unlike(answers: &[Answer], sources: usize, shared: &[&str]) {
-    let drawn = drawn(answers);
-    assert_eq!(drawn.len(), sources + shared.len(), "{drawn:?}");
-    let expected = |source: &str| if shared.contains(&source) { 1 } else { CLONES };
-    let counts = drawn.iter().map(|(source, values)| (source.as_str(), values.len()));
-    let wrong: Vec<_> = counts.filter(|(source, n)| *n != expected(source)).collect();
-    // All of it: whether all clones share a value or two of them do says where to look.
-    assert!(
-        wrong.is_empty(),
-        "so many different values in {CLONES} clones: {wrong:?}, of {:?}",
-        answers.iter().map(Answer::text).collect::<Vec<_>>()
-    );
-}
+use rekindle_e2e::unlike::{assert_unlike, clones};
+use rekindle_e2e::{Folder, shared};
 
 const PYTHON: &str = r"
 import os, queue, random, secrets, sqlite3, ssl, tempfile, threading, uuid
@@ -139,7 +95,7 @@ const draw = (crypto) => ({
   'webcrypto.randomUUID': crypto.webcrypto.randomUUID(),
   generateKey: crypto.generateKeySync('aes', { length: 128 }).export().toString('hex'),
 });
-const context = vm.createContext({});
+const context = vm.createContext({}), held = Math.random();
 const worker = new Worker(`
   const crypto = require('node:crypto');
   const draw = ${draw};
@@ -150,7 +106,7 @@ const later = (size) => new Promise((done, failed) => crypto.randomFill(Buffer.a
 
 async function drawAll() {
   const inWorker = await new Promise((done) => { worker.once('message', done); worker.postMessage('draw'); });
-  const all = { ...draw(crypto), randomFill: (await later(8)).toString('hex'), 'Math.random of a vm context': vm.runInContext('Math.random()', context) };
+  const all = { ...draw(crypto), randomFill: (await later(8)).toString('hex'), 'Math.random of a vm context': vm.runInContext('Math.random()', context), 'a number': held };
   for (const [name, value] of Object.entries(inWorker)) all[`${name} in a worker`] = value;
   return all;
 }
@@ -162,7 +118,7 @@ exports.handler = drawAll;
 fn no_two_node_clones_draw_the_same_in_any_thread() {
     let manifest = "name = \"unlike-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nmemory = \"256MiB\"\nidle = \"60s\"\n\n[[warmup]]\npath = \"/\"\n";
     shared().deploy(&Folder::with_manifest(manifest).file("index.js", NODE));
-    assert_unlike(&clones("unlike-node", "/"), 15, &["Math.random of a vm context"]);
+    assert_unlike(&clones("unlike-node", "/"), 16, &["a number"]);
 }
 
 /// A program that serves HTTP by itself: the platform calls its paths, and tells it which instance it is.
@@ -217,7 +173,7 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 "#;
 
 #[test]
-fn no_two_clones_of_an_http_function_draw_the_same_once_it_reseeds_in_its_hook() {
+fn hooks_of_an_http_function_are_called_once_each() {
     let settings = "[[warmup]]\npath = \"/\"\n[hooks]\nbefore_snapshot = \"/snapshot\"\nafter_restore = \"/restored\"";
     shared().deploy(&Folder::server("unlike-http", settings, SERVER));
     assert_unlike(&clones("unlike-http", "/"), 6, &["a generator of its own"]);
@@ -240,9 +196,7 @@ fn no_two_clones_of_an_http_function_draw_the_same_once_it_reseeds_in_its_hook()
 }
 
 #[test]
-fn clones_of_an_http_function_without_hooks_share_what_is_in_its_memory_but_not_what_a_fork_wipes() {
-    shared().deploy(&Folder::server("alike-http", "[[warmup]]\npath = \"/\"", SERVER));
-    // OpenSSL is in both lists of the contract: without a hook it goes on from the snapshot.
-    let alike = ["random", "ssl", "a generator of its own"];
-    assert_unlike(&clones("alike-http", "/"), 4, &alike);
+fn no_two_clones_of_an_http_function_without_hooks_draw_the_same() {
+    shared().deploy(&Folder::server("unlike-hookless", "[[warmup]]\npath = \"/\"", SERVER));
+    assert_unlike(&clones("unlike-hookless", "/"), 6, &["a generator of its own"]);
 }

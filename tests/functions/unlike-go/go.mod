@@ -1,0 +1,3 @@
+module unlike
+
+go 1.24

@@ -1,0 +1,51 @@
+//! What copies of one snapshot draw, compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::{Answer, shared};
+
+/// Copies that are compared.
+pub const CLONES: usize = 20;
+
+/// Restores [`CLONES`] instances one after the other, each answering `path` first, and lets them go again.
+pub fn clones(function: &str, path: &str) -> Vec<Answer> {
+    let clone = |_| {
+        let answer = shared().fresh("restored", function, path).ok();
+        assert_eq!(answer.start(), "restored");
+        shared().end_instance(answer.instance());
+        answer
+    };
+    (0..CLONES).map(clone).collect()
+}
+
+/// The values of each key of the clones' answers, which are JSON objects.
+fn drawn(answers: &[Answer]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut values = BTreeMap::<String, BTreeSet<String>>::new();
+    for answer in answers {
+        let Value::Object(body) = answer.json() else {
+            panic!("no object: {}", answer.text())
+        };
+        for (key, value) in body {
+            values.entry(key).or_default().insert(value.to_string());
+        }
+    }
+    values
+}
+
+/// Every source gives each clone a value of its own, but for the `shared` ones, which are equal in all.
+#[track_caller]
+pub fn assert_unlike(answers: &[Answer], sources: usize, shared: &[&str]) {
+    let drawn = drawn(answers);
+    assert_eq!(drawn.len(), sources + shared.len(), "{drawn:?}");
+    let expected = |source: &str| if shared.contains(&source) { 1 } else { CLONES };
+    let counts = drawn.iter().map(|(source, values)| (source.as_str(), values.len()));
+    let wrong: Vec<_> = counts.filter(|(source, n)| *n != expected(source)).collect();
+    // All of it: whether all clones share a value or two of them do says where to look.
+    assert!(
+        wrong.is_empty(),
+        "so many different values in {CLONES} clones: {wrong:?}, of {:?}",
+        answers.iter().map(Answer::text).collect::<Vec<_>>()
+    );
+}

