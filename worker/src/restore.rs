@@ -16,6 +16,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rekindle_init::causes::chain;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_PID};
 use rekindle_pager::address_map::AddressMap;
@@ -358,7 +359,7 @@ pub(crate) async fn run_criu(
                 if !locks.is_empty()
                     && let Err(e) = runtime.block_on(furnished.take_locks(locks.clone()))
                 {
-                    tracing::warn!(error = %e, "a restored function has lost locks");
+                    tracing::warn!(error = %chain(&e), "a restored function has lost locks");
                 }
                 // CRIU opens nothing any more. Beside what else is to be ready.
                 let linked = runtime.spawn(async move { furnished.follow_links().await });
