@@ -1,5 +1,6 @@
 //! Starting an instance from nothing: the runtime's program in a new sandbox, until it accepts connections.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,10 +16,11 @@ use crate::instance::{FunctionClient, Instance, PORT, Parts};
 use crate::sandbox::{FunctionState, Sandbox};
 use crate::worker::Worker;
 
-/// What Node.js reads more options from.
-const NODE_OPTIONS: &str = "NODE_OPTIONS";
-/// Has it take care of random numbers that are drawn ahead, in every thread.
-const NODE_AGENT: &str = "--require=/opt/rekindle/node/lib/copies.js";
+/// What runtimes of JavaScript read more options from, and one that has them take care of random numbers drawn ahead.
+const AGENTS: [(&str, &str); 2] = [
+    ("NODE_OPTIONS", "--require=/opt/rekindle/node/lib/copies.js"),
+    ("BUN_OPTIONS", "--preload=/opt/rekindle/node/lib/copies.js"),
+];
 /// Open files of a function's processes at most.
 pub(crate) const OPEN_FILES: u64 = 1024;
 /// How often a booting function is asked whether it listens yet.
@@ -180,15 +182,14 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
         env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
         env.push("PYTHONUNBUFFERED=1".to_owned());
     }
+    let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     // The runtime `node` begins with it by its command.
-    let is_of_node = manifest.runtime == Runtime::Http && manifest.base == Base::Node;
-    if is_of_node && !manifest.env.contains_key(NODE_OPTIONS) {
-        env.push(format!("{NODE_OPTIONS}={NODE_AGENT}"));
+    if manifest.runtime == Runtime::Http && manifest.base == Base::Node {
+        for (name, agent) in AGENTS {
+            let more = own.remove(name).map(|value| format!(" {value}"));
+            own.insert(name, format!("{agent}{}", more.unwrap_or_default()));
+        }
     }
-    let own = manifest.env.iter().map(|(name, value)| match name.as_str() {
-        NODE_OPTIONS if is_of_node => format!("{name}={NODE_AGENT} {value}"),
-        _ => format!("{name}={value}"),
-    });
-    env.extend(own);
+    env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env
 }

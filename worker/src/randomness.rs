@@ -108,10 +108,15 @@ pub fn summary(dir: &Path, found: &[ProcessGenerators]) -> Result<Randomness, Se
     let image = fs::read(&path).map_err(|e| SearchError::File(path.clone(), e))?;
     let names = file_names(&image).map_err(|e| SearchError::Image(path, e))?;
     let mut told = Randomness::default();
-    for generator in found.iter().flat_map(|process| &process.generators) {
-        *told.reseeded.entry(generator.kind.name().to_owned()).or_default() += 1;
+    let kinds: Vec<_> = found
+        .iter()
+        .flat_map(|process| &process.generators)
+        .map(|found| found.kind)
+        .collect();
+    for kind in &kinds {
+        *told.reseeded.entry(kind.name().to_owned()).or_default() += 1;
     }
-    let unreached = unreached(names.values().map(String::as_str)).into_iter();
+    let unreached = unreached(names.values().map(String::as_str), &kinds).into_iter();
     told.repeating.extend(unreached.map(|unreached| Repeating {
         name: unreached.name.to_owned(),
         advice: unreached.advice.to_owned(),

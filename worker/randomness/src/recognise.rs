@@ -1,5 +1,7 @@
 //! Libraries and runtimes whose generators cannot be reached, by the files that a process has mapped.
 
+use crate::Kind;
+
 /// What copies may share, and what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreached {
@@ -10,21 +12,13 @@ pub struct Unreached {
 }
 
 /// Names of mapped files, without their directory and what follows a point or a dash.
-const KNOWN: [(&str, Unreached); 10] = [
+const KNOWN: [(&str, Unreached); 9] = [
     (
         "libjvm",
         Unreached {
             name: "the JVM",
             advice: "Math.random, ThreadLocalRandom and each java.util.Random that was made before the snapshot repeat: \
                      draw ids and keys from SecureRandom or UUID.randomUUID",
-        },
-    ),
-    (
-        "bun",
-        Unreached {
-            name: "Bun",
-            advice: "crypto.randomUUID, getRandomValues and randomInt draw ahead, and repeat: draw ids and keys from \
-                     randomBytes of node:crypto",
         },
     ),
     (
@@ -85,14 +79,35 @@ const KNOWN: [(&str, Unreached); 10] = [
     ),
 ];
 
-/// What cannot be reached in processes that have files of these paths mapped.
-pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<Unreached> {
+/// Runtimes of JavaScript that draw ahead, where they have not loaded the file that takes care of it.
+const AHEAD: [(&str, Unreached); 2] = [
+    (
+        "bun",
+        Unreached {
+            name: "Bun",
+            advice: "crypto.randomUUID, getRandomValues and randomInt draw ahead, and repeat: set base = \"node\" in \
+                     fn.toml, or draw ids and keys from randomBytes of node:crypto",
+        },
+    ),
+    (
+        "node",
+        Unreached {
+            name: "Node.js",
+            advice: "crypto.randomUUID and randomInt draw ahead, and repeat: set base = \"node\" in fn.toml, or draw ids \
+                     and keys from randomBytes of node:crypto",
+        },
+    ),
+];
+
+/// What cannot be reached in processes that have files of these paths mapped, and these generators.
+pub fn unreached<'a>(paths: impl Iterator<Item = &'a str>, found: &[Kind]) -> Vec<Unreached> {
     let names: Vec<_> = paths.map(|path| path.rsplit('/').next().unwrap_or(path)).collect();
     let is_mapped = |known: &str| {
         let rest = names.iter().filter_map(|name| name.strip_prefix(known));
         rest.into_iter()
             .any(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
     };
-    let known = KNOWN.iter().filter(|(name, _)| is_mapped(name));
+    let ahead = AHEAD.iter().filter(|_| !found.contains(&Kind::Copies));
+    let known = KNOWN.iter().chain(ahead).filter(|(name, _)| is_mapped(name));
     known.map(|(_, unreached)| *unreached).collect()
 }

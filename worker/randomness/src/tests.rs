@@ -302,16 +302,16 @@ fn pools_that_an_agent_lists_are_filled_anew_and_a_counter_of_copies_is_another(
 
 #[test]
 fn what_cannot_be_reached_is_named_by_its_files() {
-    let named = |paths: &[&'static str]| -> Vec<&str> {
-        unreached(paths.iter().copied())
-            .iter()
-            .map(|known| known.name)
-            .collect()
+    let named = |paths: &[&'static str], found: &[Kind]| -> Vec<&str> {
+        let unreached = unreached(paths.iter().copied(), found);
+        unreached.iter().map(|known| known.name).collect()
     };
+    let java = ["/app/jre/lib/server/libjvm.so", "/usr/lib/libc.so.6"];
+    assert_eq!(named(&java, &[]), ["the JVM"]);
+    assert_eq!(named(&["/app/libruby-3.1.so.3.1", "/app/bundle.js"], &[]), ["Ruby"]);
     assert_eq!(
-        named(&["/app/jre/lib/server/libjvm.so", "/usr/lib/libc.so.6"]),
-        ["the JVM"]
+        named(&["/app/bun", "/usr/bin/node"], &[Kind::MathRandom]),
+        ["Bun", "Node.js"]
     );
-    assert_eq!(named(&["/app/libruby-3.1.so.3.1", "/app/bundle.js"]), ["Ruby"]);
-    assert_eq!(named(&["/app/bun"]), ["Bun"]);
+    assert_eq!(named(&["/app/bun", "/usr/bin/node"], &[Kind::Copies]), [""; 0]);
 }

@@ -1,8 +1,8 @@
-// Random numbers that are drawn ahead, which copies of a snapshot must not share. Loaded by `node --require` before anything else,
-// in the main thread and in every worker thread.
+// Random numbers that are drawn ahead, which copies of a snapshot must not share. Loaded by `node --require`, or `bun --preload`,
+// before anything else, in the main thread and in every worker thread.
 //
 //   node:crypto           draws UUIDs and integers ahead. Where `copies` has become another number the process is another copy, and
-//                         they are drawn empty first.
+//                         they are drawn empty first. In Bun all short draws are from what was drawn ahead.
 //   npm's uuid, nanoid    fill a pool and draw from it by themselves. Each thread lists its pools, by how they begin, and in each
 //                         copy they are filled anew before it runs.
 //
@@ -18,6 +18,7 @@ const COPIES = [0xd6f3a95b, 0x8ce24d17, 0xb1a07e3c, 0xe94fc285];
 const POOLS = [0xa47ce519, 0xf2d80b63, 0x9be63cd1, 0xc85f972e];
 const SHARED = 'rekindle.copies';
 const UUIDS_AHEAD = 128; // kBatchSize in lib/internal/crypto/random.js
+const UUIDS_AHEAD_IN_BUN = 1024; // more than it has
 const INTEGERS_AHEAD = 1024; // randomCache there, 6 bytes an integer
 const POOLS_MAX = 64;
 const HEADER = 24; // what a list begins with, the number of its pools
@@ -78,14 +79,16 @@ function note(buffer) {
   new Uint32Array(list, 16, 1)[0] = entries.size;
 }
 
+const isBun = process.versions.bun !== undefined;
 const { randomUUID, randomInt } = crypto;
-const emptyUuids = emptied(UUIDS_AHEAD, () => randomUUID());
+const emptyUuids = emptied(isBun ? UUIDS_AHEAD_IN_BUN : UUIDS_AHEAD, () => randomUUID());
+const emptyIntegers = isBun ? emptyUuids : emptied(INTEGERS_AHEAD, () => randomInt(2));
 crypto.randomUUID = unlike(randomUUID, emptyUuids);
-crypto.randomInt = unlike(randomInt, emptied(INTEGERS_AHEAD, () => randomInt(2)));
-crypto.randomFillSync = listed(crypto.randomFillSync);
-const web = Object.getPrototypeOf(crypto.webcrypto);
+crypto.randomInt = unlike(randomInt, emptyIntegers);
+crypto.randomFillSync = listed(isBun ? unlike(crypto.randomFillSync, emptyUuids) : crypto.randomFillSync);
+const web = isBun ? globalThis.crypto : Object.getPrototypeOf(crypto.webcrypto);
 web.randomUUID = unlike(web.randomUUID, emptyUuids);
-web.getRandomValues = listed(web.getRandomValues);
+web.getRandomValues = listed(isBun ? unlike(web.getRandomValues, emptyUuids) : web.getRandomValues);
 syncBuiltinESMExports();
 
 module.exports = { copies };
