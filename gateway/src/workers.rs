@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::{Request, Response, Uri};
 use parking_lot::Mutex;
 use rekindle_identity::{Connector, Member, Role, TlsError};
-use rekindle_relay::{Doors, Lines, SendError};
+use rekindle_relay::{Doors, HeadLimits, Lines, SendError};
 use tower::{Service, ServiceExt as _};
 
 use crate::scheduler;
@@ -58,7 +58,11 @@ impl Workers {
             Ok(answering) => return Ok(answering.await),
             Err(request) => request,
         };
-        let lines = self.lines.lock().entry(address.clone()).or_default().clone();
+        let lines = {
+            let mut lines = self.lines.lock();
+            let of_worker = lines.entry(address.clone());
+            of_worker.or_insert_with(|| Lines::new(HeadLimits::PLATFORM)).clone()
+        };
         let connect = || async {
             let uri = Uri::builder()
                 .scheme(self.scheme)

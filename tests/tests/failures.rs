@@ -66,6 +66,76 @@ fn an_exception_is_502_function_error_with_its_type_and_text() {
     shared().get("raises", "/").ok();
 }
 
+/// Answers what it is asked for, over connections of its own; `/slow` is answered when `/go` was asked for.
+const ODD: &str = r#"
+import os, socket, threading
+go = threading.Event()
+
+def serve(sock):
+    head = b""
+    while b"\r\n\r\n" not in head:
+        read = sock.recv(65536)
+        if not read:
+            return
+        head += read
+    path = head.split(b" ")[1].decode()
+    ok, end = b"HTTP/1.1 200 OK\r\nconnection: close\r\n", b"content-length: 2\r\n\r\nok"
+    answers = {
+        "/many": ok + b"".join(b"x-%d: 1\r\n" % n for n in range(300)) + end,
+        "/long": ok + b"x-long: " + b"v" * (1 << 20) + b"\r\n" + end,
+        "/fits": ok + b"".join(b"x-%d: %s\r\n" % (n, b"v" * 240) for n in range(240)) + end,
+        "/other": b"+OK another protocol\r\n",
+        "/closes": b"",
+        "/short": ok + b"content-length: 1000\r\n\r\nonly this",
+        "/chunks": ok + b"transfer-encoding: chunked\r\n\r\nnot a length\r\n",
+    }
+    if path == "/slow":
+        go.wait(30)
+    if path == "/go":
+        go.set()
+    try:
+        sock.sendall(answers.get(path, ok + end))
+    except OSError:
+        pass
+    sock.close()
+
+listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])), backlog=64)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"#;
+
+#[test]
+fn an_odd_answer_ends_its_own_request_and_nobody_else_s() {
+    shared().deploy(&Folder::server("odd", "concurrency = 20\nmax_instances = 1", ODD));
+    let instance = shared().get("odd", "/").ok().instance().to_owned();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| shared().get("odd", "/slow"));
+        for (path, told) in [
+            ("/many", "above 64 KiB or 256 lines"),
+            ("/long", "above 64 KiB or 256 lines"),
+            ("/other", "no HTTP/1.1"),
+            ("/closes", "closed a connection before it had answered"),
+        ] {
+            let answer = shared().get("odd", path).error(502, "invalid_response");
+            assert!(answer.text().contains(told), "{path}: {}", answer.text());
+        }
+        assert_eq!(shared().get("odd", "/fits").ok().text(), "ok");
+        for path in ["/short", "/chunks"] {
+            // Its head was an answer: the client sees that the rest is not whole.
+            assert!(
+                shared()
+                    .request("GET", &format!("/function/odd{path}"))
+                    .try_send()
+                    .is_err(),
+                "{path}"
+            );
+        }
+        shared().get("odd", "/go").ok();
+        assert_eq!(waiting.join().unwrap().ok().instance(), instance);
+    });
+    assert_eq!(shared().get("odd", "/").ok().instance(), instance, "it goes on");
+}
+
 #[test]
 fn a_crash_is_502_function_crashed_with_the_reason() {
     shared().deploy(&Folder::python("crashes", "", TROUBLE));

@@ -132,8 +132,7 @@ const OF_JAVASCRIPT: usize = 8;
 
 #[test]
 fn no_two_copies_of_a_bun_program_draw_the_same() {
-    let settings =
-        "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@oven/bun-linux-x64/bin/bun server.mjs\"]";
+    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@oven/bun-linux-x64/bin/bun server.mjs\"]";
     let packages = r#"{ "dependencies": { "@oven/bun-linux-x64": "1.4.5" } }"#;
     let folder = program("unlike-bun", settings, Some("unlike-javascript")).file("package.json", packages);
     let told = told(shared().deploy(&folder));

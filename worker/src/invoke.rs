@@ -191,7 +191,7 @@ impl Exchange {
             Ok(Err(e)) => {
                 failed_as("broken");
                 tracing::debug!(error = ?e, "no answer");
-                return Err(self.instance.end_reason().await);
+                return Err(self.instance.no_answer(&e).await);
             }
             Err(_) => {
                 failed_as("timeout");

@@ -20,5 +20,5 @@ pub use answer::{Answer, End, Held};
 pub use door::{Door, Doors, Opened};
 pub use headers::strip_hop_by_hop;
 pub use lasting::Lasting;
-pub use lines::{Lines, SendError};
+pub use lines::{HeadLimits, Lines, SendError};
 pub use reply::Reply;

@@ -39,31 +39,67 @@ pub enum SendError {
     /// The place cannot be reached; nobody has seen the request.
     #[error("no connection can be made")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The connection broke, or what came on it is no answer; the request may have been seen.
+    /// The connection broke; the request may have been seen.
     #[error("the connection broke before its answer")]
     Broken(#[source] hyper::Error),
+    /// What came is no answer; the connection is closed.
+    #[error("what came is no HTTP answer")]
+    Malformed(#[source] hyper::Error),
+    /// The answer's head is larger than [`HeadLimits`] allow; the connection is closed.
+    #[error("the answer's headers are too many or too long")]
+    HeadTooLarge(#[source] hyper::Error),
+}
+
+impl From<hyper::Error> for SendError {
+    fn from(error: hyper::Error) -> Self {
+        match error.is_parse() {
+            true if error.is_parse_too_large() => Self::HeadTooLarge(error),
+            true => Self::Malformed(error),
+            false => Self::Broken(error),
+        }
+    }
+}
+
+/// What the head of an answer may have.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadLimits {
+    /// Lines of headers.
+    pub lines: usize,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+impl HeadLimits {
+    /// Of functions' answers.
+    pub const FUNCTION: Self = Self {
+        lines: 256,
+        bytes: 64 << 10,
+    };
+    /// Of the same with what the platform adds.
+    pub const PLATFORM: Self = Self {
+        lines: 320,
+        bytes: 80 << 10,
+    };
 }
 
 /// Connections to one place. Clones share them.
-pub struct Lines<T>(Arc<Mutex<Vec<Line<T>>>>)
+pub struct Lines<T>
 where
-    T: Read + Write + Unpin + Send + 'static;
+    T: Read + Write + Unpin + Send + 'static,
+{
+    idle: Arc<Mutex<Vec<Line<T>>>>,
+    limits: HeadLimits,
+}
 
 impl<T> Clone for Lines<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Default for Lines<T>
-where
-    T: Read + Write + Unpin + Send + 'static,
-{
-    fn default() -> Self {
-        Self(Arc::default())
+        Self {
+            idle: Arc::clone(&self.idle),
+            limits: self.limits,
+        }
     }
 }
 
@@ -83,6 +119,14 @@ impl<T> Lines<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
+    /// None yet, whose answers have these limits.
+    pub fn new(limits: HeadLimits) -> Self {
+        Self {
+            idle: Arc::default(),
+            limits,
+        }
+    }
+
     /// Sends a request and waits for the answer's head. Only path and query of its URI are sent, and its `Host` header, or the URI's. A request
     /// that an idle connection did not take goes over another one; `connect` makes new ones.
     ///
@@ -101,14 +145,14 @@ where
         loop {
             let (mut line, is_new) = match self.take() {
                 Some(line) => (line, false),
-                None => (Line::open(&connect).await?, true),
+                None => (Line::open(&connect, self.limits).await?, true),
             };
             match line.exchange(request).await {
                 Ok(answer) => return Ok(answer.map(|body| Reply::new(body, line, self.clone()))),
                 Err(mut error) => match error.take_message() {
                     // It was closed while nobody looked, and nobody has seen the request.
                     Some(unsent) if !is_new => request = unsent,
-                    _ => return Err(SendError::Broken(error.into_error())),
+                    _ => return Err(error.into_error().into()),
                 },
             }
         }
@@ -117,19 +161,19 @@ where
     /// Closes those that were not used for long, and answers whether any is left.
     pub fn sweep(&self) -> bool {
         let old = Instant::now().checked_sub(IDLE);
-        let mut idle = self.0.lock();
+        let mut idle = self.idle.lock();
         idle.retain(|line| Some(line.since) >= old);
         !idle.is_empty()
     }
 
     /// Closes the connections that are not in use.
     pub fn close_idle(&self) {
-        self.0.lock().clear();
+        self.idle.lock().clear();
     }
 
     /// The one that was used last, of those that can be used.
     fn take(&self) -> Option<Line<T>> {
-        let mut idle = self.0.lock();
+        let mut idle = self.idle.lock();
         let mut busy = Vec::new();
         let mut found = None;
         while let Some(mut line) = idle.pop() {
@@ -152,7 +196,7 @@ where
         line.since = Instant::now();
         line.waking.rest();
         let old = line.since.checked_sub(IDLE);
-        let mut idle = self.0.lock();
+        let mut idle = self.idle.lock();
         if idle.first().is_some_and(|first| Some(first.since) < old) {
             idle.retain(|line| Some(line.since) >= old);
         }
@@ -178,13 +222,17 @@ impl<T> Line<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    async fn open<F, E>(connect: &impl Fn() -> F) -> Result<Self, SendError>
+    async fn open<F, E>(connect: &impl Fn() -> F, limits: HeadLimits) -> Result<Self, SendError>
     where
         F: Future<Output = Result<T, E>>,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let stream = connect().await.map_err(|e| SendError::Connect(e.into()))?;
-        let shaken = http1::handshake(stream).await;
+        let shaken = http1::Builder::new()
+            .max_headers(limits.lines)
+            .max_buf_size(limits.bytes)
+            .handshake(stream)
+            .await;
         let (sender, connection) = shaken.map_err(|e| SendError::Connect(e.into()))?;
         Ok(Self {
             sender,

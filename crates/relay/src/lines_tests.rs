@@ -61,7 +61,7 @@ async fn get(lines: &Lines<Socket>, port: u16, path: &str) -> Result<Bytes, Send
 #[tokio::test]
 async fn a_connection_is_used_again_after_a_whole_answer() {
     let (port, connections) = server(|head| (of(head.lines().next().unwrap_or_default()), true)).await;
-    let lines = Lines::default();
+    let lines = Lines::new(HeadLimits::FUNCTION);
     for n in 0..10 {
         let body = get(&lines, port, &format!("/{n}?q")).await.unwrap();
         assert_eq!(body, format!("GET /{n}?q HTTP/1.1"));
@@ -75,7 +75,7 @@ async fn a_connection_is_used_again_after_a_whole_answer() {
 #[tokio::test]
 async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
     let (port, connections) = server(|_| (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true)).await;
-    let lines = Lines::default();
+    let lines = Lines::new(HeadLimits::FUNCTION);
     for _ in 0..3 {
         assert_eq!(get(&lines, port, "/").await.unwrap(), "");
     }
@@ -86,12 +86,12 @@ async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
 async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
     let long = "x".repeat(8 << 20);
     let (port, connections) = server(move |_| (of(&long), true)).await;
-    let lines = Lines::default();
+    let lines = Lines::new(HeadLimits::FUNCTION);
     for _ in 0..3 {
         assert_eq!(get(&lines, port, "/").await.unwrap().len(), 8 << 20);
         // Its task comes to its end after the answer's last byte was read.
         for _ in 0..1000 {
-            if lines.0.lock().iter_mut().any(Line::is_ready) {
+            if lines.idle.lock().iter_mut().any(Line::is_ready) {
                 break;
             }
             tokio::task::yield_now().await;
@@ -104,13 +104,13 @@ async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
 async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
     // It says that it goes on, and does not.
     let (port, connections) = server(|_| (of("bye"), false)).await;
-    let lines: Lines<Socket> = Lines::default();
+    let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
     for n in 1..=3 {
         assert_eq!(get(&lines, port, "/").await.unwrap(), "bye");
         assert_eq!(connections.load(Ordering::SeqCst), n);
         // The end of the connection has arrived when it can be seen.
         let seen = async {
-            while lines.0.lock().iter_mut().any(Line::is_ready) {
+            while lines.idle.lock().iter_mut().any(Line::is_ready) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -121,12 +121,12 @@ async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
 #[tokio::test]
 async fn an_answer_that_nobody_reads_closes_its_connection() {
     let (port, connections) = server(|_| (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec(), true)).await;
-    let lines: Lines<Socket> = Lines::default();
+    let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
     for n in 1..=2 {
         let request = Request::get("http://function/").body(Body::empty()).unwrap();
         drop(lines.send(request, connect).await.unwrap());
-        assert!(lines.0.lock().is_empty());
+        assert!(lines.idle.lock().is_empty());
         assert_eq!(connections.load(Ordering::SeqCst), n);
     }
 }
@@ -136,8 +136,44 @@ async fn who_cannot_be_reached_is_told_apart_from_who_does_not_answer() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
-    let lines = Lines::default();
+    let lines = Lines::new(HeadLimits::FUNCTION);
     assert!(matches!(get(&lines, port, "/").await, Err(SendError::Connect(_))));
     let (port, _) = server(|_| (Vec::new(), false)).await;
     assert!(matches!(get(&lines, port, "/").await, Err(SendError::Broken(_))));
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
+    let head = |lines: usize, bytes: usize| {
+        let header = |n: usize| format!("x-{n}: {}\r\n", "v".repeat(bytes));
+        let headers: String = (0..lines).map(header).collect();
+        format!("HTTP/1.1 200 OK\r\n{headers}content-length: 0\r\n\r\n").into_bytes()
+    };
+    let (port, connections) = server(move |asked| {
+        let answer = match asked.split(' ').nth(1).unwrap_or_default() {
+            "/many" => head(300, 1),
+            "/long" => head(2, 40_000),
+            "/fits" => head(250, 200),
+            "/other" => b"+OK this is another protocol\r\n\r\n".to_vec(),
+            _ => Vec::new(),
+        };
+        (answer, false)
+    })
+    .await;
+    let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
+    assert!(matches!(
+        get(&lines, port, "/many").await,
+        Err(SendError::HeadTooLarge(_))
+    ));
+    assert!(matches!(
+        get(&lines, port, "/long").await,
+        Err(SendError::HeadTooLarge(_))
+    ));
+    assert!(matches!(
+        get(&lines, port, "/other").await,
+        Err(SendError::Malformed(_))
+    ));
+    assert!(matches!(get(&lines, port, "/closes").await, Err(SendError::Broken(_))));
+    assert_eq!(get(&lines, port, "/fits").await.unwrap(), "");
+    assert_eq!(connections.load(Ordering::SeqCst), 5);
 }

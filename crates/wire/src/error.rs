@@ -75,6 +75,8 @@ error_codes! {
     Expired = ("expired", GATEWAY_TIMEOUT),
     /// The handler threw.
     FunctionError = ("function_error", BAD_GATEWAY),
+    /// What the function answered is no HTTP, or its headers are too many, or it closed the connection instead.
+    InvalidResponse = ("invalid_response", BAD_GATEWAY),
     /// The function's process ended before it had answered.
     FunctionCrashed = ("function_crashed", BAD_GATEWAY),
     /// The function used more memory than its limit and was killed.

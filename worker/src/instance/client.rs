@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
-use rekindle_relay::{Lines, Reply, SendError};
+use rekindle_relay::{HeadLimits, Lines, Reply, SendError};
 use tokio::net::TcpStream;
 
 use crate::sandbox::Sandbox;
@@ -26,7 +26,7 @@ impl FunctionClient {
     pub fn new(sandbox: &Arc<Sandbox>) -> Self {
         Self {
             sandbox: Arc::clone(sandbox),
-            lines: Lines::default(),
+            lines: Lines::new(HeadLimits::FUNCTION),
         }
     }
 

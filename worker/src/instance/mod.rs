@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_pager::Pager;
+use rekindle_relay::{HeadLimits, SendError};
 use rekindle_snapshotter::capture::BaseMemory;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::VersionSpec;
@@ -373,8 +374,11 @@ impl Instance {
         }
     }
 
-    /// Why its process ended, waiting a moment for the news; for a request that lost its connection.
-    pub async fn end_reason(&self) -> ApiError {
+    /// Why a request has no answer. Where the connection broke, waits a moment for the news that its process ended.
+    pub async fn no_answer(&self, error: &SendError) -> ApiError {
+        if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge(_)) {
+            return self.broke_off(error);
+        }
         let mut stand = self.stand.subscribe();
         let ended = stand.wait_for(|s| matches!(s, Stand::Ended(_)));
         match tokio::time::timeout(Duration::from_millis(500), ended).await {
@@ -382,10 +386,30 @@ impl Instance {
                 Stand::Ended(Some(why)) => why.clone(),
                 _ => gone(),
             },
-            _ => ApiError::new(
+            _ => self.broke_off(error),
+        }
+    }
+
+    /// What its request is answered when it goes on.
+    fn broke_off(&self, error: &SendError) -> ApiError {
+        let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
+        let invalid = |message: String| {
+            self.sink.platform(&message);
+            ApiError::new(ErrorCode::InvalidResponse, message)
+        };
+        match error {
+            SendError::Connect(_) => ApiError::new(
                 ErrorCode::FunctionCrashed,
-                "the function closed the connection before it had answered; look at `fn logs`",
+                "the function takes no connections any more; look at `fn logs`",
             ),
+            SendError::HeadTooLarge(_) => invalid(format!(
+                "an answer's headers are above {} KiB or {lines} lines, which is the limit: put large values into the body",
+                bytes >> 10
+            )),
+            SendError::Malformed(cause) => invalid(format!("an answer is no HTTP/1.1: {cause}")),
+            SendError::Broken(_) => {
+                invalid("the function closed a connection before it had answered; look at `fn logs`".to_owned())
+            }
         }
     }
 
