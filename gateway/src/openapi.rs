@@ -182,8 +182,9 @@ fn logs() {}
         (status = 404, description = "`function_not_found`", body = ApiError),
         (status = 413, description = "`too_large`", body = ApiError),
         (status = 429, description = "`throttled`, with Retry-After", body = ApiError),
-        (status = 502, description = "`function_error`, `invalid_response`, `function_crashed`, `function_out_of_memory`, `boot_failed`, `restore_failed` or \
-                                      `snapshot_lost`", body = ApiError),
+        (status = 502, description = "`function_error`, `invalid_response`, `function_crashed`, \
+                                      `function_out_of_memory`, `boot_failed`, `restore_failed` \
+                                      or `snapshot_lost`", body = ApiError),
         (status = 503, description = "`no_capacity` or `unavailable`, with Retry-After", body = ApiError),
         (status = 504, description = "`function_timeout`", body = ApiError),
     ),

@@ -1,7 +1,7 @@
-//! What copies of one snapshot must not share: every source of random numbers and identity of each runtime gives twenty clones
-//! twenty values. Each function also draws from something that nobody reseeds, which is equal in all of them: it shows that
-//! they began as the same bytes, so that the others would be equal too without what is done for them. Programs that bring
-//! their own runtime are in `randomness.rs`.
+//! What copies of one snapshot must not share: every source of random numbers and identity of each runtime gives
+//! twenty clones twenty values. Each function also draws from something that nobody reseeds, which is equal in all of
+//! them: it shows that they began as the same bytes, so that the others would be equal too without what is done for
+//! them. Programs that bring their own runtime are in `randomness.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -106,7 +106,8 @@ const later = (size) => new Promise((done, failed) => crypto.randomFill(Buffer.a
 
 async function drawAll() {
   const inWorker = await new Promise((done) => { worker.once('message', done); worker.postMessage('draw'); });
-  const all = { ...draw(crypto), randomFill: (await later(8)).toString('hex'), 'Math.random of a vm context': vm.runInContext('Math.random()', context), 'a number': held };
+  const all = { ...draw(crypto), randomFill: (await later(8)).toString('hex'), 'a number': held };
+  all['Math.random of a vm context'] = vm.runInContext('Math.random()', context);
   for (const [name, value] of Object.entries(inWorker)) all[`${name} in a worker`] = value;
   return all;
 }

@@ -83,7 +83,7 @@ def serve(sock):
     answers = {
         "/many": ok + b"".join(b"x-%d: 1\r\n" % n for n in range(300)) + end,
         "/long": ok + b"x-long: " + b"v" * (1 << 20) + b"\r\n" + end,
-        "/fits": ok + b"".join(b"x-%d: %s\r\n" % (n, b"v" * 240) for n in range(240)) + end,
+        "/fits": ok + b"".join(b"x-%d: %s\r\n" % (n, b"v" * 700) for n in range(80)) + end,
         "/other": b"+OK another protocol\r\n",
         "/closes": b"",
         "/short": ok + b"content-length: 1000\r\n\r\nonly this",

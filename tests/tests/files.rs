@@ -1,5 +1,6 @@
-//! Programs that tell files apart by what the kernel says of them go on after a restore: databases, followers of logs, version control, lock files, watchers.
-//! What no snapshot holds costs the snapshot, with a message that says why.
+//! Programs that tell files apart by what the kernel says of them go on after a restore: databases, followers of
+//! logs, version control, lock files, watchers. What no snapshot holds costs the snapshot, with a message that says
+//! why.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -21,7 +22,8 @@ fn answers(name: &str, folder: &Folder) -> [Value; 3] {
     })
 }
 
-/// As the original answers, both copies do: `expected`, if the handler leaves no trace by which the next answer differs.
+/// As the original answers, both copies do: `expected`, if the handler leaves no trace by which the next answer
+/// differs.
 #[track_caller]
 fn all_answer(name: &str, code: &str, expected: &Value) {
     for (at, answer) in answers(name, &Folder::python(name, "", code)).iter().enumerate() {
@@ -123,7 +125,8 @@ fn a_follower_of_a_log_misses_nothing_and_sees_nothing_twice() {
     all_answer("followers", FOLLOWERS, &expected);
 }
 
-/// By `O_EXCL`, by a link as NFS wants it, by a pid file that is locked, and by a part of a file that is mapped as well.
+/// By `O_EXCL`, by a link as NFS wants it, by a pid file that is locked, and by a part of a file that is mapped as
+/// well.
 const LOCKS: &str = r#"
 import fcntl, mmap, os
 
@@ -170,7 +173,8 @@ def handler(event, context):
         os._exit(0)
     os.wait()
     by_another = list(os.read(reader, 5))
-    return [once, os.stat("/tmp/mine").st_nlink, os.stat("/tmp/linked.lock").st_nlink, by_another, number == os.stat("/tmp/pid").st_ino]
+    links = [os.stat(path).st_nlink for path in ("/tmp/mine", "/tmp/linked.lock")]
+    return [once, *links, by_another, number == os.stat("/tmp/pid").st_ino]
 "#;
 
 #[test]
@@ -222,7 +226,8 @@ fn a_watcher_hears_of_changes() {
 const REPOSITORY: &str = r#"
 import os, subprocess
 
-os.environ.update(LD_LIBRARY_PATH="/app/git", GIT_EXEC_PATH="/app/git", GIT_CONFIG_NOSYSTEM="1", GIT_AUTHOR_NAME="a", GIT_AUTHOR_EMAIL="a@b",
+os.environ.update(LD_LIBRARY_PATH="/app/git", GIT_EXEC_PATH="/app/git", GIT_CONFIG_NOSYSTEM="1",
+                  GIT_AUTHOR_NAME="a", GIT_AUTHOR_EMAIL="a@b",
                   GIT_COMMITTER_NAME="a", GIT_COMMITTER_EMAIL="a@b")
 
 def git(*arguments):
@@ -287,7 +292,8 @@ fn libraries_of_git() -> Option<Vec<String>> {
 #[track_caller]
 fn refused(name: &str, code: &str) -> String {
     let code = format!(
-        "import ctypes, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n{code}\ndef handler(event, context):\n    return 1\n"
+        "import ctypes, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n{code}\n\
+         def handler(event, context):\n    return 1\n"
     );
     let version = shared().try_deploy(&Folder::python(name, "", &code)).unwrap();
     let told = version.snapshot_error.unwrap_or_default();
@@ -306,7 +312,8 @@ fn system_v_and_posix_objects_are_named_with_what_to_do() {
         ),
         (
             "attached",
-            "libc.shmat.restype = ctypes.c_void_p\nassert libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) != 2**64 - 1",
+            "libc.shmat.restype = ctypes.c_void_p\n\
+             assert libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) != 2**64 - 1",
             "shared memory segment with no key (IPC_PRIVATE), id 0",
         ),
         (
@@ -326,7 +333,8 @@ fn system_v_and_posix_objects_are_named_with_what_to_do() {
         ),
         (
             "nameless",
-            "assert libc.mq_open(b'/jobs', os.O_CREAT | os.O_RDWR, 0o600, None) >= 0\nassert libc.mq_unlink(b'/jobs') == 0",
+            "assert libc.mq_open(b'/jobs', os.O_CREAT | os.O_RDWR, 0o600, None) >= 0\n\
+             assert libc.mq_unlink(b'/jobs') == 0",
             "such as a POSIX message queue: close it",
         ),
     ] {

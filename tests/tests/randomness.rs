@@ -117,8 +117,8 @@ fn no_two_copies_of_a_rust_program_draw_the_same() {
 
 #[test]
 fn what_deno_draws_ahead_is_told_and_the_rest_is_not_the_same_in_two_copies() {
-    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@deno/linux-x64-glibc/deno run \
-        --allow-all --no-lock --no-config server.mjs\"]";
+    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@deno/linux-x64-glibc/deno \
+        run --allow-all --no-lock --no-config server.mjs\"]";
     let packages = r#"{ "dependencies": { "@deno/linux-x64-glibc": "2.9.6" } }"#;
     let folder = program("unlike-deno", settings, Some("unlike-javascript")).file("package.json", packages);
     let told = told(shared().deploy(&folder));
@@ -132,7 +132,8 @@ const OF_JAVASCRIPT: usize = 8;
 
 #[test]
 fn no_two_copies_of_a_bun_program_draw_the_same() {
-    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@oven/bun-linux-x64/bin/bun server.mjs\"]";
+    let settings = "base = \"node\"\ncommand = [\"sh\", \"-c\", \"exec /app/node_modules/@oven/bun-linux-x64/bin/bun \
+        server.mjs\"]";
     let packages = r#"{ "dependencies": { "@oven/bun-linux-x64": "1.4.5" } }"#;
     let folder = program("unlike-bun", settings, Some("unlike-javascript")).file("package.json", packages);
     let told = told(shared().deploy(&folder));

@@ -1,5 +1,6 @@
-//! Somebody who has become root in a sandbox, by a defect of CRIU or of the kernel, reaches nothing of the host and nothing of another sandbox. The program
-//! is given that: `nsenter` puts it into every namespace of a running instance, as root there with all capabilities.
+//! Somebody who has become root in a sandbox, by a defect of CRIU or of the kernel, reaches nothing of the host and
+//! nothing of another sandbox. The program is given that: `nsenter` puts it into every namespace of a running
+//! instance, as root there with all capabilities.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -36,7 +37,7 @@ fn settings() -> BTreeMap<String, String> {
     fn look(directory: &Path, found: &mut BTreeMap<String, String>) {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let path = entry.path();
-            let moves = ["random", "ns_last_pid", "pty", "-state", "-nr", "nr_", "neigh"];
+            let moves = ["random", "ns_last_pid", "pty", "-state", "-nr", "nr_", "neigh", "quota"];
             if moves
                 .iter()
                 .any(|part| entry.file_name().to_string_lossy().contains(part))

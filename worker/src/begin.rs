@@ -39,7 +39,8 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// How the memory is handed over, for whoever wants to know: by the kernel, from a CRIU that was primed or not, or given, of each process.
+    /// How the memory is handed over, for whoever wants to know: by the kernel, from a CRIU that was primed or not,
+    /// or given, of each process.
     pub(crate) fn handover(&self) -> &'static str {
         match (&self.descent, self.restore.has_images()) {
             (Some(_), true) => "kernel, primed",

@@ -60,8 +60,9 @@ const LOOPBACKS: [&str; 3] = [
 /// The image directory, which is the working directory of a CRIU that dumps.
 pub(crate) const WORKING_DIR: &str = ".";
 /// Said in the function's log where a restore would have to pass over too many inode numbers.
-const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode numbers in copies, since too many were made and removed before \
-                          the snapshot: a program that compares them, as SQLite does, has to open its files anew in an after-restore hook";
+const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode numbers in copies, since too many were \
+                          made and removed before the snapshot: a program that compares them, as SQLite does, has to \
+                          open its files anew in an after-restore hook";
 
 /// A call around a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
-//! Which locks a restore loses: POSIX locks of a process on a file that it has mapped and shares with others, as databases do with their index of a write-ahead log.
-//! CRIU maps the file after it has taken the locks, and closes what it opened for that; the kernel then lets go of them.
+//! Which locks a restore loses: POSIX locks of a process on a file that it has mapped and shares with others, as
+//! databases do with their index of a write-ahead log. CRIU maps the file after it has taken the locks, and closes
+//! what it opened for that; the kernel then lets go of them.
 
 use rekindle_init::locks::Lock;
 use rekindle_verify::{Process, Verified};

@@ -50,7 +50,11 @@ const START_PHASE: Desc = Desc::new(
     "rekindle.start.phase.duration",
     "s",
     &["start", "phase"],
-    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, within it `processes` (until the kernel tells the pager of the restored process, or CRIU connects to it), `handshake` (until that has all memory), `mappings`, `working-set` (what of it is still waited for then) and in that `generators` (of random numbers, written to), then `after-restore`, and beside its beginning CRIU's `resume`; or `listen`; of a parked instance `thaw`.",
+    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, \
+     within it `processes` (until the kernel tells the pager of the restored process, or CRIU connects to it), \
+     `handshake` (until that has all memory), `mappings`, `working-set` (what of it is still waited for then) and in \
+     that `generators` (of random numbers, written to), then `after-restore`, and beside its beginning CRIU's \
+     `resume`; or `listen`; of a parked instance `thaw`.",
 );
 const RESTORES: Desc = Desc::new(
     "rekindle.restores",
@@ -92,7 +96,8 @@ const CAPTURE_PHASE: Desc = Desc::new(
     "rekindle.capture.phase.duration",
     "s",
     &["phase"],
-    "`hook` before the snapshot; `freeze`: the processes stand still; `search` for generators of random numbers; `publish`: cut, hashed, compressed, stored.",
+    "`hook` before the snapshot; `freeze`: the processes stand still; `search` for generators of random numbers; \
+     `publish`: cut, hashed, compressed, stored.",
 );
 const MIGRATIONS: Desc = Desc::new(
     "rekindle.migrations",

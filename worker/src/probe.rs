@@ -1,6 +1,7 @@
-//! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a worker comes up, in a sandbox that no function
-//! sees, so that no start waits for it and all CRIUs of the pool are primed by it; the first start makes it where that failed. Another is made outside, for CRIUs
-//! that dump: they find more than one in a sandbox does.
+//! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a
+//! worker comes up, in a sandbox that no function sees, so that no start waits for it and all CRIUs of the pool are
+//! primed by it; the first start makes it where that failed. Another is made outside, for CRIUs that dump: they find
+//! more than one in a sandbox does.
 
 use std::fs;
 use std::io;

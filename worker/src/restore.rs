@@ -202,7 +202,8 @@ pub(crate) struct Pages {
     /// Said when a page is lost: whose memory it is.
     pub(crate) name: String,
     pub(crate) source: Arc<dyn PageSource>,
-    /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else it is given.
+    /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else it
+    /// is given.
     pub(crate) descent: Option<(Ancestor, i32)>,
     pub(crate) layout: Layout,
     pub(crate) maps: HashMap<i32, AddressMap>,

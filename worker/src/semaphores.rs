@@ -1,5 +1,6 @@
-//! Eventfds whose reads take one (`EFD_SEMAPHORE`). The kernel takes that flag when it makes one and at no other time, and CRIU makes all without it: in a
-//! copy the first read would take all. So a function that has one is not checkpointed. Kernels before 6.5 do not tell.
+//! Eventfds whose reads take one (`EFD_SEMAPHORE`). The kernel takes that flag when it makes one and at no other
+//! time, and CRIU makes all without it: in a copy the first read would take all. So a function that has one is not
+//! checkpointed. Kernels before 6.5 do not tell.
 
 use std::io;
 
@@ -17,8 +18,8 @@ const MARK: &str = "eventfd-semaphore: 1";
 pub enum SemaphoreError {
     /// A copy would have another kind of counter.
     #[error(
-        "descriptor {fd} of process {pid} is an eventfd with EFD_SEMAPHORE, which no snapshot keeps; make it in an after-restore hook, use a pipe or a POSIX \
-         semaphore instead, or set snapshot = false in fn.toml"
+        "descriptor {fd} of process {pid} is an eventfd with EFD_SEMAPHORE, which no snapshot keeps; make it in an \
+         after-restore hook, use a pipe or a POSIX semaphore instead, or set snapshot = false in fn.toml"
     )]
     Semaphore {
         /// The process's id inside.
@@ -31,8 +32,8 @@ pub enum SemaphoreError {
     Read(#[from] io::Error),
 }
 
-/// Refuses a checkpoint of the processes below `init`, an id of the host, that `verified` describes, when one has such a descriptor. Blocks, for some
-/// microseconds an eventfd.
+/// Refuses a checkpoint of the processes below `init`, an id of the host, that `verified` describes, when one has
+/// such a descriptor. Blocks, for some microseconds an eventfd.
 ///
 /// # Errors
 /// The first that is found.

@@ -14,8 +14,8 @@ pub const INSTANCE: &str = "x-fn-instance";
 pub const SERVER_TIMING: &str = "server-timing";
 /// W3C trace context.
 pub const TRACEPARENT: &str = "traceparent";
-/// To a function's after-restore hook: which generators of random numbers in its process were reseeded before it ran, as words
-/// with commas between them.
+/// To a function's after-restore hook: which generators of random numbers in its process were reseeded before it ran,
+/// as words with commas between them.
 pub const RESEEDED: &str = "x-fn-reseeded";
 /// To the function: when the invocation times out, in milliseconds since the Unix epoch.
 pub const DEADLINE_MS: &str = "x-fn-deadline-ms";

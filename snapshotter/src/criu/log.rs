@@ -1,5 +1,5 @@
-//! Why CRIU failed, by its log. What it says last is that it failed, what it says first may be something that it does without: the cause is looked for
-//! in the whole of it.
+//! Why CRIU failed, by its log. What it says last is that it failed, what it says first may be something that it does
+//! without: the cause is looked for in the whole of it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -18,11 +18,13 @@ const HARMLESS: [&str; 1] = ["Can't setup RLIMIT_NOFILE"];
 const KNOWN: [(&str, &str); 21] = [
     (
         "Non-empty write queue on an in-flight socket",
-        "a connection to a UNIX socket of the function was written to and is not accepted yet: accept it before the snapshot",
+        "a connection to a UNIX socket of the function was written to and is not accepted yet: accept it before the \
+         snapshot",
     ),
     (
         "Found a closed in-flight socket",
-        "a connection to a UNIX socket of the function was closed before it was accepted: accept it before the snapshot",
+        "a connection to a UNIX socket of the function was closed before it was accepted: accept it before the \
+         snapshot",
     ),
     (
         "In-flight connection (l)",
@@ -102,8 +104,8 @@ const KNOWN: [(&str, &str); 21] = [
     ),
 ];
 
-/// The cause of a failure, from the log at `path`, with what to do where that is known; to stand behind a message. Empty where the log has none, or where
-/// it was not CRIU that failed.
+/// The cause of a failure, from the log at `path`, with what to do where that is known; to stand behind a message.
+/// Empty where the log has none, or where it was not CRIU that failed.
 pub fn cause_of(failure: &CriuError, path: &Path) -> String {
     if matches!(failure, CriuError::Stage(..)) {
         return String::new();
@@ -117,7 +119,8 @@ pub fn cause_in(path: &Path) -> String {
     cause(&String::from_utf8_lossy(&log)).map_or_else(String::new, |cause| format!("; {cause}"))
 }
 
-/// A log that CRIU wrote, [`LOG_MAX`] bytes of it. The CRIU of a sandbox may have become the function's: no link is followed, and nothing but a file is read.
+/// A log that CRIU wrote, [`LOG_MAX`] bytes of it. The CRIU of a sandbox may have become the function's: no link is
+/// followed, and nothing but a file is read.
 ///
 /// # Errors
 /// When there is none.

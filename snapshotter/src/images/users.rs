@@ -1,4 +1,5 @@
-//! Which user namespace a dump's processes are in. The CRIU that dumps is in the host's, and the one that restores in that of the processes.
+//! Which user namespace a dump's processes are in. The CRIU that dumps is in the host's, and the one that restores in
+//! that of the processes.
 
 use super::{ImageError, first_message, framing, wire};
 

@@ -1,5 +1,5 @@
-//! A userfaultfd of a CRIU that waits, by which a pager gets the memory of what CRIU restores without a word of CRIU's; and a time namespace
-//! for what it restores, whose clocks can be set until it does.
+//! A userfaultfd of a CRIU that waits, by which a pager gets the memory of what CRIU restores without a word of
+//! CRIU's; and a time namespace for what it restores, whose clocks can be set until it does.
 //!
 //! Both belong to the process that makes them, so CRIU is made to call the kernel while it stands still:
 //!
@@ -11,7 +11,8 @@
 //!   │── go on ──────────────────>│   it waits as before
 //! ```
 //!
-//! The call of this name is the host's root's, and CRIU is the sandbox's: `/dev/userfaultfd` makes one for whoever may open it.
+//! The call of this name is the host's root's, and CRIU is the sandbox's: `/dev/userfaultfd` makes one for whoever
+//! may open it.
 //!
 //! With that page registered, the kernel hands whoever reads the descriptor another one for each process that CRIU forks.
 
@@ -39,7 +40,8 @@ pub struct Ancestor {
 /// Makes one of our child `pid`, which waits in a system call that can be made again, or soon will; it goes on waiting.
 ///
 /// # Errors
-/// When the kernel refuses a part; `EBADF` where it was given no device; `EBUSY` when it does not wait; `ENOSYS` on a processor whose calls are not known here.
+/// When the kernel refuses a part; `EBADF` where it was given no device; `EBUSY` when it does not wait; `ENOSYS` on a
+/// processor whose calls are not known here.
 pub fn of(pid: i32) -> Result<Ancestor, Errno> {
     in_place::of(pid, |call| make(Pid::from_raw(pid), call))
 }
@@ -59,8 +61,8 @@ fn make(pid: Pid, call: Caller<'_>) -> Result<Ancestor, Errno> {
     Ok(Ancestor { userfault, page })
 }
 
-/// A fresh userfaultfd of a process that CRIU has restored and holds, which is the sandbox's root still. It opens `device`, which is ours, by our number of it; nothing is left
-/// in it.
+/// A fresh userfaultfd of a process that CRIU has restored and holds, which is the sandbox's root still. It opens
+/// `device`, which is ours, by our number of it; nothing is left in it.
 ///
 /// # Errors
 /// As [`of`].

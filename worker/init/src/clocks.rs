@@ -9,7 +9,8 @@ use crate::protocol::Clocks;
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Sets the clocks that children of this process, a CRIU that waits and has made a time namespace for them, are to have. Once it has forked, none can be set.
+/// Sets the clocks that children of this process, a CRIU that waits and has made a time namespace for them, are to
+/// have. Once it has forked, none can be set.
 ///
 /// # Errors
 /// When the kernel refuses.

@@ -1,5 +1,5 @@
-//! Starting CRIU inside the sandbox's own namespaces, to restore. It then sees no foreign namespace: none is made anew, and
-//! what it restores lands where it runs. It is the sandbox's root, and so nobody on the host.
+//! Starting CRIU inside the sandbox's own namespaces, to restore. It then sees no foreign namespace: none is made
+//! anew, and what it restores lands where it runs. It is the sandbox's root, and so nobody on the host.
 
 use std::ffi::CStr;
 use std::io;
@@ -9,9 +9,11 @@ use nix::unistd::{execve, fchdir};
 
 use crate::spawn::{fork_as, join_group, place_fds};
 
-/// Where CRIU finds `/dev/userfaultfd`: above what it restores with, and closed before it restores ([`ancestor`](crate::ancestor)).
+/// Where CRIU finds `/dev/userfaultfd`: above what it restores with, and closed before it restores
+/// ([`ancestor`](crate::ancestor)).
 pub const USERFAULT_FD: i32 = 60;
-/// Below [`CRIU_PROBE_CACHE`](crate::protocol::CRIU_PROBE_CACHE) is its probe; no plugin is there, nor in any other place that the function's files could have.
+/// Below [`CRIU_PROBE_CACHE`](crate::protocol::CRIU_PROBE_CACHE) is its probe; no plugin is there, nor in any other
+/// place that the function's files could have.
 const ENVIRONMENT: [&CStr; 4] = [
     c"PATH=/usr/bin:/bin",
     // Symbols are looked up while it waits, and not in a restore.
@@ -20,9 +22,10 @@ const ENVIRONMENT: [&CStr; 4] = [
     c"CRIU_LIBS_DIR=/run",
 ];
 
-/// Starts `criu swrk 3` from the directory `bundle`, in the control group of this `cgroup.procs` when it is
-/// given; `fds` become its descriptors 3, 4, …: the RPC socket, then pipes to inherit; `userfault` is [`USERFAULT_FD`]. The bundle brings its own loader and
-/// libraries, so nothing of the function's filesystem is run. Returns its process id.
+/// Starts `criu swrk 3` from the directory `bundle`, in the control group of this `cgroup.procs` when it is given;
+/// `fds` become its descriptors 3, 4, …: the RPC socket, then pipes to inherit; `userfault` is [`USERFAULT_FD`]. The
+/// bundle brings its own loader and libraries, so nothing of the function's filesystem is run. Returns its process
+/// id.
 ///
 /// # Errors
 /// When the fork fails. What fails in the child shows as exit code 127.

@@ -1,5 +1,5 @@
-//! The `/dev` of all sandboxes: five harmless devices, and names for what programs look for there. It is made once on the host, since a user
-//! namespace makes no device, and each sandbox has it read-only.
+//! The `/dev` of all sandboxes: five harmless devices, and names for what programs look for there. It is made once on
+//! the host, since a user namespace makes no device, and each sandbox has it read-only.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,8 @@ const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd/2", "stderr"),
 ];
 
-/// Makes a node of the host's `/dev/userfaultfd` (Linux 6.1) that each sandbox's root may open; none where the host has none.
+/// Makes a node of the host's `/dev/userfaultfd` (Linux 6.1) that each sandbox's root may open; none where the host
+/// has none.
 ///
 /// # Errors
 /// When it cannot be made.

@@ -1,11 +1,11 @@
-//! A CRIU that dumps. The kernel shows the filters of a process, and the files behind its mappings, to the host's user namespace only, so this one is root on the
-//! host, with few capabilities.
+//! A CRIU that dumps. The kernel shows the filters of a process, and the files behind its mappings, to the host's
+//! user namespace only, so this one is root on the host, with few capabilities.
 //!
 //! ```text
 //! worker        dumper                        CRIU
-//!   │── Dumper ───>│── fork, run ─────────────>│  in the sandbox's process ids, of whose files it sees nothing: all that it runs is the host's
+//!   │── Dumper ───>│── fork, run ─────────────>│  in the sandbox's process ids; all that it runs is the host's
 //!   │        (the function stands still)
-//!   │── GoInside ─>│── setns, … ──────────────>│  in its place, by ptrace: the sandbox's mounts, network, …; its working directory is that of the images
+//!   │── GoInside ─>│── setns, … ──────────────>│  in its place, by ptrace: the sandbox's mounts, network, …
 //! ```
 //!
 //! It ends with the control socket, and CRIU with it.
@@ -29,7 +29,8 @@ use crate::namespaces::join_cgroups;
 use crate::protocol::{Answer, Call, DUMP_IMAGES_FD, Message, ReceiveError, Request, receive, send};
 use crate::spawn::{fork_as, place_fds};
 
-/// The namespaces of a sandbox that CRIU is in, by their names in `/proc/PID/ns`: that of process ids from its start, then those that it goes into.
+/// The namespaces of a sandbox that CRIU is in, by their names in `/proc/PID/ns`: that of process ids from its start,
+/// then those that it goes into.
 pub const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("pid", CloneFlags::CLONE_NEWPID),
     ("mnt", CloneFlags::CLONE_NEWNS),
@@ -50,7 +51,8 @@ const CAPABILITIES: [Capability; 7] = [
     Capability::CAP_SYS_CHROOT,
     Capability::CAP_SYS_PTRACE,
 ];
-/// Its probe lies in the directory of the images, which is where it works; nothing that could be a plugin of its own lies there when it looks for some.
+/// Its probe lies in the directory of the images, which is where it works; nothing that could be a plugin of its own
+/// lies there when it looks for some.
 const ENVIRONMENT: [&CStr; 4] = [c"PATH=/", c"LD_BIND_NOW=1", c"XDG_RUNTIME_DIR=.", c"CRIU_LIBS_DIR=."];
 
 /// Starts a CRIU with the descriptors that came beside the request, and serves it until the worker wants it no longer.

@@ -1,5 +1,5 @@
-//! System calls in the place of another process: of CRIU, or of one that CRIU has restored and holds. It is stopped by ptrace where it waits in a call, makes the
-//! others, and waits as before.
+//! System calls in the place of another process: of CRIU, or of one that CRIU has restored and holds. It is stopped
+//! by ptrace where it waits in a call, makes the others, and waits as before.
 
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ const PAGE: u64 = 4096;
 const LOOKS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Has our child `pid`, which waits in a system call that can be made again, or soon will, make the calls that `work` asks for; it goes on waiting.
+/// Has our child `pid`, which waits in a system call that can be made again, or soon will, make the calls that `work`
+/// asks for; it goes on waiting.
 ///
 /// # Errors
-/// What `work` answers, and when the kernel refuses a part; `EBUSY` when it does not wait; `ENOSYS` on a processor whose calls are not known here.
+/// What `work` answers, and when the kernel refuses a part; `EBUSY` when it does not wait; `ENOSYS` on a processor
+/// whose calls are not known here.
 pub(crate) fn of<T>(pid: i32, mut work: impl FnMut(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
     let pid = Pid::from_raw(pid);
     let mut looks = 0;
@@ -57,7 +59,8 @@ pub(crate) type Call = (libc::c_long, [u64; 6]);
 /// Has the process make a call, and answers what the kernel did.
 pub(crate) type Caller<'a> = &'a mut dyn FnMut(Call) -> Result<u64, Errno>;
 
-/// Has the process, which makes calls by `call`, have `bytes` at the beginning of a page of its memory, whose address `work` is told.
+/// Has the process, which makes calls by `call`, have `bytes` at the beginning of a page of its memory, whose address
+/// `work` is told.
 ///
 /// # Errors
 /// What `work` answers, and when the kernel refuses a part.
@@ -92,10 +95,12 @@ mod calls {
 
     /// The instruction that calls the kernel.
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    /// What a call that is to be made again answers inside the kernel: `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`.
+    /// What a call that is to be made again answers inside the kernel: `ERESTARTSYS`, `ERESTARTNOINTR`,
+    /// `ERESTARTNOHAND`.
     const AGAIN: std::ops::RangeInclusive<i64> = -514..=-512;
 
-    /// Has `pid`, which stands still in a system call, make others that `work` asks for; then it is as it was, and makes its own anew.
+    /// Has `pid`, which stands still in a system call, make others that `work` asks for; then it is as it was, and
+    /// makes its own anew.
     pub(super) fn in_place<T>(pid: Pid, work: impl FnOnce(Caller<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
         let before = ptrace::getregs(pid)?;
         let instruction = before.rip.wrapping_sub(SYSCALL.len() as u64);

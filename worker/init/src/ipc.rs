@@ -1,5 +1,5 @@
-//! System V IPC and POSIX message queues. They live in the sandbox's IPC namespace, which CRIU does not dump: every copy would lack them without a
-//! word. So a function that has one is not checkpointed.
+//! System V IPC and POSIX message queues. They live in the sandbox's IPC namespace, which CRIU does not dump: every
+//! copy would lack them without a word. So a function that has one is not checkpointed.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// Where the file system of message queues is mounted while it is looked at, below a directory that only root may enter.
+/// Where the file system of message queues is mounted while it is looked at, below a directory that only root may
+/// enter.
 const QUEUES: &str = "/run/.queues";
 /// The directory of the kernel's tables of System V objects, below a proc.
 const TABLES: &str = "sysvipc";
@@ -61,8 +62,8 @@ impl fmt::Display for Kind {
 pub enum IpcError {
     /// A System V object would be missing.
     #[error(
-        "the System V {kind} with {}, id {id}, would be missing in the snapshot; remove it before the snapshot (in a before-snapshot hook), \
-         use {} instead, or set snapshot = false in fn.toml",
+        "the System V {kind} with {}, id {id}, would be missing in the snapshot; remove it before the snapshot \
+         (in a before-snapshot hook), use {} instead, or set snapshot = false in fn.toml",
         shown(*.key), .kind.instead()
     )]
     SystemV {
@@ -75,8 +76,8 @@ pub enum IpcError {
     },
     /// A message queue would be missing.
     #[error(
-        "the POSIX message queue /{name} would be missing in the snapshot; remove it before the snapshot (in a before-snapshot hook), use {} instead, or \
-         set snapshot = false in fn.toml",
+        "the POSIX message queue /{name} would be missing in the snapshot; remove it before the snapshot (in a \
+         before-snapshot hook), use {} instead, or set snapshot = false in fn.toml",
         Kind::Messages.instead()
     )]
     Queue {

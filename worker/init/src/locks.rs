@@ -1,6 +1,6 @@
-//! POSIX locks on files that are mapped as well. CRIU takes all locks first; then it maps the files, and closes what it has opened for that, with which the kernel
-//! lets go of every lock that the process has on such a file. So they are taken once more, in the place of the process, which CRIU holds before its first
-//! instruction.
+//! POSIX locks on files that are mapped as well. CRIU takes all locks first; then it maps the files, and closes what
+//! it has opened for that, with which the kernel lets go of every lock that the process has on such a file. So they
+//! are taken once more, in the place of the process, which CRIU holds before its first instruction.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Namespaces of a sandbox: one `clone` makes them all, owned by a user namespace in which the sandbox's root is nobody of the host's.
+//! Namespaces of a sandbox: one `clone` makes them all, owned by a user namespace in which the sandbox's root is
+//! nobody of the host's.
 
 use std::ffi::c_int;
 use std::fs;

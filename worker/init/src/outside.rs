@@ -1,4 +1,5 @@
-//! A sandbox's process outside: root on the host, in a mount namespace of its own. It makes init, and mounts what a sandbox gets of the host.
+//! A sandbox's process outside: root on the host, in a mount namespace of its own. It makes init, and mounts what a
+//! sandbox gets of the host.
 //!
 //! ```text
 //! worker        outside                                      init
@@ -11,8 +12,8 @@
 //!   │<─ done ──────│  ends                                   │
 //! ```
 //!
-//! Nothing of the host is mounted by the sandbox itself. What comes to its mount namespace from one of another user namespace is locked by the kernel: its
-//! root can neither make it writable nor look beneath.
+//! Nothing of the host is mounted by the sandbox itself. What comes to its mount namespace from one of another user
+//! namespace is locked by the kernel: its root can neither make it writable nor look beneath.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -33,7 +34,8 @@ use crate::namespaces::{NamespaceError, become_root, fork_into_sandbox, join_cgr
 use crate::protocol::{Answer, Call, Common, Layers, Make, Message, ReceiveError, Request, receive, send};
 use crate::reactor;
 
-/// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, and for the sandbox's own root.
+/// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, and
+/// for the sandbox's own root.
 const STAGE: [&str; 6] = ["root", "app", "criu", "dev", "own", "new"];
 /// What makes userfaultfds, on the stage: nothing that a function sees.
 pub(crate) const USERFAULT: &str = "own/userfaultfd";
@@ -70,7 +72,8 @@ enum Made {
     Inside(OwnedFd),
 }
 
-/// Makes a sandbox as `order` has it, whose init is told by `inside`, and serves it until its layers are mounted, or nobody wants them. In init, runs that to its end.
+/// Makes a sandbox as `order` has it, whose init is told by `inside`, and serves it until its layers are mounted, or
+/// nobody wants them. In init, runs that to its end.
 ///
 /// # Errors
 /// When a control socket breaks.
@@ -127,7 +130,8 @@ fn make(order: &Make, inside: OwnedFd) -> Result<Made, OutsideError> {
     Ok(Made::Outside(init, users))
 }
 
-/// In the zygote: has the working directory be a stage with all that sandboxes have in common, seen by this process and its forks only.
+/// In the zygote: has the working directory be a stage with all that sandboxes have in common, seen by this process
+/// and its forks only.
 ///
 /// # Errors
 /// When a directory or a mount is refused.
@@ -159,7 +163,8 @@ pub fn prepare(common: &Common) -> Result<(), OutsideError> {
     with_devices("own", || devices::make_userfault(Path::new(USERFAULT)))
 }
 
-/// Has all that is forked begin with the priority that a checkpoint's processes have: inside a user namespace CRIU may not raise it to that.
+/// Has all that is forked begin with the priority that a checkpoint's processes have: inside a user namespace CRIU
+/// may not raise it to that.
 fn be_ordinary() -> Result<(), Errno> {
     match rustix::process::setpriority_process(None, 0) {
         // A worker that may not has a priority that it was given on purpose.
@@ -190,8 +195,9 @@ fn mount_layers(layers: &Layers, users: &File) -> Result<(), OutsideError> {
     give("the function's files", &layers.app, "app", Some(users))
 }
 
-/// Mounts a directory of the host's, read-only, in the stage. In the user namespace `users`, if it is given, files of the host's root are the sandbox's root's;
-/// where the file system cannot have that (overlay), they belong to nobody, as without.
+/// Mounts a directory of the host's, read-only, in the stage. In the user namespace `users`, if it is given, files of
+/// the host's root are the sandbox's root's; where the file system cannot have that (overlay), they belong to nobody,
+/// as without.
 fn give(what: &'static str, from: &Path, to: &str, users: Option<&File>) -> Result<(), OutsideError> {
     let failed = |source| OutsideError::Mount {
         what,

@@ -123,22 +123,24 @@ pub struct Call {
 pub enum Request {
     /// To the zygote, once, first: make ready what all sandboxes have in common.
     Prepare(Common),
-    /// To the zygote, from then on: fork a process, which is told by the control socket beside it. Answered with its id on the host;
-    /// its parent is the worker.
+    /// To the zygote, from then on: fork a process, which is told by the control socket beside it. Answered with its
+    /// id on the host; its parent is the worker.
     Fork,
-    /// To a fork, first: make a sandbox ([`outside`](crate::outside)). Beside it: the control socket of its init. Answered with init's id on the host; its
-    /// parent is the worker.
+    /// To a fork, first: make a sandbox ([`outside`](crate::outside)). Beside it: the control socket of its init.
+    /// Answered with init's id on the host; its parent is the worker.
     Make(Make),
     /// To the same, once, after: mount these directories. It ends then.
     Mount(Layers),
-    /// To a fork, first: start a CRIU that dumps ([`dumper`](crate::dumper)). Beside it: its end of the RPC socket, the image directory, the freezer, and,
-    /// unless it only looks at the kernel, the sandbox's namespaces in the order of [`dumper::NAMESPACES`](crate::dumper::NAMESPACES).
+    /// To a fork, first: start a CRIU that dumps ([`dumper`](crate::dumper)). Beside it: its end of the RPC socket,
+    /// the image directory, the freezer, and, unless it only looks at the kernel, the sandbox's namespaces in the
+    /// order of [`dumper::NAMESPACES`](crate::dumper::NAMESPACES).
     Dumper {
         /// The control groups it runs in.
         cgroup_procs: Vec<PathBuf>,
     },
-    /// To the same, when the function stands still: have CRIU go into the sandbox. The kernel lets only their own real user (or CAP_SYS_RESOURCE) read
-    /// limits of processes, so it gets the function's, by the host's number, as its real, not its effective, user.
+    /// To the same, when the function stands still: have CRIU go into the sandbox. The kernel lets only their own
+    /// real user (or CAP_SYS_RESOURCE) read limits of processes, so it gets the function's, by the host's number, as
+    /// its real, not its effective, user.
     GoInside {
         /// The user.
         real_uid: u32,
@@ -149,9 +151,10 @@ pub enum Request {
     Furnish(Setup),
     /// Start the function as process [`FUNCTION_PID`].
     Spawn(Spawn),
-    /// Start `criu swrk`, which waits for its order; it may be started before the files are laid out, and finds them laid out
-    /// then. Beside it: its end of the RPC socket, then descriptors to give to restored processes, which arrive in CRIU as
-    /// descriptors 3, 4, …; last, if it joins, what it writes `0` into to join the function's control group, in which what it restores will be.
+    /// Start `criu swrk`, which waits for its order; it may be started before the files are laid out, and finds them
+    /// laid out then. Beside it: its end of the RPC socket, then descriptors to give to restored processes, which
+    /// arrive in CRIU as descriptors 3, 4, …; last, if it joins, what it writes `0` into to join the function's
+    /// control group, in which what it restores will be.
     Criu {
         /// Whether it joins that group.
         joins: bool,
@@ -159,24 +162,26 @@ pub enum Request {
     /// Before the files are laid out: until CRIU's [`Request::Ancestor`] is asked for, have it find such a result as [`Request::WriteProbe`] stores. Beside it: a
     /// descriptor to read that from.
     ShowProbe,
-    /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory, and a time namespace for its children ([`ancestor`](crate::ancestor)).
-    /// Answered with [`Answer::Ancestor`], the userfaultfd beside it.
+    /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory, and a time namespace for its
+    /// children ([`ancestor`](crate::ancestor)). Answered with [`Answer::Ancestor`], the userfaultfd beside it.
     Ancestor,
-    /// Have each of these processes, which CRIU has restored and holds before their first instruction, make a userfaultfd of its memory. Answered with
-    /// [`Answer::Done`], the userfaultfds beside it, in this order.
+    /// Have each of these processes, which CRIU has restored and holds before their first instruction, make a
+    /// userfaultfd of its memory. Answered with [`Answer::Done`], the userfaultfds beside it, in this order.
     Userfaults(Vec<i32>),
-    /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`]; those of an
-    /// earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`]; those of the CRIU that was started last have these clocks.
+    /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`];
+    /// those of an earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`]; those of the
+    /// CRIU that was started last have these clocks.
     Hold {
         /// As they were at the checkpoint; the host's where there are none.
         clocks: Option<Clocks>,
     },
-    /// Have processes that CRIU has restored, and holds before their first instruction, take these locks ([`locks`](crate::locks)).
+    /// Have processes that CRIU has restored, and holds before their first instruction, take these locks
+    /// ([`locks`](crate::locks)).
     TakeLocks(Vec<Lock>),
     /// The function is about to run: from now on symbolic links in `/tmp` and `/dev/shm` are followed. Starting it does the same.
     FollowLinks,
-    /// While all processes of the function are frozen: fail if a checkpoint would miss one of them ([`strays`](crate::strays)) or an IPC object
-    /// ([`ipc`](crate::ipc)).
+    /// While all processes of the function are frozen: fail if a checkpoint would miss one of them
+    /// ([`strays`](crate::strays)) or an IPC object ([`ipc`](crate::ipc)).
     RefuseStrays,
     /// Write an archive of `/tmp` and `/dev/shm` to the descriptor beside it, which nobody writes to meanwhile.
     SaveFiles,

@@ -38,8 +38,9 @@ const PROBE_MAX: usize = 64 * 1024;
 /// # Errors
 /// When the control socket breaks.
 pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
-    // Found by no path once the files are laid out, and a mount of its own: nothing is above it. What the host has mounted stays where it is, even when the
-    // root is another, so that whoever opens a directory of it would find all that is above.
+    // Found by no path once the files are laid out, and a mount of its own: nothing is above it. What the host has
+    // mounted stays where it is, even when the root is another, so that whoever opens a directory of it would find
+    // all that is above.
     let bundle = open_tree(
         CWD,
         "criu",

@@ -90,8 +90,9 @@ fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result
     mounted(what, source, at, Some("tmpfs"), extra, Some(options))
 }
 
-/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace, whose working directory is the stage, with the layers and devices mounted
-/// there. Answers the file that sets the process id after which the kernel looks for the next: the function's /proc/sys is read-only.
+/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace, whose working directory
+/// is the stage, with the layers and devices mounted there. Answers the file that sets the process id after which the
+/// kernel looks for the next: the function's /proc/sys is read-only.
 ///
 /// # Errors
 /// When a mount is refused or a mount point is missing in the root filesystem.

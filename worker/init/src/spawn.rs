@@ -214,7 +214,8 @@ fn close_range(first: i32, last: i32) -> io::Result<()> {
     }
 }
 
-/// Makes each of `fds` the descriptor of its number, from 3 on, and closes all others above 2. For a child about to exec.
+/// Makes each of `fds` the descriptor of its number, from 3 on, and closes all others above 2. For a child about to
+/// exec.
 #[expect(unsafe_code, reason = "dup2 onto chosen numbers takes no ownership")]
 pub(crate) fn place_fds(fds: &[(BorrowedFd<'_>, i32)]) -> io::Result<()> {
     // First out of the way of the targets, then down onto them.

@@ -1,5 +1,6 @@
-//! The first process of this program that the worker starts: it makes all others by forking itself. To start a program anew for each sandbox, with its libraries, costs as
-//! much as half of what the kernel's part of a sandbox does.
+//! The first process of this program that the worker starts: it makes all others by forking itself. To start a
+//! program anew for each sandbox, with its libraries, costs as much as half of what the kernel's part of a sandbox
+//! does.
 //!
 //! What a fork shares with the others is how the program lies in memory; a function is another program, and cannot read an init's.
 

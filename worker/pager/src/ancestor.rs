@@ -26,7 +26,8 @@ struct Agreement {
 
 nix::ioctl_readwrite!(agree, API, 0x3f, Agreement);
 
-/// Agrees with the kernel on what it tells of the memory of a fresh userfaultfd. Only the host's root may ask for fork events, wherever the memory is.
+/// Agrees with the kernel on what it tells of the memory of a fresh userfaultfd. Only the host's root may ask for
+/// fork events, wherever the memory is.
 #[expect(
     unsafe_code,
     reason = "userfaultfd's own wrapper agrees only on what it has made itself"

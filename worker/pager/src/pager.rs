@@ -274,9 +274,9 @@ impl Pager {
         self.bell.write(1).map(drop).map_err(|_| PagerError::Ended)
     }
 
-    /// Makes the memory ready for the processes to run: registers what the layout says, and fills `pages` ahead of any fault,
-    /// as far as the source holds them. `given` is the memory by [`Handover::Given`]. To be called once, when the processes have all their mappings and nothing of their own has run
-    /// yet. Does not wait for it.
+    /// Makes the memory ready for the processes to run: registers what the layout says, and fills `pages` ahead of
+    /// any fault, as far as the source holds them. `given` is the memory by [`Handover::Given`]. To be called once,
+    /// when the processes have all their mappings and nothing of their own has run yet. Does not wait for it.
     ///
     /// # Errors
     /// When the pager has ended; the processes must not run then.

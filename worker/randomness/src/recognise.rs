@@ -17,8 +17,8 @@ const KNOWN: [(&str, Unreached); 9] = [
         "libjvm",
         Unreached {
             name: "the JVM",
-            advice: "Math.random, ThreadLocalRandom and each java.util.Random that was made before the snapshot repeat: \
-                     draw ids and keys from SecureRandom or UUID.randomUUID",
+            advice: "Math.random, ThreadLocalRandom and each java.util.Random that was made before the \
+                     snapshot repeat: draw ids and keys from SecureRandom or UUID.randomUUID",
         },
     ),
     (
@@ -93,8 +93,8 @@ const AHEAD: [(&str, Unreached); 2] = [
         "node",
         Unreached {
             name: "Node.js",
-            advice: "crypto.randomUUID and randomInt draw ahead, and repeat: set base = \"node\" in fn.toml, or draw ids \
-                     and keys from randomBytes of node:crypto",
+            advice: "crypto.randomUUID and randomInt draw ahead, and repeat: set base = \"node\" in fn.toml, or \
+                     draw ids and keys from randomBytes of node:crypto",
         },
     ),
 ];

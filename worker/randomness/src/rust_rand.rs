@@ -4,8 +4,10 @@
 //! itself from the kernel after 64 KiB, and is written to be so far.
 //!
 //! ```text
-//! 0.10       counts of Rc: 2×u64, then: results:[u32; 64], whose first is the index, and constants:4×u32 key:8×u32 counter:u64 nonce:2×u32
-//! 0.8, 0.9   results:[u32; 64] index:usize key:8×u32 counter:u64 nonce:2×u32 threshold:i64 bytes_until_reseed:i64, in the compiler's order
+//! 0.10       counts of Rc: 2×u64, then: results:[u32; 64], whose first is the index, and
+//!            constants:4×u32 key:8×u32 counter:u64 nonce:2×u32
+//! 0.8, 0.9   results:[u32; 64] index:usize key:8×u32 counter:u64 nonce:2×u32 threshold:i64
+//!            bytes_until_reseed:i64, in the compiler's order
 //! ```
 
 use crate::chacha::{self, block, counter};

@@ -183,7 +183,8 @@ fn generators_of_python_openssl_and_sqlite_are_drawn_from_anew_but_not_one_that_
 
 const NODE: &str = r"
 const vm = require('node:vm'), crypto = require('node:crypto'), context = vm.createContext({});
-const draw = () => console.log('>', Math.random(), vm.runInContext('Math.random()', context), crypto.randomBytes(8).toString('hex'));
+const own = () => vm.runInContext('Math.random()', context);
+const draw = () => console.log('>', Math.random(), own(), crypto.randomBytes(8).toString('hex'));
 draw();
 process.stdin.on('data', draw);
 ";

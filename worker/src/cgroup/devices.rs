@@ -1,5 +1,5 @@
-//! Which devices the processes of sandboxes may open, whatever nodes they come by: those that a sandbox has. A function cannot make a node, nor its root; this
-//! is for the CRIU that dumps, which is root on the host.
+//! Which devices the processes of sandboxes may open, whatever nodes they come by: those that a sandbox has. A
+//! function cannot make a node, nor its root; this is for the CRIU that dumps, which is root on the host.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,8 @@ const DEVICES: [(u32, u32); 5] = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9)];
 const USERFAULT: &str = "/dev/userfaultfd";
 
 impl Cgroups {
-    /// Has every process of a group that is made from now on open those devices and no others. `root` and `parent` are those of [`Cgroups::detect_below`].
+    /// Has every process of a group that is made from now on open those devices and no others. `root` and `parent`
+    /// are those of [`Cgroups::detect_below`].
     ///
     /// # Errors
     /// When the kernel has no such filter; groups are made without one then.
@@ -45,7 +46,8 @@ fn number(part: u64) -> u32 {
     u32::try_from(part).unwrap_or(u32::MAX)
 }
 
-/// A filter for cgroup v2: a program in the kernel, which is asked at each opening. Any other that is at this directory goes.
+/// A filter for cgroup v2: a program in the kernel, which is asked at each opening. Any other that is at this
+/// directory goes.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -92,8 +94,8 @@ fn instruction(operation: u8, to: u8, from: u8, offset: i16, value: u32) -> u64 
     u64::from_le_bytes([operation, from << 4 | to, low, high, a, b, c, d])
 }
 
-/// Answers 1 for a character device of `allowed`, else 0. Of what the kernel gives, the first word has the type in its low half, the second and third are
-/// major and minor.
+/// Answers 1 for a character device of `allowed`, else 0. Of what the kernel gives, the first word has the type in
+/// its low half, the second and third are major and minor.
 fn program(allowed: &[(u32, u32)]) -> Vec<u64> {
     const LOAD: u8 = 0x61;
     const AND: u8 = 0x54;

@@ -78,7 +78,8 @@ pub enum DeviceError {
     NoController(String),
     /// The kernel takes no filter.
     #[error(
-        "load a filter of devices: the kernel needs CONFIG_CGROUP_BPF, the worker CAP_SYS_ADMIN or CAP_BPF with CAP_NET_ADMIN"
+        "load a filter of devices: the kernel needs CONFIG_CGROUP_BPF, the worker CAP_SYS_ADMIN or CAP_BPF \
+         with CAP_NET_ADMIN"
     )]
     Program(#[source] std::io::Error),
     /// The kernel refuses.

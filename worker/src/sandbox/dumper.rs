@@ -26,8 +26,9 @@ pub struct Dumper {
 }
 
 impl Dumper {
-    /// Starts one in the control groups with these `cgroup.procs` files, which has the directories `images` and `freezer` as its fourth and fifth descriptor. Nothing
-    /// of the sandbox is seen by it until [`Self::go_inside`], but that there is a process more.
+    /// Starts one in the control groups with these `cgroup.procs` files, which has the directories `images` and
+    /// `freezer` as its fourth and fifth descriptor. Nothing of the sandbox is seen by it until [`Self::go_inside`],
+    /// but that there is a process more.
     ///
     /// # Errors
     /// When the kernel refuses.

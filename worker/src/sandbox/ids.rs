@@ -1,5 +1,5 @@
-//! The host's user and group ids that sandboxes have, each a range of its own. Workers of one host share them out by locks on files, in blocks; which ids a
-//! range has means nothing beyond the sandbox's life.
+//! The host's user and group ids that sandboxes have, each a range of its own. Workers of one host share them out by
+//! locks on files, in blocks; which ids a range has means nothing beyond the sandbox's life.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

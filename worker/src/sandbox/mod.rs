@@ -94,7 +94,8 @@ pub enum FunctionState {
 
 /// A sandbox. Dropping it kills everything inside.
 ///
-/// What is inside may be hostile, its init too: of what that says, nothing is taken for an id of a process or a path on the host.
+/// What is inside may be hostile, its init too: of what that says, nothing is taken for an id of a process or a path
+/// on the host.
 pub struct Sandbox {
     control: Control,
     init: Pid,
@@ -302,7 +303,8 @@ impl Sandbox {
         }
     }
 
-    /// A fresh userfaultfd of each of these processes, which CRIU has restored and holds before their first instruction.
+    /// A fresh userfaultfd of each of these processes, which CRIU has restored and holds before their first
+    /// instruction.
     ///
     /// # Errors
     /// When the kernel refuses one.

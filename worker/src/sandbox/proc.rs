@@ -1,5 +1,5 @@
-//! The `/proc` of what is in a sandbox, by the ids inside. The root of a sandbox may have laid anything over it: what is opened here is the kernel's, or
-//! nothing.
+//! The `/proc` of what is in a sandbox, by the ids inside. The root of a sandbox may have laid anything over it: what
+//! is opened here is the kernel's, or nothing.
 
 use std::fs::File;
 use std::io;

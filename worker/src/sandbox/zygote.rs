@@ -34,7 +34,8 @@ struct Running {
 }
 
 impl Zygote {
-    /// By this program, with CRIU of the directory `criu`. Sandboxes are laid out in the directory `stage`, which is this zygote's alone.
+    /// By this program, with CRIU of the directory `criu`. Sandboxes are laid out in the directory `stage`, which is
+    /// this zygote's alone.
     pub fn new(binary: PathBuf, stage: PathBuf, criu: PathBuf) -> Self {
         if !Path::new("/dev/userfaultfd").exists() {
             tracing::warn!("/dev/userfaultfd is missing (Linux 6.1): nothing is restored here");

@@ -192,8 +192,8 @@ pub(crate) fn become_user(dir: &Path, from: u32, to: u32) -> Result<(), EditErro
     Ok(())
 }
 
-/// Takes out of a dump what it says only because CRIU was outside of the sandbox: in other control groups, and in the host's user namespace. What restores
-/// it is inside.
+/// Takes out of a dump what it says only because CRIU was outside of the sandbox: in other control groups, and in the
+/// host's user namespace. What restores it is inside.
 ///
 /// # Errors
 /// When an image is missing or malformed, or cannot be written.
@@ -213,7 +213,8 @@ pub(crate) fn forget_outside(dir: &Path) -> Result<(), EditError> {
     fs::write(&path, edited).map_err(|e| EditError::File(path, e))
 }
 
-/// The user that the function's first process is: `earlier`, which functions were on the host before each sandbox had ids of its own, or the one they are now.
+/// The user that the function's first process is: `earlier`, which functions were on the host before each sandbox had
+/// ids of its own, or the one they are now.
 ///
 /// # Errors
 /// When the image is missing or malformed.

@@ -12,7 +12,8 @@ use nix::unistd::geteuid;
 
 use super::Check;
 
-/// The oldest kernel that has `/dev/userfaultfd`, by which the root of a sandbox, nobody on the host, lets its memory be served.
+/// The oldest kernel that has `/dev/userfaultfd`, by which the root of a sandbox, nobody on the host, lets its memory
+/// be served.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 const USERFAULT: &str = "/dev/userfaultfd";
 /// How many user namespaces there may be.
@@ -140,7 +141,8 @@ fn userfault_device() -> Check {
         Err(e) => Check::lack(
             ABILITY,
             format!("cannot be opened: {e}"),
-            "use Linux 6.1 or later with CONFIG_USERFAULTFD; in a container or a systemd unit allow the device (DeviceAllow=/dev/userfaultfd rwm)",
+            "use Linux 6.1 or later with CONFIG_USERFAULTFD; in a container or a systemd unit allow the device \
+             (DeviceAllow=/dev/userfaultfd rwm)",
         ),
     }
 }

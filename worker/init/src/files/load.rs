@@ -40,9 +40,9 @@ impl Loaded {
     }
 }
 
-/// Unpacks an archive made by [`save`](super::save) below `root`, where nobody else writes meanwhile. All of it is the user's and group's
-/// `owner` then, whatever the archive says. So a bit that gives the owner's rights to others gives none that a function lacks, besides which
-/// both folders are mounted without such bits and without devices.
+/// Unpacks an archive made by [`save`](super::save) below `root`, where nobody else writes meanwhile. All of it is
+/// the user's and group's `owner` then, whatever the archive says. So a bit that gives the owner's rights to others
+/// gives none that a function lacks, besides which both folders are mounted without such bits and without devices.
 ///
 /// # Errors
 /// When it is malformed, names a place outside, or does not fit.

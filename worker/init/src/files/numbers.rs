@@ -10,8 +10,8 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 /// Numbers that are passed over in one mount at most: each costs the making of an inode, some 8 µs.
 pub(super) const SKIPPED_MAX: u64 = 100_000;
 
-/// How many numbers lie unused between each of `numbers`, which go up, and the one before, from the root's on. `None` beyond
-/// [`SKIPPED_MAX`].
+/// How many numbers lie unused between each of `numbers`, which go up, and the one before, from the root's on. `None`
+/// beyond [`SKIPPED_MAX`].
 pub(super) fn gaps(numbers: impl IntoIterator<Item = u64>, root: u64) -> Option<u64> {
     let (mut last, mut skipped) = (root, 0_u64);
     for number in numbers {

@@ -1,5 +1,5 @@
-//! What an entry's PAX records say of a file, in the words of star (`SCHILY.ino`) and libarchive (`LIBARCHIVE.xattr.NAME`, the name
-//! percent-encoded, the value in base64).
+//! What an entry's PAX records say of a file, in the words of star (`SCHILY.ino`) and libarchive
+//! (`LIBARCHIVE.xattr.NAME`, the name percent-encoded, the value in base64).
 
 use std::borrow::Cow;
 use std::io::{self, Read};

@@ -50,7 +50,8 @@ struct Found {
     stat: FileStat,
 }
 
-/// Writes the archive of what is below `root` to `out`. Symbolic links are stored as such. Nothing may change meanwhile.
+/// Writes the archive of what is below `root` to `out`. Symbolic links are stored as such. Nothing may change
+/// meanwhile.
 ///
 /// # Errors
 /// When a file cannot be read or `out` cannot be written: the error names the file.

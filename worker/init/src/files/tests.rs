@@ -32,7 +32,8 @@ fn archive_of(root: &Path) -> OwnedFd {
     File::open(path).unwrap().into()
 }
 
-/// A sandbox's root whose two folders are mounts of their own, seen by this thread alone; `None` where that is not allowed.
+/// A sandbox's root whose two folders are mounts of their own, seen by this thread alone; `None` where that is not
+/// allowed.
 fn mounted_root() -> Option<(tempfile::TempDir, PathBuf)> {
     if own() != 0 {
         println!("skipped: only root mounts");

@@ -170,8 +170,9 @@ impl Template {
         self.processes.iter().take(MAPPED_MAX).map(|p| &p.read_only)
     }
 
-    /// How the memory of all processes is laid out, for a pager that registers all of it; `None` where CRIU alone could register some. Of anonymous memory, what the
-    /// kernel touches before the pager registers it is to be restored by CRIU.
+    /// How the memory of all processes is laid out, for a pager that registers all of it; `None` where CRIU alone
+    /// could register some. Of anonymous memory, what the kernel touches before the pager registers it is to be
+    /// restored by CRIU.
     pub fn layout(&self) -> Option<Layout> {
         let mapped = self.processes.iter();
         let mapped = mapped.flat_map(|p| p.layout.mappings.iter().map(|a| range(p.pid, a)));
@@ -193,7 +194,8 @@ impl Template {
         self.processes.iter().map(|p| p.pid).collect()
     }
 
-    /// Of each process that has some, the pages with these addresses that no mapping of the template has, as far as they are here, by address.
+    /// Of each process that has some, the pages with these addresses that no mapping of the template has, as far as
+    /// they are here, by address.
     pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(i32, Vec<(PageIndex, Vec<u8>)>)> {
         let pages: BTreeSet<_> = addresses.iter().map(|address| address / PAGE).collect();
         let _pin = pin();
