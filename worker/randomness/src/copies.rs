@@ -9,7 +9,7 @@ pub const MAGIC: [u32; 4] = [0xd6f3_a95b, 0x8ce2_4d17, 0xb1a0_7e3c, 0xe94f_c285]
 /// The counter that begins at this word.
 pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64) -> Option<Generator> {
     let first = u64::from(MAGIC[1]) << 32 | u64::from(MAGIC[0]);
-    if word != first || memory.u32s(address)? != MAGIC || address % 16 != 0 {
+    if word != first || memory.u32s(address)? != MAGIC || !address.is_multiple_of(16) {
         return None;
     }
     memory.u64(address + 16)?;

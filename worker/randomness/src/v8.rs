@@ -32,7 +32,7 @@ const NARROW: Layout = Layout { word: 4, shift: 1 };
 pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> Option<Generator> {
     let (low, high) = (word as u32, (word >> 32) as u32);
     let is_pointer = |word: u64| word & 3 == POINTER;
-    let is_index = |word: u32| word <= NARROW.small(CACHED) as u32 && word % 2 == 0;
+    let is_index = |word: u32| word <= NARROW.small(CACHED) as u32 && word.is_multiple_of(2);
     if low == 0 && u64::from(high) <= CACHED {
         let [state, cache] = chunks(rest)?.map(u64::from_le_bytes);
         if is_pointer(state) && is_pointer(cache) {

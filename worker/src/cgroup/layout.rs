@@ -19,14 +19,14 @@ pub(super) const FUNCTION: &str = "function";
 /// Directories of a group, as the version in use has them.
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
-    V1(v1::Directories),
+    V1(Box<v1::Directories>),
     V2(v2::Directory),
 }
 
 impl Layout {
     pub(super) fn join(&self, name: &str) -> Self {
         match self {
-            Self::V1(d) => Self::V1(d.join(name)),
+            Self::V1(d) => Self::V1(Box::new(d.join(name))),
             Self::V2(d) => Self::V2(d.join(name)),
         }
     }
@@ -57,7 +57,7 @@ impl Layout {
     /// The group of another name below the same parent.
     pub(super) fn beside(&self, name: &str) -> Self {
         match self {
-            Self::V1(d) => Self::V1(d.beside(name)),
+            Self::V1(d) => Self::V1(Box::new(d.beside(name))),
             Self::V2(d) => Self::V2(v2::Directory(d.0.with_file_name(name))),
         }
     }

@@ -132,7 +132,7 @@ impl Cgroups {
                 for directory in directories.all() {
                     files::make_all(&directory).map_err(DetectError::File)?;
                 }
-                Layout::V1(directories)
+                Layout::V1(Box::new(directories))
             }
         };
         Ok(Self {

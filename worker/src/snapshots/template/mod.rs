@@ -113,6 +113,9 @@ fn range(pid: i32, area: &TemplateArea) -> PageRange {
     }
 }
 
+/// Pages of a process, by address.
+type PageBytes = Vec<(PageIndex, Vec<u8>)>;
+
 impl Template {
     /// A template for these processes, empty but for what is folded. Its memory counts at `level`.
     ///
@@ -196,7 +199,7 @@ impl Template {
 
     /// Of each process that has some, the pages with these addresses that no mapping of the template has, as far as
     /// they are here, by address.
-    pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(i32, Vec<(PageIndex, Vec<u8>)>)> {
+    pub(super) fn anonymous_at(&self, addresses: &[u64]) -> Vec<(i32, PageBytes)> {
         let pages: BTreeSet<_> = addresses.iter().map(|address| address / PAGE).collect();
         let _pin = pin();
         let of = |process: &ProcessTemplate| -> Vec<_> {
