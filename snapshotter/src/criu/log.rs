@@ -119,7 +119,7 @@ pub fn cause_in(path: &Path) -> String {
     cause(&String::from_utf8_lossy(&log)).map_or_else(String::new, |cause| format!("; {cause}"))
 }
 
-/// A log that CRIU wrote, [`LOG_MAX`] bytes of it. The CRIU of a sandbox may have become the function's: no link is
+/// A log that CRIU wrote, 8 MiB of it at most. The CRIU of a sandbox may have become the function's: no link is
 /// followed, and nothing but a file is read.
 ///
 /// # Errors

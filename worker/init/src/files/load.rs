@@ -40,7 +40,7 @@ impl Loaded {
     }
 }
 
-/// Unpacks an archive made by [`save`](super::save) below `root`, where nobody else writes meanwhile. All of it is
+/// Unpacks an archive made by [`save`](super::save()) below `root`, where nobody else writes meanwhile. All of it is
 /// the user's and group's `owner` then, whatever the archive says. So a bit that gives the owner's rights to others
 /// gives none that a function lacks, besides which both folders are mounted without such bits and without devices.
 ///

@@ -4,8 +4,8 @@
 //!
 //! A file keeps its identity: inode number, names, times, extended attributes and holes. A tmpfs counts inode numbers
 //! up from 1 at its root, so the archive has the files by their numbers, and making them in that order, with a file
-//! made and let go of for each number between, gives each its own again ([`numbers`]). What a tar header has no room
-//! for lies in PAX records ([`records`]).
+//! made and let go of for each number between, gives each its own again (`numbers.rs`). What a tar header has no room
+//! for lies in PAX records (`records.rs`).
 //!
 //! Neither the function's files nor an archive are trusted: saving follows no symbolic link, loading writes only
 //! below the two folders, into directories that it has made, and over nothing.
