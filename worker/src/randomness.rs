@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use memmap2::Mmap;
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
-use rekindle_randomness::{Bytes, Generator, Memory, find, unreached};
+use rekindle_randomness::{Bytes, Generator, Memory, Write, find, unreached};
 use rekindle_snapshotter::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::{Randomness, Repeating};
@@ -23,6 +23,9 @@ const WRITE: u32 = 2;
 const PAGE: u64 = 4096;
 /// Writes of one system call.
 const AT_ONCE: usize = 512;
+/// What a restore writes at most, bytes: it does so at its host's cost, and a function may ask for much by what it has in
+/// memory. Nobody else has a loss by what is left out.
+const WRITTEN_MAX: usize = 1 << 20;
 /// The kernel's generator.
 const DEVICE: &str = "/dev/urandom";
 
@@ -89,9 +92,15 @@ pub fn search(dir: &Path) -> Result<Vec<ProcessGenerators>, SearchError> {
     let pid_of = |name: &str| name.strip_prefix("pagemap-")?.strip_suffix(".img")?.parse().ok();
     let mut pids: Vec<u32> = entries.iter().filter_map(|e| pid_of(e.file_name().to_str()?)).collect();
     pids.sort_unstable();
-    let mut found = Vec::new();
+    let (mut found, mut left) = (Vec::new(), WRITTEN_MAX);
     for pid in pids {
-        let generators = search_one(dir, pid)?;
+        let mut generators = search_one(dir, pid)?;
+        generators.retain(|generator| {
+            let bytes = generator.writes.iter().map(Write::len).sum();
+            let fits = left.checked_sub(bytes);
+            left = fits.unwrap_or(left);
+            fits.is_some()
+        });
         if !generators.is_empty() {
             found.push(ProcessGenerators { pid, generators });
         }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Generator, Kind, Memory, Write};
+use crate::{FOUND_MAX, Generator, Kind, Memory, Write};
 
 /// What a list begins with.
 const MAGIC: [u32; 4] = [0xa47c_e519, 0xf2d8_0b63, 0x9be6_3cd1, 0xc85f_972e];
@@ -44,7 +44,9 @@ pub(crate) fn filled(memory: &Memory<'_>, pools: &[Pool]) -> Vec<Generator> {
         return found;
     }
     memory.each_word(|address, word, rest| {
-        let Some(next) = rest.first_chunk() else { return };
+        let Some(next) = rest.first_chunk().filter(|_| found.len() < FOUND_MAX) else {
+            return;
+        };
         let Some(length) = pools.get(&[word, u64::from_le_bytes(*next)]) else {
             return;
         };

@@ -110,6 +110,15 @@ pub struct Write {
 }
 
 impl Write {
+    /// Bytes that it writes.
+    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
+    pub fn len(&self) -> usize {
+        match &self.bytes {
+            Bytes::Random(length) => usize::from(*length),
+            Bytes::Constant(bytes) => bytes.len(),
+        }
+    }
+
     fn random(address: u64, length: u16) -> Self {
         let bytes = Bytes::Random(length);
         Self { address, bytes }
@@ -130,13 +139,20 @@ pub struct Generator {
     pub writes: Vec<Write>,
 }
 
-/// Finds the generators of a process in its memory; `pid` is the id that it has itself. Blocks: reads all of it, of a
-/// Python program four times.
+/// Generators of a process that are found at most, and candidates for them: a function may fill its memory with what
+/// looks like them.
+pub const FOUND_MAX: usize = 1 << 14;
+
+/// Finds the generators of a process in its memory, [`FOUND_MAX`] of them; `pid` is the id that it has itself. Blocks:
+/// reads all of it, of a Python program four times.
 pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
     let mut found = Vec::new();
     let (mut names, mut drawn) = (Vec::new(), Vec::new());
     let (mut jsc, mut v8) = (jsc::Search::default(), v8_seeds::Search::default());
     memory.each_word(|address, word, rest| {
+        if found.len().max(drawn.len()).max(names.len()) >= FOUND_MAX {
+            return;
+        }
         found.extend(openssl::at(memory, address, word));
         found.extend(rust_rand::at(memory, address, word));
         found.extend(sqlite::at(memory, address, word));
@@ -150,6 +166,7 @@ pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
     });
     found.extend(cpython::named(memory, &names, pid));
     found.extend(drawn_ahead::filled(memory, &drawn));
+    found.truncate(FOUND_MAX);
     found
 }
 

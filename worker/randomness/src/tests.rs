@@ -316,3 +316,22 @@ fn what_cannot_be_reached_is_named_by_its_files() {
     );
     assert_eq!(named(&["/app/bun", "/usr/bin/node"], &[Kind::Copies]), [""; 0]);
 }
+
+#[test]
+fn a_memory_full_of_generators_is_searched_for_some() {
+    // Rows of OpenSSL's limits, one behind the other.
+    let mut row = vec![0; 96];
+    let mut set = |at: usize, bytes: &[u8]| row[at..at + bytes.len()].copy_from_slice(bytes);
+    set(0, &501_u32.to_le_bytes());
+    set(8, &256_u32.to_le_bytes());
+    set(16, &(1_u64 << 16).to_le_bytes());
+    for at in [32, 56, 64] {
+        set(at, &0x7fff_ffff_u64.to_le_bytes());
+    }
+    set(76, &256_u32.to_le_bytes());
+    set(88, &3600_u64.to_le_bytes());
+    let one = find(&Memory::new(vec![(1 << 20, &row)]), 1);
+    assert_eq!(one.len(), 1, "{one:?}");
+    let many = row.repeat(FOUND_MAX + 100);
+    assert_eq!(find(&Memory::new(vec![(1 << 20, &many)]), 1).len(), FOUND_MAX);
+}
