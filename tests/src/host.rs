@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::IoSliceMut;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -192,6 +192,12 @@ pub fn read(pid: i32, start: usize, len: usize) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Writes to the memory of a process.
+pub fn write(pid: i32, start: usize, bytes: &[u8]) {
+    let memory = fs::File::options().write(true).open(format!("/proc/{pid}/mem"));
+    memory.unwrap().write_all_at(bytes, start as u64).unwrap();
 }
 
 /// The ranges, as offsets into the page, at which two pages differ; nothing for equal ones.
