@@ -21,6 +21,9 @@ use super::records::{Records, USER};
 /// Begins the name of what waits in a folder for the directory that it lies in, followed by a number.
 const WAITING: &str = ".rekindle-waits-";
 
+/// Further names at most: more do not fit into the folders, as each counts as an inode there.
+const LINKS_MAX: usize = 1 << 17;
+
 /// What came of an archive.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
@@ -98,6 +101,9 @@ impl Loading<'_> {
             let first = entry.link_name()?.unwrap_or_default().into_owned();
             if folder_of(&first)? != folder {
                 return Err(io::Error::other("is a link to another folder"));
+            }
+            if self.links.len() == LINKS_MAX {
+                return Err(io::Error::other("is one link more than a folder takes"));
             }
             self.links.push((name.to_owned(), first));
             return Ok(());

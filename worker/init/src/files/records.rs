@@ -103,8 +103,11 @@ fn time(text: &str) -> Option<TimeSpec> {
     if !digits(whole) || !digits(decimals) || decimals.len() > 9 {
         return None;
     }
-    let total = sign
-        * (whole.parse::<i128>().ok()?.checked_mul(NANOSECONDS)? + format!("{decimals:0<9}").parse::<i128>().ok()?);
+    let (whole, decimals) = (
+        whole.parse::<u64>().ok()?,
+        format!("{decimals:0<9}").parse::<u32>().ok()?,
+    );
+    let total = sign * (i128::from(whole) * NANOSECONDS + i128::from(decimals));
     let whole = i64::try_from(total.div_euclid(NANOSECONDS)).ok()?;
     Some(TimeSpec::new(whole, i64::try_from(total.rem_euclid(NANOSECONDS)).ok()?))
 }
@@ -135,6 +138,7 @@ mod tests {
             "1.+5",
             "--1",
             "9223372036854775808",
+            "99999999999999999999999999999999999999",
             "1.0000000000",
             "1e9",
         ] {
