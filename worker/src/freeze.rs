@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
+use bytes::Bytes;
 use rekindle_init::files::Saved;
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
 use rekindle_relay::SendError;
@@ -35,7 +36,7 @@ use crate::restore::StageError;
 use crate::same_files;
 use crate::sandbox::dumper::Dumper;
 use crate::semaphores;
-use crate::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
+use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
 use crate::standstill::{Standstill, StandstillError};
 use crate::worker::Worker;
 
@@ -135,13 +136,20 @@ fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
     }
 }
 
-/// Calls a hook and waits for its answer.
+/// What a runtime answers to the hook before a snapshot.
+#[derive(Debug, Default, serde::Deserialize)]
+struct BeforeSnapshot {
+    #[serde(default, rename = "afterRestore")]
+    after_restore: Option<AfterRestore>,
+}
+
+/// Calls a hook and waits for its answer, whose body it answers.
 ///
 /// # Errors
 /// What the function answered, or that it did not.
-pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result<(), String> {
+pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result<Bytes, String> {
     let Some(path) = hook_path(&instance.spec, hook) else {
-        return Ok(());
+        return Ok(Bytes::new());
     };
     let span = tracing::debug_span!(
         "hook",
@@ -160,7 +168,7 @@ pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result
     called
 }
 
-async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) -> Result<(), String> {
+async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) -> Result<Bytes, String> {
     let mut request = http::Request::post(format!("http://function{path}"))
         .header(http::header::CONTENT_LENGTH, 0)
         .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
@@ -187,7 +195,7 @@ async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) 
         .map_err(|e: SendError| format!("hook {path}: {e}"))?;
     span.record("http.response.status_code", status.as_u16());
     if status.is_success() {
-        Ok(())
+        Ok(body)
     } else {
         Err(format!(
             "hook {path} answered {status}: {}",
@@ -207,9 +215,9 @@ pub async fn freeze(
     origin: Origin,
 ) -> Result<Published, FreezeError> {
     let started = Instant::now();
-    call_hook(instance, parts, Hook::BeforeSnapshot)
-        .await
-        .map_err(FreezeError::Hook)?;
+    let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
+    // A function's own hook may answer anything.
+    let answer: BeforeSnapshot = serde_json::from_slice(&answer.map_err(FreezeError::Hook)?).unwrap_or_default();
     worker.metrics.capture_phase("hook", started.elapsed());
     parts.client.close_idle();
     quiet(parts).await;
@@ -225,7 +233,7 @@ pub async fn freeze(
     worker.metrics.capture_phase("freeze", frozen);
     join_time(dir.path()).map_err(FreezeError::Edit)?;
     let started = Instant::now();
-    let randomness = note_generators(dir.path().to_owned()).await?;
+    let randomness = note_generators(dir.path().to_owned(), answer.after_restore).await?;
     worker.metrics.capture_phase("search", started.elapsed());
     let meta = CaptureMeta {
         id: SnapshotId::generate(),
@@ -254,13 +262,19 @@ pub async fn freeze(
     Ok(published)
 }
 
-/// Adds the generators in the images of a directory to its notes. Answers what copies draw.
-async fn note_generators(dir: PathBuf) -> Result<Randomness, FreezeError> {
+/// Adds the generators in the images of a directory to its notes, and what is left for the hook. Answers what copies
+/// draw.
+async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> Result<Randomness, FreezeError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
         let told = randomness::summary(&dir, &generators)?;
         let notes = CaptureNotes::read(&dir).map_err(FreezeError::Notes)?;
-        let noted = CaptureNotes { generators, ..notes }.write(&dir);
+        let noted = CaptureNotes {
+            generators,
+            after_restore,
+            ..notes
+        }
+        .write(&dir);
         noted.map(|()| told).map_err(FreezeError::Notes)
     });
     noting.await.map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?
@@ -371,6 +385,7 @@ async fn dump(
             let notes = CaptureNotes {
                 pipes: parts.pipes.clone(),
                 generators: Vec::new(),
+                after_restore: None,
             };
             notes.write(&path)?;
             forget_outside(&path)?;

@@ -164,8 +164,14 @@ pub async fn restore(
         begun: Some(begun_with),
     });
     let hook = async {
+        if !snapshot.notes.is_hook_needed(FUNCTION_PID) {
+            return Ok(());
+        }
         let called = instance.phase("after-restore", call_hook(instance, &parts, Hook::AfterRestore));
-        called.await.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))
+        called
+            .await
+            .map(drop)
+            .map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))
     };
     match heard {
         Some(()) => hook.await?,

@@ -40,7 +40,7 @@ pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_rea
 use known::Known;
 use level::Charge;
 pub use memory_fs::{MemoryFs, MemoryFsError};
-pub use notes::{CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
+pub use notes::{AfterRestore, CaptureNotes, FILE as NOTES_FILE, FILES_ARCHIVE, NotesError, PipeNote};
 pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
 pub use tier::TemplateUse;

@@ -41,9 +41,29 @@ pub struct CaptureNotes {
     /// The generators of random numbers that each copy's restore writes to. None in notes of earlier versions.
     #[serde(default)]
     pub generators: Vec<ProcessGenerators>,
+    /// What the runtime said before the checkpoint is left for its after-restore hook, if it said so.
+    #[serde(default)]
+    pub after_restore: Option<AfterRestore>,
+}
+
+/// What is left for the after-restore hook of a runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AfterRestore {
+    /// Hooks of the function.
+    pub hooks: usize,
+    /// Kinds of generators that it reseeds where the platform has not.
+    pub reseeds: Vec<String>,
 }
 
 impl CaptureNotes {
+    /// Whether the after-restore hook has anything to do in a copy.
+    pub fn is_hook_needed(&self, pid: i32) -> bool {
+        let reseeded = self.reseeded(pid);
+        let is_done = |kind: &String| reseeded.split(',').any(|done| done == kind);
+        let left = self.after_restore.as_ref();
+        left.is_none_or(|left| left.hooks > 0 || !left.reseeds.iter().all(is_done))
+    }
+
     /// Which kinds of generators a restore writes to in process `pid`, as words with commas between them.
     pub fn reseeded(&self, pid: i32) -> String {
         let process = self

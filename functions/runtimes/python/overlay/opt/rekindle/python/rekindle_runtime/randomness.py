@@ -50,6 +50,12 @@ def reseed(done=""):
         _reset_sqlite()
 
 
+def kinds():
+    """Which generators `reseed` is needed for, as the platform calls them."""
+    known = {"random": "python_random", "numpy.random": "numpy_random", "_ssl": "openssl"}
+    return [kind for module, kind in known.items() if module in sys.modules]
+
+
 def _new_node(uuid):
     # For uuid1: libuuid draws node and clock sequence once a process, and cannot be told to draw again; uuid's own way in
     # Python draws the sequence each time, and the node here. The lowest bit of the first byte marks a node that is no network card.
