@@ -64,11 +64,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
             if let Some(randomness) = &snapshot.randomness {
                 say!("random     {}", reseeded_line(randomness));
                 for repeating in &randomness.repeating {
-                    say!(
-                        "random     repeats in copies of {}, {}",
-                        repeating.name,
-                        repeating.advice
-                    );
+                    say!("random     {}: {}", repeating.name, repeating.advice);
                 }
             }
         }

@@ -169,12 +169,8 @@ fn print(client: &Client, version: &VersionInfo, took: Duration) {
         if let Some(randomness) = &snapshot.randomness {
             say!("  random    {}", reseeded_line(randomness));
             for repeating in &randomness.repeating {
-                let repeats = show::tinted("repeats:", Tone::Warning);
-                say!(
-                    "  random    {repeats} in copies of {}, {}",
-                    repeating.name,
-                    repeating.advice
-                );
+                let name = show::tinted(&format!("{}:", repeating.name), Tone::Warning);
+                say!("  random    {name} {}", repeating.advice);
             }
         }
     }
