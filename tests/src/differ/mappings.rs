@@ -17,6 +17,8 @@ const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";
+/// What glibc reserves for the heap of a thread, bytes.
+const HEAP: u64 = 64 << 20;
 
 /// A range of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +126,13 @@ pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
         let Some(told) = difference(one.as_ref(), other.as_ref()) else {
             continue;
         };
+        if one
+            .as_ref()
+            .zip(other.as_ref())
+            .is_some_and(|(one, other)| has_grown(&before, range[0], one, other))
+        {
+            continue;
+        }
         let harmless =
             |m: &Mapping| m.source == Source::Anonymous && m.access.ends_with('p') && !m.access.contains('x');
         let added = one.is_none() && other.as_ref().is_some_and(harmless);
@@ -137,6 +146,15 @@ pub(super) fn compare(before: &[Mapping], after: &[Mapping]) -> Vec<Range> {
         added: added.then_some(end - start),
     });
     ranges.collect()
+}
+
+/// Whether an allocator of the C library has taken more of what it had reserved: a thread's heap lies in a piece of
+/// 64 MiB that begins at a multiple of that, in use from there on, the rest closed.
+fn has_grown(before: &[&Mapping], at: u64, one: &Mapping, other: &Mapping) -> bool {
+    let base = at / HEAP * HEAP;
+    let is_heap = |m: &&Mapping| m.start == base && m.end == one.start && m.access == "rw-p";
+    let is = |m: &Mapping, access| m.source == Source::Anonymous && m.access == access;
+    is(one, "---p") && is(other, "rw-p") && before.iter().any(is_heap)
 }
 
 fn difference(before: Option<&Mapping>, after: Option<&Mapping>) -> Option<String> {

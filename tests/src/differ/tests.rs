@@ -84,6 +84,30 @@ fn a_template_stands_for_private_memory_of_the_same_access() {
 }
 
 #[test]
+fn a_heap_may_grow_into_what_it_had_reserved_and_a_guard_may_not_be_opened() {
+    const HEAP: u64 = 64 << 20;
+    let at = |base: u64, used: u64| {
+        [
+            mapping(base, base + used, "rw-p", Source::Anonymous),
+            mapping(base + used, base + HEAP, "---p", Source::Anonymous),
+        ]
+    };
+    assert_eq!(ranges(&at(5 * HEAP, 0x21000), &at(5 * HEAP, 0x42000)), [""; 0]);
+    assert_eq!(ranges(&at(5 * HEAP, 0x42000), &at(5 * HEAP, 0x21000)).len(), 1);
+    // No heap begins there.
+    assert_eq!(
+        ranges(&at(5 * HEAP + 0x1000, 0x21000), &at(5 * HEAP + 0x1000, 0x42000)).len(),
+        1
+    );
+    let stack = [
+        mapping(0x7000, 0x8000, "---p", Source::Anonymous),
+        mapping(0x8000, 0x9000, "rw-p", Source::Anonymous),
+    ];
+    let open = [mapping(0x7000, 0x9000, "rw-p", Source::Anonymous)];
+    assert_eq!(ranges(&stack, &open).len(), 1);
+}
+
+#[test]
 fn what_a_function_may_never_have_is_told() {
     let bounds = Bounds {
         user: "7".into(),
