@@ -12,7 +12,14 @@ use rekindle_e2e::{Folder, binaries, shared, until};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
-const CODE: &str = "def handler(event, context):\n    if event['rawPath'] == '/raise':\n        raise ValueError('no')\n    return 'well'\n";
+const CODE: &str = "\
+import rekindle
+rekindle.after_restore(lambda: None)
+def handler(event, context):
+    if event['rawPath'] == '/raise':
+        raise ValueError('no')
+    return 'well'
+";
 
 /// Series by name with labels.
 fn metrics(path: &str) -> BTreeMap<String, f64> {

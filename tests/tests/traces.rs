@@ -17,7 +17,8 @@ use rekindle_wire::api::InstanceState;
 const PARENT: &str = "00f067aa0ba902b7";
 const SOON: Duration = Duration::from_secs(20);
 const CODE: &str = "\
-import time
+import rekindle, time
+rekindle.after_restore(lambda: None)
 FAR = bytearray(b'far' * 1000000)
 def handler(event, context):
     path = event['rawPath']
