@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::header::HOST;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
@@ -47,13 +47,13 @@ pub enum SendError {
     Malformed(#[source] hyper::Error),
     /// The answer's head is larger than [`HeadLimits`] allow; the connection is closed.
     #[error("the answer's headers are too many or too long")]
-    HeadTooLarge(#[source] hyper::Error),
+    HeadTooLarge,
 }
 
 impl From<hyper::Error> for SendError {
     fn from(error: hyper::Error) -> Self {
         match error.is_parse() {
-            true if error.is_parse_too_large() => Self::HeadTooLarge(error),
+            true if error.is_parse_too_large() => Self::HeadTooLarge,
             true => Self::Malformed(error),
             false => Self::Broken(error),
         }
@@ -148,6 +148,8 @@ where
                 None => (Line::open(&connect, self.limits).await?, true),
             };
             match line.exchange(request).await {
+                // One that comes in large pieces is parsed before its length is looked at.
+                Ok(answer) if head_bytes(answer.headers()) > self.limits.bytes => return Err(SendError::HeadTooLarge),
                 Ok(answer) => return Ok(answer.map(|body| Reply::new(body, line, self.clone()))),
                 Err(mut error) => match error.take_message() {
                     // It was closed while nobody looked, and nobody has seen the request.
@@ -204,6 +206,14 @@ where
             idle.push(line);
         }
     }
+}
+
+/// What headers take in a head, bytes.
+fn head_bytes(headers: &HeaderMap) -> usize {
+    headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum()
 }
 
 /// Writes the request's head as it goes over a connection to its place.

@@ -161,14 +161,8 @@ async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
     })
     .await;
     let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
-    assert!(matches!(
-        get(&lines, port, "/many").await,
-        Err(SendError::HeadTooLarge(_))
-    ));
-    assert!(matches!(
-        get(&lines, port, "/long").await,
-        Err(SendError::HeadTooLarge(_))
-    ));
+    assert!(matches!(get(&lines, port, "/many").await, Err(SendError::HeadTooLarge)));
+    assert!(matches!(get(&lines, port, "/long").await, Err(SendError::HeadTooLarge)));
     assert!(matches!(
         get(&lines, port, "/other").await,
         Err(SendError::Malformed(_))

@@ -320,16 +320,16 @@ fn what_cannot_be_reached_is_named_by_its_files() {
 #[test]
 fn a_memory_full_of_generators_is_searched_for_some() {
     // Rows of OpenSSL's limits, one behind the other.
-    let mut row = vec![0; 96];
+    let mut row = vec![0; 128];
     let mut set = |at: usize, bytes: &[u8]| row[at..at + bytes.len()].copy_from_slice(bytes);
-    set(0, &501_u32.to_le_bytes());
-    set(8, &256_u32.to_le_bytes());
-    set(16, &(1_u64 << 16).to_le_bytes());
-    for at in [32, 56, 64] {
+    set(32, &501_u32.to_le_bytes());
+    set(40, &256_u32.to_le_bytes());
+    set(48, &(1_u64 << 16).to_le_bytes());
+    for at in [64, 88, 96] {
         set(at, &0x7fff_ffff_u64.to_le_bytes());
     }
-    set(76, &256_u32.to_le_bytes());
-    set(88, &3600_u64.to_le_bytes());
+    set(108, &256_u32.to_le_bytes());
+    set(120, &3600_u64.to_le_bytes());
     let one = find(&Memory::new(vec![(1 << 20, &row)]), 1);
     assert_eq!(one.len(), 1, "{one:?}");
     let many = row.repeat(FOUND_MAX + 100);

@@ -376,7 +376,7 @@ impl Instance {
 
     /// Why a request has no answer. Where the connection broke, waits a moment for the news that its process ended.
     pub async fn no_answer(&self, error: &SendError) -> ApiError {
-        if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge(_)) {
+        if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
             return self.broke_off(error);
         }
         let mut stand = self.stand.subscribe();
@@ -402,7 +402,7 @@ impl Instance {
                 ErrorCode::FunctionCrashed,
                 "the function takes no connections any more; look at `fn logs`",
             ),
-            SendError::HeadTooLarge(_) => invalid(format!(
+            SendError::HeadTooLarge => invalid(format!(
                 "an answer's headers are above {} KiB or {lines} lines, which is the limit: put large values into the \
                  body",
                 bytes >> 10
