@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-use crate::host::PAGE;
+use crate::host::{self, PAGE};
 
 /// Pages read at once.
 const BATCH_PAGES: usize = 256;
@@ -137,12 +137,6 @@ fn describe(address: usize, access: &str, one: Option<&[u8]>, other: Option<&[u8
 
 /// Adds one to a byte of a process's memory.
 pub fn change_byte(pid: i32, address: usize) {
-    let memory = File::options()
-        .read(true)
-        .write(true)
-        .open(format!("/proc/{pid}/mem"))
-        .unwrap();
-    let mut byte = [0];
-    memory.read_exact_at(&mut byte, address as u64).unwrap();
-    memory.write_all_at(&[byte[0].wrapping_add(1)], address as u64).unwrap();
+    let byte = host::read(pid, address, 1)[0];
+    host::write(pid, address, &[byte.wrapping_add(1)]);
 }

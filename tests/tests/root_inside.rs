@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rekindle_e2e::collector::hex;
 use rekindle_e2e::{Folder, Platform, host, shared};
 use serde_json::{Value, json};
 
@@ -156,8 +157,4 @@ fn addresses(init: i32) -> Vec<String> {
         .into_iter()
         .chain(list(&["--net=/proc/self/ns/net"]))
         .collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -50,11 +50,7 @@ const START_PHASE: Desc = Desc::new(
     "rekindle.start.phase.duration",
     "s",
     &["start", "phase"],
-    "Phases of starts: `open` the snapshot and take a `sandbox` (beside each other), wait for a `turn`, `criu`, \
-     within it `processes` (until the kernel tells the pager of the restored process, or CRIU connects to it), \
-     `handshake` (until that has all memory), `mappings`, `working-set` (what of it is still waited for then) and in \
-     that `generators` (of random numbers, written to), then `after-restore`, and beside its beginning CRIU's \
-     `resume`; or `listen`; of a parked instance `thaw`.",
+    "Phases of starts: of a restore, a boot, and a parked instance that goes on; they are below the table.",
 );
 const RESTORES: Desc = Desc::new(
     "rekindle.restores",

@@ -23,8 +23,8 @@ const WRITE: u32 = 2;
 const PAGE: u64 = 4096;
 /// Writes of one system call.
 const AT_ONCE: usize = 512;
-/// What a restore writes at most, bytes: it does so at its host's cost, and a function may ask for much by what it has in
-/// memory. Nobody else has a loss by what is left out.
+/// What a restore writes at most, bytes: it does so at its host's cost, and a function may ask for much by what it has
+/// in memory. Nobody else has a loss by what is left out.
 const WRITTEN_MAX: usize = 1 << 20;
 /// The kernel's generator.
 const DEVICE: &str = "/dev/urandom";

@@ -336,7 +336,7 @@ pub(crate) async fn run_criu(
         eager_bytes: eager,
         given,
         clocks,
-        locks,
+        mut locks,
     } = restore;
     // What it reads first lies there already; only when it makes something of it must the rest be there.
     let beside = order.has_images();
@@ -364,7 +364,7 @@ pub(crate) async fn run_criu(
                     pids => runtime.block_on(furnished.userfaults(pids))?,
                 };
                 if !locks.is_empty()
-                    && let Err(e) = runtime.block_on(furnished.take_locks(locks.clone()))
+                    && let Err(e) = runtime.block_on(furnished.take_locks(std::mem::take(&mut locks)))
                 {
                     tracing::warn!(error = %chain(&e), "a restored function has lost locks");
                 }

@@ -18,8 +18,8 @@ const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
 /// Who must have a span in it.
 const ROLES: [&str; 3] = ["gateway", "scheduler", "worker"];
-/// What each restored invocation has of a restore, and of the function. (A first fault is none where all that it touches
-/// is mapped ahead, nor is a hook called where there is none.)
+/// What each restored invocation has of a restore, and of the function. (A first fault is none where all that it
+/// touches is mapped ahead, nor is a hook called where there is none.)
 const SPANS: [&str; 5] = ["sandbox", "criu", "handshake", "working set", "function"];
 
 /// Traces among which the newest invocation is looked for.

@@ -42,8 +42,6 @@ pub(super) struct Options {
     pub(super) freeze_cgroup: Option<String>,
     #[prost(uint32, optional, tag = "45")]
     pub(super) timeout: Option<u32>,
-    #[prost(bool, optional, tag = "48")]
-    pub(super) lazy_pages: Option<bool>,
     #[prost(bool, optional, tag = "52")]
     pub(super) tcp_close: Option<bool>,
     #[prost(int32, optional, tag = "64")]

@@ -10,8 +10,6 @@ pub use session::{
     AfterDump, CriuError, DumpOrder, InheritFd, RestoreOrder, Session, Stage, external_file, own_descriptor,
 };
 
-/// The name of the socket, in its working directory, at which `criu restore --lazy-pages` looks for a pager.
-pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
 /// What CRIU sends to the pager when all processes are restored.
 pub const RESTORE_FINISHED: u32 = 0x5253_5446;
 /// CRIU's log of a probe, in the directory that it was given for it.

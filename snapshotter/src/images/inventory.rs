@@ -4,8 +4,8 @@
 
 use super::{ImageError, first_message, framing, wire};
 
-const KIND: &str = "inventory";
-const INVENTORY_MAGIC: u32 = 0x5831_3116;
+pub(super) const KIND: &str = "inventory";
+pub(super) const INVENTORY_MAGIC: u32 = 0x5831_3116;
 const FIELD_VERSION: u64 = 1;
 const FIELD_COMPRESS: u64 = 15;
 const FIELD_BLOCK_SIZE: u64 = 16;

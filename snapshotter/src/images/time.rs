@@ -5,12 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use super::inventory::{INVENTORY_MAGIC, KIND as INVENTORY};
 use super::{ImageError, first_message, framing, wire};
 
-const KIND: &str = "ids";
-const IDS_MAGIC: u32 = 0x5443_2030;
-const INVENTORY: &str = "inventory";
-const INVENTORY_MAGIC: u32 = 0x5831_3116;
+pub(super) const KIND: &str = "ids";
+pub(super) const IDS_MAGIC: u32 = 0x5443_2030;
 const FIELD_TIME: u64 = 12;
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use prost::Message as _;
 
 use super::files::FilesImage;
+use super::inventory::INVENTORY_MAGIC;
 use super::mm::MmImage;
 use super::pagemap::{PE_PARENT, PE_PRESENT, encode_runs, parse_with};
 use super::template::TemplateArea;
@@ -16,7 +17,6 @@ use super::{ImageError, framing};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::PageIndex;
 
-const INVENTORY_MAGIC: u32 = 0x5831_3116;
 /// What CRIU up to 4.2 writes.
 const IMAGES_VERSION: u32 = 2;
 /// Later than any process was started, microseconds: so none is taken for another one with the same pid.

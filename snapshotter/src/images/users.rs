@@ -1,11 +1,10 @@
 //! Which user namespace a dump's processes are in. The CRIU that dumps is in the host's, and the one that restores in
 //! that of the processes.
 
+use super::inventory::{INVENTORY_MAGIC, KIND};
+use super::time::{IDS_MAGIC, KIND as IDS};
 use super::{ImageError, first_message, framing, wire};
 
-const KIND: &str = "inventory";
-const INVENTORY_MAGIC: u32 = 0x5831_3116;
-const IDS_MAGIC: u32 = 0x5443_2030;
 const FIELD_OWN: u64 = 3;
 const FIELD_USERS: u64 = 10;
 
@@ -30,8 +29,8 @@ pub fn in_users_of(inventory: &[u8], ids: &[u8]) -> Result<Vec<u8>, ImageError> 
     let entries = framing::bare_entries(inventory, INVENTORY_MAGIC);
     let entries = entries.map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
     let InventoryEntry { own } = first_message(&entries, KIND)?;
-    let theirs = framing::entries(ids, IDS_MAGIC).map_err(|cause| ImageError::Framing { kind: "ids", cause })?;
-    let Ids { users } = first_message(&theirs, "ids")?;
+    let theirs = framing::entries(ids, IDS_MAGIC).map_err(|cause| ImageError::Framing { kind: IDS, cause })?;
+    let Ids { users } = first_message(&theirs, IDS)?;
     let edited = wire::with_varint(&own.unwrap_or_default(), FIELD_USERS, users.unwrap_or(0).into())
         .and_then(|own| wire::with_bytes(entries[0], FIELD_OWN, &own));
     let edited = edited.map_err(|cause| ImageError::Wire { kind: KIND, cause })?;

@@ -60,13 +60,8 @@ impl Directories {
 
     /// Groups made from now on are in this hierarchy too.
     pub(super) fn add_blkio(&mut self, root: &Path, parent: &str) -> Result<(), DiskError> {
-        let names = files::child_directories(root).map_err(DiskError::Refused)?;
-        let found = hierarchy(root, &names, BLKIO);
-        let directory = found
-            .ok_or_else(|| DiskError::NoController(root.display().to_string()))?
-            .join(parent);
-        files::make_all(&directory).map_err(DiskError::Refused)?;
-        self.blkio = Some(directory);
+        let made = below_another(root, parent, BLKIO).map_err(DiskError::Refused)?;
+        self.blkio = Some(made.ok_or_else(|| DiskError::NoController(root.display().to_string()))?);
         Ok(())
     }
 
@@ -77,12 +72,8 @@ impl Directories {
         parent: &str,
         allowed: &[(u32, u32)],
     ) -> Result<(), DeviceError> {
-        let names = files::child_directories(root).map_err(DeviceError::Refused)?;
-        let found = hierarchy(root, &names, DEVICES);
-        let directory = found
-            .ok_or_else(|| DeviceError::NoController(root.display().to_string()))?
-            .join(parent);
-        files::make_all(&directory).map_err(DeviceError::Refused)?;
+        let made = below_another(root, parent, DEVICES).map_err(DeviceError::Refused)?;
+        let directory = made.ok_or_else(|| DeviceError::NoController(root.display().to_string()))?;
         let write = |file: &str, what: &str| files::write(&directory.join(file), what).map_err(DeviceError::Refused);
         write("devices.deny", "a")?;
         for (major, minor) in allowed {
@@ -251,6 +242,14 @@ impl Directories {
     pub(super) fn let_die(&self) {
         let _ = files::write_if_present(&self.state(), "THAWED");
     }
+}
+
+/// The group `parent`, made, in the hierarchy of a controller that not every host has.
+fn below_another(root: &Path, parent: &str, controller: &str) -> Result<Option<PathBuf>, FileError> {
+    let names = files::child_directories(root)?;
+    let made = hierarchy(root, &names, controller).map(|found| found.join(parent));
+    made.iter().try_for_each(|directory| files::make_all(directory))?;
+    Ok(made)
 }
 
 /// The hierarchy of a controller. Its directory is named after its controllers, with commas between them where they are mounted
