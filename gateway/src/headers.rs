@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use http::header::{CONTENT_SECURITY_POLICY, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rekindle_relay::strip_hop_by_hop;
+use rekindle_relay::{HeadLimits, strip_hop_by_hop};
 use rekindle_wire::headers::{
     ASYNC_ATTEMPT, ASYNC_ID, CLUSTER_TOKEN, DEADLINE_MS, FORCE_START, INSTANCE, INVOCATION, REQUEST_ID, SERVER_TIMING,
     START,
 };
 use rekindle_wire::ids::RequestId;
+use rekindle_wire::{ApiError, ErrorCode};
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
@@ -19,6 +20,22 @@ const TOLD_BY: [&str; 3] = ["x-fn-", PLATFORM_PREFIX, "x-forwarded-"];
 
 /// How the client speaks to whoever first takes its request.
 pub(crate) const FORWARDED_PROTO: &str = "x-forwarded-proto";
+
+/// Refuses a request with more header lines or bytes of them than a function's answer may have.
+pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), ApiError> {
+    let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
+    let has: usize = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    let which = match () {
+        () if headers.len() > lines => format!("{} header lines, more than {lines}", headers.len()),
+        () if has > bytes => format!("{has} bytes of headers, more than {bytes}"),
+        () => return Ok(()),
+    };
+    let what = format!("the request has {which}: send less of them, of cookies above all, or use the body");
+    Err(ApiError::new(ErrorCode::HeadersTooLarge, what))
+}
 
 /// Removes what belongs to one connection and what only the platform may say.
 fn strip(headers: &mut HeaderMap) {

@@ -383,8 +383,11 @@ impl Answering for Gateway {
         let (answered, client) = match self.clients.request(via.peer, request.headers()) {
             Ok(client) => {
                 let client = client.map(Arc::new);
-                let routed = self.routed(request, via, &request_id, client.clone(), connection);
-                (routed.await, client)
+                let answered = match headers::check_size(request.headers()) {
+                    Ok(()) => self.routed(request, via, &request_id, client.clone(), connection).await,
+                    Err(error) => Err(error),
+                };
+                (answered, client)
             }
             Err(limit) => {
                 self.dispatch.metrics.refused(limit.as_str());

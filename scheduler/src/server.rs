@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_envelope::{KeyId, MasterKey};
-use rekindle_identity::{Caller, Issuing, Listener};
+use rekindle_identity::{Issuing, Listener};
 use rekindle_relay::Doors;
 use rekindle_wire::internal::Sharing;
 use tokio::net::TcpListener;
@@ -131,8 +131,7 @@ pub async fn serve(
     let hearing = tokio::spawn(hear_revoked(config.issuing.clone(), store.clone()));
     let router = front::router(front.clone());
     let _door = doors.open(&address, rekindle_identity::inside(router.clone()));
-    let router = router.into_make_service_with_connect_info::<Caller>();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
+    let serving = listener.serve(router, async move {
         shutdown.await;
         let _ = ending.send(true);
     });
@@ -148,10 +147,10 @@ pub async fn serve(
         leadership.keep().await;
         Err(ServeError::Deposed)
     };
-    let mut serving = std::pin::pin!(serving.into_future());
+    let mut serving = std::pin::pin!(serving);
     // What has ended must not be waited for again.
     let served = tokio::select! {
-        result = &mut serving => Some(result.map_err(ServeError::Listen)),
+        () = &mut serving => Some(Ok(())),
         // Another leads: what is under way here must not go on.
         lost = leading => Some(lost),
         _ = ended.wait_for(|e| *e) => None,
@@ -163,12 +162,15 @@ pub async fn serve(
     }
     let result = match served {
         // With no connection open it is done in the moment that it is told to stop.
-        Some(Ok(())) => finish(std::future::ready(Ok(())), led.as_ref()).await,
+        Some(Ok(())) => {
+            finish(std::future::ready(()), led.as_ref()).await;
+            Ok(())
+        }
         Some(result) => result,
         // What it does until the end is done as the leader.
         None => tokio::select! {
             () = leadership.keep(), if led.is_some() => Err(ServeError::Deposed),
-            served = finish(serving, led.as_ref()) => served,
+            () = finish(serving, led.as_ref()) => Ok(()),
         },
     };
     renewing.abort();
@@ -221,18 +223,12 @@ async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError
 }
 
 /// Waits for requests that are being answered, and writes down what was counted last.
-async fn finish(
-    serving: impl Future<Output = Result<(), std::io::Error>>,
-    led: Option<&Led>,
-) -> Result<(), ServeError> {
-    let served = match tokio::time::timeout(SHUTDOWN_LIMIT, serving).await {
-        Ok(result) => result.map_err(ServeError::Listen),
-        Err(_) => Ok(()),
-    };
+async fn finish(serving: impl Future<Output = ()>, led: Option<&Led>) {
+    // What is not done by then is cut off.
+    let _ = tokio::time::timeout(SHUTDOWN_LIMIT, serving).await;
     if let Some(led) = led {
         usage::note_last(&led.scheduler).await;
     }
-    served
 }
 
 fn unusable(error: StoreError) -> ServeError {

@@ -85,6 +85,7 @@ def serve(sock):
         "/long": ok + b"x-long: " + b"v" * (1 << 20) + b"\r\n" + end,
         "/fits": ok + b"".join(b"x-%d: %s\r\n" % (n, b"v" * 700) for n in range(80)) + end,
         "/other": b"+OK another protocol\r\n",
+        "/counts": ok + b"x-lines: %d\r\n" % head.count(b"x-own-") + end,
         "/closes": b"",
         "/short": ok + b"content-length: 1000\r\n\r\nonly this",
         "/chunks": ok + b"transfer-encoding: chunked\r\n\r\nnot a length\r\n",
@@ -134,6 +135,25 @@ fn an_odd_answer_ends_its_own_request_and_nobody_else_s() {
         assert_eq!(waiting.join().unwrap().ok().instance(), instance);
     });
     assert_eq!(shared().get("odd", "/").ok().instance(), instance, "it goes on");
+}
+
+#[test]
+fn a_request_s_headers_have_the_limits_of_an_answer_s() {
+    shared().deploy(&Folder::server("crowded", "", ODD));
+    let call = |lines| {
+        let call = shared().request("GET", "/function/crowded/counts");
+        (0..lines)
+            .fold(call, |call, n| call.header(&format!("x-own-{n}"), "1"))
+            .send()
+    };
+    assert_eq!(call(200).ok().header("x-lines"), "200");
+    assert!(
+        call(300)
+            .error(431, "headers_too_large")
+            .message()
+            .contains("more than 256")
+    );
+    assert_eq!(call(1).ok().header("x-lines"), "1");
 }
 
 #[test]

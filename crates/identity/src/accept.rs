@@ -2,9 +2,8 @@
 //! connection. Who has no certificate may connect, to join; what else it may do is the routes' to say.
 
 use std::io;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,16 +11,18 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::extract::connect_info::Connected;
 use axum::response::IntoResponse as _;
-use axum::serve::IncomingStream;
 use futures::FutureExt as _;
 use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{HttpService, service_fn};
+use hyper_util::rt::TokioIo;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::Service as _;
@@ -34,6 +35,8 @@ use crate::revoked::{Kept, NotRevoked, Revoked};
 const LIMIT: Duration = Duration::from_secs(5);
 /// Handshakes at once; further connections wait in the kernel.
 const AT_ONCE: usize = 512;
+/// Lines of headers in a request: a client's 256, and what the platform adds.
+const HEADERS_MAX: usize = 320;
 /// What the first byte of a TLS connection is.
 const HANDSHAKE: u8 = 22;
 const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use https, and a certificate of the cluster's authority (docs/operations.md, fn cluster)\"}";
@@ -92,12 +95,6 @@ impl Caller {
     }
 }
 
-impl Connected<IncomingStream<'_, Listener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
-        stream.io().caller()
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub enum Connection {
@@ -119,29 +116,26 @@ impl Connection {
     }
 }
 
-/// A role's listener, for `axum::serve`. Its connections do not wait to fill packets.
+/// A role's listener. Its connections do not wait to fill packets.
 #[derive(Debug)]
 pub struct Listener {
-    address: SocketAddr,
     source: Source,
 }
 
 #[derive(Debug)]
 enum Source {
     Plain(TcpListener),
-    Guarded(mpsc::Receiver<(Connection, SocketAddr)>),
+    Guarded(mpsc::Receiver<Connection>),
 }
 
 impl Listener {
     /// A listener for members of this one's cluster; without one, for plain connections.
     ///
     /// # Errors
-    /// When the listener has no address, or the member's certificate cannot be served with.
+    /// When the member's certificate cannot be served with.
     pub fn new(listener: TcpListener, member: Option<&Member>) -> io::Result<Self> {
-        let address = listener.local_addr()?;
         let Some(member) = member else {
             return Ok(Self {
-                address,
                 source: Source::Plain(listener),
             });
         };
@@ -164,23 +158,17 @@ impl Listener {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         tokio::spawn(accept(listener, acceptor, revoked, ready));
         Ok(Self {
-            address,
             source: Source::Guarded(source),
         })
     }
-}
 
-impl axum::serve::Listener for Listener {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+    async fn accept(&mut self) -> Connection {
         match &mut self.source {
             Source::Plain(listener) => {
-                let (stream, address) = axum::serve::Listener::accept(listener).await;
+                let (stream, _) = axum::serve::Listener::accept(listener).await;
                 // Only slower if it fails.
                 let _ = stream.set_nodelay(true);
-                (Connection::Plain(stream), address)
+                Connection::Plain(stream)
             }
             Source::Guarded(ready) => match ready.recv().await {
                 Some(connection) => connection,
@@ -190,8 +178,49 @@ impl axum::serve::Listener for Listener {
         }
     }
 
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(self.address)
+    /// Serves the routes until `shutdown` resolves, then finishes the requests under way. Handlers find the [`Caller`]
+    /// as `ConnectInfo`.
+    pub async fn serve(mut self, router: Router, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        let (ending, ended) = watch::channel(());
+        loop {
+            let connection = tokio::select! {
+                connection = self.accept() => connection,
+                () = &mut shutdown => break,
+            };
+            let (caller, router) = (connection.caller(), router.clone());
+            let answer = service_fn(move |mut request: Request<Incoming>| {
+                request.extensions_mut().insert(ConnectInfo(caller.clone()));
+                router.clone().call(request.map(Body::new))
+            });
+            tokio::spawn(serve_connection(connection, answer, ended.clone()));
+        }
+        drop((self, ended));
+        let _ = ending.send(());
+        ending.closed().await;
+    }
+}
+
+/// Serves one connection to its end, or to the end of the request under way once `ended` says so.
+async fn serve_connection<S>(connection: Connection, answer: S, mut ended: watch::Receiver<()>)
+where
+    S: HttpService<Incoming, ResBody = Body>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut http = http1::Builder::new();
+    let mut served = pin!(
+        http.max_headers(HEADERS_MAX)
+            .serve_connection(TokioIo::new(connection), answer)
+    );
+    let result = tokio::select! {
+        result = &mut served => result,
+        _ = ended.changed() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
     }
 }
 
@@ -200,7 +229,7 @@ async fn accept(
     mut listener: TcpListener,
     acceptor: TlsAcceptor,
     revoked: Arc<Revoked>,
-    ready: mpsc::Sender<(Connection, SocketAddr)>,
+    ready: mpsc::Sender<Connection>,
 ) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
@@ -215,7 +244,7 @@ async fn accept(
         tokio::spawn(async move {
             let _place = place;
             match tokio::time::timeout(LIMIT, shake_hands(stream, &acceptor, &revoked)).await {
-                Ok(Ok(stream)) => drop(ready.send((Connection::Guarded(Box::new(stream)), address)).await),
+                Ok(Ok(stream)) => drop(ready.send(Connection::Guarded(Box::new(stream))).await),
                 Ok(Err(error)) => tracing::warn!(%address, error = %error, "a connection was refused"),
                 Err(_) => tracing::debug!(%address, "a connection was silent"),
             }

@@ -48,9 +48,8 @@ impl Cluster {
             )
             .route("/goes-on", get(goes_on))
             .route("/join", post(sign))
-            .with_state(issuing.clone())
-            .into_make_service_with_connect_info::<Caller>();
-        tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+            .with_state(issuing.clone());
+        tokio::spawn(listener.serve(routes, std::future::pending()));
         Self {
             authority,
             directory,
@@ -117,6 +116,18 @@ async fn each_end_knows_the_other_by_its_role() {
     // A worker that answers where a scheduler should is not taken for one.
     let refused = asked(&gateway, Role::Scheduler, cluster.address).await.unwrap_err();
     assert!(refused.contains("certificate"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_client_s_headers_and_the_platform_s_fit_in_a_request() {
+    let cluster = Cluster::start(Role::Worker).await;
+    let gateway = cluster.member(Role::Gateway, "g-1");
+    let transport = Transport::new(reqwest::Client::new(), Some(&gateway), Role::Worker).unwrap();
+    for (lines, status) in [(300, 200), (400, 431)] {
+        let call = transport.http().get(format!("http://{}/", cluster.address));
+        let call = (0..lines).fold(call, |call, n| call.header(format!("x-{n}"), "1"));
+        assert_eq!(transport.send(call).await.unwrap().status(), status);
+    }
 }
 
 #[tokio::test]

@@ -59,6 +59,8 @@ error_codes! {
     Conflict = ("conflict", CONFLICT),
     /// The upload or request body is larger than allowed.
     TooLarge = ("too_large", PAYLOAD_TOO_LARGE),
+    /// The request has too many header lines, or too long ones.
+    HeadersTooLarge = ("headers_too_large", REQUEST_HEADER_FIELDS_TOO_LARGE),
     /// The client sends its request too slowly.
     RequestTimeout = ("request_timeout", REQUEST_TIMEOUT),
     /// The client has as many connections, requests in flight or requests a second as one may have.

@@ -31,8 +31,8 @@ use crate::pace::Pace;
 
 /// Requests at once on a connection.
 const STREAMS_MAX: u32 = 128;
-/// The largest head of a request: names, values and 32 bytes for each header.
-const HEAD_MAX: u32 = 64 << 10;
+/// The largest head of a request that is read: names, values and 32 bytes for each header.
+const HEAD_MAX: u32 = 128 << 10;
 /// Streams that a client resets before they are looked at, and that are reset here for its errors; then the connection
 /// ends.
 const RESETS_MAX: usize = 32;

@@ -33,6 +33,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rekindle_relay::HeadLimits;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -49,8 +50,11 @@ pub(crate) use refusal::Refusals;
 
 /// How long a connection is kept on which nothing comes.
 const IDLE_LIMIT: Duration = Duration::from_secs(75);
-/// The largest head, and the most that is read ahead of a body, bytes.
-const BUFFER_MAX: usize = 128 << 10;
+/// The largest head that is read, and the most that is read ahead of a body, bytes. Twice what is served, as are
+/// [`HEADERS_MAX`], so that who sends too much is told so: beyond it hyper ends the connection with an empty answer.
+const BUFFER_MAX: usize = 2 * HeadLimits::FUNCTION.bytes;
+/// The most lines of headers that are read.
+const HEADERS_MAX: usize = 2 * HeadLimits::FUNCTION.lines;
 
 /// How slow a client may be.
 #[derive(Debug, Clone, Copy)]
@@ -189,6 +193,7 @@ async fn http1<A: Answering>(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_LIMIT)
+        .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_MAX)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

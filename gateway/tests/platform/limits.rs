@@ -79,3 +79,26 @@ async fn more_requests_in_flight_than_allowed_are_503() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn more_or_longer_headers_than_allowed_are_431_with_the_limit() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "").await;
+    let asked = |lines: usize, length: usize| {
+        let value = "v".repeat(length);
+        let named = (0..lines).map(|n| format!("x-{n}"));
+        named
+            .fold(platform.function("hello"), |call, name| call.header(name, &value))
+            .send()
+    };
+    assert_eq!(asked(80, 700).await.unwrap().status(), 200);
+    let many = error(asked(300, 1).await.unwrap()).await;
+    assert_eq!(many.code, ErrorCode::HeadersTooLarge);
+    assert!(many.message.contains("more than 256"), "{many}");
+    let long = error(asked(8, 9000).await.unwrap()).await;
+    assert_eq!(long.code, ErrorCode::HeadersTooLarge);
+    assert!(long.message.contains("more than 65536"), "{long}");
+    // What is far above is not read to its end.
+    assert_eq!(asked(600, 1).await.unwrap().status(), 431);
+    assert_eq!(asked(1, 0).await.unwrap().status(), 200);
+}

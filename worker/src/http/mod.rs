@@ -92,8 +92,8 @@ pub async fn serve(
         Box::pin(async move { invoke_instance(State(worker), request).await.into_response() })
     });
     let stopping = Arc::clone(&worker);
-    let served = axum::serve(listener, router.into_make_service_with_connect_info::<Caller>())
-        .with_graceful_shutdown(async move {
+    listener
+        .serve(router, async move {
             shutdown.await;
             leave::finish(&stopping).await;
             stopping.stop_all().await;
@@ -106,7 +106,7 @@ pub async fn serve(
     }
     worker.stop_all().await;
     heartbeat::farewell(&worker, &client).await;
-    served.map_err(ServeError::Listen)
+    Ok(())
 }
 
 fn router(worker: Arc<Worker>) -> Router {
