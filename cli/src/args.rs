@@ -473,9 +473,9 @@ pub(crate) struct DeployArgs {
     /// Make a new version even if nothing has changed.
     #[arg(long)]
     pub(crate) force: bool,
-    /// How long the deploy may take.
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
-    pub(crate) wait: u64,
+    /// How long to wait until it is live; 900 where not given, and twice the function's boot_timeout.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wait: Option<u64>,
     /// Print the live version as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -183,6 +183,11 @@ impl Steps {
         }
     }
 
+    /// Whether each step is a line of its own.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// The work is now at `step`.
     pub(crate) fn step(&self, step: impl Into<String>) {
         let step = step.into();

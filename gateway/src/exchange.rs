@@ -8,7 +8,7 @@ use http::{HeaderValue, Response};
 use rekindle_relay::{Answer, End};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::TIME_LEFT_MS;
-use rekindle_wire::internal::START_LIMIT;
+use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +104,7 @@ impl Exchange {
         let limit = if is_started {
             seat.timeout
         } else {
-            START_LIMIT + seat.timeout + SPARE
+            start_limit(seat.boot_timeout) + seat.timeout + SPARE
         };
         let sent = Instant::now();
         let deadline = tokio::time::Instant::now() + limit;

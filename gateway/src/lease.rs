@@ -27,6 +27,8 @@ pub(crate) struct Seat {
     pub(crate) address: Arc<str>,
     pub(crate) version: VersionNumber,
     pub(crate) timeout: Duration,
+    /// The longest its boot may take.
+    pub(crate) boot_timeout: Duration,
     /// Whether an invocation that may have reached the function may be sent again.
     pub(crate) idempotent: bool,
     /// The lease's [`LeaseMark`], for its worker; none from a scheduler that does not number them.
@@ -143,6 +145,7 @@ impl Leases {
                 address: placement.worker_address.as_str().into(),
                 version: placement.version,
                 timeout: Duration::from_millis(placement.timeout_ms),
+                boot_timeout: Duration::from_millis(placement.boot_timeout_ms),
                 idempotent: placement.idempotent,
                 mark,
                 start: placement.start,
@@ -291,6 +294,7 @@ mod tests {
             start,
             slots,
             timeout_ms: 1_000,
+            boot_timeout_ms: 30_000,
             idempotent: false,
             lease_ms: 1_000,
             lease_number: 1,

@@ -26,7 +26,7 @@ use crate::reaper;
 use crate::state::Scheduler;
 use crate::store::{NewVersion, StoreError};
 
-/// The longest all of it may take.
+/// The longest all of it may take, beside two boots.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The longest to wait for a worker with room.
 const ROOM_LIMIT: Duration = Duration::from_secs(60);
@@ -47,7 +47,8 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
             return;
         };
         let mut preparation = Preparation::of(&here, &version, &source_key);
-        let outcome = tokio::time::timeout(LIMIT, preparation.run()).await;
+        let limit = LIMIT + version.info.manifest.boot_timeout() * 2;
+        let outcome = tokio::time::timeout(limit, preparation.run()).await;
         let Preparation {
             instance,
             phases,
@@ -59,7 +60,7 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
                 ErrorCode::BuildFailed,
                 format!(
                     "it was not ready within {} minutes: make its dependencies or its start smaller, and deploy again",
-                    LIMIT.as_secs() / 60
+                    limit.as_secs() / 60
                 ),
             ))
         });

@@ -37,7 +37,7 @@ use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A scheduler that leads for less may not have heard of every worker.
 const HEARD_OF_ALL: Millis = Millis(12_000);
-/// The longest an attempt may take.
+/// The longest an attempt may take, beside two boots.
 const LIMIT: Duration = Duration::from_secs(300);
 /// After a first failure, doubled with each further one up to the last, seconds.
 const PAUSE_FIRST: i64 = 60;
@@ -251,8 +251,9 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
     }
     tracing::info!(%function, %version, %reason, attempts, "a snapshot is being made anew");
     let began = Instant::now();
-    let outcome = tokio::time::timeout(LIMIT, attempt(scheduler, spec)).await;
-    let too_long = |_| Failure::of("timeout", format!("it took more than {} s", LIMIT.as_secs()));
+    let limit = LIMIT + spec.manifest.boot_timeout() * 2;
+    let outcome = tokio::time::timeout(limit, attempt(scheduler, spec)).await;
+    let too_long = |_| Failure::of("timeout", format!("it took more than {} s", limit.as_secs()));
     let failure = match outcome.map_err(too_long).and_then(|done| done) {
         Ok((made, snapshot)) => return exchange(scheduler, due, &made, &snapshot, began.elapsed()).await,
         Err(failure) => failure,

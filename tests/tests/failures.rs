@@ -198,6 +198,44 @@ fn a_function_that_does_not_answer_is_504_and_does_not_keep_its_instance() {
 }
 
 #[test]
+fn a_function_has_the_time_to_boot_that_it_asks_for() {
+    let slow = "import time; time.sleep(3)\n".to_owned() + ODD;
+    let late = Folder::server("late", "boot_timeout = \"1s\"", &slow);
+    let message = shared().try_deploy(&late).unwrap_err();
+    assert!(message.contains("within boot_timeout, 1 s"), "{message}");
+    shared().deploy(&Folder::server("late", "boot_timeout = \"40s\"", &slow));
+    shared().fresh("booted", "late", "/").ok();
+}
+
+#[test]
+fn a_command_has_the_function_s_environment() {
+    const ECHO: &str = r#"
+import sys, http.server
+class Echo(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = " ".join(sys.argv[1:]).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Echo).serve_forever()
+"#;
+    let manifest = r#"
+name = "echo-argv"
+runtime = "http"
+base = "python"
+memory = "128MiB"
+command = ["python3", "echo.py", "$PORT", "${MODEL}-$FN_MEMORY_MIB", "$$MODEL", "$1"]
+env = { MODEL = "small" }
+"#;
+    shared().deploy(&Folder::with_manifest(manifest).file("echo.py", ECHO));
+    for start in ["booted", "restored"] {
+        let said = shared().fresh(start, "echo-argv", "/").ok().text();
+        assert!(said.ends_with(" small-128 $MODEL $1"), "{said}");
+    }
+}
+
+#[test]
 fn a_function_that_does_not_start_fails_its_deploy_with_its_last_words() {
     let dies = Folder::server("stillborn", "", "import sys\nsys.exit('cannot find my glasses')\n");
     let message = shared().try_deploy(&dies).unwrap_err();

@@ -13,6 +13,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use crate::instance::enclosure::{enclose, unavailable};
 use crate::instance::turns::KEEP;
 use crate::instance::{FunctionClient, Instance, PORT, Parts};
+use crate::logs::telling::telling;
 use crate::sandbox::{FunctionState, Sandbox};
 use crate::worker::Worker;
 
@@ -27,7 +28,7 @@ pub(crate) const OPEN_FILES: u64 = 1024;
 const KNOCK_EVERY: Duration = Duration::from_millis(2);
 /// How long its last lines are waited for.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
-/// Lines of output shown when a function does not start.
+/// The most lines of output shown when a function does not start.
 const TAIL: usize = 12;
 
 /// Boots `instance`; it is not marked ready.
@@ -77,7 +78,7 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         .collect::<Result<_, _>>()
         .map_err(|e| unavailable("name the output pipes", &e))?;
     let heard = async {
-        let mut listening = std::pin::pin!(listening(worker, instance, sandbox));
+        let mut listening = std::pin::pin!(listening(instance, sandbox));
         match tokio::time::timeout(KEEP, &mut listening).await {
             Ok(heard) => heard,
             Err(_) => {
@@ -101,14 +102,14 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
     }))
 }
 
-async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+async fn listening(instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
     let mut state = sandbox.function_state();
     let knock = async {
         while sandbox.connect(PORT).await.is_err() {
             tokio::time::sleep(KNOCK_EVERY).await;
         }
     };
-    let limit = worker.config.boot_limit;
+    let limit = instance.spec.manifest.boot_timeout();
     let said = tokio::select! {
         () = knock => return Ok(()),
         ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
@@ -116,21 +117,23 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
             _ => "ended before it served HTTP".to_owned(),
         },
         () = tokio::time::sleep(limit) => format!(
-            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within {} s", limit.as_secs()
+            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within boot_timeout, {} s: raise that in fn.toml if \
+            it needs longer",
+            limit.as_secs()
         ),
     };
     Err(not_started(instance, &said).await)
 }
 
-/// Why a function did not start, with its last lines.
+/// Why a function did not start, with the lines it wrote that are likely to say so.
 pub(crate) async fn not_started(instance: &Instance, said: &str) -> ApiError {
     // The last lines may still be in the pipe.
     instance.sink.drained(DRAIN_LIMIT).await;
-    let lines: Vec<String> = instance.sink.tail(TAIL).into_iter().map(|l| l.text).collect();
+    let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
     let told = if lines.is_empty() {
         "it wrote nothing".to_owned()
     } else {
-        format!("its last lines:\n{}", lines.join("\n"))
+        format!("it wrote:\n{}", telling(&lines, TAIL).join("\n"))
     };
     ApiError::new(ErrorCode::BootFailed, format!("the function's process {said}; {told}"))
 }
@@ -145,9 +148,58 @@ fn command(spec: &VersionSpec) -> Vec<String> {
             "/opt/rekindle/node/lib/preload.js",
             "/opt/rekindle/node/bootstrap.js",
         ],
-        Runtime::Http => return spec.manifest.command.clone(),
+        Runtime::Http => {
+            let environment = environment(spec);
+            return spec
+                .manifest
+                .command
+                .iter()
+                .map(|word| expanded(word, &environment))
+                .collect();
+        }
     };
     words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// A word of a command with `$NAME` and `${NAME}` replaced by what the environment has of that name. `$$NAME` stands for
+/// `$NAME`. What it does not have stays as it is: a shell in the command may know it.
+fn expanded(word: &str, environment: &[String]) -> String {
+    let value = |name: &str| {
+        let variables = environment.iter().filter_map(|variable| variable.split_once('='));
+        variables
+            .rev()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+    };
+    let mut text = String::with_capacity(word.len());
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let from = &rest[at..];
+        let escaped = usize::from(from.starts_with("$$"));
+        let (length, name) = reference(&from[escaped..]);
+        match value(name).filter(|_| !name.is_empty()) {
+            Some(_) if escaped == 1 => text.push_str(&from[1..=length]),
+            Some(value) => text.push_str(value),
+            None => text.push_str(&from[..escaped + length]),
+        }
+        rest = &from[escaped + length..];
+    }
+    text + rest
+}
+
+/// The length of the reference that a text begins with, of which the first byte is `$`, and the name in it.
+fn reference(text: &str) -> (usize, &str) {
+    let braced = text.starts_with("${");
+    let name = &text[if braced { 2 } else { 1 }..];
+    let end = name
+        .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
+        .unwrap_or(name.len());
+    match (braced, name[end..].starts_with('}')) {
+        (true, true) => (end + 3, &name[..end]),
+        (true, false) => (1, ""),
+        (false, _) => (end + 1, &name[..end]),
+    }
 }
 
 /// What the environments of all functions have in common.
@@ -192,4 +244,28 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     }
     env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
     env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_what_the_environment_has() {
+        let environment = ["PORT=8080", "MODEL=small", "MODEL=large", "EMPTY="].map(str::to_owned);
+        for (word, is) in [
+            ("--port=$PORT", "--port=8080"),
+            ("${PORT}0:$MODEL/$EMPTY.", "80800:large/."),
+            ("$$PORT ${$PORT}", "$PORT ${8080}"),
+            (
+                "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
+                "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
+            ),
+            ("exec x -p $PORT; echo é$", "exec x -p 8080; echo é$"),
+            ("$$${PORT}", "$$8080"),
+            ("", ""),
+        ] {
+            assert_eq!(expanded(word, &environment), is, "{word}");
+        }
+    }
 }

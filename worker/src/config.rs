@@ -86,8 +86,6 @@ pub struct WorkerConfig {
     pub idle: IdleSettings,
     /// Starts that may keep the processors busy at once; others wait for their turn.
     pub starts_at_once: usize,
-    /// How long an instance may take to boot.
-    pub boot_limit: Duration,
     /// How long a restore may take.
     pub restore_limit: Duration,
     /// How long a checkpoint may take.
@@ -144,7 +142,6 @@ impl WorkerConfig {
             disk_read_bytes: 512 << 20,
             idle: IdleSettings::default(),
             starts_at_once: (2 * cores()).max(4),
-            boot_limit: Duration::from_secs(30),
             restore_limit: Duration::from_secs(15),
             dump_limit: Duration::from_secs(60),
             heartbeat_every: Duration::from_secs(1),

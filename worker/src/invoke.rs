@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use rekindle_pager::PageRef;
 use rekindle_relay::{Answer, End, Held, Lasting, strip_hop_by_hop};
 use rekindle_wire::api::StartKind;
-use rekindle_wire::internal::START_LIMIT;
+use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
@@ -92,7 +92,8 @@ async fn forward(
         false => Span::none(),
     };
     let entered = Instant::now();
-    let ready = instance.until_ready(last.min(Deadline::now() + START_LIMIT));
+    let start_limit = start_limit(instance.spec.manifest.boot_timeout());
+    let ready = instance.until_ready(last.min(Deadline::now() + start_limit));
     let parts = ready.instrument(waiting).await?;
     let waited = entered.elapsed();
     let thawed = instance.unpark(&parts).await?;

@@ -133,7 +133,7 @@ async fn run(
     };
     let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
     // It may have to be booted twice, and a snapshot of its runtime be taken in between.
-    let limit = worker.config.boot_limit * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
+    let limit = request.manifest.boot_timeout() * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
     let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope.clone())?;
     let parts = instance.until_ready(Instant::now() + limit).await?;
     phase(events, VersionState::Warming).await?;

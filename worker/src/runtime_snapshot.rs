@@ -139,7 +139,7 @@ pub async fn boot_shared(
     };
     worker.metrics.runtime_snapshot("failed");
     // One that has taken all the time that a boot may take would do so again.
-    if !instance.is_starting() || started.elapsed() >= worker.config.boot_limit {
+    if !instance.is_starting() || started.elapsed() >= instance.spec.manifest.boot_timeout() {
         return Err(why);
     }
     // It may be the function's own fault; then this says so, too.
@@ -176,7 +176,7 @@ async fn begin_shared(
     // Now, and not only in what is restored from its snapshot: it has drawn no random number that another function has.
     let hook = call_hook(instance, &parts, Hook::AfterRestore).await;
     hook.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
-    instance.phase("load", load(worker, instance, &parts)).await?;
+    instance.phase("load", load(instance, &parts)).await?;
     Ok((parts, how))
 }
 
@@ -380,7 +380,7 @@ async fn begin_as(
 }
 
 /// Has the bootstrap load the function, with its own environment.
-async fn load(worker: &Worker, instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
+async fn load(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
     let path = format!("{HOOK_PREFIX}load");
     let environment: serde_json::Map<_, _> = boot::environment(&instance.spec)
         .iter()
@@ -405,11 +405,11 @@ async fn load(worker: &Worker, instance: &Instance, parts: &Parts) -> Result<(),
             )),
         }
     };
-    let limit = worker.config.boot_limit;
+    let limit = instance.spec.manifest.boot_timeout();
     let why = match tokio::time::timeout(limit, exchange).await {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(why)) => why,
-        Err(_) => format!("did not load the function within {} s", limit.as_secs()),
+        Err(_) => format!("did not load the function within boot_timeout, {} s", limit.as_secs()),
     };
     // Where it cannot be loaded the process has ended, and says why.
     let mut state = parts.sandbox.function_state();

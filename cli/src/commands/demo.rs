@@ -72,7 +72,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let copy = tempfile::tempdir().context("no temporary directory")?;
     copy_folder(&args.path, copy.path())?;
     shorten_idle(&copy.path().join(manifest::FILE_NAME), &args.idle)?;
-    let (version, new) = deploy::deploy(client, copy.path(), DEPLOY_LIMIT, false, quiet).await?;
+    let (version, new) = deploy::deploy(client, copy.path(), Some(DEPLOY_LIMIT), false, quiet).await?;
     if let Some(why) = &version.snapshot_error {
         bail!("{} is live but has no snapshot: {why}", version.function);
     }
@@ -84,7 +84,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
         // The platform knows by now that its snapshot is of no use: damaged, or of an older version's form.
         let name = &life.version.function;
         eprintln!("{name}: its snapshot could not be used, see `fn logs {name}`; deploying it again");
-        let (version, _) = deploy::deploy(client, copy.path(), DEPLOY_LIMIT, false, quiet).await?;
+        let (version, _) = deploy::deploy(client, copy.path(), Some(DEPLOY_LIMIT), false, quiet).await?;
         life = live(client, version, quiet).await?;
     }
     life.check()?;

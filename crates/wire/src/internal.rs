@@ -28,9 +28,13 @@ use crate::manifest::Manifest;
 use crate::renewal::MadeWith;
 use crate::stats::WorkerLevels;
 
-/// How long a request waits in its worker for the instance to be ready: a restore, and a boot where that failed, have limits of their
-/// own below this. The function's timeout begins only then.
-pub const START_LIMIT: Duration = Duration::from_secs(60);
+/// What a start may take beside its boot: a sandbox, a turn among other starts, and a restore that fails.
+const START_SPARE: Duration = Duration::from_secs(30);
+
+/// How long a request waits in its worker for the instance to be ready. The function's timeout begins only then.
+pub fn start_limit(boot_timeout: Duration) -> Duration {
+    boot_timeout + START_SPARE
+}
 
 /// How long a function may go on with an invocation past its timeout; then its instance takes nothing new and is stopped.
 pub const OVERDUE_LIMIT: Duration = Duration::from_secs(10);
@@ -132,6 +136,9 @@ pub struct Placement {
     pub slots: u32,
     /// The function's timeout, milliseconds.
     pub timeout_ms: u64,
+    /// The longest its boot may take, milliseconds.
+    #[serde(default = "crate::manifest::boot_timeout_ms")]
+    pub boot_timeout_ms: u64,
     /// How long the gateway may keep using the slots, milliseconds from now; asking again renews it.
     pub lease_ms: u64,
     /// The lease's number, see [`crate::lease`]; 0 from a scheduler that does not number them.

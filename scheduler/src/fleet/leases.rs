@@ -74,6 +74,7 @@ impl Fleet {
             },
             slots: instance.slots.saturating_sub(instance.in_flight).max(1),
             timeout_ms: u64::try_from(live.spec.manifest.timeout().as_millis()).unwrap_or(u64::MAX),
+            boot_timeout_ms: live.spec.manifest.boot_timeout_ms,
             lease_ms: length.0,
             lease_number: instance.lease_number,
             idempotent: live.spec.manifest.idempotent,

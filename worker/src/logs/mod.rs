@@ -13,6 +13,7 @@ mod follow;
 mod lines;
 mod rate;
 mod sink;
+pub(crate) mod telling;
 mod writer;
 
 use std::collections::HashMap;
@@ -55,7 +56,7 @@ impl Default for LogLimits {
             line_bytes: 16 << 10,
             lines_per_second: 1_000,
             burst_lines: 2_000,
-            kept_lines: 50,
+            kept_lines: 100,
         }
     }
 }

@@ -19,13 +19,19 @@ use crate::client::Client;
 use crate::show::{self, Steps, Tone};
 
 const POLL: Duration = Duration::from_millis(150);
+/// How long a deploy is waited for that does not say, beside two boots.
+const USUAL_WAIT: Duration = Duration::from_secs(900);
+/// How long a version may be in one state without a word on that.
+const STATE_FOR_LONG: Duration = Duration::from_secs(5);
+/// How often it is then said how long: on a terminal, and elsewhere, where each time is a line.
+const SAID_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
 /// How long a version may be queued without a word on why.
 const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
 /// Deploys the folder and prints where the function is.
 pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let limit = Duration::from_secs(args.wait);
+    let limit = args.wait.map(Duration::from_secs);
     let (version, new) = deploy(client, &folder_of(&args.path), limit, args.force, args.json).await?;
     if args.json {
         show::print_json(&version)?;
@@ -47,12 +53,13 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
 pub(crate) async fn deploy(
     client: &Client,
     folder: &Path,
-    limit: Duration,
+    limit: Option<Duration>,
     force: bool,
     quiet: bool,
 ) -> Result<(VersionInfo, bool)> {
-    let deadline = Instant::now() + limit;
+    let begun = Instant::now();
     let manifest = read_manifest(folder)?;
+    let deadline = begun + limit.unwrap_or(USUAL_WAIT + manifest.boot_timeout() * 2);
     if let Some(command) = &manifest.build_command {
         build(folder, command)?;
     }
@@ -114,6 +121,8 @@ fn build(folder: &Path, command: &str) -> Result<()> {
 async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, quiet: bool) -> Result<VersionInfo> {
     let steps = Steps::new(quiet);
     let mut shown: Option<VersionState> = None;
+    let (mut since, mut said) = (Instant::now(), Duration::ZERO);
+    let said_every = SAID_EVERY[usize::from(steps.is_plain())];
     let long = Instant::now() + QUEUED_FOR_LONG;
     let mut explained = false;
     while !version.state.is_final() {
@@ -123,6 +132,22 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
                 version.function, version.version, version.state
             ));
             shown = Some(version.state);
+            (since, said) = (Instant::now(), Duration::ZERO);
+        }
+        let elapsed = since.elapsed();
+        if version.state != VersionState::Queued && elapsed >= STATE_FOR_LONG.max(said + said_every) {
+            said = elapsed;
+            steps.step(format!(
+                "{} version {}: {}, for {} s{}",
+                version.function,
+                version.version,
+                version.state,
+                elapsed.as_secs(),
+                match version.state {
+                    VersionState::Booting => format!(" of at most {}", version.manifest.boot_timeout().as_secs()),
+                    _ => String::new(),
+                }
+            ));
         }
         if version.state == VersionState::Queued && !explained && Instant::now() > long {
             explained = true;

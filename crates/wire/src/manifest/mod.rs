@@ -52,6 +52,9 @@ pub struct Manifest {
     pub cpu: f64,
     /// The longest one invocation may take, milliseconds.
     pub timeout_ms: u64,
+    /// The longest a boot may take until the function accepts connections, milliseconds.
+    #[serde(default = "boot_timeout_ms", skip_serializing_if = "is_usual_boot_timeout")]
+    pub boot_timeout_ms: u64,
     /// Invocations one instance serves at once.
     pub concurrency: u32,
     /// Instances of the function at most.
@@ -103,6 +106,11 @@ impl Manifest {
         Duration::from_millis(self.timeout_ms)
     }
 
+    /// The longest a boot may take until the function accepts connections.
+    pub fn boot_timeout(&self) -> Duration {
+        Duration::from_millis(self.boot_timeout_ms)
+    }
+
     /// How long an unused instance is kept.
     pub fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
@@ -112,6 +120,17 @@ impl Manifest {
     pub fn park(&self) -> Duration {
         Duration::from_millis(self.park_ms)
     }
+}
+
+/// What a boot may take in manifests that do not say, seconds.
+const BOOT_TIMEOUT_S: u64 = 30;
+
+pub(crate) fn boot_timeout_ms() -> u64 {
+    BOOT_TIMEOUT_S * 1000
+}
+
+fn is_usual_boot_timeout(value: &u64) -> bool {
+    *value == boot_timeout_ms()
 }
 
 /// Which contract the function's process follows; see docs/runtime-contract.md.
@@ -286,6 +305,7 @@ struct Raw {
     memory: Option<Spanned<String>>,
     cpu: Option<Spanned<f64>>,
     timeout: Option<Spanned<String>>,
+    boot_timeout: Option<Spanned<String>>,
     concurrency: Option<Spanned<u64>>,
     max_instances: Option<Spanned<u64>>,
     idle: Option<Spanned<String>>,
@@ -372,6 +392,7 @@ const EXAMPLES: &[&str] = &[
     r#"memory = "256MiB""#,
     "cpu = 0.5",
     r#"timeout = "30s""#,
+    r#"boot_timeout = "5m""#,
     "concurrency = 1",
     "max_instances = 10",
     r#"idle = "10m""#,
@@ -458,6 +479,7 @@ impl Checker<'_> {
             memory,
             cpu,
             timeout_ms: self.seconds("timeout", raw.timeout, 30, &TIMEOUT_S)?,
+            boot_timeout_ms: self.seconds("boot_timeout", raw.boot_timeout, BOOT_TIMEOUT_S, &TIMEOUT_S)?,
             concurrency: self.count("concurrency", raw.concurrency, 1, &CONCURRENCY)?,
             max_instances,
             idle_ms: self.seconds("idle", raw.idle, 300, &IDLE_S)?,
