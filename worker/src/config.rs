@@ -12,7 +12,7 @@ use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
 
-use crate::build::BuildNetwork;
+use crate::build::{BuildLimits, BuildNetwork};
 use crate::idle::IdleSettings;
 use crate::network::Egress;
 
@@ -76,6 +76,8 @@ pub struct WorkerConfig {
     pub egress: Egress,
     /// What builds of functions reach.
     pub build_network: BuildNetwork,
+    /// What one may take.
+    pub build_limits: BuildLimits,
     /// Sandboxes kept ready, empty, at least.
     pub empty_sandboxes: usize,
     /// The same at most, when many are taken.
@@ -136,6 +138,7 @@ impl WorkerConfig {
             filter: FilterChoice::default(),
             egress: Egress::default(),
             build_network: BuildNetwork::default(),
+            build_limits: BuildLimits::default(),
             empty_sandboxes: 8,
             empty_sandboxes_most: usize::try_from(half_of_memory() / MEMORY_AN_EMPTY_SANDBOX)
                 .map_or(64, |n| n.clamp(8, 64)),

@@ -19,8 +19,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::build::{BuildLimits, BuildOrder, Root, build_layer};
-use crate::cgroup::Limits;
+use crate::build::{BuildOrder, Root, build_layer};
 use crate::confined::Confinement;
 use crate::freeze::{freeze, quiet};
 use crate::instance::enclosure::unavailable;
@@ -30,12 +29,6 @@ use crate::renewal::made_with;
 use crate::runtime_snapshot::Scope;
 use crate::worker::Worker;
 
-/// What installing a function's dependencies may use.
-const BUILD_LIMITS: Limits = Limits {
-    memory_bytes: 2 << 30,
-    cpu_cores: 1.0,
-    pids: 256,
-};
 /// What fetching or taking a runtime's snapshot may add to a boot: as much as one by itself may take, with a store that is slow to answer.
 const SHARED_LIMIT: Duration = Duration::from_mins(2);
 /// Times a runtime that is being replaced is looked for, and the pause between.
@@ -262,7 +255,7 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
     let name = format!("build-{}", request.instance);
     let cgroup = worker
         .cgroups
-        .create(&name, BUILD_LIMITS)
+        .create(&name, worker.config.build_limits.group)
         .map_err(|e| unavailable("bound the build", &e))?;
     let roots = |root| root_directory(worker, root).boxed();
     let order = BuildOrder {
@@ -272,7 +265,7 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         source_tar_gz: source.0.clone(),
         manifest: &request.manifest,
         work_dir,
-        limits: BuildLimits::default(),
+        limits: worker.config.build_limits,
         confinement: Confinement::new(worker.config.init_binary.clone()),
         cgroup_procs: cgroup.procs_files(),
     };

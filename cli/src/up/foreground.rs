@@ -156,7 +156,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         room: args.room,
         codec: args.codec,
         egress: args.egress.egress(Vec::new()),
-        build_network: args.building.network(),
+        building: &args.building,
     })?;
     config.doors = doors.clone();
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));

@@ -14,7 +14,6 @@ use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_worker::WorkerConfig;
-use rekindle_worker::build::BuildNetwork;
 use rekindle_worker::idle::IdleSettings;
 use rekindle_worker::network::Egress;
 use tokio::net::TcpListener;
@@ -24,7 +23,7 @@ use super::membership::Joining;
 use super::pid;
 use super::roles::Roles;
 use super::{isolation, leftovers, membership, secrets, store};
-use crate::args::{CodecArgs, CollectingArgs, GatewayArgs, RoomArgs, S3Args, SchedulerArgs, WorkerArgs};
+use crate::args::{BuildArgs, CodecArgs, CollectingArgs, GatewayArgs, RoomArgs, S3Args, SchedulerArgs, WorkerArgs};
 use crate::commands::doctor;
 
 /// `fn gateway`.
@@ -143,7 +142,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
             room: args.room,
             codec: args.codec,
             egress: args.egress.egress(control(&args.scheduler, &endpoint)),
-            build_network: args.building.network(),
+            building: &args.building,
         })?;
         config.offer.zone.clone_from(&args.offer.zone);
         config.offer.labels = args.offer.labels.iter().cloned().collect();
@@ -229,7 +228,7 @@ pub(super) struct WorkerSettings<'a> {
     pub(super) room: RoomArgs,
     pub(super) codec: CodecArgs,
     pub(super) egress: Egress,
-    pub(super) build_network: BuildNetwork,
+    pub(super) building: &'a BuildArgs,
 }
 
 /// A worker's configuration with the usual limits.
@@ -245,7 +244,7 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
         room,
         codec,
         egress,
-        build_network,
+        building,
     } = settings;
     let criu = match doctor::find_criu(criu) {
         Ok(found) => found,
@@ -264,7 +263,8 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     config.criu_dir = criu.path.parent().unwrap_or(Path::new("/")).to_owned();
     config.codec = codec.codec();
     config.egress = egress;
-    config.build_network = build_network;
+    config.build_network = building.network();
+    config.build_limits = building.limits();
     if let Some(bound) = codec.dump_in_memory {
         config.dump_in_memory_bytes = bound.0;
     }

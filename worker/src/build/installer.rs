@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_confined::{Program, SET_UP_FAILED, Shown, Work};
+use rekindle_wire::manifest::ByteSize;
 
 use super::operator::Configured;
 use super::proxy::{ADDRESS, Proxy};
@@ -73,7 +74,8 @@ pub enum InstallerError {
     },
     /// It took too long.
     #[error(
-        "{program} was stopped after {limit:?}: install fewer dependencies, or vendor them into the folder; its last words:\n{output}"
+        "{program} was stopped after {limit:?}: install fewer dependencies, vendor them into the folder, or have the operator \
+         raise --build-timeout; its last words:\n{output}"
     )]
     TimedOut {
         /// The program.
@@ -85,7 +87,9 @@ pub enum InstallerError {
     },
     /// It filled the disk.
     #[error(
-        "{program} was stopped since it took more than {limit} bytes of disk: remove dependencies the function does not need"
+        "{program} was stopped since it took more than {} of disk: remove dependencies the function does not need, or have \
+         the operator raise --build-size, which is a third of that",
+        ByteSize(*limit)
     )]
     TooLarge {
         /// The program.

@@ -35,6 +35,7 @@ use rekindle_wire::manifest::{Base, Manifest};
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
+use crate::cgroup::Limits;
 use crate::confined::{ConfinedError, Confinement};
 use allow::Allowed;
 use cache::DepsCache;
@@ -62,7 +63,7 @@ const DEPS_CACHE: &str = "deps-cache";
 const LAYER_PREFIX: &str = "layer-";
 
 /// What a build may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BuildLimits {
     /// The folder unpacked, and again the function with its dependencies, bytes.
     pub unpacked_bytes: u64,
@@ -70,6 +71,8 @@ pub struct BuildLimits {
     pub files: u64,
     /// How long one run of an installer may take.
     pub install_timeout: Duration,
+    /// Memory, processor time and processes of all that runs of one build.
+    pub group: Limits,
     /// Installed python packages kept for the next build, bytes.
     pub cache_bytes: u64,
 }
@@ -80,6 +83,11 @@ impl Default for BuildLimits {
             unpacked_bytes: 1 << 30,
             files: 100_000,
             install_timeout: Duration::from_secs(300),
+            group: Limits {
+                memory_bytes: 2 << 30,
+                cpu_cores: 1.0,
+                pids: 256,
+            },
             cache_bytes: 4 << 30,
         }
     }

@@ -10,6 +10,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::BuildLimits;
 use rekindle_confined::links::{self, LinkError};
+use rekindle_wire::manifest::ByteSize;
 
 /// Every file's time: 1980-01-01, the oldest that zip archives made by a function can hold.
 const MTIME_UNIX_S: u64 = 315_532_800;
@@ -30,13 +31,20 @@ pub enum PackError {
     #[error("\"{}\" is neither file, directory nor link: remove it", .0.display())]
     Kind(PathBuf),
     /// Too many bytes.
-    #[error("the function with its dependencies is larger than {limit} bytes: remove dependencies it does not need")]
+    #[error(
+        "the function with its dependencies is larger than {}: remove dependencies it does not need, or have the operator \
+         raise --build-size",
+        ByteSize(*limit)
+    )]
     TooLarge {
         /// The limit.
         limit: u64,
     },
     /// Too many files.
-    #[error("the function with its dependencies has more than {limit} files: remove dependencies it does not need")]
+    #[error(
+        "the function with its dependencies has more than {limit} files: remove dependencies it does not need, or have the \
+         operator raise --build-files"
+    )]
     TooMany {
         /// The limit.
         limit: u64,
