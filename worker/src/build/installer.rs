@@ -15,6 +15,8 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_confined::{Program, SET_UP_FAILED, Shown, Work};
 use rekindle_wire::manifest::ByteSize;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use super::operator::Configured;
 use super::proxy::{ADDRESS, Proxy};
@@ -130,8 +132,23 @@ pub(super) struct Finished {
 }
 
 impl Installer<'_, '_> {
-    /// Runs it to its end; dropping the future kills it.
+    /// Runs it to its end; dropping the future kills it. Its span is `install`, or without a network `compile`.
     pub(super) async fn run(self) -> Result<Finished, InstallerError> {
+        let span = tracing::info_span!(
+            "installer",
+            otel.name = if self.network.is_some() { "install" } else { "compile" },
+            otel.status_code = Empty,
+            "rekindle.role" = "worker",
+            process.executable.path = self.program,
+        );
+        let finished = self.to_end().instrument(span.clone()).await;
+        if !finished.as_ref().is_ok_and(|finished| finished.success) {
+            span.record("otel.status_code", "ERROR");
+        }
+        finished
+    }
+
+    async fn to_end(self) -> Result<Finished, InstallerError> {
         let program = self.program.to_owned();
         let failed = |source| InstallerError::Start {
             program: program.clone(),

@@ -33,6 +33,7 @@ use rekindle_confined::upload;
 use rekindle_wire::ErrorCode;
 use rekindle_wire::manifest::{Base, Manifest};
 use tokio::task::spawn_blocking;
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use crate::cgroup::Limits;
@@ -294,7 +295,8 @@ async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildErr
 async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<PathBuf, BuildError> {
     let (manifest, limits) = (order.manifest, order.limits);
     progress("unpacking the folder");
-    unpack(order, room).await?;
+    let unpacking = tracing::info_span!("unpack", "rekindle.role" = "worker");
+    unpack(order, room).instrument(unpacking).await?;
     let found = entry::check(manifest, &room.app())?;
 
     let packages = match manifest.base {
@@ -326,7 +328,8 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
         .work_dir
         .join(format!("{LAYER_PREFIX}{}.tar", Uuid::new_v4().simple()));
     let (to, room) = (layer.clone(), Arc::clone(room));
-    blocking(move || {
+    let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
+    let packed = blocking(move || {
         let app = room.app();
         let mut trees = vec![(Path::new(""), app.as_path())];
         if let Some(packages) = &packages {
@@ -336,8 +339,8 @@ async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<
             // What is left is swept at the worker's next start.
             let _ = std::fs::remove_file(&to);
         })
-    })
-    .await??;
+    });
+    packed.instrument(packing).await??;
     Ok(layer)
 }
 
