@@ -13,6 +13,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
+use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
@@ -218,7 +219,7 @@ impl<'a> Preparation<'a> {
             manifest: manifest.clone(),
             source_key: self.source_key.to_owned(),
             sharing: scheduler.config.sharing,
-            runtime_snapshot: self.runtime_snapshot().await,
+            runtime_snapshot: runtime_snapshot(scheduler, function, manifest.runtime).await,
             built: None,
         };
         let mut told = Told::order(scheduler, address, &request)
@@ -251,7 +252,7 @@ impl<'a> Preparation<'a> {
                         ));
                     }
                     if let Some(named) = runtime_snapshot {
-                        self.keep_runtime_snapshot(&named).await;
+                        keep_runtime_snapshot(scheduler, function, manifest.runtime, &named).await;
                     }
                     return Ok(Done {
                         instance: self.instance.clone(),
@@ -263,44 +264,6 @@ impl<'a> Preparation<'a> {
                 }
                 PrepareEvent::Failed { error } => return Err(error),
             }
-        }
-    }
-
-    /// Whose snapshot of its runtime it begins as: its function's, or that of all. `None` where it shares none.
-    fn shares(&self) -> Option<Option<&FunctionName>> {
-        match self.scheduler.config.sharing {
-            Sharing::None => None,
-            Sharing::Versions => Some(Some(&self.version.info.function)),
-            Sharing::Functions => Some(None),
-        }
-    }
-
-    async fn runtime_snapshot(&self) -> Option<RuntimeSnapshot> {
-        let of = self.shares()?;
-        let known = self
-            .scheduler
-            .store
-            .runtime_snapshot(self.version.info.manifest.runtime, of);
-        let unread = |error: &StoreError| {
-            let error = error as &dyn std::error::Error;
-            tracing::warn!(
-                error,
-                "which snapshot of its runtime a version begins as could not be read"
-            );
-        };
-        known.await.inspect_err(unread).ok().flatten()
-    }
-
-    async fn keep_runtime_snapshot(&self, named: &RuntimeSnapshot) {
-        let Some(of) = self.shares() else { return };
-        let runtime = self.version.info.manifest.runtime;
-        let kept = self.scheduler.store.keep_runtime_snapshot(runtime, of, named);
-        if let Err(error) = kept.await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(
-                error,
-                "which snapshot of its runtime versions begin as could not be kept"
-            );
         }
     }
 
@@ -373,6 +336,52 @@ impl<'a> Preparation<'a> {
                 self.version.info.manifest.memory
             ),
         }
+    }
+}
+
+/// Whose snapshot of its runtime a function's versions begin as: its own, or that of all. `None` where they share none.
+fn shares(sharing: Sharing, function: &FunctionName) -> Option<Option<&FunctionName>> {
+    match sharing {
+        Sharing::None => None,
+        Sharing::Versions => Some(Some(function)),
+        Sharing::Functions => Some(None),
+    }
+}
+
+/// The snapshot of its runtime that a version of this function is to begin as, where there is one.
+pub(crate) async fn runtime_snapshot(
+    scheduler: &Scheduler,
+    function: &FunctionName,
+    runtime: Runtime,
+) -> Option<RuntimeSnapshot> {
+    let of = shares(scheduler.config.sharing, function)?;
+    let unread = |error: &StoreError| {
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(
+            error,
+            "which snapshot of its runtime a version begins as could not be read"
+        );
+    };
+    let known = scheduler.store.runtime_snapshot(runtime, of).await;
+    known.inspect_err(unread).ok().flatten()
+}
+
+/// Keeps which one it began as.
+pub(crate) async fn keep_runtime_snapshot(
+    scheduler: &Scheduler,
+    function: &FunctionName,
+    runtime: Runtime,
+    named: &RuntimeSnapshot,
+) {
+    let Some(of) = shares(scheduler.config.sharing, function) else {
+        return;
+    };
+    if let Err(error) = scheduler.store.keep_runtime_snapshot(runtime, of, named).await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(
+            error,
+            "which snapshot of its runtime versions begin as could not be kept"
+        );
     }
 }
 

@@ -28,7 +28,7 @@ use tracing::Instrument as _;
 use crate::api::{from_store, unknown_function};
 use crate::fleet::{LiveVersion, Millis, Stage};
 use crate::placement::{Ask, Decision, place};
-use crate::prepare::{Told, until_gone};
+use crate::prepare::{Told, keep_runtime_snapshot, runtime_snapshot, until_gone};
 use crate::reaper;
 use crate::state::{Scheduler, unix_s};
 use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
@@ -407,7 +407,7 @@ async fn follow(
         manifest: spec.manifest.clone(),
         source_key: String::new(),
         sharing: scheduler.config.sharing,
-        runtime_snapshot: None,
+        runtime_snapshot: runtime_snapshot(scheduler, &spec.function, spec.manifest.runtime).await,
         built: Some(BuiltLayers {
             rootfs: spec.rootfs.clone(),
             layer: spec.layer.clone(),
@@ -427,8 +427,14 @@ async fn follow(
             PrepareEvent::Done {
                 spec: made,
                 snapshot: Some(snapshot),
+                runtime_snapshot,
                 ..
-            } => return Ok((made, snapshot)),
+            } => {
+                if let Some(named) = runtime_snapshot {
+                    keep_runtime_snapshot(scheduler, &spec.function, spec.manifest.runtime, &named).await;
+                }
+                return Ok((made, snapshot));
+            }
             PrepareEvent::Done {
                 snapshot_error,
                 no_room,

@@ -296,7 +296,9 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
         let taken = told["/snapshot"].as_str().unwrap().to_owned();
         let others = collector.trace(&taken[3..35]);
         let of = |all: &[Span], name: &str| all.iter().find(|s| s.name == name).cloned();
-        let is_built = ["unpack", "compile", "pack"].iter().all(|step| of(&others, step).is_some());
+        let is_built = ["unpack", "compile", "pack"]
+            .iter()
+            .all(|step| of(&others, step).is_some());
         if let (Some(restored), Some(snapshot)) = (of(&spans, "hook /restored"), of(&others, "hook /snapshot"))
             && is_built
         {
