@@ -1,14 +1,17 @@
 //! Live versions in memory, so that placement never waits for the database. Filled at start, changed when a version goes live or a
 //! function is deleted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use rekindle_wire::internal::{DamagedSnapshot, VersionSpec};
-use rekindle_wire::{FunctionName, VersionNumber};
+use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
 use crate::fleet::LiveVersion;
 use crate::fleet::heartbeat::Known;
+
+/// Retired snapshots that are remembered.
+const RETIRED_MAX: usize = 10_000;
 
 /// Every version that can serve or could once.
 #[derive(Debug, Default)]
@@ -16,13 +19,47 @@ pub(crate) struct Catalog {
     functions: HashMap<FunctionName, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
     /// Those whose live version says that instances of it stand by: few, and asked for ten times a second.
     standing: BTreeSet<FunctionName>,
+    retired: Retired,
+}
+
+/// Snapshots that no new instance begins as: of versions that were replaced or deleted. Workers need not keep them open.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    all: HashSet<SnapshotId>,
+    /// The oldest first.
+    order: VecDeque<SnapshotId>,
+}
+
+impl Retired {
+    fn add(&mut self, snapshot: Option<&SnapshotId>) {
+        let Some(snapshot) = snapshot.filter(|id| !self.all.contains(*id)) else {
+            return;
+        };
+        if self.order.len() >= RETIRED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+        self.all.insert(snapshot.clone());
+        self.order.push_back(snapshot.clone());
+    }
+
+    /// Whether it is one.
+    pub(crate) fn has(&self, snapshot: &SnapshotId) -> bool {
+        self.all.contains(snapshot)
+    }
 }
 
 impl Catalog {
     pub(crate) fn add(&mut self, spec: VersionSpec) {
         let function = spec.function.clone();
+        let before = self.live(&function).and_then(|live| live.spec.snapshot.clone());
         let versions = self.functions.entry(function.clone()).or_default();
         versions.insert(spec.version, Arc::new(spec));
+        let after = self.live(&function).and_then(|live| live.spec.snapshot.clone());
+        if before != after {
+            self.retired.add(before.as_ref());
+        }
         self.note_standing(&function);
     }
 
@@ -41,6 +78,7 @@ impl Catalog {
         if spec.snapshot.as_ref() != Some(&damaged.snapshot) {
             return None;
         }
+        self.retired.add(spec.snapshot.as_ref());
         let changed = Arc::make_mut(spec);
         (changed.snapshot, changed.snapshot_digest) = (None, None);
         Some(spec.clone())
@@ -67,6 +105,12 @@ impl Catalog {
     pub(crate) fn exchange(&mut self, spec: &VersionSpec) {
         let versions = self.functions.get_mut(&spec.function);
         if let Some(known) = versions.and_then(|versions| versions.get_mut(&spec.version)) {
+            self.retired.add(
+                known
+                    .snapshot
+                    .as_ref()
+                    .filter(|old| spec.snapshot.as_ref() != Some(*old)),
+            );
             *known = Arc::new(spec.clone());
         }
     }
@@ -80,8 +124,15 @@ impl Catalog {
     }
 
     pub(crate) fn remove(&mut self, function: &FunctionName) {
-        self.functions.remove(function);
+        for spec in self.functions.remove(function).unwrap_or_default().values() {
+            self.retired.add(spec.snapshot.as_ref());
+        }
         self.standing.remove(function);
+    }
+
+    /// Snapshots that no new instance begins as.
+    pub(crate) fn retired(&self) -> &Retired {
+        &self.retired
     }
 
     /// How many functions there are.
@@ -140,6 +191,39 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::fixture::spec;
+
+    #[test]
+    fn a_snapshot_retires_with_its_version_or_when_another_takes_its_place() {
+        let mut catalog = Catalog::default();
+        let version = |number, snapshot: &str| {
+            let mut spec = spec("hello", number, 10, 1, 2);
+            spec.snapshot = Some(snapshot.parse().unwrap());
+            spec
+        };
+        let retired = |catalog: &Catalog| {
+            let all = ["s-1", "s-2", "s-3"].into_iter();
+            all.filter(|id| catalog.retired().has(&id.parse().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        catalog.add(version(1, "s-1"));
+        catalog.add(version(1, "s-1"));
+        assert!(retired(&catalog).is_empty());
+        catalog.add(version(2, "s-2"));
+        assert_eq!(retired(&catalog), ["s-1"]);
+        catalog.exchange(&version(2, "s-3"));
+        assert_eq!(retired(&catalog), ["s-1", "s-2"]);
+        catalog.remove(&"hello".parse().unwrap());
+        assert_eq!(retired(&catalog), ["s-1", "s-2", "s-3"]);
+    }
+
+    #[test]
+    fn retired_snapshots_that_are_remembered_have_a_bound() {
+        let mut retired = Retired::default();
+        let id = |n: usize| format!("s-{n}").parse::<SnapshotId>().unwrap();
+        (0..RETIRED_MAX + 5).for_each(|n| retired.add(Some(&id(n))));
+        assert!(!retired.has(&id(4)) && retired.has(&id(5)) && retired.has(&id(RETIRED_MAX + 4)));
+        assert_eq!((retired.all.len(), retired.order.len()), (RETIRED_MAX, RETIRED_MAX));
+    }
 
     #[test]
     fn a_digest_is_taken_for_the_snapshot_that_it_was_read_of() {

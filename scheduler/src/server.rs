@@ -1,7 +1,6 @@
 //! The scheduler's configuration, start and end.
 
 use std::future::Future;
-use std::future::IntoFuture as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -64,6 +64,8 @@ pub struct WorkerConfig {
     pub template_bytes: u64,
     /// Size limit of the chunk cache, bytes.
     pub chunk_cache_bytes: u64,
+    /// Size limit of unpacked layers, bytes; those that are in use may take more.
+    pub layer_cache_bytes: u64,
     /// How the memory of checkpoints is cut and compressed. Snapshots of any codec are restored.
     pub codec: Codec,
     /// Instances with more memory than this are dumped to the cache directory's disk instead of the run directory's tmpfs, bytes.
@@ -129,6 +131,7 @@ impl WorkerConfig {
             memory_capacity_bytes: half_of_memory(),
             template_bytes: half_of_memory() / 2,
             chunk_cache_bytes: 4 << 30,
+            layer_cache_bytes: 8 << 30,
             codec: Codec::default(),
             dump_in_memory_bytes: half_of_memory() / 4,
             criu_log_level: std::env::var(CRIU_LOG_LEVEL)

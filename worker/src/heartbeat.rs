@@ -40,6 +40,13 @@ pub async fn run(worker: Arc<Worker>, client: Transport) {
                     tracing::info!("the scheduler is reached again");
                 }
                 reached = true;
+                if !answer.forget.is_empty() {
+                    let worker = Arc::clone(&worker);
+                    // The last user of a template gives its memory back.
+                    tokio::task::spawn_blocking(move || {
+                        answer.forget.iter().for_each(|id| worker.snapshots.forget(id));
+                    });
+                }
                 for id in answer.stop {
                     if let Some(instance) = worker.instance(&id) {
                         // Beside each other, and beside the next heartbeat: an instance's end may take a while.

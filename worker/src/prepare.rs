@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures::FutureExt as _;
+use parking_lot::Mutex;
 use rekindle_snapshotter::layer::publish_layer;
 use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Owner, Publication, Published, StoreError, keys};
@@ -24,6 +25,7 @@ use crate::confined::Confinement;
 use crate::freeze::{freeze, quiet};
 use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
+use crate::layers::LayerUse;
 use crate::metrics::disk_free;
 use crate::renewal::made_with;
 use crate::runtime_snapshot::Scope;
@@ -207,14 +209,14 @@ async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Resu
     Err(ApiError::new(ErrorCode::Unavailable, what))
 }
 
-/// A root filesystem of a build, on this host.
-async fn root_directory(worker: &Worker, root: Root) -> Result<PathBuf, String> {
+/// A root filesystem of a build.
+async fn root_filesystem(worker: &Worker, root: Root) -> Result<LayerUse, String> {
     let name = match root {
         Root::Runtime(base) => base.as_str(),
         Root::Tools => BUILD_TOOLS,
     };
     let layer = current_runtime(worker, name).await.map_err(|e| e.message)?;
-    let found = worker.layers.directory(&layer).await;
+    let found = worker.layers.get(&layer).await;
     found.map_err(|e| unavailable(&format!("fetch the root filesystem \"{name}\""), &e).message)
 }
 
@@ -257,7 +259,17 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         .cgroups
         .create(&name, worker.config.build_limits.group)
         .map_err(|e| unavailable("bound the build", &e))?;
-    let roots = |root| root_directory(worker, root).boxed();
+    // They stay until the build is over.
+    let used = Mutex::new(Vec::new());
+    let roots = |root| {
+        async {
+            let layer = root_filesystem(worker, root).await?;
+            let path = layer.path().to_owned();
+            used.lock().push(layer);
+            Ok(path)
+        }
+        .boxed()
+    };
     let order = BuildOrder {
         roots: &roots,
         network: &worker.config.build_network,

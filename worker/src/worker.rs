@@ -246,6 +246,7 @@ impl Worker {
                 config.store.clone(),
                 &layers,
                 Confinement::new(config.init_binary.clone()),
+                config.layer_cache_bytes,
             ),
             snapshots: Snapshots::new(
                 config.store.clone(),

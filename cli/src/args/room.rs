@@ -21,6 +21,9 @@ pub(crate) struct RoomArgs {
     /// Disk that compressed chunks of snapshots may take; 4GiB by default.
     #[arg(long, value_name = "SIZE", env = "FN_CHUNK_CACHE")]
     pub(crate) chunk_cache: Option<ByteSize>,
+    /// Disk that unpacked layers, the files of functions and runtimes, may take; 8GiB by default. What is in use stays.
+    #[arg(long, value_name = "SIZE", env = "FN_LAYER_CACHE")]
+    pub(crate) layer_cache: Option<ByteSize>,
     /// What each instance may read from the disk in a second, for example 512MiB, which is the default; 0 for as much as it can.
     #[arg(long, value_name = "SIZE", env = "FN_DISK_READ", value_parser = disk_read)]
     pub(crate) disk_read: Option<u64>,

@@ -11,6 +11,7 @@
 
 mod background;
 mod foreground;
+mod heap;
 mod isolation;
 pub(crate) mod layout;
 pub(crate) mod leftovers;

@@ -277,6 +277,9 @@ pub(super) fn worker_config(settings: WorkerSettings<'_>) -> Result<WorkerConfig
     if let Some(limit) = room.chunk_cache {
         config.chunk_cache_bytes = limit.0;
     }
+    if let Some(limit) = room.layer_cache {
+        config.layer_cache_bytes = limit.0;
+    }
     config.idle = IdleSettings {
         swap: room.idle_swap,
         after: room.idle_after,

@@ -423,6 +423,9 @@ pub struct RefusedSnapshot {
 pub struct HeartbeatAnswer {
     /// Instances the scheduler does not know or want; the worker stops them.
     pub stop: Vec<InstanceId>,
+    /// Snapshots that the worker told of and that nothing new begins as.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forget: Vec<SnapshotId>,
     /// Which revision of what the worker keeps is known; 0 for none.
     #[serde(default)]
     pub kept_revision: u64,

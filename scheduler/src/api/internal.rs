@@ -121,6 +121,7 @@ pub(super) async fn heartbeat(
         let kept_revision = memory.fleet.kept_revision(&beat.worker);
         let answer = HeartbeatAnswer {
             stop,
+            forget: memory.fleet.retired_templates(&beat.worker, memory.catalog.retired()),
             kept_revision,
             kept_traces,
         };

@@ -22,6 +22,7 @@ use rekindle_wire::{SnapshotId, WorkerId};
 
 use super::sites::{Facts, Want};
 use super::{Fleet, Instance, Millis, REMEMBER_GONE};
+use crate::catalog::Retired;
 use crate::placement::cost;
 
 /// When a worker is short of memory; see docs/operations.md.
@@ -164,6 +165,11 @@ impl Fleet {
     /// Which report of what it keeps was heard last.
     pub(crate) fn kept_revision(&self, worker: &WorkerId) -> u64 {
         self.instances.sites().kept_revision(worker)
+    }
+
+    /// Of the templates that it told of, those of retired snapshots.
+    pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &Retired) -> Vec<SnapshotId> {
+        self.instances.sites().retired_templates(worker, retired)
     }
 
     /// Has placement see a worker as it is now.

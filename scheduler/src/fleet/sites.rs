@@ -8,6 +8,7 @@ use rekindle_wire::internal::Kept;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
 use super::{Map, Millis, ring};
+use crate::catalog::Retired;
 
 /// A zone's name; workers of one zone fail together.
 pub(crate) type Zone = Arc<str>;
@@ -294,6 +295,16 @@ impl Sites {
                 }
             }
         }
+    }
+
+    /// Of the templates that a worker told of, those of retired snapshots.
+    pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &Retired) -> Vec<SnapshotId> {
+        let kept = self.all.get(worker).map(|site| site.kept.templates.iter());
+        kept.into_iter()
+            .flatten()
+            .filter(|id| retired.has(id))
+            .cloned()
+            .collect()
     }
 
     /// Which report of what the worker keeps was taken in last; 0 for none.

@@ -175,6 +175,16 @@ pub fn remove_unfinished(layers_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Takes an unpacked layer out of the way of fetches; dropping what this answers removes its files, which blocks.
+///
+/// # Errors
+/// When it cannot be renamed.
+pub fn discard(dest_dir: &Path) -> io::Result<Unfinished> {
+    let remains = Unfinished::beside(dest_dir);
+    fs::rename(dest_dir, &remains.0)?;
+    Ok(remains)
+}
+
 async fn fetch(
     store: &Store,
     digest: Digest,
@@ -263,7 +273,7 @@ fn put_in_place(unfinished: &Path, dest: &Path) -> io::Result<()> {
 }
 
 /// A file or directory that is removed unless it was renamed away.
-struct Unfinished(PathBuf);
+pub struct Unfinished(PathBuf);
 
 impl Unfinished {
     fn beside(path: &Path) -> Self {

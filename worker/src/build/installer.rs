@@ -335,7 +335,7 @@ fn last_words(from: &mut impl Read) -> String {
 }
 
 /// Bytes that the files in a tree take; stops counting above `enough`. What vanishes meanwhile counts nothing.
-pub(super) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
+pub(crate) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
     let mut bytes = 0_u64;
     let mut left = vec![directory.to_owned()];
     while let Some(directory) = left.pop() {

@@ -50,6 +50,7 @@ pub use allow::{BuildNetwork, Host, ParseHostError};
 pub use counts::BuildCounts;
 pub use entry::EntryError;
 pub use installer::InstallerError;
+pub(crate) use installer::tree_bytes;
 pub use node::NodeError;
 pub use pack::PackError;
 pub use python::PythonError;

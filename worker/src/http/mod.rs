@@ -70,6 +70,13 @@ pub async fn serve(
     let client = Transport::new(client, member.as_deref(), Role::Scheduler).map_err(ServeError::Tls)?;
     let listener = Listener::new(listener, member.as_deref()).map_err(ServeError::Listen)?;
     let worker = Worker::start(config).await?;
+    let adopting = Arc::clone(&worker);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = adopting.layers.adopt() {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "layers that are here from before are not counted");
+        }
+    });
     let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
     let filled = Arc::clone(&worker);
     let filling = tokio::spawn(async move {
@@ -319,11 +326,16 @@ async fn delete_function(
         if instance.spec.function == name {
             instance.stop("its function was deleted").await;
             worker.remove(&instance.id);
-            if let Some(snapshot) = &instance.spec.snapshot {
-                worker.snapshots.forget(snapshot);
-            }
         }
     }
+    // Those of its instances and of versions before.
+    let forgetting = Arc::clone(&worker);
+    let function = name.clone();
+    // The last user of a template gives its memory back.
+    let forgotten = tokio::task::spawn_blocking(move || forgetting.snapshots.forget_function(&function));
+    forgotten
+        .await
+        .map_err(|e| unavailable("let go of its snapshots", &e))?;
     worker.metrics.forget(&name);
     worker
         .logs

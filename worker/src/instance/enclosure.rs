@@ -77,11 +77,8 @@ pub fn shm_limit(spec: &VersionSpec) -> u64 {
 /// What the host refuses, as the platform's fault.
 pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Result<Enclosure, ApiError> {
     let spec = &instance.spec;
-    let (rootfs, app) = tokio::try_join!(
-        worker.layers.directory(&spec.rootfs),
-        worker.layers.directory(&spec.layer)
-    )
-    .map_err(|e| unavailable("fetch the function's files", &e))?;
+    let (rootfs, app) = tokio::try_join!(worker.layers.get(&spec.rootfs), worker.layers.get(&spec.layer))
+        .map_err(|e| unavailable("fetch the function's files", &e))?;
     let limits = Limits {
         memory_bytes: memory_limit(spec),
         cpu_cores: spec.manifest.cpu,
@@ -115,7 +112,11 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         criu,
         cgroup: Arc::new(cgroup),
     };
-    let layers = Layers { rootfs, app };
+    let layers = Layers {
+        rootfs: rootfs.path().to_owned(),
+        app: app.path().to_owned(),
+    };
+    instance.uses([rootfs, app]);
     let setup = Setup {
         hostname: spec.function.to_string(),
         tmp_bytes: spec.manifest.tmp.0,

@@ -36,6 +36,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
 use crate::cgroup::Cgroup;
+use crate::layers::LayerUse;
 use crate::logs::Sink;
 use crate::sandbox::Sandbox;
 pub use client::{FunctionBody, FunctionClient, PORT};
@@ -152,6 +153,8 @@ pub struct Instance {
     parts: Mutex<Option<Arc<Parts>>>,
     /// The sandbox it is being started in, to be killed when it is to stop before it has parts.
     starting_in: Mutex<Weak<Sandbox>>,
+    /// The layers that its sandbox has mounted.
+    files: OnceLock<[LayerUse; 2]>,
     /// Held by whoever freezes it or lets it go on.
     parking: tokio::sync::Mutex<()>,
     /// Whether its start has come to an end, well or not.
@@ -179,6 +182,7 @@ impl Instance {
             stand: watch::Sender::new(Stand::Starting),
             parts: Mutex::new(None),
             starting_in: Mutex::default(),
+            files: OnceLock::new(),
             parking: tokio::sync::Mutex::default(),
             settled: watch::Sender::new(false),
             oom_kills_before: AtomicU64::new(0),
@@ -199,6 +203,12 @@ impl Instance {
     /// What it is made of; `None` before it runs and after it ended.
     pub fn parts(&self) -> Option<Arc<Parts>> {
         self.parts.lock().clone()
+    }
+
+    /// Its sandbox has these layers mounted: they stay as long as the instance does.
+    pub(crate) fn uses(&self, layers: [LayerUse; 2]) {
+        // It starts once.
+        drop(self.files.set(layers));
     }
 
     /// It is being started in this sandbox, which goes when it is to stop meanwhile.

@@ -130,6 +130,14 @@ const CACHE_EVICTED: Desc = Desc::new(
     &[],
     "Chunks that had to go for others.",
 );
+const LAYERS: Desc = Desc::new("rekindle.layers", "By", &[], "Unpacked layers on disk.");
+const LAYERS_LIMIT: Desc = Desc::new("rekindle.layers.limit", "By", &[], "How much they may take.");
+const LAYERS_EVICTED: Desc = Desc::new(
+    "rekindle.layers.evicted",
+    "By",
+    &[],
+    "Layers that had to go for others.",
+);
 const TEMPLATES: Desc = Desc::new(
     "rekindle.templates",
     "{template}",
@@ -320,6 +328,9 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
     one(counter, &CACHE_EVICTED, |w| {
         w.snapshots.reader().cache_usage().evicted_bytes as f64
     });
+    one(gauge, &LAYERS, |w| w.layers.usage().bytes as f64);
+    one(gauge, &LAYERS_LIMIT, |w| w.layers.usage().limit_bytes as f64);
+    one(counter, &LAYERS_EVICTED, |w| w.layers.usage().evicted_bytes as f64);
     one(gauge, &TEMPLATES, |w| w.snapshots.usage().open as f64);
     one(gauge, &TEMPLATE_BYTES, |w| w.snapshots.usage().bytes as f64);
     one(gauge, &TEMPLATE_LIMIT, |w| w.snapshots.usage().limit_bytes as f64);

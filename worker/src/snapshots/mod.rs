@@ -21,13 +21,14 @@ use rekindle_init::causes::chain;
 use rekindle_init::locks::Lock;
 use rekindle_init::protocol::{Clocks, FUNCTION_UID};
 use rekindle_pager::{AheadPage, PAGE, PageRef, SourceError};
+use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::working_set::{Touched, WorkingSetError};
 use rekindle_snapshotter::{
     Digest, OpenError, PageIndex, Process, Region, RegionReader, Snapshot, Store, UncheckedWorkingSet, WorkingSetPack,
     WorkingSetPage, keys, load_working_set, store_working_set,
 };
 use rekindle_verify::{VerifyError, verify};
-use rekindle_wire::SnapshotId;
+use rekindle_wire::{FunctionName, SnapshotId};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -136,6 +137,11 @@ pub struct OpenSnapshot {
 }
 
 impl OpenSnapshot {
+    /// Whether it is of an instance of this function.
+    fn is_of(&self, name: &FunctionName) -> bool {
+        matches!(&self.snapshot.manifest.origin, Origin::Function { function, .. } if function == name)
+    }
+
     /// A restore begins: whether it is recorded, and the pages to map before its first instruction, by address.
     pub fn begin(&self) -> (Begun, Arc<[AheadPage]>) {
         let set = self.working_set.lock();
@@ -535,6 +541,13 @@ impl Snapshots {
     pub fn forget(&self, id: &SnapshotId) {
         self.tier.forget(id);
         self.known.forget(id);
+    }
+
+    /// Forgets all snapshots of a function that was deleted, likewise.
+    pub fn forget_function(&self, function: &FunctionName) {
+        for id in self.tier.of_function(function) {
+            self.forget(&id);
+        }
     }
 
     /// Snapshots that are open, at most [`KEPT_MAX`](rekindle_wire::internal::KEPT_MAX), those used last; in order of their names.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_snapshotter::{GreedyDual, Region};
-use rekindle_wire::SnapshotId;
+use rekindle_wire::{FunctionName, SnapshotId};
 use tokio::sync::OnceCell;
 
 use super::OpenSnapshot;
@@ -169,6 +169,15 @@ impl Tier {
         let open = self.open.lock();
         let open = open.iter().filter(|(_, cell)| cell.initialized());
         open.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// What is open of a function.
+    pub(super) fn of_function(&self, function: &FunctionName) -> Vec<SnapshotId> {
+        let open = self.open.lock();
+        let of_it = open
+            .iter()
+            .filter(|(_, cell)| cell.get().is_some_and(|snapshot| snapshot.is_of(function)));
+        of_it.map(|(id, _)| id.clone()).collect()
     }
 
     pub(super) fn usage(&self) -> TemplateUse {
