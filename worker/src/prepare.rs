@@ -260,9 +260,9 @@ async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequ
         .create(&name, worker.config.build_limits.group)
         .map_err(|e| unavailable("bound the build", &e))?;
     // They stay until the build is over.
-    let used = Mutex::new(Vec::new());
+    let used = &Mutex::new(Vec::new());
     let roots = |root| {
-        async {
+        async move {
             let layer = root_filesystem(worker, root).await?;
             let path = layer.path().to_owned();
             used.lock().push(layer);
