@@ -47,7 +47,9 @@ fn after_fifty_versions_and_a_delete_the_platform_is_as_small_as_after_one() {
     });
     delete(&platform, "many");
     until("its memory is back", SOON, || {
-        (resident(&platform) * 5 <= first * 6).then_some(())
+        let now = resident(&platform);
+        println!("{first} MiB at first, {now} now");
+        (now * 5 <= first * 6).then_some(())
     });
 }
 

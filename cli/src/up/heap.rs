@@ -1,6 +1,13 @@
 //! Has the C library give freed memory back to the kernel. It has an arena for each few threads, and by itself raises
 //! what each may keep to twice the largest block that was freed: after fifty deploys a platform that used 8 MiB held 70.
-#![allow(unsafe_code, reason = "mallopt has no safe wrapper")]
+//! What lies between blocks that are in use goes only when it is asked for: 22 MiB then became 13.
+#![allow(
+    unsafe_code,
+    reason = "the settings of the C library's allocator have no safe wrapper"
+)]
+
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use libc::{M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, c_int};
 
@@ -9,32 +16,64 @@ const KEPT: c_int = 1 << 20;
 /// From this size on a block has a mapping of its own, bytes: above what chunks are read and compressed in. Has to be
 /// given with the other, which would leave it at 128 KiB, and those at a page fault for each page.
 const MAPPED: c_int = 4 << 20;
+/// How often it is looked whether there is much between blocks.
+const EVERY: Duration = Duration::from_secs(20);
+/// What may be there, bytes. Less is not worth the walk, for which each arena is locked.
+const BETWEEN: u64 = 8 << 20;
 
 /// From now on, in the whole process.
-pub(super) fn give_back() {
+///
+/// # Errors
+/// When there can be no thread for it.
+pub(super) fn give_back() -> io::Result<()> {
+    settle();
+    let look = || {
+        loop {
+            thread::sleep(EVERY);
+            if resident().saturating_sub(used()) > BETWEEN {
+                trim();
+            }
+        }
+    };
+    thread::Builder::new().name("heap".to_owned()).spawn(look).map(drop)
+}
+
+fn settle() {
     for (parameter, value) in [(M_MMAP_THRESHOLD, MAPPED), (M_TRIM_THRESHOLD, KEPT)] {
         // SAFETY: both are plain settings, taken under the allocator's own lock. One that is refused leaves what was.
         let _ = unsafe { libc::mallopt(parameter, value) };
     }
 }
 
+fn trim() {
+    // SAFETY: it takes no pointer, and locks what it touches. Whether something went is seen the next time.
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
+/// Bytes that the process has asked for and not freed.
+fn used() -> u64 {
+    // SAFETY: it takes nothing and answers numbers.
+    let heap = unsafe { libc::mallinfo2() };
+    (heap.uordblks + heap.hblkhd) as u64
+}
+
+/// Bytes of memory of its own that the process has from the kernel; none where that cannot be read.
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::thread;
-
     use super::*;
 
-    /// Memory of the process's own, MiB.
-    fn resident() -> u64 {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() >> 10
-    }
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn what_a_thread_frees_goes_back_though_larger_blocks_were_freed_before() {
-        give_back();
+        settle();
         drop(vec![1_u8; 30 << 20]);
         let before = resident();
         let used = thread::spawn(|| {
@@ -45,7 +84,23 @@ mod tests {
             (used, resident())
         });
         let (used, after) = used.join().unwrap();
-        assert!(used > before + 150, "{before}, {used}");
-        assert!(after < before + 60, "{before}, {used}, {after}");
+        assert!(used > before + 150 * MIB, "{before}, {used}");
+        assert!(after < before + 60 * MIB, "{before}, {used}, {after}");
+    }
+
+    #[test]
+    fn what_lies_between_blocks_shows_and_goes_when_asked_for() {
+        let mut pieces: Vec<Vec<u8>> = (0..4_000).map(|_| vec![1; 64 << 10]).collect();
+        let mut n = 0;
+        pieces.retain(|_| {
+            n += 1;
+            n % 16 == 0
+        });
+        let between = resident().saturating_sub(used());
+        assert!(between > 150 * MIB, "{between}");
+        trim();
+        let left = resident().saturating_sub(used());
+        assert!(left < between / 2, "{between}, {left}");
+        assert_eq!(pieces.len(), 250);
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Roles {
 impl Roles {
     /// None yet. From here on SIGTERM and SIGINT ask for an orderly end.
     pub(super) fn new() -> Result<Self> {
-        super::heap::give_back();
+        super::heap::give_back().context("no thread can be started")?;
         Ok(Self {
             running: Vec::new(),
             terminate: signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?,
