@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::header::{CONTENT_SECURITY_POLICY, HOST};
+use http::header::{CONTENT_SECURITY_POLICY, DATE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_relay::{HeadLimits, strip_hop_by_hop};
 use rekindle_wire::headers::{
@@ -81,6 +81,9 @@ pub(crate) fn strip_answer(headers: &mut HeaderMap) {
     for name in [START, INSTANCE, REQUEST_ID, SERVER_TIMING] {
         headers.remove(name);
     }
+    // Servers write it once a second, and copies of a snapshot begin with what was written then. The connection to the
+    // client adds one of its own.
+    headers.remove(DATE);
 }
 
 /// What pages of a function may do that shares its host with others: run, but not as that host, whose other pages a browser would else let them read.
@@ -167,6 +170,16 @@ mod tests {
         ]);
         strip_request(&mut h);
         assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn when_an_answer_was_given_is_not_the_function_s_to_say() {
+        let mut h = headers(&[
+            ("date", "Mon, 02 Jan 2006 15:04:05 GMT"),
+            ("last-modified", "Mon, 02 Jan 2006 15:04:05 GMT"),
+        ]);
+        strip_answer(&mut h);
+        assert_eq!(h.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["last-modified"]);
     }
 
     #[test]

@@ -147,7 +147,7 @@ const DEPLOY_PHASE: Desc = Desc::new(
     "rekindle.deploy.phase.duration",
     "s",
     &["phase"],
-    "Phases of deploys: `building`, `booting`, `warming`, `snapshotting`.",
+    "Phases of deploys: `building`, `booting`, `warming`, `snapshotting`, `rehearsing`.",
 );
 const RENEWALS: Desc = Desc::new(
     "rekindle.snapshot_renewals",

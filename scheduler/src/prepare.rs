@@ -1,8 +1,9 @@
-//! Makes an accepted version live: a worker builds, boots, warms up and snapshots it and tells each step; this writes them down.
+//! Makes an accepted version live: a worker builds, boots, warms up, snapshots and rehearses it and tells each step; this
+//! writes them down.
 //!
 //! ```text
-//! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Live
-//!    └──────────┴──────────┴──────────┴───────────┴─────────> Failed   (also: worker gone, ten minutes over)
+//! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Rehearsing ─> Live
+//!    └──────────┴──────────┴──────────┴───────────┴───────────────┴───────> Failed   (also: worker gone, ten minutes over)
 //! ```
 //!
 //! The ten minutes begin when its turn has come. Where a worker is lost or cannot go on for a reason of its own, another begins anew.

@@ -277,7 +277,7 @@ fn a_hook_that_fails_costs_the_snapshot_or_the_restore_but_not_the_answer() {
         .error(400, "bad_request");
 
     let code = code.replace("before_snapshot", "after_restore");
-    shared().deploy(&Folder::python("no-restore", "", &code));
+    shared().deploy(&Folder::python("no-restore", "rehearse = false", &code));
     let answer = shared().fresh("restored", "no-restore", "/").ok();
     assert_eq!(answer.start(), "booted", "it says what it did instead");
     shared().until_logged("no-restore", "not now");
@@ -317,7 +317,7 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 #[test]
 fn an_after_restore_hook_that_hangs_costs_that_restore_and_the_function_boots() {
     let code = "import time, rekindle\n@rekindle.after_restore\ndef hang():\n    time.sleep(3600)\ndef handler(event, context):\n    return 1\n";
-    shared().deploy(&Folder::python("hanging-hook", "", code));
+    shared().deploy(&Folder::python("hanging-hook", "rehearse = false", code));
     let answer = shared().fresh("restored", "hanging-hook", "/").ok();
     assert_eq!(answer.start(), "booted", "it says what it did instead");
     shared().until_logged("hanging-hook", "did not answer within 10 s");

@@ -430,7 +430,9 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
         .env
         .push(("RUST_LOG".to_owned(), "warn,rekindle=debug".to_owned()));
     let mut platform = Platform::start_with(options);
-    let folder = Folder::sample("touch-python", |t| t.replace("\"touch\"", "\"recorded\""));
+    let folder = Folder::sample("touch-python", |t| {
+        format!("rehearse = false\n{}", t.replace("\"touch\"", "\"recorded\""))
+    });
     let snapshot = platform.deploy(&folder).snapshot.unwrap().id;
     let client = store.client();
     let key = rekindle_snapshotter::keys::working_set(&snapshot);

@@ -174,10 +174,10 @@ fn the_whole_tree_of_spans_is_told_of_each_kind_of_start() {
     hub::enter();
     let collector = Collector::start();
     let platform = platform(&collector);
-    platform.deploy(&Folder::python("traced", "", CODE));
+    platform.deploy(&Folder::python("traced", "rehearse = false", CODE));
 
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    // Who touches what no rehearsal has touched needs it by a fault.
+    // Nobody has touched that before, so it comes by a fault.
     let restored = traced(&platform, trace, "01", Some("restored"), "/far").ok();
     assert_eq!(restored.start(), "restored");
     let spans = until_there(&collector, trace, &ways_of(RESTORE));
@@ -330,7 +330,7 @@ fn what_one_process_keeps_others_keep_too() {
     }
     let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&Folder::python("traced", "", CODE));
-    cluster.deploy(&Folder::python("odd", "", ODD));
+    cluster.deploy(&Folder::python("odd", "rehearse = false", ODD));
     let quick = "3bf92f3577b34da6a3ce929d0e0e4736";
     traced_of(&cluster, "traced", quick, "00", Some("restored"), "/").ok();
     // Nothing in the worker's start or the scheduler's placement is slow, and both end long before the invocation does.

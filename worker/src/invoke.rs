@@ -17,12 +17,16 @@ use tracing::{Instrument, Span};
 
 use crate::instance::{Entry, FunctionBody, InFlight, Instance, Parts, gone, overdue};
 use crate::restore::tell_first_fault;
+use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
 
 /// The deadline of a request that brings none.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
 /// The gateway ends an answer at its deadline; this much later the worker does, for a gateway that is gone.
 const BACKSTOP: Duration = Duration::from_secs(2);
+
+/// How long storing a working set waits for a moment without a start.
+const CALM_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a function is given to notice that its connection was closed.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -344,22 +348,29 @@ fn outward(
 }
 
 /// After the first answer of a restored instance: what it touched belongs to the snapshot's working set.
-fn record_working_set(worker: &Arc<Worker>, instance: &Arc<Instance>) {
-    let Some(parts) = instance.parts() else { return };
-    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
+fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
+    let Some(snapshot) = instance.parts().and_then(|parts| record_touched(&parts)) else {
         return;
+    };
+    let worker = Arc::clone(worker);
+    tokio::spawn(async move {
+        // Nobody waits for it; of several that are recorded at once, one then stores all.
+        worker.turns.until_calm(CALM_LIMIT).await;
+        if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
+            tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
+        }
+    });
+}
+
+/// Ends the recording of what a restored instance touches. Answers its snapshot, if its working set is to be stored.
+pub(crate) fn record_touched(parts: &Parts) -> Option<Arc<OpenSnapshot>> {
+    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
+        return None;
     };
     tell_first_fault(pager);
     let touched = pager.take_working_set();
     let faults = pager.stats().faults.load(Ordering::Relaxed);
     let written = |pages: &[PageRef]| parts.sandbox.written(pages);
-    if !snapshot.record(begun, &touched, written, faults) {
-        return;
-    }
-    let (worker, snapshot) = (Arc::clone(worker), Arc::clone(snapshot));
-    tokio::spawn(async move {
-        if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
-            tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
-        }
-    });
+    let is_unsent = snapshot.record(begun, &touched, written, faults);
+    is_unsent.then(|| Arc::clone(snapshot))
 }

@@ -4,7 +4,7 @@
 //!  http::serve ─┬─ POST /instances ──> instance::start ──> boot      (from nothing, or as a runtime_snapshot)
 //!               │                                     └──> restore   (lazily, from a snapshot)
 //!               ├─ ANY /invoke/… ────> invoke          (one request into an instance)
-//!               └─ POST /prepare ────> prepare         (build, boot, warm up, freeze, publish)
+//!               └─ POST /prepare ────> prepare         (build, boot, warm up, freeze, publish, rehearse)
 //! ```
 //!
 //! - [`config`], [`worker`]: what it is given and what it holds.
@@ -17,6 +17,7 @@
 
 #![recursion_limit = "256"]
 
+mod apart;
 mod begin;
 pub mod boot;
 mod breakpoints;
@@ -46,6 +47,7 @@ pub mod prepare;
 pub mod pressure;
 mod probe;
 pub mod randomness;
+mod rehearsal;
 pub mod renewal;
 pub mod restore;
 pub mod runtime_snapshot;
@@ -56,6 +58,7 @@ pub mod snapshots;
 pub mod standstill;
 #[cfg(test)]
 mod testing;
+mod warm_up;
 pub mod worker;
 
 pub use config::WorkerConfig;

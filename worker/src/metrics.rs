@@ -76,6 +76,12 @@ const CAPTURES: Desc = Desc::new(
     &["outcome"],
     "Checkpoints taken: `published` or `failed`.",
 );
+const REHEARSALS: Desc = Desc::new(
+    "rekindle.rehearsals",
+    "{rehearsal}",
+    &["outcome"],
+    "Restores that deploys made of their snapshots before anybody called: `done`; `warned`, as the copy did not answer what the original had; or `failed`, and the version has no snapshot. They count as starts and restores, too.",
+);
 const RUNTIME_SNAPSHOTS: Desc = Desc::new(
     "rekindle.runtime_snapshots",
     "{boot}",
@@ -144,6 +150,7 @@ pub struct Metrics {
     captures: Family<Counter, 1>,
     capture_bytes: Family<Counter, 1>,
     capture_phase: Family<Histogram, 1>,
+    rehearsals: Family<Counter, 1>,
     runtime_snapshots: Family<Counter, 1>,
     migrations: Family<Counter, 2>,
     migration_pause: Family<Histogram, 1>,
@@ -167,6 +174,7 @@ impl Default for Metrics {
             captures: registry.family(&CAPTURES),
             capture_bytes: registry.family(&CAPTURE_BYTES),
             capture_phase: registry.family(&CAPTURE_PHASE),
+            rehearsals: registry.family(&REHEARSALS),
             runtime_snapshots: registry.family(&RUNTIME_SNAPSHOTS),
             migrations: registry.family(&MIGRATIONS),
             migration_pause: registry.family(&MIGRATION_PAUSE),
@@ -278,6 +286,11 @@ impl Metrics {
         ] {
             self.capture_bytes.with([kind]).add(bytes);
         }
+    }
+
+    /// A snapshot's first restore, at its deploy, was `done`, `warned` or `failed`.
+    pub(crate) fn rehearsed(&self, outcome: &'static str) {
+        self.rehearsals.with([outcome]).inc();
     }
 
     /// A boot was to begin as the snapshot of its runtime: `used`, `made` or `failed`.

@@ -1,11 +1,10 @@
-//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot. The booted
-//! instance goes on as the version's first warm one.
+//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot, restore that
+//! once. The booted instance goes on as the version's first warm one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use futures::FutureExt as _;
 use parking_lot::Mutex;
 use rekindle_snapshotter::layer::publish_layer;
@@ -16,10 +15,11 @@ use rekindle_wire::internal::{
     BUILD_TOOLS, BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec,
 };
 use rekindle_wire::manifest::Base;
-use rekindle_wire::{ApiError, ErrorCode, InstanceId};
+use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::apart::Apart;
 use crate::build::{BuildOrder, Root, build_layer};
 use crate::confined::Confinement;
 use crate::freeze::{freeze, quiet};
@@ -27,8 +27,10 @@ use crate::instance::enclosure::unavailable;
 use crate::instance::{Instance, Parts, start};
 use crate::layers::LayerUse;
 use crate::metrics::disk_free;
+use crate::rehearsal::rehearse;
 use crate::renewal::made_with;
 use crate::runtime_snapshot::Scope;
+use crate::warm_up;
 use crate::worker::Worker;
 
 /// What fetching or taking a runtime's snapshot may add to a boot: as much as one by itself may take, with a store that is slow to answer.
@@ -38,8 +40,6 @@ const RUNTIME_ATTEMPTS: u32 = 5;
 const RUNTIME_PAUSE: Duration = Duration::from_secs(1);
 /// With less on the disk it is for want of room that there is no snapshot, bytes.
 const ROOM_LEAST: u64 = 64 << 20;
-/// A warm-up answer larger than this is cut, bytes.
-const WARMUP_BODY_MAX: usize = 16 << 20;
 
 /// Prepares a version and tells of it; the last event is `Done` or `Failed`.
 pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc::Sender<PrepareEvent>) {
@@ -55,41 +55,10 @@ pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc:
         }
     };
     if let Some(apart) = apart {
-        apart.end().await;
+        apart.end("its snapshot was taken").await;
     }
     // The scheduler may have given up; then it also forgets the version.
     let _ = events.send(last).await;
-}
-
-/// An instance that is booted for a snapshot alone. A scheduler that is not told of it sends nobody there, and another
-/// than the one that ordered it cannot take it for one that serves.
-struct Apart {
-    worker: Arc<Worker>,
-    instance: InstanceId,
-}
-
-impl Apart {
-    fn new(worker: &Arc<Worker>, instance: &InstanceId) -> Self {
-        worker.apart.lock().insert(instance.clone());
-        Self {
-            worker: Arc::clone(worker),
-            instance: instance.clone(),
-        }
-    }
-
-    /// Ends it, if it is there.
-    async fn end(self) {
-        if let Some(instance) = self.worker.instance(&self.instance) {
-            instance.stop("its snapshot was taken").await;
-            self.worker.remove(&self.instance);
-        }
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        self.worker.apart.lock().remove(&self.instance);
-    }
 }
 
 async fn phase(events: &mpsc::Sender<PrepareEvent>, phase: VersionState) -> Result<(), ApiError> {
@@ -134,7 +103,7 @@ async fn run(
     phase(events, VersionState::Warming).await?;
     // That it listens was seen by a connection: a request beside it would have the bootstrap make another thread, which all copies would have.
     quiet(&parts).await;
-    warm_up(&instance, &parts).await?;
+    warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
     // Whoever calls it next finds it warm: its start belongs to the deploy.
     instance.usage.note_served();
     let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
@@ -145,12 +114,17 @@ async fn run(
                 refuse_repeating(&spec, &published.summary)?;
                 spec.snapshot = Some(published.id);
                 spec.snapshot_digest = Some(published.digest.to_string());
-                snapshot = Some(published.summary);
+                match rehearsed(worker, &spec, published.summary, events).await? {
+                    Ok(summary) => snapshot = Some(summary),
+                    // As without it each start would try, and then boot: collections remove it.
+                    Err(why) => {
+                        (spec.snapshot, spec.snapshot_digest) = (None, None);
+                        snapshot_error = Some(no_snapshot(&instance, why));
+                    }
+                }
             }
             Err(why) => {
-                tracing::warn!(function = %spec.function, error = %why, "no snapshot");
-                instance.sink.platform(format!("no snapshot: {why}"));
-                snapshot_error = Some(why);
+                snapshot_error = Some(no_snapshot(&instance, why));
                 no_room = disk_free(&worker.config.cache_dir).is_some_and(|free| free < ROOM_LEAST);
             }
         }
@@ -161,6 +135,49 @@ async fn run(
         snapshot_error,
         no_room,
         runtime_snapshot: scope.and_then(|scope| scope.begun()),
+    })
+}
+
+/// Tells that a version has no snapshot, and why, which is a sentence for the user.
+fn no_snapshot(instance: &Instance, why: String) -> String {
+    tracing::warn!(function = %instance.spec.function, error = %why, "no snapshot");
+    instance.sink.platform(format!("no snapshot: {why}"));
+    why
+}
+
+/// A snapshot with what came of its first restore, where its function wants that. The inner error is why it is of no use.
+async fn rehearsed(
+    worker: &Arc<Worker>,
+    spec: &VersionSpec,
+    summary: SnapshotSummary,
+    events: &mpsc::Sender<PrepareEvent>,
+) -> Result<Result<SnapshotSummary, String>, ApiError> {
+    if !spec.manifest.rehearse {
+        return Ok(Ok(summary));
+    }
+    phase(events, VersionState::Rehearsing).await?;
+    let is_the_snapshot_s = |error: &ApiError| matches!(error.code, ErrorCode::RestoreFailed | ErrorCode::SnapshotLost);
+    let mut rehearsal = rehearse(worker, spec).await;
+    if let Err(error) = rehearsal.as_ref()
+        && is_the_snapshot_s(error)
+    {
+        // Or the store had a bad moment.
+        tracing::warn!(function = %spec.function, %error, "a snapshot could not be restored; once more");
+        rehearsal = rehearse(worker, spec).await;
+    }
+    Ok(match rehearsal {
+        Ok(rehearsal) => Ok(SnapshotSummary {
+            rehearsal: Some(rehearsal),
+            ..summary
+        }),
+        Err(error) if is_the_snapshot_s(&error) => {
+            Err(format!("it was taken, and could not be restored: {}", error.message))
+        }
+        // This host's fault: the first call may have another.
+        Err(error) => {
+            tracing::warn!(function = %spec.function, %error, "a snapshot's restore could not be rehearsed");
+            Ok(summary)
+        }
     })
 }
 
@@ -295,43 +312,6 @@ impl Drop for Temporary {
         // It may never have come to be.
         let _ = std::fs::remove_file(&self.0);
     }
-}
-
-async fn warm_up(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
-    for warmup in &instance.spec.manifest.warmup {
-        let what = format!("warm-up request {} {}", warmup.method, warmup.path);
-        let failed = |why: String| ApiError::new(ErrorCode::BootFailed, format!("{what} {why}"));
-        let request = http::Request::builder()
-            .method(warmup.method.as_str())
-            .uri(format!("http://function{}", warmup.path))
-            .header("x-request-id", "warm-up")
-            .header("content-type", "application/json")
-            .body(Body::from(warmup.body.clone()))
-            .map_err(|e| failed(format!("cannot be sent: {e}")))?;
-        let limit: Duration = instance.spec.manifest.timeout();
-        let exchange = async {
-            let answer = parts
-                .client
-                .send(request)
-                .await
-                .map_err(|e| format!("got no answer: {e}"))?;
-            let status = answer.status();
-            let body = axum::body::to_bytes(Body::new(answer.into_body()), WARMUP_BODY_MAX)
-                .await
-                .unwrap_or_default();
-            if status.is_server_error() {
-                let shown = String::from_utf8_lossy(&body[..body.len().min(1000)]).into_owned();
-                return Err(format!("was answered {status}: {shown}"));
-            }
-            Ok(())
-        };
-        match tokio::time::timeout(limit, exchange).await {
-            Ok(Ok(())) => {}
-            Ok(Err(why)) => return Err(failed(why)),
-            Err(_) => return Err(failed(format!("was not answered within {} s", limit.as_secs()))),
-        }
-    }
-    Ok(())
 }
 
 /// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.

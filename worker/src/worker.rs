@@ -106,7 +106,7 @@ pub struct Worker {
     pub damage: Damage,
     /// Snapshots whose images are refused.
     pub refusals: Refusals,
-    /// Instances that are booted for a snapshot alone, which nobody is told of.
+    /// Instances that serve nobody, which nobody is told of.
     pub apart: Mutex<HashSet<InstanceId>>,
     /// Rung when the scheduler should hear of a change at once.
     pub changed: Notify,

@@ -1,5 +1,5 @@
-//! `fn demo`: the life of a function in one table, as `make up` shows it. Every row is a real invocation through the
-//! gateway, and a row whose `X-Fn-Start` is not what it claims to show is an error.
+//! `fn demo`: the life of a function in one table, as `make up` shows it, and its restores as bars beside the boot. Every row
+//! is a real invocation through the gateway, and a row whose `X-Fn-Start` is not what it claims to show is an error.
 
 use std::fs;
 use std::path::Path;
@@ -23,6 +23,12 @@ const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// For an instance to go, beyond its idle time.
 const ZERO_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
+/// Restores that are shown, the first after the deploy and those that follow it.
+const RESTORES: usize = 10;
+/// Columns of the longest bar.
+const BAR: f64 = 48.0;
+/// Eighths of a column.
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
 /// One invocation.
 #[derive(Debug, Clone, Serialize)]
@@ -44,17 +50,21 @@ struct Life {
     /// From the last answer until no instance was left.
     zero_after_ms: f64,
     restored: Row,
+    /// The restores after that one, each of another instance.
+    again: Vec<Row>,
 }
 
 impl Life {
     /// Whether each row is what it claims to show.
     fn check(&self) -> Result<()> {
         let name = &self.version.function;
-        for (row, wanted) in [
+        let once = [
             (&self.booted, StartKind::Booted),
             (&self.warm, StartKind::Warm),
             (&self.restored, StartKind::Restored),
-        ] {
+        ];
+        let again = self.again.iter().map(|row| (row, StartKind::Restored));
+        for (row, wanted) in once.into_iter().chain(again) {
             if row.start != wanted {
                 bail!(
                     "{name}: the platform started it {}, not {wanted} as it should have: see `fn logs {name}`",
@@ -113,6 +123,13 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
     let zero_after_ms = last.elapsed().as_secs_f64() * 1_000.0;
     steps.step(format!("{name}: calling it, which restores it"));
     let restored = invoke(client, &name, None).await?;
+    let mut again = Vec::new();
+    if restored.start == StartKind::Restored {
+        steps.step(format!("{name}: restoring others"));
+        for _ in 1..RESTORES {
+            again.push(invoke(client, &name, Some(StartKind::Restored)).await?);
+        }
+    }
     steps.finish();
     Ok(Life {
         version,
@@ -120,6 +137,7 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
         warm,
         zero_after_ms,
         restored,
+        again,
     })
 }
 
@@ -189,18 +207,51 @@ fn print(client: &Client, life: &Life) {
         String::new(),
         format!("after {}", show::millis(life.zero_after_ms)),
     ]);
-    let ms = format!("{:>9}", show::millis(life.restored.ms));
-    table.add_row([
-        show::tinted("restored", Tone::Good),
-        ms,
-        timing_line(&life.restored.timing),
-    ]);
+    let mut row = |label: &str, row: &Row| {
+        let ms = format!("{:>9}", show::millis(row.ms));
+        table.add_row([&show::tinted(label, Tone::Good), &ms, &timing_line(&row.timing)]);
+    };
+    row("restored, the first", &life.restored);
+    if let Some(last) = life.again.last() {
+        row(&format!("restored, number {}", life.again.len() + 1), last);
+    }
     show::print_table(&table);
+    say!();
+    for line in bars(&life.booted, std::iter::once(&life.restored).chain(&life.again)) {
+        say!("{line}");
+    }
     say!();
     if let Some(snapshot) = &life.version.snapshot {
         say!("snapshot   {}", super::describe::snapshot_line(snapshot));
     }
     say!("try        curl {}", client.address(&format!("/function/{name}")));
+}
+
+/// A bar for the boot, and for each restore, as long as they took.
+fn bars<'a>(booted: &'a Row, restores: impl Iterator<Item = &'a Row>) -> Vec<String> {
+    let restores: Vec<_> = restores.collect();
+    let longest = restores.iter().fold(booted.ms, |longest, row| longest.max(row.ms));
+    let line = |label: String, row: &Row, tone| {
+        let bar = show::tinted(&bar(row.ms / longest), tone);
+        format!("{label:<11} {bar} {}", show::millis(row.ms))
+    };
+    let restored = restores.iter().enumerate().map(|(n, row)| {
+        let label = if n == 0 {
+            "restored  1".to_owned()
+        } else {
+            format!("{:>11}", n + 1)
+        };
+        line(label, row, Tone::Good)
+    });
+    std::iter::once(line("booted".to_owned(), booted, Tone::Warning))
+        .chain(restored)
+        .collect()
+}
+
+/// Of a share of the longest.
+fn bar(share: f64) -> String {
+    let eighths = (share.clamp(0.0, 1.0) * BAR * 8.0).round() as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
 /// Copies a folder of plain files.
@@ -240,6 +291,29 @@ fn with_idle(text: &str, idle: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_what_they_show_of_the_longest() {
+        let row = |ms: f64| Row {
+            start: StartKind::Restored,
+            ms,
+            timing: Vec::new(),
+            instance: String::new(),
+        };
+        let restores = [row(10.0), row(7.5)];
+        let lines = bars(&row(160.0), restores.iter());
+        let cells = |line: &str| {
+            line.chars()
+                .filter(|c| ('▉'..='▏').contains(c) || *c == '█')
+                .collect::<String>()
+        };
+        assert_eq!(cells(&lines[0]), "█".repeat(48));
+        assert_eq!((cells(&lines[1]).as_str(), cells(&lines[2]).as_str()), ("███", "██▎"));
+        assert!(
+            lines[1].starts_with("restored  1 ") && lines[2].contains(" 2 "),
+            "{lines:?}"
+        );
+    }
 
     #[test]
     fn the_idle_time_is_replaced_wherever_it_stood() {

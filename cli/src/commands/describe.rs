@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use rekindle_wire::VersionNumber;
-use rekindle_wire::api::{Randomness, SnapshotSummary, VersionInfo, VersionState};
+use rekindle_wire::api::{Randomness, Rehearsal, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::renewal::Renewal;
 
 use crate::args::DescribeArgs;
@@ -61,6 +61,12 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         say!("network    {}", m.network.as_str());
         if let Some(snapshot) = &shown.snapshot {
             say!("snapshot   {}", snapshot_line(snapshot));
+            if let Some(rehearsal) = &snapshot.rehearsal {
+                say!("rehearsal  {}", rehearsal_line(rehearsal));
+                if let Some(warning) = &rehearsal.warning {
+                    say!("rehearsal  the copy: {warning}");
+                }
+            }
             if let Some(randomness) = &snapshot.randomness {
                 say!("random     {}", reseeded_line(randomness));
                 for repeating in &randomness.repeating {
@@ -153,6 +159,16 @@ pub(crate) fn reseeded_line(randomness: &Randomness) -> String {
         kinds if kinds.is_empty() => "no generator in memory".to_owned(),
         kinds => format!("reseeded in every copy: {kinds}"),
     }
+}
+
+/// What came of a snapshot's first restore, on one line.
+pub(crate) fn rehearsal_line(r: &Rehearsal) -> String {
+    let pages = usize::try_from(r.pages).unwrap_or(usize::MAX);
+    format!(
+        "restored in {}; working set of {}",
+        show::millis(r.restore_ms),
+        show::count(pages, "page")
+    )
 }
 
 /// A snapshot's sizes on one line.

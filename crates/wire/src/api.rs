@@ -76,6 +76,8 @@ pub enum VersionState {
     Warming,
     /// It is being checkpointed and published.
     Snapshotting,
+    /// Its snapshot is being restored once, and the copy asked.
+    Rehearsing,
     /// It is ready to serve; the newest live version of a function serves its invocations.
     Live,
     /// It could not be made live; `error` says why.
@@ -84,12 +86,13 @@ pub enum VersionState {
 
 impl VersionState {
     /// Every state, in order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::Building,
         Self::Booting,
         Self::Warming,
         Self::Snapshotting,
+        Self::Rehearsing,
         Self::Live,
         Self::Failed,
     ];
@@ -102,6 +105,7 @@ impl VersionState {
             Self::Booting => "booting",
             Self::Warming => "warming",
             Self::Snapshotting => "snapshotting",
+            Self::Rehearsing => "rehearsing",
             Self::Live => "live",
             Self::Failed => "failed",
         }
@@ -149,6 +153,21 @@ pub struct SnapshotSummary {
     /// What its copies draw; `None` of one that an earlier version made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub randomness: Option<Randomness>,
+    /// What came of restoring it once, before it served; `None` where that was not done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rehearsal: Option<Rehearsal>,
+}
+
+/// A snapshot's first restore, which its deploy makes before the version goes live.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Rehearsal {
+    /// From the order until the copy was ready, milliseconds.
+    pub restore_ms: f64,
+    /// Pages of the working set that was recorded.
+    pub pages: u64,
+    /// What of its requests the copy did not answer as the original had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// The generators of random numbers in a snapshot.

@@ -305,6 +305,7 @@ mod tests {
                 form,
             }),
             randomness: None,
+            rehearsal: None,
         }
     }
 

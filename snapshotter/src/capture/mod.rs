@@ -334,6 +334,7 @@ impl Manifest {
             frozen_ms: self.frozen_us as f64 / 1000.0,
             made_with: None,
             randomness: None,
+            rehearsal: None,
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::worker::Worker;
 /// # Errors
 /// When the worker takes none, or knows the id.
 pub fn accept(worker: &Arc<Worker>, order: StartInstance, caller: &HeaderMap) -> Result<Arc<Instance>, ApiError> {
-    accept_shared(worker, order, caller, None)
+    begin(worker, order, caller, Beginning::default())
 }
 
 /// The same; one that is booted begins as the snapshot of its runtime that `scope` says.
@@ -37,6 +37,41 @@ pub fn accept_shared(
     order: StartInstance,
     caller: &HeaderMap,
     scope: Option<Scope>,
+) -> Result<Arc<Instance>, ApiError> {
+    let beginning = Beginning {
+        scope,
+        ..Beginning::default()
+    };
+    begin(worker, order, caller, beginning)
+}
+
+/// The same of a restore that is to tell whether there can be any: it is not booted where that fails, and no call waits
+/// for it. It belongs to the current trace.
+///
+/// # Errors
+/// As [`accept`].
+pub(crate) fn accept_rehearsal(worker: &Arc<Worker>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
+    let beginning = Beginning {
+        is_rehearsal: true,
+        ..Beginning::default()
+    };
+    begin(worker, order, &HeaderMap::new(), beginning)
+}
+
+/// What a start is beside its order.
+#[derive(Default)]
+struct Beginning {
+    /// What a boot begins as.
+    scope: Option<Scope>,
+    /// It is restored or nothing.
+    is_rehearsal: bool,
+}
+
+fn begin(
+    worker: &Arc<Worker>,
+    order: StartInstance,
+    caller: &HeaderMap,
+    beginning: Beginning,
 ) -> Result<Arc<Instance>, ApiError> {
     if worker.draining.load(Ordering::Relaxed) {
         return Err(ApiError::new(
@@ -68,7 +103,7 @@ pub fn accept_shared(
     rekindle_telemetry::set_parent(&span, caller);
     let (worker, starting) = (Arc::clone(worker), Arc::clone(&instance));
     let task = async move {
-        run(&worker, &starting, scope.as_ref()).await;
+        run(&worker, &starting, &beginning).await;
         if park {
             starting.park().await;
             worker.changed.notify_one();
@@ -78,13 +113,15 @@ pub fn accept_shared(
     Ok(instance)
 }
 
-async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>, scope: Option<&Scope>) {
+async fn run(worker: &Arc<Worker>, instance: &Arc<Instance>, beginning: &Beginning) {
     let _settled = Settled { worker, instance };
     let started = Instant::now();
-    match start(worker, instance, scope).await {
+    match start(worker, instance, beginning).await {
         Ok(parts) => {
             let kind = *instance.kind.lock();
-            worker.metrics.ready(&instance.spec.function, kind, started.elapsed());
+            if !beginning.is_rehearsal {
+                worker.metrics.ready(&instance.spec.function, kind, started.elapsed());
+            }
             instance.ready(parts, worker).await;
         }
         Err(error) => {
@@ -109,11 +146,11 @@ impl Drop for Settled<'_> {
     }
 }
 
-async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>, scope: Option<&Scope>) -> Result<Arc<Parts>, ApiError> {
+async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>, beginning: &Beginning) -> Result<Arc<Parts>, ApiError> {
     let kind = *instance.kind.lock();
     let Some(snapshot) = instance.spec.snapshot.clone().filter(|_| kind == StartKind::Restored) else {
         *instance.kind.lock() = StartKind::Booted;
-        return match scope {
+        return match &beginning.scope {
             Some(scope) => {
                 let booting = Box::pin(boot_shared(worker, instance, scope));
                 measured(worker, instance, StartKind::Booted, booting).await
@@ -130,11 +167,14 @@ async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>, scope: Option<&Sc
             if !instance.is_starting() {
                 return Err(why);
             }
+            worker.snapshots.forget(&snapshot);
+            if beginning.is_rehearsal {
+                return Err(why);
+            }
             tracing::error!(instance = %instance.id, %snapshot, error = %why, "restore failed; booting instead");
             instance
                 .sink
                 .platform(format!("restore failed, booting instead: {}", why.message));
-            worker.snapshots.forget(&snapshot);
             examine(worker, instance, &snapshot);
             *instance.kind.lock() = StartKind::Booted;
             let booting = Box::pin(boot(worker, instance));

@@ -207,11 +207,11 @@ impl WorkingSet {
         let mut pages: Vec<_> = self.order.iter().chain(&self.always).copied().collect();
         pages.sort_unstable();
         pages.dedup();
-        // While it is recorded none is copied: each would be its process's own then, whether that writes to it or not.
-        let is_known = !self.is_recording();
+        // What the first restore has written is copied from then on, and each later one's own, whether it writes to it or
+        // not: of these pages nothing more is learnt.
         let ahead = pages.into_iter().map(|page| AheadPage {
             page,
-            written: is_known && self.written.contains(&page),
+            written: self.written.contains(&page),
         });
         self.ahead = ahead.collect();
     }
@@ -406,7 +406,13 @@ mod tests {
         let all = [touched, pages(5..7)].concat();
         let second = ahead(&all, |page| page == 3 || page == 52);
         assert_eq!(alone(&mut set, &mut store).pages, second);
-        assert!(set.ahead().iter().all(|page| !page.written), "it would confirm itself");
+        let copied = set
+            .ahead()
+            .iter()
+            .filter(|page| page.written)
+            .map(|p| p.page.page)
+            .collect::<Vec<_>>();
+        assert_eq!(copied, [3, 52], "also while it is recorded");
         assert!(restore(&mut set, &pages(1..2), written(&[3..4, 52..53]), 1));
         let whole = alone(&mut set, &mut store);
         assert_eq!(whole.pages, second);

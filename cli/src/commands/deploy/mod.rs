@@ -13,7 +13,7 @@ use rekindle_wire::api::{VersionInfo, VersionState, WorkerState};
 use rekindle_wire::manifest::{self, Manifest};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::describe::{phases_line, reseeded_line, snapshot_line};
+use super::describe::{phases_line, rehearsal_line, reseeded_line, snapshot_line};
 use crate::args::DeployArgs;
 use crate::client::Client;
 use crate::show::{self, Steps, Tone};
@@ -191,6 +191,12 @@ fn print(client: &Client, version: &VersionInfo, took: Duration) {
     say!("  phases    {}", phases_line(version));
     if let Some(snapshot) = &version.snapshot {
         say!("  snapshot  {}", snapshot_line(snapshot));
+        if let Some(rehearsal) = &snapshot.rehearsal {
+            say!("  rehearsal {}", rehearsal_line(rehearsal));
+            if let Some(warning) = &rehearsal.warning {
+                say!("  rehearsal {} {warning}", show::tinted("the copy:", Tone::Warning));
+            }
+        }
         if let Some(randomness) = &snapshot.randomness {
             say!("  random    {}", reseeded_line(randomness));
             for repeating in &randomness.repeating {

@@ -80,6 +80,9 @@ pub struct Manifest {
     /// Whether a version is refused whose copies would share random numbers.
     #[serde(default)]
     pub unique: bool,
+    /// Whether a deploy restores the snapshot once, and sends the copy the warm-up requests, before the version goes live.
+    #[serde(default = "yes")]
+    pub rehearse: bool,
     /// Whether an invocation may run twice without harm: one whose worker is lost is then sent again.
     #[serde(default)]
     pub idempotent: bool,
@@ -119,6 +122,18 @@ impl Manifest {
     /// How long an unused instance is kept frozen after that.
     pub fn park(&self) -> Duration {
         Duration::from_millis(self.park_ms)
+    }
+
+    /// What a copy of its snapshot is asked before the version goes live: the warm-up requests, else `GET /`.
+    pub fn rehearsed(&self) -> Vec<WarmupRequest> {
+        match self.warmup.as_slice() {
+            [] => vec![WarmupRequest {
+                method: get(),
+                path: root(),
+                body: String::new(),
+            }],
+            requests => requests.to_vec(),
+        }
     }
 }
 
@@ -264,6 +279,10 @@ pub struct WarmupRequest {
     pub body: String,
 }
 
+fn yes() -> bool {
+    true
+}
+
 fn get() -> String {
     "GET".to_owned()
 }
@@ -314,6 +333,7 @@ struct Raw {
     min_parked: Option<Spanned<u64>>,
     tmp: Option<Spanned<String>>,
     snapshot: Option<RawSnapshot>,
+    rehearse: Option<bool>,
     idempotent: Option<bool>,
     network: Option<Spanned<String>>,
     #[serde(rename = "async")]
@@ -401,6 +421,7 @@ const EXAMPLES: &[&str] = &[
     "min_parked = 1",
     r#"tmp = "64MiB""#,
     "snapshot = true",
+    "rehearse = true",
     "idempotent = true",
     r#"network = "egress""#,
     "max_attempts = 3",
@@ -490,6 +511,7 @@ impl Checker<'_> {
             tmp,
             snapshot: raw.snapshot != Some(RawSnapshot::Taken(false)),
             unique: raw.snapshot == Some(RawSnapshot::Named(SnapshotName::Unique)),
+            rehearse: raw.rehearse.unwrap_or_else(yes),
             idempotent: raw.idempotent.unwrap_or_default(),
             network: self.network(raw.network)?,
             asynchronous: self.asynchronous(raw.asynchronous.unwrap_or_default())?,

@@ -69,6 +69,24 @@ fn an_unknown_key_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_copy_is_asked_the_warm_up_requests_or_the_root_unless_none_is_rehearsed() {
+    let asked = |text: &str| {
+        let requests = parse(text).unwrap().rehearsed();
+        requests
+            .into_iter()
+            .map(|r| format!("{} {}", r.method, r.path))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(asked(HELLO), ["GET /"]);
+    let warmup = "[[warmup]]\nmethod = \"POST\"\npath = \"/load\"\n[[warmup]]\npath = \"/b\"\n";
+    assert_eq!(asked(&format!("{HELLO}{warmup}")), ["POST /load", "GET /b"]);
+    assert!(parse(HELLO).unwrap().rehearse);
+    assert!(!parse(&format!("{HELLO}rehearse = false\n")).unwrap().rehearse);
+    let wrong = refused(&format!("{HELLO}rehearse = \"no\"\n"));
+    assert!(wrong.contains("`rehearse = true`"), "{wrong}");
+}
+
+#[test]
 fn a_snapshot_may_have_to_be_one_whose_copies_share_no_random_number() {
     let manifest = parse(&format!("{HELLO}snapshot = \"unique\"\n")).unwrap();
     assert!(manifest.snapshot && manifest.unique);

@@ -1,0 +1,59 @@
+//! Requests of the platform's own to a function that does not serve yet: `[[warmup]]` of fn.toml.
+
+use axum::body::{Body, Bytes};
+use http::StatusCode;
+use rekindle_wire::manifest::WarmupRequest;
+use rekindle_wire::{ApiError, ErrorCode};
+
+use crate::instance::{Instance, Parts};
+
+/// An answer larger than this is cut, bytes.
+const BODY_MAX: usize = 16 << 20;
+/// Of an answer that tells of a failure, so much is shown, bytes.
+const SHOWN: usize = 1000;
+
+/// Sends all of them, one after the other.
+///
+/// # Errors
+/// `boot_failed`, with the first one that is answered with a status of 5xx or not at all.
+pub(crate) async fn send_all(instance: &Instance, parts: &Parts, requests: &[WarmupRequest]) -> Result<(), ApiError> {
+    for request in requests {
+        let failed = |why: String| {
+            let WarmupRequest { method, path, .. } = request;
+            ApiError::new(ErrorCode::BootFailed, format!("warm-up request {method} {path} {why}"))
+        };
+        let (status, body) = send(instance, parts, request).await.map_err(failed)?;
+        if status.is_server_error() {
+            let shown = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
+            return Err(failed(format!("was answered {status}: {shown}")));
+        }
+    }
+    Ok(())
+}
+
+/// Sends one, and waits for its answer as long as an invocation may take. The error is the end of a sentence.
+pub(crate) async fn send(
+    instance: &Instance,
+    parts: &Parts,
+    warmup: &WarmupRequest,
+) -> Result<(StatusCode, Bytes), String> {
+    let request = http::Request::builder()
+        .method(warmup.method.as_str())
+        .uri(format!("http://function{}", warmup.path))
+        .header("x-request-id", "warm-up")
+        .header("content-type", "application/json")
+        .body(Body::from(warmup.body.clone()))
+        .map_err(|e| format!("cannot be sent: {e}"))?;
+    let exchange = async {
+        let answer = match parts.client.send(request).await {
+            Ok(answer) => answer,
+            Err(e) => return Err(format!("got no answer: {}", instance.no_answer(&e).await.message)),
+        };
+        let status = answer.status();
+        let body = axum::body::to_bytes(Body::new(answer.into_body()), BODY_MAX).await;
+        Ok((status, body.unwrap_or_default()))
+    };
+    let limit = instance.spec.manifest.timeout();
+    let answered = tokio::time::timeout(limit, exchange).await;
+    answered.unwrap_or_else(|_| Err(format!("was not answered within {} s", limit.as_secs())))
+}
