@@ -80,7 +80,7 @@ const REHEARSALS: Desc = Desc::new(
     "rekindle.rehearsals",
     "{rehearsal}",
     &["outcome"],
-    "Restores that deploys made of their snapshots before anybody called: `done`; `warned`, as the copy did not answer what the original had; or `failed`, and the version has no snapshot. They count as starts and restores, too.",
+    "Snapshots restored at their deploy, ahead of any call: `done`; `warned`, the copy answered worse than the original; `failed`, the version has none.",
 );
 const RUNTIME_SNAPSHOTS: Desc = Desc::new(
     "rekindle.runtime_snapshots",

@@ -20,8 +20,9 @@ use crate::worker::Worker;
 
 /// What all requests to the copy may take together: a deploy waits for them.
 const ASK_LIMIT: Duration = Duration::from_secs(60);
-/// What storing the working set may take. It is known here, and the next restore tries again.
-const STORE_LIMIT: Duration = Duration::from_secs(10);
+/// What storing the working set and filling the template may take together. What is left then is done while the version
+/// serves: a set that is not stored is tried again by the next restore.
+const LEFT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Restores a version's snapshot once. Nobody is sent to the copy.
 ///
@@ -75,14 +76,22 @@ async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, Ap
     {
         return Err(error);
     }
-    let unsent = record_touched(&parts);
-    let pages = parts.snapshot.as_ref().map_or(0, |snapshot| snapshot.begin().1.len());
-    if let Some(snapshot) = unsent {
-        let stored = tokio::time::timeout(STORE_LIMIT, worker.snapshots.store_working_set(&snapshot)).await;
-        match stored {
+    let is_unsent = record_touched(&parts).is_some();
+    let mut pages = 0;
+    if let Some(snapshot) = &parts.snapshot {
+        pages = snapshot.begin().1.len();
+        let store = async {
+            match is_unsent {
+                true => worker.snapshots.store_working_set(snapshot).await,
+                false => Ok(()),
+            }
+        };
+        // Beside each other. A call at this moment would share the processors with them.
+        let left = async { tokio::join!(store, snapshot.until_filled()).0 };
+        match tokio::time::timeout(LEFT_LIMIT, left).await {
             Ok(Ok(())) => {}
             Ok(Err(e)) => tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored"),
-            Err(_) => tracing::warn!(snapshot = %snapshot.id, limit = ?STORE_LIMIT, "the working set is not stored"),
+            Err(_) => tracing::info!(snapshot = %snapshot.id, "its template is filled on while it serves"),
         }
     }
     Ok(Rehearsal {

@@ -29,7 +29,7 @@ use rekindle_snapshotter::{
 };
 use rekindle_verify::{VerifyError, verify};
 use rekindle_wire::{FunctionName, SnapshotId};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::expected::expected;
@@ -134,12 +134,21 @@ pub struct OpenSnapshot {
     pub eager_bytes: u64,
     /// Locks that CRIU's restore loses.
     pub locks: Vec<Lock>,
+    /// Closed when the template has been filled, as far as it is worth its memory.
+    filling: watch::Receiver<()>,
 }
 
 impl OpenSnapshot {
     /// Whether it is of an instance of this function.
     fn is_of(&self, name: &FunctionName) -> bool {
         matches!(&self.snapshot.manifest.origin, Origin::Function { function, .. } if function == name)
+    }
+
+    /// Waits until the template has been filled in the background.
+    pub async fn until_filled(&self) {
+        let mut filling = self.filling.clone();
+        // Nothing is ever sent.
+        while filling.changed().await.is_ok() {}
     }
 
     /// A restore begins: whether it is recorded, and the pages to map before its first instruction, by address.
@@ -427,7 +436,12 @@ impl Snapshots {
             starts: Arc::clone(&self.starts),
             id: id.clone(),
         };
-        tokio::spawn(fill(Arc::clone(&template), room, Arc::clone(&self.fetching)));
+        let (filled, filling) = watch::channel(());
+        let fill = fill(Arc::clone(&template), room, Arc::clone(&self.fetching));
+        tokio::spawn(async move {
+            fill.await;
+            drop(filled);
+        });
         Ok(Arc::new(OpenSnapshot {
             id: id.clone(),
             uid,
@@ -444,6 +458,7 @@ impl Snapshots {
             found_in,
             eager_bytes,
             locks,
+            filling,
         }))
     }
 
