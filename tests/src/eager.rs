@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
-use rekindle_init::protocol::{Clocks, FUNCTION_PID, Layers, Setup, held_path};
+use rekindle_init::protocol::{Clocks, FUNCTION_PID, Layers, Machine, Setup, held_path};
 use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_snapshotter::images::clock_times;
@@ -112,6 +112,10 @@ impl Eager {
             tmp_bytes: TMPFS_BYTES,
             shm_bytes: TMPFS_BYTES,
             resolv_conf: None,
+            machine: Machine {
+                memory_bytes: TMPFS_BYTES,
+                processors: 1,
+            },
         };
         let notes = CaptureNotes::read(images).unwrap();
         let outputs = [(); 2].map(|()| nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap());

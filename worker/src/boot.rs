@@ -10,7 +10,7 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::instance::enclosure::{enclose, unavailable};
+use crate::instance::enclosure::{enclose, processors, unavailable};
 use crate::instance::turns::KEEP;
 use crate::instance::{FunctionClient, Instance, PORT, Parts};
 use crate::logs::telling::telling;
@@ -234,6 +234,14 @@ pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
         env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
         env.push("PYTHONUNBUFFERED=1".to_owned());
     }
+    // What those go by that ask the kernel on which processors they may run: it names all of the host's.
+    let threads = ["GOMAXPROCS", "OMP_NUM_THREADS"].into_iter();
+    let processors = processors(spec);
+    env.extend(
+        threads
+            .filter(|name| !manifest.env.contains_key(*name))
+            .map(|name| format!("{name}={processors}")),
+    );
     let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     // The runtime `node` begins with it by its command.
     if manifest.runtime == Runtime::Http && manifest.base == Base::Node {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rekindle_init::protocol::{Layers, Setup};
+use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
 use rekindle_wire::ApiError;
 
@@ -29,7 +29,7 @@ const IMAGES_FD: i32 = 4;
 /// The name of the probe, in the directory that a CRIU which dumps works in.
 pub(crate) const DUMP_PROBE: &str = "criu.kdat";
 /// What the root filesystem of a sandbox must have: the places of its mounts.
-const MOUNT_POINTS: [&str; 5] = ["app", "dev", "proc", "run", "tmp"];
+const MOUNT_POINTS: [&str; 6] = ["app", "dev", "proc", "run", "sys", "tmp"];
 /// Of its /tmp and /dev/shm, which nothing is put into.
 const SMALL: u64 = 1 << 20;
 
@@ -70,6 +70,10 @@ async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
         tmp_bytes: SMALL,
         shm_bytes: SMALL,
         resolv_conf: None,
+        machine: Machine {
+            memory_bytes: SMALL,
+            processors: 1,
+        },
     };
     let made = match empty.sandbox.furnish(layers, setup).await {
         Ok(()) => make(worker, "ahead", &empty.sandbox).await,

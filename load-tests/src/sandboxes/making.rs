@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use rekindle_init::protocol::{Layers, Setup};
+use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_snapshotter::criu::Session;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::network::{Egress, Network};
@@ -140,6 +140,10 @@ impl Place {
             tmp_bytes: 16 << 20,
             shm_bytes: 16 << 20,
             resolv_conf: None,
+            machine: Machine {
+                memory_bytes: 128 << 20,
+                processors: 1,
+            },
         }
     }
 

@@ -29,14 +29,14 @@ use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::causes::chain;
-use crate::devices;
 use crate::namespaces::{NamespaceError, become_root, fork_into_sandbox, join_cgroups, map_ids, prepare_network};
 use crate::protocol::{Answer, Call, Common, Layers, Make, Message, ReceiveError, Request, receive, send};
 use crate::reactor;
+use crate::{devices, machine};
 
-/// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, and
-/// for the sandbox's own root.
-const STAGE: [&str; 6] = ["root", "app", "criu", "dev", "own", "new"];
+/// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, the
+/// sandbox's /sys and its own root.
+const STAGE: [&str; 7] = ["root", "app", "criu", "dev", "own", machine::STAGED, "new"];
 /// What makes userfaultfds, on the stage: nothing that a function sees.
 pub(crate) const USERFAULT: &str = "own/userfaultfd";
 
@@ -83,7 +83,7 @@ pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside:
         Ok(Made::Inside(inside)) => {
             // It is not to be told what the process outside is told.
             drop(control);
-            return reactor::run(&inside, room);
+            return reactor::run(&inside, room, !order.cgroup_procs.is_empty());
         }
         Ok(Made::Outside(init, users)) => {
             say(number, Answer::Started(init.as_raw()))?;
@@ -145,6 +145,7 @@ pub fn prepare(common: &Common) -> Result<(), OutsideError> {
         .map_err(call("cut mounts off from the host's"))?;
     // A CRIU that looks at the kernel uses it.
     prepare_network()?;
+    machine::look_at_processor().map_err(|e| OutsideError::Io("look at the host's processors", e))?;
     let stage = common.stage.as_path();
     // A sandbox's root is nobody here, and the umask may be any.
     let for_all = || fs::Permissions::from_mode(0o755);

@@ -81,6 +81,17 @@ pub struct Setup {
     pub shm_bytes: u64,
     /// What `/etc/resolv.conf` says, if not what the root filesystem has.
     pub resolv_conf: Option<String>,
+    /// What the sandbox looks like.
+    pub machine: Machine,
+}
+
+/// The size of the machine that a sandbox looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Processors.
+    pub processors: u32,
 }
 
 /// A process to start with the function's (few) rights. Beside it: standard output, standard error, and what it writes `0` into to join

@@ -1,7 +1,7 @@
 //! Init's life:
 //!
 //! ```text
-//! pid 1 ── Begin (network) ──> serve: Furnish (files), then requests one by one, children reaped as they die
+//! pid 1 ── Begin (network, /sys) ──> serve: Furnish (files), then requests one by one, children reaped as they die
 //!                                                     │
 //!                                      control socket closed: exit, and the kernel kills the rest
 //! ```
@@ -24,20 +24,21 @@ use crate::causes::chain;
 use crate::files::Loaded;
 use crate::outside::USERFAULT;
 use crate::protocol::{
-    Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Message, RESTORED_LAST_PID,
-    ReceiveError, Request, receive, send,
+    Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Machine, Message,
+    RESTORED_LAST_PID, ReceiveError, Request, receive, send,
 };
 use crate::strays::StrayError;
-use crate::{ancestor, clocks, criu, descriptors, files, ipc, locks, namespaces, rootfs, spawn, strays};
+use crate::{ancestor, clocks, criu, descriptors, files, ipc, locks, machine, namespaces, rootfs, spawn, strays};
 
 /// The longest kernel probe result that is taken, bytes. It is about 1 KiB.
 const PROBE_MAX: usize = 64 * 1024;
 
 /// Runs init, whose working directory is the stage, to its end: it is told by `control`, and has `room` for messages.
+/// `has_groups` says whether it is in control groups of its own.
 ///
 /// # Errors
 /// When the control socket breaks.
-pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
+pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<()> {
     // Found by no path once the files are laid out, and a mount of its own: nothing is above it. What the host has
     // mounted stays where it is, even when the root is another, so that whoever opens a directory of it would find
     // all that is above.
@@ -49,6 +50,8 @@ pub fn run(control: &OwnedFd, room: &mut [u8]) -> io::Result<()> {
     // A host without it restores no memory lazily.
     let userfault = File::options().read(true).write(true).open(USERFAULT).ok();
     let sandbox = Sandbox {
+        has_groups,
+        machine: None,
         bundle,
         userfault: userfault.map(OwnedFd::from),
         last_pid: None,
@@ -129,6 +132,10 @@ fn reap(control: BorrowedFd<'_>, sandbox: &mut Sandbox) -> io::Result<()> {
 
 /// What init keeps between requests.
 struct Sandbox {
+    /// Whether it is in control groups of its own.
+    has_groups: bool,
+    /// What it looks like, once it is furnished.
+    machine: Option<Machine>,
     /// The directory of CRIU.
     bundle: OwnedFd,
     /// What makes userfaultfds.
@@ -231,13 +238,17 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         | Request::GoInside { .. }
         | Request::Ancestor
         | Request::Userfaults(_) => Err("init does not do that".to_owned()),
-        Request::Begin => namespaces::prepare_network()
-            .map(|()| Answer::Done)
-            .map_err(|e| chain(&e)),
+        Request::Begin => {
+            namespaces::prepare_network().map_err(|e| chain(&e))?;
+            machine::stage(sandbox.has_groups)
+                .map(|()| Answer::Done)
+                .map_err(|e| chain(&e))
+        }
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::Furnish(setup) => {
             sandbox.last_pid = Some(rootfs::enter(&setup).map_err(|e| chain(&e))?);
             namespaces::name_host(&setup.hostname).map_err(|e| chain(&e))?;
+            sandbox.machine = Some(setup.machine);
             Ok(Answer::Done)
         }
         Request::Spawn(order) => {
@@ -268,6 +279,9 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             if let Some(clocks) = clocks {
                 let criu = *sandbox.criu.last().ok_or("no criu waits")?;
                 clocks::set(criu, &clocks).map_err(plain("set the clocks"))?;
+                if let Some(machine) = &sandbox.machine {
+                    machine::booted_before(machine, clocks.boottime.0).map_err(|e| chain(&e))?;
+                }
             }
             Ok(Answer::Done)
         }

@@ -4,7 +4,7 @@
 //! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
 //! /app       the function's files, read-only                 /dev    null zero full random urandom, fd, shm; read-only
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU's probe cache
-//! /etc/resolv.conf  the platform's name server, where there is a way out
+//! /sys       control groups, processors ([`machine`])        /etc/resolv.conf  a name server, where there is a way out
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{chdir, pivot_root};
 
+use crate::machine;
 use crate::protocol::{CRIU_PROBE_CACHE, Setup};
 
 /// Why the files could not be laid out.
@@ -36,13 +37,17 @@ pub enum RootfsError {
     /// A file or directory could not be made.
     #[error("make {}", .0.display())]
     Make(PathBuf, #[source] std::io::Error),
+    /// A file cannot be read.
+    #[error("read {}", .0.display())]
+    Read(PathBuf, #[source] std::io::Error),
 }
 
 const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+pub(crate) const NO_EXEC: MsFlags = QUIET.union(MsFlags::MS_NOEXEC);
 /// `MS_NOSYMFOLLOW` of Linux 5.10, which an older kernel ignores: no symbolic link on the mount is followed.
 const NO_LINKS: MsFlags = MsFlags::from_bits_retain(256);
 /// The mounts that a function writes to, and how.
-const OWN: [(&str, MsFlags); 2] = [("/tmp", QUIET), ("/dev/shm", QUIET.union(MsFlags::MS_NOEXEC))];
+const OWN: [(&str, MsFlags); 2] = [("/tmp", QUIET), ("/dev/shm", NO_EXEC)];
 
 /// Where CRIU looks for its kernel probe, as long as the root is the host's.
 const COVERED: &str = "/run";
@@ -64,7 +69,7 @@ const MASKED_DIRECTORIES: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/proc/driver
 /// Directories of /proc that stay visible but cannot be written.
 const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
 
-fn mounted(
+pub(crate) fn mounted(
     what: &'static str,
     source: Option<&Path>,
     at: &Path,
@@ -79,13 +84,17 @@ fn mounted(
     })
 }
 
-fn bind_read_only(what: &'static str, source: &Path, at: &Path, extra: MsFlags) -> Result<(), RootfsError> {
-    mounted(what, Some(source), at, None, MsFlags::MS_BIND, None)?;
+pub(crate) fn bind(what: &'static str, source: &Path, at: &Path) -> Result<(), RootfsError> {
+    mounted(what, Some(source), at, None, MsFlags::MS_BIND, None)
+}
+
+pub(crate) fn bind_read_only(what: &'static str, source: &Path, at: &Path, extra: MsFlags) -> Result<(), RootfsError> {
+    bind(what, source, at)?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | extra;
     mounted(what, None, at, None, flags, None)
 }
 
-fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result<(), RootfsError> {
+pub(crate) fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str) -> Result<(), RootfsError> {
     let source = Some(Path::new("tmpfs"));
     mounted(what, source, at, Some("tmpfs"), extra, Some(options))
 }
@@ -100,30 +109,23 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
     let root = Path::new("new");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mounted("private", None, Path::new("/"), None, private, None)?;
-    let bind = |what, from: &str, at: &Path| {
+    let bind_tree = |what, from: &str, at: &Path| {
         // A mount that came from the host is locked to its place: another of the same is made.
         let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
         mounted(what, Some(Path::new(from)), at, None, flags, None)
     };
-    bind("root", "root", root)?;
-    bind("app", "app", &root.join("app"))?;
+    bind_tree("root", "root", root)?;
+    bind_tree("app", "app", &root.join("app"))?;
     let proc = root.join("proc");
-    mounted(
-        "proc",
-        Some(Path::new("proc")),
-        &proc,
-        Some("proc"),
-        QUIET | MsFlags::MS_NOEXEC,
-        None,
-    )?;
+    mounted("proc", Some(Path::new("proc")), &proc, Some("proc"), NO_EXEC, None)?;
     tmpfs("run", &root.join("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
     let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
     tmpfs("tmp", &root.join("tmp"), QUIET | NO_LINKS, &tmp)?;
     let dev = root.join("dev");
-    bind("dev", "dev", &dev)?;
+    bind_tree("dev", "dev", &dev)?;
     let shm = format!("mode=1777,size={},nr_inodes=4096", setup.shm_bytes);
-    let flags = QUIET | MsFlags::MS_NOEXEC | NO_LINKS;
-    tmpfs("shm", &dev.join("shm"), flags, &shm)?;
+    tmpfs("shm", &dev.join("shm"), NO_EXEC | NO_LINKS, &shm)?;
+    machine::place(root)?;
 
     chdir(root).map_err(|e| RootfsError::Call("chdir to the new root", e))?;
     // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its own.
@@ -135,8 +137,9 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
         .open(LAST_PID)
         .map_err(|e| RootfsError::Make(PathBuf::from(LAST_PID), e))?;
     mask_proc()?;
+    machine::show(&setup.machine)?;
     if let Some(text) = &setup.resolv_conf {
-        name_servers(text)?;
+        over(Path::new("/etc/resolv.conf"), text)?;
     }
     Ok(last_pid)
 }
@@ -173,18 +176,23 @@ pub fn hide_probe() -> Result<(), RootfsError> {
     umount2(COVERED, MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("uncover /run", e))
 }
 
-/// Has programs ask the name servers of `text`.
-fn name_servers(text: &str) -> Result<(), RootfsError> {
-    let file = Path::new("/run/.resolv.conf");
-    fs::write(file, text)
+/// Makes a file that everybody reads, whatever the umask.
+pub(crate) fn write(file: &Path, content: &str) -> Result<(), RootfsError> {
+    fs::write(file, content)
         .and_then(|()| fs::set_permissions(file, fs::Permissions::from_mode(0o444)))
-        .map_err(|e| RootfsError::Make(file.to_owned(), e))?;
-    let over = Path::new("/etc/resolv.conf");
-    // An older root filesystem may lack it, and cannot be written.
-    if over.exists() {
-        bind_read_only("resolv.conf", file, over, QUIET | MsFlags::MS_NOEXEC)?;
+        .map_err(|e| RootfsError::Make(file.to_owned(), e))
+}
+
+/// Has programs find `content` at a path, where the root filesystem or the kernel has a file.
+pub(crate) fn over(at: &Path, content: &str) -> Result<(), RootfsError> {
+    if !at.exists() {
+        // An older root filesystem may lack it, and cannot be written.
+        return Ok(());
     }
-    Ok(())
+    let name = at.file_name().unwrap_or_default().to_string_lossy();
+    let file = PathBuf::from(format!("/run/.{name}"));
+    write(&file, content)?;
+    bind_read_only("a file of the sandbox's own", &file, at, NO_EXEC)
 }
 
 fn mask_proc() -> Result<(), RootfsError> {
@@ -198,11 +206,11 @@ fn mask_proc() -> Result<(), RootfsError> {
     }
     for (covers, over) in [(file, &MASKED_FILES[..]), (directory, &MASKED_DIRECTORIES[..])] {
         for at in over.iter().map(Path::new).filter(|p| p.exists()) {
-            bind_read_only("mask", covers, at, QUIET | MsFlags::MS_NOEXEC)?;
+            bind_read_only("mask", covers, at, NO_EXEC)?;
         }
     }
     for at in READ_ONLY.iter().map(Path::new).filter(|p| p.exists()) {
-        bind_read_only("read-only", at, at, QUIET | MsFlags::MS_NOEXEC)?;
+        bind_read_only("read-only", at, at, NO_EXEC)?;
     }
     Ok(())
 }

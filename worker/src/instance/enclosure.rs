@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rekindle_init::causes::chain;
-use rekindle_init::protocol::{Layers, Setup};
+use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
@@ -71,6 +71,14 @@ pub fn shm_limit(spec: &VersionSpec) -> u64 {
     (spec.manifest.memory.0 / 4).max(1 << 20)
 }
 
+/// Processors of the machine that its sandbox looks like: enough for its share, and no more than the host has.
+pub fn processors(spec: &VersionSpec) -> u32 {
+    static HOST: LazyLock<f64> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64));
+    // Saturating: no share is too large for a number.
+    spec.manifest.cpu.ceil().min(*HOST).max(1.0) as u32
+}
+
 /// Makes one for `instance`, whose control group is to have this name.
 ///
 /// # Errors
@@ -122,6 +130,10 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         tmp_bytes: spec.manifest.tmp.0,
         shm_bytes: shm_limit(spec),
         resolv_conf: (egress && worker.network.is_some()).then(resolv_conf),
+        machine: Machine {
+            memory_bytes: spec.manifest.memory.0,
+            processors: processors(spec),
+        },
     };
     let sandbox = &enclosure.sandbox;
     let furnished = sandbox.furnish(layers, setup).await;

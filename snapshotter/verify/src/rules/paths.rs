@@ -25,6 +25,11 @@ const DEVICES: [&[u8]; 5] = [
     b"/dev/urandom",
 ];
 
+/// Limits of the processors' time, of cgroup v2 and v1, below [`GROUPS`]: runtimes of Go keep them open. The kernel
+/// gives all files of control groups the size 0, so that a copy with other limits has as large ones.
+const GROUPS: &[u8] = b"/sys/fs/cgroup/";
+const LIMITS: [&[u8]; 3] = [b"/cpu.max", b"/cpu.cfs_quota_us", b"/cpu.cfs_period_us"];
+
 /// Absolute, without a component that is empty, `.` or `..`, and without NUL.
 pub(super) fn is_plain(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/") else {
@@ -54,6 +59,11 @@ pub(super) fn is_below_writable(path: &[u8]) -> bool {
     is_writable(path) && !WRITABLE.contains(&path)
 }
 
+/// A plain path of what limits a sandbox's use of processors.
+fn is_limit(path: &[u8]) -> bool {
+    is_plain(path) && path.starts_with(GROUPS) && LIMITS.iter().any(|name| path.ends_with(name))
+}
+
 pub(super) fn is_device(path: &[u8]) -> bool {
     DEVICES.contains(&path)
 }
@@ -61,7 +71,7 @@ pub(super) fn is_device(path: &[u8]) -> bool {
 /// A plain path that a function may have open.
 pub(super) fn is_allowed(path: &[u8]) -> bool {
     is_plain(path)
-        && (is_writable(path) || is_device(path) || !FORBIDDEN.iter().any(|dir| is_in(path, dir)))
+        && (is_writable(path) || is_device(path) || is_limit(path) || !FORBIDDEN.iter().any(|dir| is_in(path, dir)))
         && !is_name_of_inherited(path)
 }
 
@@ -87,6 +97,8 @@ mod tests {
             "/dev/null",
             "/processes",
             "/tmp/..x",
+            "/sys/fs/cgroup/function/cpu.max",
+            "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us",
         ] {
             assert!(is_allowed(path.as_bytes()), "{path}");
         }
@@ -102,6 +114,9 @@ mod tests {
             "/proc",
             "/proc/1/mem",
             "/sys/x",
+            "/sys/fs/cgroup/memory.max",
+            "/sys/fs/cgroup/../../cpu.max",
+            "/sys/devices/cpu.max",
             "/dev",
             "/dev/mem",
             "/dev/null/x",

@@ -10,6 +10,7 @@
 // (docs/runtime-contract.md).
 'use strict';
 
+require('./processors');
 const crypto = require('node:crypto');
 const { syncBuiltinESMExports } = require('node:module');
 const { getEnvironmentData, setEnvironmentData } = require('node:worker_threads');

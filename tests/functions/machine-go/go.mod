@@ -1,0 +1,3 @@
+module machine
+
+go 1.25

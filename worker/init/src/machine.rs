@@ -1,0 +1,329 @@
+//! The machine that a sandbox looks like: with as much memory and as many processors as its function may use, whatever
+//! the host has. Programs choose the sizes of their heaps and pools by it.
+//!
+//! ```text
+//! ahead      sys/fs/cgroup, in the stage: the sandbox's own control groups, as the host mounts them, read-only
+//! furnished  /sys/devices/system/cpu      how many processors there are
+//!            /proc/meminfo, cpuinfo, stat files of ours, which stay as they are, over the kernel's
+//! ```
+//!
+//! The groups are the kernel's own, at the root of the sandbox's cgroup namespace, so that `/proc/self/cgroup`, mounts
+//! and files agree, and their sizes in images are always 0: Go holds its limit's file open. Of those files only the
+//! limit of memory is ours: the kernel's has what init and CRIU need beside.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use nix::mount::MsFlags;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::protocol::Machine;
+use crate::rootfs::{NO_EXEC, RootfsError, bind, mounted, over, tmpfs, write};
+
+/// Where it is made ready, on the stage, and where it belongs.
+pub(crate) const STAGED: &str = "sys";
+const SYS: &str = "/sys";
+const GROUPS: &str = "fs/cgroup";
+const PROCESSORS: &str = "devices/system/cpu";
+/// Those hierarchies of cgroup v1 that runtimes look for. A JVM believes none of them unless it finds these four.
+const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "cpuset"];
+/// Those that a sandbox has a group of its own in. Of the others nothing is shown: they are the worker's.
+const OWN: [&str; 2] = ["memory", "cpu"];
+/// The files that limit memory, of cgroup v1 and v2.
+const MEMORY_LIMITS: [&str; 2] = ["memory/memory.limit_in_bytes", "memory.max"];
+/// The group of the function's processes, below the sandbox's: on v2 without limits of its own.
+const FUNCTION: &str = "function";
+/// What the kernel says of a processor, with numbers that depend on how many there are.
+const NUMBERED: [&str; 4] = ["processor", "core id", "apicid", "initial apicid"];
+const COUNTED: [&str; 2] = ["siblings", "cpu cores"];
+/// The file below /run that lies over /proc/stat.
+const STAT: &str = "/run/.stat";
+
+/// What the kernel says of the host's first processor, line by line.
+static PROCESSOR: OnceLock<Vec<String>> = OnceLock::new();
+
+/// In the zygote: looks at the host's first processor, for all sandboxes. The kernel may measure for that.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub(crate) fn look_at_processor() -> io::Result<()> {
+    let lines = BufReader::new(File::open("/proc/cpuinfo")?).lines();
+    let first = lines
+        .take_while(|line| line.as_ref().map_or(true, |line| !line.is_empty()))
+        .collect::<io::Result<_>>()?;
+    // Only the first look counts.
+    let _already = PROCESSOR.set(first);
+    Ok(())
+}
+
+/// Makes `/sys` ready, in the stage: with the control groups that this process is in, if it is in groups `of_its_own`.
+///
+/// # Errors
+/// When the kernel refuses a mount.
+pub(crate) fn stage(of_its_own: bool) -> Result<(), RootfsError> {
+    let sys = Path::new(STAGED);
+    tmpfs("sys", sys, NO_EXEC, "mode=755,size=4m,nr_inodes=4096")?;
+    let groups = sys.join(GROUPS);
+    for made in ["fs", GROUPS, "devices", "devices/system", PROCESSORS] {
+        make(&sys.join(made))?;
+    }
+    if !of_its_own {
+        return Ok(());
+    }
+    let file = Path::new("/proc/self/cgroup");
+    let told = fs::read_to_string(file).map_err(|e| RootfsError::Read(file.to_owned(), e))?;
+    let hierarchies = hierarchies(&told);
+    if hierarchies.is_empty() {
+        return cgroups(&groups, "cgroup2", None);
+    }
+    for controllers in hierarchies {
+        let at = groups.join(controllers);
+        make(&at)?;
+        cgroups(&at, "cgroup", Some(controllers))?;
+        let mut each = controllers.split(',');
+        if !each.clone().any(|c| OWN.contains(&c)) {
+            tmpfs(
+                "what is not the sandbox's",
+                &at,
+                NO_EXEC | MsFlags::MS_RDONLY,
+                "mode=555,nr_inodes=2",
+            )?;
+        }
+        // As hosts have it where controllers are mounted together.
+        for name in each.by_ref().filter(|name| *name != controllers) {
+            let link = groups.join(name);
+            symlink(controllers, &link).map_err(|e| RootfsError::Make(link, e))?;
+        }
+    }
+    Ok(())
+}
+
+/// The hierarchies of cgroup v1 that are wanted, each by its controllers, of what `/proc/self/cgroup` says. None where
+/// the host limits by cgroup v2.
+fn hierarchies(told: &str) -> Vec<&str> {
+    let of_each = told.lines().filter_map(|line| line.split(':').nth(1));
+    let wanted = |controllers: &&str| controllers.split(',').any(|c| WANTED.contains(&c));
+    let found: Vec<&str> = of_each.filter(wanted).collect();
+    let limits = |controllers: &&str| controllers.split(',').any(|c| c == "memory");
+    if found.iter().any(limits) { found } else { Vec::new() }
+}
+
+fn cgroups(at: &Path, kind: &'static str, controllers: Option<&str>) -> Result<(), RootfsError> {
+    let flags = NO_EXEC | MsFlags::MS_RDONLY;
+    mounted(kind, Some(Path::new(kind)), at, Some(kind), flags, controllers)
+}
+
+/// Moves what was made ready to the new root.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn place(root: &Path) -> Result<(), RootfsError> {
+    let at = root.join("sys");
+    mounted("sys", Some(Path::new(STAGED)), &at, None, MsFlags::MS_MOVE, None)
+}
+
+/// Has the sandbox, whose root this is by now, look like `machine`.
+///
+/// # Errors
+/// When a file or a mount is refused.
+pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
+    let sys = Path::new(SYS);
+    let processors = sys.join(PROCESSORS);
+    let all = match machine.processors {
+        0 | 1 => "0\n".to_owned(),
+        more => format!("0-{}\n", more - 1),
+    };
+    for name in ["online", "possible", "present"] {
+        write(&processors.join(name), &all)?;
+    }
+    // Older C libraries count these.
+    for number in 0..machine.processors {
+        make(&processors.join(format!("cpu{number}")))?;
+    }
+    let groups = sys.join(GROUPS);
+    let limit = Path::new("/run/.memory");
+    write(limit, &format!("{}\n", machine.memory_bytes))?;
+    for at in MEMORY_LIMITS
+        .map(|name| groups.join(name))
+        .iter()
+        .filter(|at| at.exists())
+    {
+        bind("the limit of memory", limit, at)?;
+    }
+    let function = groups.join(FUNCTION);
+    if function.exists() {
+        // The function's processes are in it, and their limits are those of the group above.
+        mounted(
+            "cgroup2",
+            Some(&groups),
+            &function,
+            None,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            None,
+        )?;
+    }
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | NO_EXEC;
+    mounted("sys, read-only", None, sys, None, flags, None)?;
+    let processor = PROCESSOR.get().map(Vec::as_slice).unwrap_or_default();
+    let booted = since(ClockId::CLOCK_BOOTTIME)?;
+    for (name, content) in [
+        ("meminfo", meminfo(machine.memory_bytes)),
+        ("cpuinfo", cpuinfo(processor, machine.processors)),
+        ("stat", stat(machine.processors, booted)),
+    ] {
+        over(&Path::new("/proc").join(name), &content)?;
+    }
+    Ok(())
+}
+
+/// Of what is restored, its clock since boot goes on from `boottime`, seconds: it seems to have booted as long ago.
+///
+/// # Errors
+/// When the clock or the file is refused.
+pub(crate) fn booted_before(machine: &Machine, boottime: i64) -> Result<(), RootfsError> {
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_err(|e| RootfsError::Call("read the clock", e))?;
+    write(Path::new(STAT), &stat(machine.processors, now.tv_sec() - boottime))
+}
+
+/// When this clock began, seconds since 1970.
+fn since(clock: ClockId) -> Result<i64, RootfsError> {
+    let read = |clock| clock_gettime(clock).map_err(|e| RootfsError::Call("read the clock", e));
+    Ok(read(ClockId::CLOCK_REALTIME)?.tv_sec() - read(clock)?.tv_sec())
+}
+
+fn make(path: &Path) -> Result<(), RootfsError> {
+    fs::create_dir(path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)))
+        .map_err(|e| RootfsError::Make(path.to_owned(), e))
+}
+
+/// All of it is free: what is used is in the control group.
+fn meminfo(bytes: u64) -> String {
+    const NOTHING: [&str; 32] = [
+        "Buffers",
+        "Cached",
+        "SwapCached",
+        "Active",
+        "Inactive",
+        "Active(anon)",
+        "Inactive(anon)",
+        "Active(file)",
+        "Inactive(file)",
+        "Unevictable",
+        "Mlocked",
+        "SwapTotal",
+        "SwapFree",
+        "Dirty",
+        "Writeback",
+        "AnonPages",
+        "Mapped",
+        "Shmem",
+        "KReclaimable",
+        "Slab",
+        "SReclaimable",
+        "SUnreclaim",
+        "KernelStack",
+        "PageTables",
+        "NFS_Unstable",
+        "Bounce",
+        "WritebackTmp",
+        "Committed_AS",
+        "VmallocUsed",
+        "VmallocChunk",
+        "Percpu",
+        "AnonHugePages",
+    ];
+    let kib = bytes / 1024;
+    let mut text = String::with_capacity(1536);
+    let mut line = |name: &str, kib: u64| {
+        let name = format!("{name}:");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<15} {kib:>8} kB");
+    };
+    for name in ["MemTotal", "MemFree", "MemAvailable"] {
+        line(name, kib);
+    }
+    NOTHING.iter().for_each(|name| line(name, 0));
+    line("CommitLimit", kib);
+    line("VmallocTotal", 34_359_738_367);
+    text
+}
+
+/// So many processors as that one, cores of one chip.
+fn cpuinfo(processor: &[String], count: u32) -> String {
+    let mut text = String::new();
+    for number in 0..count {
+        for line in processor {
+            let (key, _) = line.split_once(':').unwrap_or((line, ""));
+            let _ = match key.trim_end() {
+                name if NUMBERED.contains(&name) => writeln!(text, "{key}: {number}"),
+                name if COUNTED.contains(&name) => writeln!(text, "{key}: {count}"),
+                "physical id" => writeln!(text, "{key}: 0"),
+                _ => writeln!(text, "{line}"),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// So many processors, whose times stand still.
+fn stat(count: u32, booted_unix_s: i64) -> String {
+    let times = " 0 0 0 0 0 0 0 0 0 0\n";
+    let mut text = format!("cpu {times}");
+    for number in 0..count {
+        let _ = write!(text, "cpu{number}{times}");
+    }
+    let _ = write!(
+        text,
+        "intr 0\nctxt 0\nbtime {booted_unix_s}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\n\
+         softirq 0 0 0 0 0 0 0 0 0 0 0\n"
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_of_version_1_are_those_that_runtimes_look_for_and_version_2_has_none() {
+        let v1 = "9:name=systemd:/\n6:freezer:/\n4:memory:/\n3:cpuset:/\n2:cpu,cpuacct:/\n0::/\n";
+        assert_eq!(hierarchies(v1), ["memory", "cpuset", "cpu,cpuacct"]);
+        assert!(hierarchies("0::/function\n").is_empty());
+        // Where only what does not limit is of version 1.
+        assert!(hierarchies("3:cpuset:/\n0::/function\n").is_empty());
+    }
+
+    #[test]
+    fn processors_are_numbered_and_counted_whatever_the_host_s_first_one_says_of_itself() {
+        let host = [
+            "processor\t: 0",
+            "model name\t: A",
+            "siblings\t: 64",
+            "core id\t\t: 7",
+            "power management:",
+        ];
+        let text = cpuinfo(&host.map(str::to_owned), 2);
+        let one = |number| {
+            format!(
+                "processor\t: {number}\nmodel name\t: A\nsiblings\t: 2\ncore id\t\t: {number}\npower management:\n\n"
+            )
+        };
+        assert_eq!(text, one(0) + &one(1));
+    }
+
+    #[test]
+    fn memory_is_all_there_and_free() {
+        let text = meminfo(256 << 20);
+        for name in ["MemTotal:", "MemFree:", "MemAvailable:"] {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            assert!(line.ends_with("  262144 kB"), "{line}");
+        }
+        assert!(text.lines().any(|line| line == "SwapTotal:             0 kB"));
+    }
+}
