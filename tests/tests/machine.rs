@@ -201,6 +201,7 @@ fn a_heap_of_the_jvm_is_a_quarter_of_its_memory() {
         for start in ["booted", "restored"] {
             let found = shared().fresh(start, "machine-java", "/").ok().json();
             assert_eq!(found["processors"], at_most(cpu), "{start}: {found}");
+            assert_eq!((&found["host"], &found["user"]), (&"machine-java".into(), &"fn".into()));
             let heap = found["heap_mib"].as_u64().unwrap();
             assert!((memory / 5..=memory / 4 + 1).contains(&heap), "{start}: {found}");
         }
@@ -213,4 +214,95 @@ fn what_holds_a_file_of_proc_open_has_no_snapshot_and_is_told_which() {
     let version = shared().try_deploy(&python("machine-holds", settings)).unwrap();
     let told = version.snapshot_error.unwrap_or_default();
     assert!(version.snapshot.is_none() && told.contains("/proc/meminfo"), "{told}");
+}
+
+/// Who it is, what its host is called, whether it has terminals, and which libraries it loads.
+const PERSON: &str = r#"
+import ctypes, getpass, grp, os, pty, pwd, select, socket, sqlite3, ssl, subprocess, zoneinfo
+
+LIBRARIES = ["libz.so.1", "libgomp.so.1", "libstdc++.so.6", "libgcc_s.so.1", "libatomic.so.1", "libbz2.so.1.0", "liblzma.so.5",
+             "libzstd.so.1", "libexpat.so.1", "libffi.so.8", "libuuid.so.1", "libcrypt.so.1", "libssl.so.3"]
+
+def through_a_terminal():
+    """What a child says to its terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp("sh", ["sh", "-c", "tty; echo $((6 * 7)) > /dev/tty"])
+    said = b""
+    try:
+        while select.select([terminal], [], [], 10)[0]:
+            said += os.read(terminal, 4096)
+    except OSError:
+        pass  # The child has closed it.
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return said.decode().split()
+
+held = []
+
+def handler(event, context):
+    if event["rawPath"] == "/hold":
+        held.extend(pty.openpty())
+    name = socket.gethostname()
+    ends = pty.openpty()
+    terminal = os.ttyname(ends[1])
+    for end in ends:
+        os.close(end)
+    return {
+        "user": getpass.getuser(), "home": pwd.getpwuid(os.getuid()).pw_dir, "group": grp.getgrgid(os.getgid()).gr_name,
+        "host": name, "address": socket.gethostbyname(name), "hostname": open("/etc/hostname").read().strip(),
+        "terminal": terminal, "said": through_a_terminal(), "terminals": sorted(os.listdir("/dev/pts")),
+        "zone": str(zoneinfo.ZoneInfo("Europe/Berlin")), "roots": len(ssl.create_default_context().get_ca_certs()) > 100,
+        "libraries": [name for name in LIBRARIES if ctypes.CDLL(name) is None],
+    }
+"#;
+
+#[test]
+fn a_program_has_a_user_a_host_name_that_resolves_terminals_and_the_usual_libraries() {
+    let folder = Folder::python("person", "", PERSON);
+    assert!(shared().deploy(&folder).snapshot.is_some());
+    for start in ["booted", "restored"] {
+        let found = shared().fresh(start, "person", "/").ok().json();
+        let expected = serde_json::json!({
+            "user": "fn", "home": "/tmp", "group": "fn",
+            "host": "person", "address": "127.0.0.1", "hostname": "person",
+            "terminal": "/dev/pts/0", "said": ["/dev/pts/0", "42"], "terminals": ["ptmx"],
+            "zone": "Europe/Berlin", "roots": true, "libraries": [],
+        });
+        assert_eq!(found, expected, "{start}");
+    }
+}
+
+#[test]
+fn a_terminal_that_is_open_costs_the_snapshot_by_name() {
+    let folder = Folder::python("terminal", "[[warmup]]\npath = \"/hold\"", PERSON);
+    let version = shared().try_deploy(&folder).unwrap();
+    let told = version.snapshot_error.unwrap_or_default();
+    assert!(version.snapshot.is_none() && told.contains("terminal"), "{told}");
+}
+
+/// A library and a program that needs it: what the deploy says where it is not there.
+#[test]
+fn a_library_that_is_missing_is_named_with_the_way_to_get_it() {
+    let code = "import ctypes\nctypes.CDLL('libuv.so.1')\n";
+    let settings = "runtime = \"http\"\nbase = \"python\"\ncommand = [\"python3\", \"server.py\"]";
+    let told = shared()
+        .try_deploy(&Folder::with_manifest(&format!("name = \"lacking\"\n{settings}\n")).file("server.py", code))
+        .unwrap_err();
+    for part in [
+        "lacks the shared library libuv.so.1",
+        "base = \"node\"",
+        "lib/libuv.so.1",
+        "LD_LIBRARY_PATH",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    // After more lines than are shown.
+    let code = "import os\nprint('no loader: libmine.so.7: cannot open shared object file: No such file')\n\
+                for n in range(40): print(n)\nos._exit(1)\n";
+    let told = shared().try_deploy(&Folder::server("lacking", "", code)).unwrap_err();
+    assert!(
+        told.contains("lacks the shared library libmine.so.7: put it into the folder"),
+        "{told}"
+    );
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernel import Refused, buffer, call, raw
 
-OWN_MOUNTS = ("/", "/app", "/etc/resolv.conf", "/tmp", "/proc", "/run", "/dev", "/sys")
+OWN_MOUNTS = ("/", "/app", "/etc/hosts", "/etc/resolv.conf", "/tmp", "/proc", "/run", "/dev", "/sys")
 CLONE_NEWUSER, CLONE_NEWNS, CLONE_PARENT = 0x10000000, 0x00020000, 0x00008000
 FORKS = 600
 PTRACE_ATTACH, PTRACE_DETACH, WAIT_ALL = 16, 17, 0x40000000
@@ -556,8 +556,8 @@ def make_device():
 
 @attempt
 def find_devices():
-    """Devices beside the five that do nothing, and the standard streams."""
-    harmless = {"null", "zero", "full", "random", "urandom"}
+    """Devices beside the five that do nothing, the terminal of the session, and the standard streams."""
+    harmless = {"null", "zero", "full", "random", "urandom", "tty"}
     found = [entry.path for entry in os.scandir("/dev") if entry.name not in harmless and stat.S_IFMT(os.lstat(entry.path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR)]
     return nothing_or(found)
 

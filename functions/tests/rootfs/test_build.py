@@ -28,7 +28,7 @@ class RootFilesystems(unittest.TestCase):
     def inside(self, name, *command):
         """What `command` prints, run in the tree with nothing of the host's environment."""
         result = subprocess.run(
-            ["chroot", "--userspec=100000:100000", self.work / name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", *command],
+            ["chroot", "--userspec=1000:1000", self.work / name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", *command],
             capture_output=True, text=True,
         )
         self.assertEqual(0, result.returncode, result.stderr)
@@ -59,8 +59,8 @@ class RootFilesystems(unittest.TestCase):
                 if not member.issym():
                     self.assertFalse(member.mode & 0o6000, member.name)
                     self.assertTrue(member.mode & 0o004, member.name)
-            hostname = (self.work / name / "etc/hostname").read_text()
-            self.assertEqual("function\n", hostname)
+            self.assertEqual("/proc/sys/kernel/hostname", os.readlink(self.work / name / "etc/hostname"))
+            self.assertIn("fn:x:1000:1000:", (self.work / name / "etc/passwd").read_text())
 
     def test_base_has_a_shell_and_the_usual_commands(self):
         self.assertEqual("3\n", self.inside("base", "sh", "-c", "printf 'a\\nb\\nc\\n' | sort | tail -n 3 | awk 'END { print NR }'"))

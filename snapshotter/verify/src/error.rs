@@ -24,7 +24,7 @@ pub enum VerifyError {
         limit: u64,
     },
     /// No image of this kind is expected.
-    #[error("{0} is an image of a kind that is not accepted")]
+    #[error("{0} is an image of a kind that is not accepted{advice}", advice = if is_terminal(.0) { TERMINAL } else { "" })]
     Kind(String),
     /// An image that must be there is not.
     #[error("{0} is missing")]
@@ -82,7 +82,7 @@ pub enum VerifyError {
     #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
     Lease,
     /// A field has a value that is not accepted.
-    #[error("{image}: entry {entry}: {field} is {found}")]
+    #[error("{image}: entry {entry}: {field} is {found}{advice}", advice = if *field == "reg.name" { NO_FILE } else { "" })]
     Field {
         /// The image.
         image: String,
@@ -93,6 +93,15 @@ pub enum VerifyError {
         /// Its value.
         found: String,
     },
+}
+
+/// What to do about a file that no function may have open.
+const NO_FILE: &str = ": no copy gets this file; close it before the snapshot";
+/// And about a terminal.
+const TERMINAL: &str = ": a pseudoterminal is open, which no copy gets; close both its ends before the snapshot";
+
+fn is_terminal(image: &str) -> bool {
+    image.starts_with("tty")
 }
 
 /// An entry of an image, for errors.

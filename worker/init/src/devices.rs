@@ -1,5 +1,6 @@
-//! The `/dev` of all sandboxes: five harmless devices, and names for what programs look for there. It is made once on
-//! the host, since a user namespace makes no device, and each sandbox has it read-only.
+//! The `/dev` of all sandboxes: five harmless devices, the terminal of whoever asks, and names for what programs look
+//! for there. It is made once on the host, since a user namespace makes no device, and each sandbox has it read-only.
+//! Pseudoterminals are each sandbox's own, on a mount over `pts`.
 
 use std::fs;
 use std::io;
@@ -10,11 +11,14 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 /// Names and minor numbers of those of major number 1.
 const DEVICES: [(&str, u64); 5] = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
-const LINKS: [(&str, &str); 4] = [
+/// The terminal of a process's own session.
+const TTY: (u64, u64) = (5, 0);
+const LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
     ("/proc/self/fd/0", "stdin"),
     ("/proc/self/fd/1", "stdout"),
     ("/proc/self/fd/2", "stderr"),
+    ("pts/ptmx", "ptmx"),
 ];
 
 /// Makes a node of the host's `/dev/userfaultfd` (Linux 6.1) that each sandbox's root may open; none where the host
@@ -38,15 +42,19 @@ pub fn make_userfault(path: &Path) -> io::Result<()> {
 /// # Errors
 /// When one cannot be made.
 pub fn make(dev: &Path) -> io::Result<()> {
-    for (name, minor) in DEVICES {
+    let memory = DEVICES.map(|(name, minor)| (name, (1, minor)));
+    for (name, (major, minor)) in memory.into_iter().chain([("tty", TTY)]) {
         let path = dev.join(name);
-        mknod(&path, SFlag::S_IFCHR, Mode::empty(), makedev(1, minor))?;
+        mknod(&path, SFlag::S_IFCHR, Mode::empty(), makedev(major, minor))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
     }
     for (target, name) in LINKS {
         symlink(target, dev.join(name))?;
     }
-    let shm = dev.join("shm");
-    fs::create_dir(&shm)?;
-    fs::set_permissions(&shm, fs::Permissions::from_mode(0o755))
+    for over in ["shm", "pts"] {
+        let over = dev.join(over);
+        fs::create_dir(&over)?;
+        fs::set_permissions(&over, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }

@@ -2,14 +2,15 @@
 //! the host has. Programs choose the sizes of their heaps and pools by it.
 //!
 //! ```text
-//! ahead      sys/fs/cgroup, in the stage: the sandbox's own control groups, as the host mounts them, read-only
-//! furnished  /sys/devices/system/cpu      how many processors there are
-//!            /proc/meminfo, cpuinfo, stat files of ours, which stay as they are, over the kernel's
+//! /sys/fs/cgroup                   the sandbox's own control groups, as hosts mount them, read-only
+//! /sys/devices/system/cpu          how many processors there are
+//! /proc/meminfo, cpuinfo and stat  files of ours, which stay as they are, over the kernel's
 //! ```
 //!
 //! The groups are the kernel's own, at the root of the sandbox's cgroup namespace, so that `/proc/self/cgroup`, mounts
 //! and files agree, and their sizes in images are always 0: Go holds its limit's file open. Of those files only the
-//! limit of memory is ours: the kernel's has what init and CRIU need beside.
+//! limit of memory is ours: the kernel's has what init and CRIU need beside. All of it is mounted ahead, and filled
+//! when the sandbox is furnished.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -22,13 +23,13 @@ use nix::mount::MsFlags;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::protocol::Machine;
-use crate::rootfs::{NO_EXEC, RootfsError, bind, mounted, over, tmpfs, write};
+use crate::rootfs::{NO_EXEC, RootfsError, bind, bind_read_only, mounted, tmpfs, write};
 
-/// Where it is made ready, on the stage, and where it belongs.
-pub(crate) const STAGED: &str = "sys";
-const SYS: &str = "/sys";
 const GROUPS: &str = "fs/cgroup";
 const PROCESSORS: &str = "devices/system/cpu";
+const ONLINE: &str = "online";
+/// What lies over files of `/proc`.
+const OVER: [(&str, Content); 3] = [("meminfo", meminfo), ("cpuinfo", cpuinfo), ("stat", stat)];
 /// Those hierarchies of cgroup v1 that runtimes look for. A JVM believes none of them unless it finds these four.
 const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "cpuset"];
 /// Those that a sandbox has a group of its own in. Of the others nothing is shown: they are the worker's.
@@ -40,8 +41,8 @@ const FUNCTION: &str = "function";
 /// What the kernel says of a processor, with numbers that depend on how many there are.
 const NUMBERED: [&str; 4] = ["processor", "core id", "apicid", "initial apicid"];
 const COUNTED: [&str; 2] = ["siblings", "cpu cores"];
-/// The file below /run that lies over /proc/stat.
-const STAT: &str = "/run/.stat";
+/// What a file says of a machine.
+type Content = fn(&Machine) -> Result<String, RootfsError>;
 
 /// What the kernel says of the host's first processor, line by line.
 static PROCESSOR: OnceLock<Vec<String>> = OnceLock::new();
@@ -60,18 +61,28 @@ pub(crate) fn look_at_processor() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `/sys` ready, in the stage: with the control groups that this process is in, if it is in groups `of_its_own`.
+/// Makes ready, on the stage, `/sys`, with the control groups that this process is in where it `has_groups` of its own,
+/// and the files that lie over those of `/proc`, which have nothing in them yet.
 ///
 /// # Errors
 /// When the kernel refuses a mount.
-pub(crate) fn stage(of_its_own: bool) -> Result<(), RootfsError> {
-    let sys = Path::new(STAGED);
+pub(crate) fn make_ready(has_groups: bool) -> Result<(), RootfsError> {
+    let sys = Path::new("sys");
     tmpfs("sys", sys, NO_EXEC, "mode=755,size=4m,nr_inodes=4096")?;
-    let groups = sys.join(GROUPS);
+    let (groups, processors) = (sys.join(GROUPS), sys.join(PROCESSORS));
     for made in ["fs", GROUPS, "devices", "devices/system", PROCESSORS] {
         make(&sys.join(made))?;
     }
-    if !of_its_own {
+    write(&processors.join(ONLINE), "")?;
+    for name in ["possible", "present"] {
+        link(ONLINE, &processors.join(name))?;
+    }
+    for (name, _) in OVER {
+        let file = Path::new("run").join(format!(".{name}"));
+        write(&file, "")?;
+        bind_read_only("a file of the machine's", &file, &Path::new("proc").join(name), NO_EXEC)?;
+    }
+    if !has_groups {
         return Ok(());
     }
     let file = Path::new("/proc/self/cgroup");
@@ -84,19 +95,14 @@ pub(crate) fn stage(of_its_own: bool) -> Result<(), RootfsError> {
         let at = groups.join(controllers);
         make(&at)?;
         cgroups(&at, "cgroup", Some(controllers))?;
-        let mut each = controllers.split(',');
+        let each = controllers.split(',');
         if !each.clone().any(|c| OWN.contains(&c)) {
-            tmpfs(
-                "what is not the sandbox's",
-                &at,
-                NO_EXEC | MsFlags::MS_RDONLY,
-                "mode=555,nr_inodes=2",
-            )?;
+            let flags = NO_EXEC | MsFlags::MS_RDONLY;
+            tmpfs("what is not the sandbox's", &at, flags, "mode=555,nr_inodes=2")?;
         }
         // As hosts have it where controllers are mounted together.
-        for name in each.by_ref().filter(|name| *name != controllers) {
-            let link = groups.join(name);
-            symlink(controllers, &link).map_err(|e| RootfsError::Make(link, e))?;
+        for name in each.filter(|name| *name != controllers) {
+            link(controllers, &groups.join(name))?;
         }
     }
     Ok(())
@@ -117,29 +123,18 @@ fn cgroups(at: &Path, kind: &'static str, controllers: Option<&str>) -> Result<(
     mounted(kind, Some(Path::new(kind)), at, Some(kind), flags, controllers)
 }
 
-/// Moves what was made ready to the new root.
-///
-/// # Errors
-/// When the kernel refuses.
-pub(crate) fn place(root: &Path) -> Result<(), RootfsError> {
-    let at = root.join("sys");
-    mounted("sys", Some(Path::new(STAGED)), &at, None, MsFlags::MS_MOVE, None)
-}
-
 /// Has the sandbox, whose root this is by now, look like `machine`.
 ///
 /// # Errors
 /// When a file or a mount is refused.
 pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
-    let sys = Path::new(SYS);
+    let sys = Path::new("/sys");
     let processors = sys.join(PROCESSORS);
     let all = match machine.processors {
         0 | 1 => "0\n".to_owned(),
         more => format!("0-{}\n", more - 1),
     };
-    for name in ["online", "possible", "present"] {
-        write(&processors.join(name), &all)?;
-    }
+    fill(&processors.join(ONLINE), &all)?;
     // Older C libraries count these.
     for number in 0..machine.processors {
         make(&processors.join(format!("cpu{number}")))?;
@@ -157,25 +152,13 @@ pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
     let function = groups.join(FUNCTION);
     if function.exists() {
         // The function's processes are in it, and their limits are those of the group above.
-        mounted(
-            "cgroup2",
-            Some(&groups),
-            &function,
-            None,
-            MsFlags::MS_BIND | MsFlags::MS_REC,
-            None,
-        )?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mounted("cgroup2", Some(&groups), &function, None, flags, None)?;
     }
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | NO_EXEC;
     mounted("sys, read-only", None, sys, None, flags, None)?;
-    let processor = PROCESSOR.get().map(Vec::as_slice).unwrap_or_default();
-    let booted = since(ClockId::CLOCK_BOOTTIME)?;
-    for (name, content) in [
-        ("meminfo", meminfo(machine.memory_bytes)),
-        ("cpuinfo", cpuinfo(processor, machine.processors)),
-        ("stat", stat(machine.processors, booted)),
-    ] {
-        over(&Path::new("/proc").join(name), &content)?;
+    for (name, content) in OVER {
+        fill(&Path::new("/run").join(format!(".{name}")), &content(machine)?)?;
     }
     Ok(())
 }
@@ -185,14 +168,22 @@ pub(crate) fn show(machine: &Machine) -> Result<(), RootfsError> {
 /// # Errors
 /// When the clock or the file is refused.
 pub(crate) fn booted_before(machine: &Machine, boottime: i64) -> Result<(), RootfsError> {
-    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_err(|e| RootfsError::Call("read the clock", e))?;
-    write(Path::new(STAT), &stat(machine.processors, now.tv_sec() - boottime))
+    let booted = seconds(ClockId::CLOCK_REALTIME)? - boottime;
+    fill(Path::new("/run/.stat"), &times(machine.processors, booted))
 }
 
-/// When this clock began, seconds since 1970.
-fn since(clock: ClockId) -> Result<i64, RootfsError> {
-    let read = |clock| clock_gettime(clock).map_err(|e| RootfsError::Call("read the clock", e));
-    Ok(read(ClockId::CLOCK_REALTIME)?.tv_sec() - read(clock)?.tv_sec())
+fn seconds(clock: ClockId) -> Result<i64, RootfsError> {
+    let read = clock_gettime(clock).map_err(|e| RootfsError::Call("read a clock", e))?;
+    Ok(read.tv_sec())
+}
+
+/// Gives a file that was made ready its content.
+fn fill(file: &Path, content: &str) -> Result<(), RootfsError> {
+    fs::write(file, content).map_err(|e| RootfsError::Make(file.to_owned(), e))
+}
+
+fn link(to: &str, at: &Path) -> Result<(), RootfsError> {
+    symlink(to, at).map_err(|e| RootfsError::Make(at.to_owned(), e))
 }
 
 fn make(path: &Path) -> Result<(), RootfsError> {
@@ -202,7 +193,7 @@ fn make(path: &Path) -> Result<(), RootfsError> {
 }
 
 /// All of it is free: what is used is in the control group.
-fn meminfo(bytes: u64) -> String {
+fn meminfo(machine: &Machine) -> Result<String, RootfsError> {
     const NOTHING: [&str; 32] = [
         "Buffers",
         "Cached",
@@ -237,7 +228,7 @@ fn meminfo(bytes: u64) -> String {
         "Percpu",
         "AnonHugePages",
     ];
-    let kib = bytes / 1024;
+    let kib = machine.memory_bytes / 1024;
     let mut text = String::with_capacity(1536);
     let mut line = |name: &str, kib: u64| {
         let name = format!("{name}:");
@@ -250,11 +241,16 @@ fn meminfo(bytes: u64) -> String {
     NOTHING.iter().for_each(|name| line(name, 0));
     line("CommitLimit", kib);
     line("VmallocTotal", 34_359_738_367);
-    text
+    Ok(text)
+}
+
+fn cpuinfo(machine: &Machine) -> Result<String, RootfsError> {
+    let processor = PROCESSOR.get().map(Vec::as_slice).unwrap_or_default();
+    Ok(cores(processor, machine.processors))
 }
 
 /// So many processors as that one, cores of one chip.
-fn cpuinfo(processor: &[String], count: u32) -> String {
+fn cores(processor: &[String], count: u32) -> String {
     let mut text = String::new();
     for number in 0..count {
         for line in processor {
@@ -271,12 +267,17 @@ fn cpuinfo(processor: &[String], count: u32) -> String {
     text
 }
 
+fn stat(machine: &Machine) -> Result<String, RootfsError> {
+    let booted = seconds(ClockId::CLOCK_REALTIME)? - seconds(ClockId::CLOCK_BOOTTIME)?;
+    Ok(times(machine.processors, booted))
+}
+
 /// So many processors, whose times stand still.
-fn stat(count: u32, booted_unix_s: i64) -> String {
-    let times = " 0 0 0 0 0 0 0 0 0 0\n";
-    let mut text = format!("cpu {times}");
+fn times(count: u32, booted_unix_s: i64) -> String {
+    let none = " 0 0 0 0 0 0 0 0 0 0\n";
+    let mut text = format!("cpu {none}");
     for number in 0..count {
-        let _ = write!(text, "cpu{number}{times}");
+        let _ = write!(text, "cpu{number}{none}");
     }
     let _ = write!(
         text,
@@ -308,7 +309,7 @@ mod tests {
             "core id\t\t: 7",
             "power management:",
         ];
-        let text = cpuinfo(&host.map(str::to_owned), 2);
+        let text = cores(&host.map(str::to_owned), 2);
         let one = |number| {
             format!(
                 "processor\t: {number}\nmodel name\t: A\nsiblings\t: 2\ncore id\t\t: {number}\npower management:\n\n"
@@ -319,7 +320,11 @@ mod tests {
 
     #[test]
     fn memory_is_all_there_and_free() {
-        let text = meminfo(256 << 20);
+        let machine = Machine {
+            memory_bytes: 256 << 20,
+            processors: 1,
+        };
+        let text = meminfo(&machine).unwrap();
         for name in ["MemTotal:", "MemFree:", "MemAvailable:"] {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             assert!(line.ends_with("  262144 kB"), "{line}");

@@ -35,8 +35,8 @@ use crate::reactor;
 use crate::{devices, machine};
 
 /// What lies in the stage: mount points for the root filesystem, the function's files, CRIU, devices, init's own, the
-/// sandbox's /sys and its own root.
-const STAGE: [&str; 7] = ["root", "app", "criu", "dev", "own", machine::STAGED, "new"];
+/// sandbox's [`READY`](crate::rootfs::READY), and for its own root.
+const STAGE: [&str; 9] = ["root", "app", "criu", "dev", "own", "proc", "run", "sys", "new"];
 /// What makes userfaultfds, on the stage: nothing that a function sees.
 pub(crate) const USERFAULT: &str = "own/userfaultfd";
 

@@ -52,6 +52,7 @@ pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<(
     let sandbox = Sandbox {
         has_groups,
         machine: None,
+        ready: None,
         bundle,
         userfault: userfault.map(OwnedFd::from),
         last_pid: None,
@@ -140,7 +141,9 @@ struct Sandbox {
     bundle: OwnedFd,
     /// What makes userfaultfds.
     userfault: Option<OwnedFd>,
-    /// Set once the sandbox is furnished.
+    /// What sets the last process id, once what is made ahead is ready and until the sandbox is furnished.
+    ready: Option<File>,
+    /// The same, once it is.
     last_pid: Option<File>,
     /// Whether CRIU finds its probe on what covers the host's /run.
     probe_is_shown: bool,
@@ -240,13 +243,14 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         | Request::Userfaults(_) => Err("init does not do that".to_owned()),
         Request::Begin => {
             namespaces::prepare_network().map_err(|e| chain(&e))?;
-            machine::stage(sandbox.has_groups)
-                .map(|()| Answer::Done)
-                .map_err(|e| chain(&e))
+            sandbox.ready = Some(rootfs::make_ready(sandbox.has_groups).map_err(|e| chain(&e))?);
+            Ok(Answer::Done)
         }
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::Furnish(setup) => {
-            sandbox.last_pid = Some(rootfs::enter(&setup).map_err(|e| chain(&e))?);
+            let last_pid = sandbox.ready.take().ok_or("the sandbox is not made ready")?;
+            rootfs::enter(&setup).map_err(|e| chain(&e))?;
+            sandbox.last_pid = Some(last_pid);
             namespaces::name_host(&setup.hostname).map_err(|e| chain(&e))?;
             sandbox.machine = Some(setup.machine);
             Ok(Answer::Done)

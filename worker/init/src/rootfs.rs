@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! /          the runtime's root filesystem, read-only        /proc   its own processes; the rest masked or read-only
-//! /app       the function's files, read-only                 /dev    null zero full random urandom, fd, shm; read-only
+//! /app       the function's files, read-only                 /dev    null zero full random urandom tty, fd, shm, pts
 //! /tmp       a private tmpfs with a limit                    /run    root only: CRIU's probe cache
-//! /sys       control groups, processors ([`machine`])        /etc/resolv.conf  a name server, where there is a way out
+//! /sys       control groups, processors ([`machine`])        /etc    hosts; resolv.conf, where there is a way out
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -43,31 +43,43 @@ pub enum RootfsError {
 }
 
 const QUIET: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
+/// Of what has devices of its own.
+const NO_DEVICES: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NOEXEC);
 pub(crate) const NO_EXEC: MsFlags = QUIET.union(MsFlags::MS_NOEXEC);
 /// `MS_NOSYMFOLLOW` of Linux 5.10, which an older kernel ignores: no symbolic link on the mount is followed.
 const NO_LINKS: MsFlags = MsFlags::from_bits_retain(256);
 /// The mounts that a function writes to, and how.
 const OWN: [(&str, MsFlags); 2] = [("/tmp", QUIET), ("/dev/shm", NO_EXEC)];
 
+/// What is made ready on the stage, and moved to the new root.
+pub(crate) const READY: [&str; 3] = ["proc", "run", "sys"];
+/// Where pseudoterminals are, on the stage.
+const PTS: &str = "dev/pts";
+/// A sandbox's own pseudoterminals: for everybody to open, with group `tty`, and few, as all of a host share 4,096.
+const PTYS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=64";
+
 /// Where CRIU looks for its kernel probe, as long as the root is the host's.
 const COVERED: &str = "/run";
 
-/// Sets the last process id of the writer's pid namespace.
-const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+/// What `/etc/hosts` begins with.
+const LOOPBACK: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// Files of /proc that tell of the host or reach it, and are covered by an empty file.
+/// On the stage: sets the last process id of the writer's pid namespace.
+const LAST_PID: &str = "proc/sys/kernel/ns_last_pid";
+
+/// Files of /proc, on the stage, that tell of the host or reach it, and are covered by an empty file.
 const MASKED_FILES: [&str; 6] = [
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/timer_list",
-    "/proc/kallsyms",
-    "/proc/sysrq-trigger",
-    "/proc/kpagecount",
+    "proc/kcore",
+    "proc/keys",
+    "proc/timer_list",
+    "proc/kallsyms",
+    "proc/sysrq-trigger",
+    "proc/kpagecount",
 ];
 /// Directories of /proc that are covered by an empty one.
-const MASKED_DIRECTORIES: [&str; 3] = ["/proc/acpi", "/proc/scsi", "/proc/driver"];
+const MASKED_DIRECTORIES: [&str; 3] = ["proc/acpi", "proc/scsi", "proc/driver"];
 /// Directories of /proc that stay visible but cannot be written.
-const READ_ONLY: [&str; 4] = ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"];
+const READ_ONLY: [&str; 4] = ["proc/sys", "proc/irq", "proc/bus", "proc/fs"];
 
 pub(crate) fn mounted(
     what: &'static str,
@@ -99,13 +111,34 @@ pub(crate) fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str
     mounted(what, source, at, Some("tmpfs"), extra, Some(options))
 }
 
-/// Lays the files out and makes them the root. Called in pid 1, in its own mount namespace, whose working directory
-/// is the stage, with the layers and devices mounted there. Answers the file that sets the process id after which the
-/// kernel looks for the next: the function's /proc/sys is read-only.
+/// Makes ready, on the stage, what does not depend on the function: `/proc`, `/run`, `/sys`, and terminals. With
+/// control groups, where the sandbox `has_groups`. Called in pid 1, in its own mount namespace, whose working directory is the
+/// stage. Answers the file that sets the process id after which the kernel looks for the next: the function's /proc/sys
+/// is read-only.
+///
+/// # Errors
+/// When a mount is refused.
+pub(crate) fn make_ready(has_groups: bool) -> Result<File, RootfsError> {
+    let mut kernels = [("proc", "proc", NO_EXEC, None), ("devpts", PTS, NO_DEVICES, Some(PTYS))].into_iter();
+    kernels.try_for_each(|(kind, at, flags, options)| {
+        mounted(kind, Some(Path::new(kind)), Path::new(at), Some(kind), flags, options)
+    })?;
+    tmpfs("run", Path::new("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
+    let last_pid = OpenOptions::new()
+        .write(true)
+        .open(LAST_PID)
+        .map_err(|e| RootfsError::Make(PathBuf::from(LAST_PID), e))?;
+    mask_proc()?;
+    machine::make_ready(has_groups)?;
+    Ok(last_pid)
+}
+
+/// Lays the files out and makes them the root: what [`make_ready`] has made ready, and the layers and devices that are
+/// mounted on the stage.
 ///
 /// # Errors
 /// When a mount is refused or a mount point is missing in the root filesystem.
-pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
+pub(crate) fn enter(setup: &Setup) -> Result<(), RootfsError> {
     let root = Path::new("new");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mounted("private", None, Path::new("/"), None, private, None)?;
@@ -116,32 +149,37 @@ pub fn enter(setup: &Setup) -> Result<File, RootfsError> {
     };
     bind_tree("root", "root", root)?;
     bind_tree("app", "app", &root.join("app"))?;
-    let proc = root.join("proc");
-    mounted("proc", Some(Path::new("proc")), &proc, Some("proc"), NO_EXEC, None)?;
-    tmpfs("run", &root.join("run"), QUIET, "mode=700,size=4m,nr_inodes=256")?;
+    for ready in READY {
+        mounted(
+            ready,
+            Some(Path::new(ready)),
+            &root.join(ready),
+            None,
+            MsFlags::MS_MOVE,
+            None,
+        )?;
+    }
     let tmp = format!("mode=1777,size={},nr_inodes=65536", setup.tmp_bytes);
     tmpfs("tmp", &root.join("tmp"), QUIET | NO_LINKS, &tmp)?;
     let dev = root.join("dev");
     bind_tree("dev", "dev", &dev)?;
     let shm = format!("mode=1777,size={},nr_inodes=4096", setup.shm_bytes);
     tmpfs("shm", &dev.join("shm"), NO_EXEC | NO_LINKS, &shm)?;
-    machine::place(root)?;
 
     chdir(root).map_err(|e| RootfsError::Call("chdir to the new root", e))?;
     // With both arguments the same directory the old root ends up mounted over the new one, and needs no place of its own.
     pivot_root(".", ".").map_err(|e| RootfsError::Call("pivot_root", e))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(|e| RootfsError::Call("leave the old root", e))?;
     chdir("/").map_err(|e| RootfsError::Call("chdir to /", e))?;
-    let last_pid = OpenOptions::new()
-        .write(true)
-        .open(LAST_PID)
-        .map_err(|e| RootfsError::Make(PathBuf::from(LAST_PID), e))?;
-    mask_proc()?;
     machine::show(&setup.machine)?;
+    over(
+        Path::new("/etc/hosts"),
+        &format!("{LOOPBACK}127.0.0.1 {}\n", setup.hostname),
+    )?;
     if let Some(text) = &setup.resolv_conf {
         over(Path::new("/etc/resolv.conf"), text)?;
     }
-    Ok(last_pid)
+    Ok(())
 }
 
 /// Has symbolic links of `/tmp` and `/dev/shm` be followed, from now on. Until then whoever opens a path there as root, such as CRIU for a process
@@ -197,7 +235,7 @@ pub(crate) fn over(at: &Path, content: &str) -> Result<(), RootfsError> {
 
 fn mask_proc() -> Result<(), RootfsError> {
     // Two empty things to cover others with, in the root-only /run.
-    let (file, directory) = (Path::new("/run/.nothing"), Path::new("/run/.none"));
+    let (file, directory) = (Path::new("run/.nothing"), Path::new("run/.none"));
     File::create(file).map_err(|e| RootfsError::Make(file.to_owned(), e))?;
     fs::create_dir(directory).map_err(|e| RootfsError::Make(directory.to_owned(), e))?;
     for path in [file, directory] {

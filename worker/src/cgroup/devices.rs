@@ -13,8 +13,21 @@ use super::files::FileError;
 use super::layout::Layout;
 use super::{Cgroups, DeviceError, usable};
 
-/// `null`, `zero`, `full`, `random` and `urandom`, major and minor.
-const DEVICES: [(u32, u32); 5] = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9)];
+/// A device by its numbers, major and minor; all of the major number without a minor.
+pub(super) type Device = (u32, Option<u32>);
+
+/// `null`, `zero`, `full`, `random` and `urandom`; `tty`, `ptmx` and the first 256 pseudoterminals, of which a sandbox
+/// reaches its own.
+const DEVICES: [Device; 8] = [
+    (1, Some(3)),
+    (1, Some(5)),
+    (1, Some(7)),
+    (1, Some(8)),
+    (1, Some(9)),
+    (5, Some(0)),
+    (5, Some(2)),
+    (136, None),
+];
 /// What makes userfaultfds: init has CRIU use it.
 const USERFAULT: &str = "/dev/userfaultfd";
 
@@ -30,7 +43,7 @@ impl Cgroups {
         }
         let mut allowed = DEVICES.to_vec();
         match fs::metadata(USERFAULT) {
-            Ok(found) => allowed.push((number(major(found.rdev())), number(minor(found.rdev())))),
+            Ok(found) => allowed.push((number(major(found.rdev())), Some(number(minor(found.rdev()))))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(DeviceError::Refused(FileError::new("look at", Path::new(USERFAULT), e))),
         }
@@ -51,7 +64,7 @@ fn number(part: u64) -> u32 {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn attach(directory: &Path, allowed: &[(u32, u32)]) -> Result<(), DeviceError> {
+pub(super) fn attach(directory: &Path, allowed: &[Device]) -> Result<(), DeviceError> {
     let group = File::open(directory).map_err(|e| DeviceError::Refused(FileError::new("open", directory, e)))?;
     let program = load(&program(allowed)).map_err(DeviceError::Program)?;
     // target, program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_OVERRIDE: as the first and only one of this group.
@@ -96,7 +109,7 @@ fn instruction(operation: u8, to: u8, from: u8, offset: i16, value: u32) -> u64 
 
 /// Answers 1 for a character device of `allowed`, else 0. Of what the kernel gives, the first word has the type in
 /// its low half, the second and third are major and minor.
-fn program(allowed: &[(u32, u32)]) -> Vec<u64> {
+fn program(allowed: &[Device]) -> Vec<u64> {
     const LOAD: u8 = 0x61;
     const AND: u8 = 0x54;
     const UNLESS: u8 = 0x55;
@@ -111,8 +124,15 @@ fn program(allowed: &[(u32, u32)]) -> Vec<u64> {
         instruction(LOAD, 4, 1, 8, 0),
     ];
     for (major, minor) in allowed {
-        let others = [(2, CHARACTER, 4), (3, *major, 3), (4, *minor, 2)];
-        all.extend(others.map(|(register, wanted, skipped)| instruction(UNLESS, register, 0, skipped, wanted)));
+        let wanted = [(2, Some(CHARACTER)), (3, Some(*major)), (4, *minor)];
+        let wanted: Vec<_> = wanted
+            .into_iter()
+            .filter_map(|(register, value)| Some((register, value?)))
+            .collect();
+        // Over the other comparisons, and the two of the answer.
+        for ((register, value), others) in wanted.iter().zip((0..wanted.len() as i16).rev()) {
+            all.push(instruction(UNLESS, *register, 0, others + 2, *value));
+        }
         all.extend(answer(1));
     }
     all.extend(answer(0));
@@ -155,7 +175,7 @@ mod tests {
             groups.limit_devices(v1, &parent).unwrap();
             let devices = v1.join("devices").join(&parent);
             assert!(opens(&[&devices], "/dev/null") && opens(&[&devices], "/dev/urandom"));
-            assert!(!opens(&[&devices], "/dev/kmsg"));
+            assert!(opens(&[&devices], "/dev/ptmx") && !opens(&[&devices], "/dev/kmsg"));
             // Again, as by a worker that was killed.
             groups.limit_devices(v1, &parent).unwrap();
             groups.remove_parent().unwrap();
@@ -170,7 +190,7 @@ mod tests {
                 attach(&above, &DEVICES).unwrap();
             }
             assert!(opens(&[&below], "/dev/null") && opens(&[&below], "/dev/urandom"));
-            assert!(!opens(&[&below], "/dev/kmsg"));
+            assert!(opens(&[&below], "/dev/ptmx") && !opens(&[&below], "/dev/kmsg"));
             for directory in [below, above] {
                 fs::remove_dir(directory).unwrap();
             }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::devices::Device;
 use super::disk::DiskLimit;
 use super::files::{self, FileError};
 use super::layout::FUNCTION;
@@ -66,17 +67,13 @@ impl Directories {
     }
 
     /// Processes of groups that are made from now on may open these devices and no others.
-    pub(super) fn limit_devices(
-        &mut self,
-        root: &Path,
-        parent: &str,
-        allowed: &[(u32, u32)],
-    ) -> Result<(), DeviceError> {
+    pub(super) fn limit_devices(&mut self, root: &Path, parent: &str, allowed: &[Device]) -> Result<(), DeviceError> {
         let made = below_another(root, parent, DEVICES).map_err(DeviceError::Refused)?;
         let directory = made.ok_or_else(|| DeviceError::NoController(root.display().to_string()))?;
         let write = |file: &str, what: &str| files::write(&directory.join(file), what).map_err(DeviceError::Refused);
         write("devices.deny", "a")?;
         for (major, minor) in allowed {
+            let minor = minor.map_or("*".to_owned(), |minor| minor.to_string());
             write("devices.allow", &format!("c {major}:{minor} rwm"))?;
         }
         self.devices = Some(directory);
