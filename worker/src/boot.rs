@@ -14,6 +14,7 @@ use crate::instance::enclosure::{enclose, processors, unavailable};
 use crate::instance::turns::KEEP;
 use crate::instance::{FunctionClient, Instance, PORT, Parts};
 use crate::logs::telling::telling;
+use crate::missing;
 use crate::sandbox::{FunctionState, Sandbox};
 use crate::worker::Worker;
 
@@ -122,20 +123,26 @@ async fn listening(instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), Ap
             limit.as_secs()
         ),
     };
-    Err(not_started(instance, &said).await)
+    Err(not_started(worker, instance, &said).await)
 }
 
 /// Why a function did not start, with the lines it wrote that are likely to say so.
-pub(crate) async fn not_started(instance: &Instance, said: &str) -> ApiError {
+pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str) -> ApiError {
     // The last lines may still be in the pipe.
     instance.sink.drained(DRAIN_LIMIT).await;
     let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
-    let told = if lines.is_empty() {
-        "it wrote nothing".to_owned()
-    } else {
-        format!("it wrote:\n{}", telling(&lines, TAIL).join("\n"))
+    let lacks = match missing::library(lines.iter().map(String::as_str)) {
+        Some(library) => missing::advice(worker, &instance.spec.manifest, library).await + "; ",
+        None => String::new(),
     };
-    ApiError::new(ErrorCode::BootFailed, format!("the function's process {said}; {told}"))
+    let told = match lines.is_empty() {
+        true => "it wrote nothing".to_owned(),
+        false => format!("it wrote:\n{}", telling(&lines, TAIL).join("\n")),
+    };
+    ApiError::new(
+        ErrorCode::BootFailed,
+        format!("the function's process {said}; {lacks}{told}"),
+    )
 }
 
 /// The command of a runtime; see docs/runtime-contract.md.

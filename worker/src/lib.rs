@@ -42,6 +42,7 @@ pub mod logs;
 mod lost_locks;
 pub mod metrics;
 pub mod migration;
+mod missing;
 pub mod network;
 pub mod prepare;
 pub mod pressure;

@@ -422,7 +422,7 @@ async fn load(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
         Ok(_) => "ended before it served HTTP".to_owned(),
         Err(_) => why,
     };
-    Err(boot::not_started(instance, &said).await)
+    Err(boot::not_started(worker, instance, &said).await)
 }
 
 #[cfg(test)]
