@@ -4,6 +4,7 @@ use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{Heartbeat, LayerRef, VersionSpec};
 use rekindle_wire::manifest::{self, ByteSize, Manifest};
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
 
 use crate::fleet::{Fleet, LiveVersion, Millis, Stage};
@@ -30,6 +31,7 @@ pub(crate) fn spec(name: &str, version: u32, memory: u64, concurrency: u32, max_
         layer: nothing,
         snapshot: None,
         snapshot_digest: None,
+        instruction_sets: InstructionSets::default(),
     }
 }
 

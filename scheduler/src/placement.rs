@@ -147,8 +147,14 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
         });
     }
     let kind = ask.force.unwrap_or_else(|| live.natural_start());
-    match start::cheapest(fleet, live, kind, now, |w| !ask.avoids(fleet, w, now)) {
+    let start = |kind| start::cheapest(fleet, live, kind, now, |w| !ask.avoids(fleet, w, now));
+    match start(kind) {
         Ok(best) => Begin::At(best, kind),
+        // There may be room on workers that lack instructions which its snapshot's processes may use: it boots there.
+        Err(short) if ask.force.is_none() && kind == StartKind::Restored => match start(StartKind::Booted) {
+            Ok(best) => Begin::At(best, StartKind::Booted),
+            Err(_) => Begin::Not(short),
+        },
         Err(short) => Begin::Not(short),
     }
 }

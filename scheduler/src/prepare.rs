@@ -15,6 +15,7 @@ use futures::stream::BoxStream;
 use rekindle_wire::api::{PhaseTime, SnapshotSummary, StartKind, VersionInfo, VersionState};
 use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
@@ -284,6 +285,7 @@ impl<'a> Preparation<'a> {
             layer: nothing,
             snapshot: None,
             snapshot_digest: None,
+            instruction_sets: InstructionSets::default(),
         };
         let live = LiveVersion { spec: spec.into() };
         let until = Instant::now() + ROOM_LIMIT;

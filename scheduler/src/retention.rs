@@ -235,6 +235,7 @@ mod tests {
     use rekindle_wire::api::StartKind;
     use rekindle_wire::internal::VersionSpec;
     use rekindle_wire::manifest::Manifest;
+    use rekindle_wire::processor::InstructionSets;
 
     use super::*;
     use crate::fixture::{fleet, live, parsed, ready, spec, worker};
@@ -259,6 +260,7 @@ mod tests {
             manifest,
             snapshot: Some("s-1".parse().unwrap()),
             snapshot_digest: None,
+            instruction_sets: InstructionSets::default(),
             ..plain
         };
         let mut catalog = Catalog::default();

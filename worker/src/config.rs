@@ -11,6 +11,7 @@ use rekindle_relay::Doors;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
+use rekindle_wire::processor::InstructionSets;
 
 use crate::build::{BuildLimits, BuildNetwork};
 use crate::idle::IdleSettings;
@@ -168,6 +169,7 @@ fn offer() -> Offer {
     Offer {
         host: name.unwrap_or_default(),
         cpus: u32::try_from(cores()).unwrap_or(u32::MAX),
+        instruction_sets: InstructionSets::of_cpuinfo(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
         ..Offer::default()
     }
 }

@@ -371,6 +371,7 @@ async fn dump(
     };
     let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
     let (path, parts) = (dir.path().to_owned(), Arc::clone(parts));
+    let instruction_sets = worker.config.offer.instruction_sets;
     let dumped = tokio::task::spawn_blocking(move || {
         let archive = OwnedFd::from(archive);
         // Only once it answers is it ready: the function stands still no longer than it must.
@@ -386,6 +387,7 @@ async fn dump(
                 pipes: parts.pipes.clone(),
                 generators: Vec::new(),
                 after_restore: None,
+                instruction_sets,
             };
             notes.write(&path)?;
             forget_outside(&path)?;

@@ -15,6 +15,7 @@ use rekindle_wire::internal::{
     BUILD_TOOLS, BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec,
 };
 use rekindle_wire::manifest::Base;
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -87,6 +88,7 @@ async fn run(
         layer,
         snapshot: None,
         snapshot_digest: None,
+        instruction_sets: InstructionSets::default(),
     };
     phase(events, VersionState::Booting).await?;
     let order = StartInstance {
@@ -114,6 +116,7 @@ async fn run(
                 refuse_repeating(&spec, &published.summary)?;
                 spec.snapshot = Some(published.id);
                 spec.snapshot_digest = Some(published.digest.to_string());
+                spec.instruction_sets = worker.config.offer.instruction_sets;
                 match rehearsed(worker, &spec, published.summary, events).await? {
                     Ok(summary) => snapshot = Some(summary),
                     // As without it each start would try, and then boot: collections remove it.

@@ -70,6 +70,11 @@ pub async fn restore(
         }
         failed("open the snapshot", &e)
     })?;
+    let here = worker.config.offer.instruction_sets;
+    snapshot
+        .notes
+        .runs_on(here)
+        .map_err(|e| failed("restore on this host", &e))?;
     worker.metrics.restoring(tier);
     tracing::Span::current().record("rekindle.tier", tier.as_str());
     let Enclosure {

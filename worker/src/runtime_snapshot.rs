@@ -212,6 +212,9 @@ fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), Stri
         return Err("it is no runtime's".to_owned());
     };
     let notes = CaptureNotes::read(dir).map_err(|e| chain(&e))?;
+    notes
+        .runs_on(worker.config.offer.instruction_sets)
+        .map_err(|e| chain(&e))?;
     let verified = verify(dir, &expected(uid, &notes.pipes)).map_err(|e| chain(&e))?;
     let wanted = made_with(worker.config.filter).filter;
     let mut filters = verified
@@ -429,6 +432,7 @@ async fn load(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
 mod tests {
     use rekindle_wire::VersionNumber;
     use rekindle_wire::manifest::parse;
+    use rekindle_wire::processor::InstructionSets;
 
     use super::*;
 
@@ -447,6 +451,7 @@ mod tests {
             layer,
             snapshot: None,
             snapshot_digest: None,
+            instruction_sets: InstructionSets::default(),
         }
     }
 

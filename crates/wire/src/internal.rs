@@ -25,6 +25,7 @@ use crate::api::{InstanceInfo, SnapshotSummary, StartKind, VersionState};
 use crate::error::ApiError;
 use crate::ids::{FunctionName, GatewayId, InstanceId, SnapshotId, VersionNumber, WorkerId};
 use crate::manifest::Manifest;
+use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
 use crate::stats::WorkerLevels;
 
@@ -95,6 +96,9 @@ pub struct VersionSpec {
     /// where it is not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_digest: Option<String>,
+    /// What the processor had that the snapshot was taken on: it is restored on no worker that lacks some of it.
+    #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
+    pub instruction_sets: InstructionSets,
 }
 
 /// A gateway asks where to send an invocation.
@@ -354,6 +358,9 @@ pub struct Offer {
     /// Its processors.
     #[serde(default)]
     pub cpus: u32,
+    /// What they have.
+    #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
+    pub instruction_sets: InstructionSets,
     /// How many instances it takes; 0 for as many as fit its memory.
     #[serde(default)]
     pub instances_max: u32,

@@ -19,6 +19,7 @@ pub mod internal;
 pub mod lease;
 pub mod manifest;
 pub mod migration;
+pub mod processor;
 pub mod renewal;
 pub mod stats;
 

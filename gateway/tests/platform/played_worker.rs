@@ -24,6 +24,7 @@ use rekindle_wire::internal::{
     Heartbeat, HeartbeatAnswer, LayerRef, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
 };
 use rekindle_wire::lease::Fence;
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -274,6 +275,7 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
             .snapshot
             .then(|| format!("s-{}-{}", request.function, request.version).parse().unwrap()),
         snapshot_digest: None,
+        instruction_sets: InstructionSets::default(),
         manifest: request.manifest,
     };
     let mut events = vec![

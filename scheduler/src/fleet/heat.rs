@@ -113,8 +113,10 @@ impl Heat {
                 .get(id)
                 .is_some_and(|s| s.room() >= instance.memory)
         };
+        let sets = source.offer.instruction_sets;
         let targets = fleet.workers.iter().filter(|(id, w)| {
             *id != from
+                && w.offer.instruction_sets.lacks(sets).is_empty()
                 && w.takes_new()
                 && !w.guard.is_short()
                 && after(w) + GAIN < busy(source)

@@ -86,6 +86,7 @@ impl Worker {
             address: self.address.as_str().into(),
             zone: self.offer.zone.as_str().into(),
             cpus: self.offer.cpus,
+            instruction_sets: self.offer.instruction_sets,
             queue: cost::queue(self.levels.busy, self.offer.cpus),
             want: match (self.is_short_of_disk(), self.guard.is_short()) {
                 (true, _) => Want::Disk,

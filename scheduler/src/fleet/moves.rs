@@ -97,12 +97,19 @@ impl Fleet {
 
     fn target(&self, id: &InstanceId, need: u64, from: &WorkerId, to: Option<&WorkerId>) -> Result<WorkerId, ApiError> {
         let sites = self.instances.sites();
+        let sets = |worker| {
+            let facts = sites.get(worker).and_then(|site| site.facts.as_ref());
+            facts.map(|f| f.instruction_sets).unwrap_or_default()
+        };
+        // Its processes have chosen their code by those of the worker where they are, or of one with fewer.
+        let lacks = |worker| sets(worker).lacks(sets(from));
         let Some(to) = to else {
             let mut with_room = sites.by_room().take_while(|(room, _)| *room >= need);
-            let roomiest = with_room.find(|(_, worker)| *worker != from);
+            let roomiest = with_room.find(|(_, worker)| *worker != from && lacks(worker).is_empty());
             let none = || {
                 let message = format!(
-                    "no other worker takes {id}: none has the room, is connected and is not drained; see `fn workers`, and add one"
+                    "no other worker takes {id}: none has the room and its processor's instructions, is connected and is not \
+                     drained; see `fn workers`, and add one"
                 );
                 ApiError::new(ErrorCode::NoCapacity, message)
             };
@@ -115,6 +122,12 @@ impl Fleet {
         }
         if to == from {
             return Err(conflict(format!("{id} is on worker {to} already")));
+        }
+        let lacking = lacks(to);
+        if !lacking.is_empty() {
+            return Err(conflict(format!(
+                "the processor of worker {to} lacks {lacking}, which {id} may use: name another worker"
+            )));
         }
         if sites.get(to).map_or(0, Site::room) < need {
             let message =

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rekindle_wire::internal::Kept;
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
 use super::{Map, Millis, ring};
@@ -54,6 +55,8 @@ pub(crate) struct Facts {
     pub(crate) address: Arc<str>,
     pub(crate) zone: Zone,
     pub(crate) cpus: u32,
+    /// What its processors have; none where it does not say.
+    pub(crate) instruction_sets: InstructionSets,
     /// What it takes longer, for each millisecond of work, as it is busy.
     pub(crate) queue: f64,
     pub(crate) want: Want,

@@ -35,8 +35,10 @@ pub(crate) fn cheapest(
     usable: impl Fn(&WorkerId) -> bool,
 ) -> Result<Best, Decision> {
     let sites = fleet.instances.sites();
-    let usable = |worker: &WorkerId| usable(worker) && !fleet.is_kept_from(&live.spec.function, worker);
     let view = View::new(fleet, live, kind, now);
+    let usable = |worker: &WorkerId| {
+        usable(worker) && !fleet.is_kept_from(&live.spec.function, worker) && view.has_instructions(worker)
+    };
     let mut best: Option<((Want, f64), &WorkerId)> = None;
     let mut consider = |worker| {
         if let Some(cost) = view.cost(worker)
@@ -115,6 +117,18 @@ impl<'a> View<'a> {
         let start = cost::start(self.kind, tier, runs);
         let cost = start + wait + zone + cost::crowding(room - self.need, facts.capacity);
         Some((facts.want, cost))
+    }
+
+    /// Whether its processors have what the snapshot's had; what is booted looks for itself.
+    fn has_instructions(&self, worker: &WorkerId) -> bool {
+        let needed = self.live.spec.instruction_sets;
+        let facts = self
+            .fleet
+            .instances
+            .sites()
+            .get(worker)
+            .and_then(|site| site.facts.as_ref());
+        self.kind == StartKind::Booted || facts.is_none_or(|f| f.instruction_sets.lacks(needed).is_empty())
     }
 
     /// Those worth a look, always in the same order: of several that cost the same the first is taken.

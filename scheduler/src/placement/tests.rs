@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use rekindle_wire::api::InstanceState;
 use rekindle_wire::internal::{Heartbeat, LeaseReport, ReturnedLease};
+use rekindle_wire::migration::Way;
+use rekindle_wire::processor::InstructionSets;
 
 use super::*;
 use crate::fixture::{beat, fleet, gateway, info, live, parked, ready, spec, worker};
@@ -49,6 +51,62 @@ fn a_version_with_a_snapshot_is_restored() {
         panic!("{decision:?}")
     };
     assert_eq!(kind, StartKind::Restored);
+}
+
+/// The instruction sets of a processor with these.
+fn sets(flags: &str) -> InstructionSets {
+    InstructionSets::of_cpuinfo(&format!("flags : {flags}\n"))
+}
+
+#[test]
+fn a_host_that_lacks_an_instruction_set_of_the_snapshot_s_is_not_chosen_and_boots_where_no_other_has_room() {
+    let mut s = spec("hello", 1, 10, 1, 5);
+    (s.snapshot, s.instruction_sets) = (Some("s-1".parse().unwrap()), sets("avx avx512f"));
+    let hello = live(s);
+    let mut fleet = Fleet::default();
+    // One with the most room that lacks it, one that has it, and one that does not say.
+    for (n, capacity, has) in [(0, 1_000, "avx"), (1, 15, "avx avx512f gfni")] {
+        let mut beat = beat(n, 1, capacity, Vec::new());
+        beat.offer.instruction_sets = sets(has);
+        fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
+    }
+    let started = |fleet: &Fleet, force| {
+        let ask = Ask { force, ..ask(0) };
+        match place(fleet, &hello, &ask, NOW) {
+            Decision::Start { worker, kind } => Some((worker, kind)),
+            _ => None,
+        }
+    };
+    assert_eq!(started(&fleet, None), Some((worker(1), StartKind::Restored)));
+    assert_eq!(
+        started(&fleet, Some(StartKind::Booted)).map(|(_, kind)| kind),
+        Some(StartKind::Booted)
+    );
+    fleet.drain(&worker(1), true);
+    assert_eq!(started(&fleet, None), Some((worker(0), StartKind::Booted)));
+    assert_eq!(
+        started(&fleet, Some(StartKind::Restored)),
+        None,
+        "who asks for a restore waits for one"
+    );
+    // A worker of an earlier version says nothing of them.
+    fleet.heartbeat(&beat(2, 1, 15, Vec::new()), NOW, |_, _| Known::Unknown);
+    assert_eq!(started(&fleet, None), Some((worker(2), StartKind::Restored)));
+}
+
+#[test]
+fn an_instance_moves_to_no_host_that_lacks_an_instruction_set_of_its_own() {
+    let hello = live(spec("hello", 1, 10, 1, 5));
+    let mut fleet = Fleet::default();
+    for (n, capacity, has) in [(0, 100, "avx avx2"), (1, 1_000, "avx"), (2, 50, "avx avx2 gfni")] {
+        let mut beat = beat(n, 1, capacity, Vec::new());
+        beat.offer.instruction_sets = sets(has);
+        fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
+    }
+    let id = ready(&mut fleet, "i-1", &hello, NOW);
+    let named = fleet.plan_move(&id, Some(&worker(1)), &Way::Move).unwrap_err();
+    assert!(named.message.contains("lacks avx2"), "{named:?}");
+    assert_eq!(fleet.plan_move(&id, None, &Way::Move).unwrap().to, worker(2));
 }
 
 #[test]

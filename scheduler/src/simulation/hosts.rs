@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::internal::{Heartbeat, KEPT_MAX, Kept, MemoryPressure, Offer, Presence};
+use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
@@ -157,6 +158,7 @@ impl Host {
                 instances_max: 0,
                 zone: self.zone.clone(),
                 labels: BTreeMap::new(),
+                instruction_sets: InstructionSets::default(),
             },
             presence: Presence::Serving,
             instances: infos.collect(),

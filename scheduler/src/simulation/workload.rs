@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rekindle_wire::VersionNumber;
 use rekindle_wire::internal::{LayerRef, VersionSpec};
 use rekindle_wire::manifest::{self, ByteSize, Manifest};
+use rekindle_wire::processor::InstructionSets;
 
 use super::Setup;
 use super::random::{Random, Weighted};
@@ -64,6 +65,7 @@ fn function(n: usize, random: &mut Random) -> Function {
         layer: nothing,
         snapshot: Some(parsed(&format!("s-{n}"))),
         snapshot_digest: None,
+        instruction_sets: InstructionSets::default(),
     };
     Function {
         live: LiveVersion { spec: Arc::new(spec) },

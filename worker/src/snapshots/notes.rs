@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rekindle_randomness::Kind;
+use rekindle_wire::processor::InstructionSets;
 use serde::{Deserialize, Serialize};
 
 use crate::randomness::ProcessGenerators;
@@ -23,6 +24,11 @@ pub enum NotesError {
     #[error("{} is not understood", .0.display())]
     Malformed(PathBuf, #[source] serde_json::Error),
 }
+
+/// The processor that a snapshot was taken on has more.
+#[derive(Debug, thiserror::Error)]
+#[error("this host's processor lacks {0}, which the processes may use")]
+pub struct OtherProcessorError(InstructionSets);
 
 /// A pipe that leads out of the sandbox, by the name CRIU gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +50,9 @@ pub struct CaptureNotes {
     /// What the runtime said before the checkpoint is left for its after-restore hook, if it said so.
     #[serde(default)]
     pub after_restore: Option<AfterRestore>,
+    /// What the host's processor has. None in notes of earlier versions.
+    #[serde(default, skip_serializing_if = "InstructionSets::is_empty")]
+    pub instruction_sets: InstructionSets,
 }
 
 /// What is left for the after-restore hook of a runtime.
@@ -56,6 +65,19 @@ pub struct AfterRestore {
 }
 
 impl CaptureNotes {
+    /// Whether its processes run on a processor that has `here`: they may use all that theirs had.
+    ///
+    /// # Errors
+    /// When it lacks some of that.
+    pub fn runs_on(&self, here: InstructionSets) -> Result<(), OtherProcessorError> {
+        let lacking = here.lacks(self.instruction_sets);
+        if lacking.is_empty() {
+            Ok(())
+        } else {
+            Err(OtherProcessorError(lacking))
+        }
+    }
+
     /// Whether the after-restore hook has anything to do in a copy.
     pub fn is_hook_needed(&self, pid: i32) -> bool {
         let reseeded = self.reseeded(pid);
