@@ -79,7 +79,7 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         .collect::<Result<_, _>>()
         .map_err(|e| unavailable("name the output pipes", &e))?;
     let heard = async {
-        let mut listening = std::pin::pin!(listening(instance, sandbox));
+        let mut listening = std::pin::pin!(listening(worker, instance, sandbox));
         match tokio::time::timeout(KEEP, &mut listening).await {
             Ok(heard) => heard,
             Err(_) => {
@@ -103,7 +103,7 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
     }))
 }
 
-async fn listening(instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
     let mut state = sandbox.function_state();
     let knock = async {
         while sandbox.connect(PORT).await.is_err() {

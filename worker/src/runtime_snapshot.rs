@@ -176,7 +176,7 @@ async fn begin_shared(
     // Now, and not only in what is restored from its snapshot: it has drawn no random number that another function has.
     let hook = call_hook(instance, &parts, Hook::AfterRestore).await;
     hook.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
-    instance.phase("load", load(instance, &parts)).await?;
+    instance.phase("load", load(worker, instance, &parts)).await?;
     Ok((parts, how))
 }
 
@@ -383,7 +383,7 @@ async fn begin_as(
 }
 
 /// Has the bootstrap load the function, with its own environment.
-async fn load(instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
+async fn load(worker: &Worker, instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
     let path = format!("{HOOK_PREFIX}load");
     let environment: serde_json::Map<_, _> = boot::environment(&instance.spec)
         .iter()

@@ -23,6 +23,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// For an instance to go, beyond its idle time.
 const ZERO_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
+/// Between two of them.
+const RESTORE_PAUSE: Duration = Duration::from_millis(200);
 /// Restores that are shown, the first after the deploy and those that follow it.
 const RESTORES: usize = 10;
 /// Columns of the longest bar.
@@ -127,6 +129,8 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
     if restored.start == StartKind::Restored {
         steps.step(format!("{name}: restoring others"));
         for _ in 1..RESTORES {
+            // Each for itself: the sandbox that the one before took is replaced meanwhile.
+            tokio::time::sleep(RESTORE_PAUSE).await;
             again.push(invoke(client, &name, Some(StartKind::Restored)).await?);
         }
     }
