@@ -385,7 +385,10 @@ impl Answering for Gateway {
                 let client = client.map(Arc::new);
                 let answered = match headers::check_size(request.headers()) {
                     Ok(()) => self.routed(request, via, &request_id, client.clone(), connection).await,
-                    Err(error) => Err(error),
+                    Err(error) => {
+                        self.dispatch.metrics.refused("headers");
+                        Err(error)
+                    }
                 };
                 (answered, client)
             }

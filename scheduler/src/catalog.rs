@@ -54,11 +54,13 @@ impl Catalog {
     pub(crate) fn add(&mut self, spec: VersionSpec) {
         let function = spec.function.clone();
         let before = self.live(&function).and_then(|live| live.spec.snapshot.clone());
+        let own = spec.snapshot.clone();
         let versions = self.functions.entry(function.clone()).or_default();
         versions.insert(spec.version, Arc::new(spec));
         let after = self.live(&function).and_then(|live| live.spec.snapshot.clone());
-        if before != after {
-            self.retired.add(before.as_ref());
+        // Another has its place, or a newer one was live before it.
+        for gone in [before, own] {
+            self.retired.add(gone.as_ref().filter(|id| after.as_ref() != Some(*id)));
         }
         self.note_standing(&function);
     }

@@ -88,6 +88,13 @@ pub(crate) enum Decision {
     TooBig { largest: u64 },
 }
 
+impl Decision {
+    /// Whether nothing was found that could go to make room.
+    fn frees_nothing(&self) -> bool {
+        !matches!(self, Self::Wait { free_up: Some(_), .. })
+    }
+}
+
 /// How many instances are compared by what they cost; of those that are as good, the first are.
 const COMPARED: usize = 8;
 
@@ -153,7 +160,8 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
         // There may be room on workers that lack instructions which its snapshot's processes may use: it boots there.
         Err(short) if ask.force.is_none() && kind == StartKind::Restored => match start(StartKind::Booted) {
             Ok(best) => Begin::At(best, StartKind::Booted),
-            Err(_) => Begin::Not(short),
+            // What is to go for it may be on such a worker.
+            Err(booted) => Begin::Not(if short.frees_nothing() { booted } else { short }),
         },
         Err(short) => Begin::Not(short),
     }

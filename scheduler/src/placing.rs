@@ -12,9 +12,9 @@ use tracing::Instrument as _;
 use crate::fleet::retire::Retiree;
 use crate::fleet::{LiveVersion, Stage};
 use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
-use crate::reaper;
 use crate::state::{Memory, Scheduler};
 use crate::waiting::{Answer, PER_FUNCTION, Waiter};
+use crate::{reaper, renewal};
 
 /// The longest an ask may wait, whatever the gateway says.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -265,6 +265,10 @@ impl Todo {
 
 impl Launch {
     async fn run(mut self, scheduler: &Scheduler) {
+        if self.start.start == StartKind::Booted && self.ask.force.is_none() {
+            // It has a snapshot, which cannot be restored where there is room.
+            renewal::note_lacking(scheduler, &self.start.spec).await;
+        }
         let id = &self.start.instance;
         let span = tracing::info_span!(
             "call worker",

@@ -46,7 +46,14 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             let Memory { fleet, pools, .. } = &mut *memory;
             // One that is short of memory would have it evicted again.
             let has_memory = |w: &WorkerId| fleet.workers.get(w).is_some_and(|w| !w.guard.is_short());
-            let Ok(best) = cheapest(fleet, &live, next.kind, now, has_memory) else {
+            let mut kind = next.kind;
+            let mut best = cheapest(fleet, &live, kind, now, has_memory);
+            if best.is_err() && kind == StartKind::Restored && !next.park {
+                // As calls do where only workers have room that lack instructions of its snapshot's.
+                kind = StartKind::Booted;
+                best = cheapest(fleet, &live, kind, now, has_memory);
+            }
+            let Ok(best) = best else {
                 continue;
             };
             let worker = best.worker;
@@ -56,13 +63,13 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             let Some(address) = fleet.workers.get(&worker).map(|w| w.address.clone()) else {
                 continue;
             };
-            let instance = fleet.add_ahead(worker, &live, next.kind, next.why, next.park, now);
+            let instance = fleet.add_ahead(worker, &live, kind, next.why, next.park, now);
             if next.why == Ahead::Forecast {
                 fleet.decided(Decided::Prewarmed);
             }
             let start = StartInstance {
                 instance,
-                start: next.kind,
+                start: kind,
                 park: next.park,
                 spec: (*live.spec).clone(),
             };

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Rehearsing ─> Live
-//!    └──────────┴──────────┴──────────┴───────────┴───────────────┴───────> Failed   (also: worker gone, ten minutes over)
+//!    └──────────┴──────────┴──────────┴───────────┴───────────────┴───────> Failed   (also: worker gone, its time over)
 //! ```
 //!
-//! The ten minutes begin when its turn has come. Where a worker is lost or cannot go on for a reason of its own, another begins anew.
+//! It has ten minutes and two boots from when its turn has come. Where a worker is lost or cannot go on for a reason of its own, another begins anew.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use rekindle_wire::internal::{LayerRef, PrepareEvent, PrepareRequest, RuntimeSna
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
@@ -46,10 +46,10 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
     scheduler.tasks.spawn(async move {
         let VersionInfo { function, version: number, .. } = version.info.clone();
         let _place = place;
-        let Ok(_turn) = here.preparing.acquire().await else {
+        let Ok(turn) = here.preparing.acquire().await else {
             return;
         };
-        let mut preparation = Preparation::of(&here, &version, &source_key);
+        let mut preparation = Preparation::of(&here, &version, &source_key, turn);
         let limit = LIMIT + version.info.manifest.boot_timeout() * 2;
         let outcome = tokio::time::timeout(limit, preparation.run()).await;
         let Preparation {
@@ -123,6 +123,8 @@ struct Done {
 
 /// A version on its way, on one worker at a time.
 struct Preparation<'a> {
+    /// Its turn among those that are prepared at once; given up once it boots, where that may take long.
+    turn: Option<SemaphorePermit<'a>>,
     scheduler: &'a Scheduler,
     version: &'a NewVersion,
     source_key: &'a str,
@@ -135,8 +137,9 @@ struct Preparation<'a> {
 }
 
 impl<'a> Preparation<'a> {
-    fn of(scheduler: &'a Scheduler, version: &'a NewVersion, source_key: &'a str) -> Self {
+    fn of(scheduler: &'a Scheduler, version: &'a NewVersion, source_key: &'a str, turn: SemaphorePermit<'a>) -> Self {
         Self {
+            turn: Some(turn),
             scheduler,
             version,
             source_key,
@@ -231,6 +234,10 @@ impl<'a> Preparation<'a> {
             let event = told.next().await.map_err(|why| lost(&why))?;
             match event {
                 PrepareEvent::Phase { phase } => {
+                    if phase == VersionState::Booting && manifest.boots_slowly() {
+                        // It only waits from now on: others need not.
+                        self.turn = None;
+                    }
                     self.phases.enter(phase);
                     let times = &self.phases.times;
                     if let Err(error) = scheduler.store.set_state(function, *number, phase, times).await {

@@ -21,7 +21,7 @@ use rekindle_wire::api::{SnapshotSummary, StartKind, VersionInfo};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{BuiltLayers, PrepareEvent, PrepareRequest, RefusedSnapshot, VersionSpec};
 use rekindle_wire::renewal::{MadeWith, RenewalReason};
-use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber};
+use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, SnapshotId, VersionNumber};
 use tokio::sync::Notify;
 use tracing::Instrument as _;
 
@@ -37,7 +37,7 @@ use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A scheduler that leads for less may not have heard of every worker.
 const HEARD_OF_ALL: Millis = Millis(12_000);
-/// The longest an attempt may take, beside two boots.
+/// The longest an attempt may take, beside a boot.
 const LIMIT: Duration = Duration::from_secs(300);
 /// After a first failure, doubled with each further one up to the last, seconds.
 const PAUSE_FIRST: i64 = 60;
@@ -127,13 +127,26 @@ pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionName) -> Resul
 
 /// A worker refused the images of a snapshot.
 pub(crate) async fn note_refused(scheduler: &Scheduler, refused: &RefusedSnapshot) {
-    let RefusedSnapshot {
-        snapshot,
-        function,
-        version,
-        why,
-    } = refused;
-    let serving = scheduler.memory().catalog.serving(function, *version);
+    let why = format!("a worker refused it: {}", refused.why);
+    want(scheduler, (&refused.function, refused.version), &refused.snapshot, &why).await;
+}
+
+/// A version is booted as no worker with room has all instructions of the processor that its snapshot was taken on. One
+/// that is taken on such a worker is of use on all.
+pub(crate) async fn note_lacking(scheduler: &Scheduler, spec: &VersionSpec) {
+    if let Some(snapshot) = &spec.snapshot {
+        let why = "workers with room lack instructions of the processor that it was taken on";
+        want(scheduler, (&spec.function, spec.version), snapshot, why).await;
+    }
+}
+
+async fn want(
+    scheduler: &Scheduler,
+    (function, version): (&FunctionName, VersionNumber),
+    snapshot: &SnapshotId,
+    why: &str,
+) {
+    let serving = scheduler.memory().catalog.serving(function, version);
     // It has another by now, or none.
     if serving.is_none_or(|live| live.spec.snapshot.as_ref() != Some(snapshot)) {
         return;
@@ -141,11 +154,10 @@ pub(crate) async fn note_refused(scheduler: &Scheduler, refused: &RefusedSnapsho
     let now = unix_s();
     let again = |renewed: &i64| renewed.saturating_add(REFUSED_AGAIN).max(now);
     let due = scheduler.renewals.renewed.lock().get(function).map_or(now, again);
-    let why = format!("a worker refused it: {why}");
-    let cause = (RenewalReason::Refused, why.as_str());
+    let cause = (RenewalReason::Refused, why);
     let noted = scheduler
         .store
-        .want_renewal((function, *version), cause, (now, due), Anew::No)
+        .want_renewal((function, version), cause, (now, due), Anew::No)
         .await;
     match noted {
         Ok(true) => {
@@ -196,12 +208,14 @@ async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<
         *compared = Some(makes);
     }
     // Deploys go first.
-    let Ok(_turn) = scheduler.preparing.try_acquire() else {
+    let Ok(turn) = scheduler.preparing.try_acquire() else {
         return Ok(());
     };
     let Some(due) = scheduler.store.due_renewal(unix_s()).await? else {
         return Ok(());
     };
+    // One that may boot for long does not keep deploys waiting: there is one renewal at a time.
+    let _turn = (!due.spec.manifest.boots_slowly()).then_some(turn);
     let span = tracing::info_span!(
         "renew_snapshot",
         "rekindle.role" = "scheduler",
@@ -251,7 +265,7 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
     }
     tracing::info!(%function, %version, %reason, attempts, "a snapshot is being made anew");
     let began = Instant::now();
-    let limit = LIMIT + spec.manifest.boot_timeout() * 2;
+    let limit = LIMIT + spec.manifest.boot_timeout();
     let outcome = tokio::time::timeout(limit, attempt(scheduler, spec)).await;
     let too_long = |_| Failure::of("timeout", format!("it took more than {} s", limit.as_secs()));
     let failure = match outcome.map_err(too_long).and_then(|done| done) {

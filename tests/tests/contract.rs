@@ -10,7 +10,11 @@ use rekindle_e2e::binaries::checkout;
 fn each_kernel_object_of_the_contract_has_its_test() {
     let contract = fs::read_to_string(checkout().join("docs/runtime-contract.md")).unwrap();
     let table = contract.split_once("| kernel object |").unwrap().1;
-    let rows = table.lines().skip(2).map(str::trim).take_while(|line| line.starts_with('|'));
+    let rows = table
+        .lines()
+        .skip(2)
+        .map(str::trim)
+        .take_while(|line| line.starts_with('|'));
     let mut count = 0;
     for row in rows {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();

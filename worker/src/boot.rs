@@ -131,7 +131,7 @@ pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str
     // The last lines may still be in the pipe.
     instance.sink.drained(DRAIN_LIMIT).await;
     let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
-    let lacks = match missing::library(lines.iter().map(String::as_str)) {
+    let lacks = match missing::library(lines.iter().rev().map(String::as_str)) {
         Some(library) => missing::advice(worker, &instance.spec.manifest, library).await + "; ",
         None => String::new(),
     };
@@ -156,6 +156,11 @@ fn command(spec: &VersionSpec) -> Vec<String> {
             "/opt/rekindle/node/bootstrap.js",
         ],
         Runtime::Http => {
+            let command = &spec.manifest.command;
+            // A shell does it itself, by its own rules.
+            if is_script(command) {
+                return command.clone();
+            }
             let environment = environment(spec);
             return spec
                 .manifest
@@ -166,6 +171,14 @@ fn command(spec: &VersionSpec) -> Vec<String> {
         }
     };
     words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// Whether a command is a shell with a script in its arguments.
+fn is_script(command: &[String]) -> bool {
+    const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "busybox"];
+    let program = command.first().and_then(|program| program.rsplit('/').next());
+    let has_script = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
+    program.is_some_and(|program| SHELLS.contains(&program)) && command.iter().any(has_script)
 }
 
 /// A word of a command with `$NAME` and `${NAME}` replaced by what the environment has of that name. `$$NAME` stands for
@@ -276,11 +289,18 @@ mod tests {
                 "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
                 "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
             ),
-            ("exec x -p $PORT; echo é$", "exec x -p 8080; echo é$"),
+            ("é$PORT é$", "é8080 é$"),
             ("$$${PORT}", "$$8080"),
             ("", ""),
         ] {
             assert_eq!(expanded(word, &environment), is, "{word}");
         }
+    }
+
+    #[test]
+    fn a_script_is_left_to_its_shell() {
+        let is = |words: &[&str]| is_script(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        assert!(is(&["sh", "-c", "serve $PORT"]) && is(&["/bin/bash", "-euc", "serve $PORT"]));
+        assert!(!is(&["sh", "start.sh", "$PORT"]) && !is(&["python3", "-c", "print()"]) && !is(&[]));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rekindle_snapshotter::layer::{FetchLayerError, Unpack, discard, fetch_layer};
-use rekindle_snapshotter::{GreedyDual, Store};
+use rekindle_snapshotter::{Digest, GreedyDual, Store};
 use rekindle_wire::internal::LayerRef;
 use tokio::sync::OnceCell;
 
@@ -140,12 +140,14 @@ impl Layers {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let (path, digest) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            if self.here.lock().cells.contains_key(&digest) || !path.is_dir() {
+            // What is being fetched or removed has another name.
+            if digest.parse::<Digest>().is_err() || self.here.lock().cells.contains_key(&digest) {
                 continue;
             }
             let bytes = tree_bytes(&path, u64::MAX);
             let mut here = self.here.lock();
-            if !here.cells.contains_key(&digest) {
+            // It may have been fetched, and even have gone, meanwhile.
+            if !here.cells.contains_key(&digest) && path.is_dir() {
                 let layer = LayerUse(Arc::new(Unpacked { path, bytes }));
                 here.cells.insert(digest, Arc::new(OnceCell::new_with(Some(layer))));
             }
@@ -171,9 +173,9 @@ impl Layers {
                     tokio::task::spawn_blocking(|| drop(remains));
                 }
                 Err(error) => {
+                    // It is not counted any more: the next worker finds it again.
                     tracing::warn!(layer = %gone.path.display(), error = &error as &dyn std::error::Error, "a layer \
                         that nothing uses cannot be removed");
-                    return;
                 }
             }
         }

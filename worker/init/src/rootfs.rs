@@ -56,7 +56,7 @@ pub(crate) const READY: [&str; 3] = ["proc", "run", "sys"];
 /// Where pseudoterminals are, on the stage.
 const PTS: &str = "dev/pts";
 /// A sandbox's own pseudoterminals: for everybody to open, with group `tty`, and few, as all of a host share 4,096.
-const PTYS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=64";
+const PTYS: &str = "newinstance,ptmxmode=0666,mode=0620,gid=5,max=8";
 
 /// Where CRIU looks for its kernel probe, as long as the root is the host's.
 const COVERED: &str = "/run";

@@ -207,7 +207,7 @@ impl Instance {
 
     /// Its sandbox has these layers mounted: they stay as long as the instance does.
     pub(crate) fn uses(&self, layers: [LayerUse; 2]) {
-        // It starts once.
+        // A boot after a restore that failed has the same.
         drop(self.files.set(layers));
     }
 

@@ -67,7 +67,9 @@ fn names_a_cause(line: &str) -> bool {
 
 fn is_frame(line: &str) -> bool {
     let line = line.trim_start();
-    FRAMES.iter().any(|frame| line.starts_with(frame)) || line.starts_with("goroutine ")
+    // A shell and a loader begin with their own path, and go on behind a colon.
+    let is_told_by_path = line.starts_with('/') && line.contains(": ");
+    FRAMES.iter().any(|frame| line.starts_with(frame)) && !is_told_by_path || line.starts_with("goroutine ")
 }
 
 #[cfg(test)]
@@ -115,6 +117,17 @@ mod tests {
             told.contains("context") && told.contains("Caused by: java.net.ConnectException"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn what_a_shell_or_a_loader_says_is_no_frame() {
+        for line in [
+            "/app/run.sh: 3: serve: not found",
+            "/app/server: error while loading shared libraries: libz.so.1: cannot open shared object file",
+        ] {
+            assert!(names_a_cause(line), "{line}");
+        }
+        assert!(!names_a_cause("/app/node_modules/failed/error.js:121"));
     }
 
     #[test]

@@ -114,6 +114,11 @@ impl Manifest {
         Duration::from_millis(self.boot_timeout_ms)
     }
 
+    /// Whether it asks for more time to boot than is usual.
+    pub fn boots_slowly(&self) -> bool {
+        self.boot_timeout_ms > boot_timeout_ms()
+    }
+
     /// How long an unused instance is kept.
     pub fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
