@@ -198,6 +198,8 @@ impl Mounts {
             let words: Vec<&str> = line.split(' ').collect();
             let (id, root, at, options) = (words[0], words[3], words[4], words[5]);
             let kind = line.split_once(" - ").map_or("", |(_, kind)| kind);
+            // The host sees whose control group it is; inside it is the root.
+            let root = if kind.starts_with("cgroup") { "/" } else { root };
             by_id.insert(id.to_owned(), at.to_owned());
             table.insert(at.to_owned(), format!("{root} {options} {kind}"));
         }
