@@ -1,5 +1,5 @@
-//! Makes an accepted version live: a worker builds, boots, warms up, snapshots and rehearses it and tells each step; this
-//! writes them down.
+//! Makes an accepted version live: a worker builds, boots, warms up, snapshots and rehearses it and tells each step;
+//! this writes them down.
 //!
 //! ```text
 //! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Rehearsing ─> Live

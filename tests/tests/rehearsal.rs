@@ -1,4 +1,5 @@
-//! A deploy restores its snapshot once, before anybody calls: what the first call finds then, and what that tells the developer.
+//! A deploy restores its snapshot once, before anybody calls: what the first call finds then, and what the developer is
+//! told.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 

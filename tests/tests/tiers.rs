@@ -157,7 +157,11 @@ fn clones_share_what_none_of_them_has_written() {
     let code = code.replace("(64 << 20 // 20)", &((64 << 20) / 20).to_string());
     platform.deploy(&Folder::python("wide", settings, &code));
     let instances: Vec<String> = (0..CLONES)
-        .map(|_| platform.fresh("restored", "wide", "/").ok().instance().to_owned())
+        .map(|_| {
+            let answer = platform.fresh("restored", "wide", "/").ok();
+            assert_eq!(answer.start(), "restored");
+            answer.instance().to_owned()
+        })
         .collect();
     for instance in &instances {
         let processes = host::processes(&platform, instance);

@@ -6,8 +6,8 @@ use rekindle_wire::InstanceId;
 
 use crate::worker::Worker;
 
-/// An instance that the scheduler is not told of: it sends nobody there, and another than the one that ordered it cannot
-/// take it for one that serves.
+/// An instance that the scheduler is not told of: it sends nobody there, and another scheduler than the one that
+/// ordered it cannot take it for one that serves.
 pub(crate) struct Apart {
     worker: Arc<Worker>,
     instance: InstanceId,

@@ -1,5 +1,5 @@
-//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot, restore that
-//! once. The booted instance goes on as the version's first warm one.
+//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot, restore
+//! that once. The booted instance goes on as the version's first warm one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ fn no_snapshot(instance: &Instance, why: String) -> String {
     why
 }
 
-/// A snapshot with what came of its first restore, where its function wants that. The inner error is why it is of no use.
+/// A snapshot with what came of its first restore, where its function wants that. The inner error is why it is none.
 async fn rehearsed(
     worker: &Arc<Worker>,
     spec: &VersionSpec,

@@ -1,6 +1,6 @@
-//! A snapshot's first restore, made at its deploy: a copy is restored as any other, asked the warm-up requests, and ended,
-//! before the version goes live. That it can be restored is known then, its images and its template are here, and what it
-//! touched is the working set that the first call finds.
+//! A snapshot's first restore, made at its deploy: a copy is restored as any other, asked the warm-up requests, and
+//! ended, before the version goes live. Then it is known that it can be restored, its images and its template are here,
+//! and what it touched is the working set that the first call finds.
 
 use std::sync::Arc;
 use std::time::Duration;

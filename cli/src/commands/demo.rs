@@ -1,5 +1,6 @@
-//! `fn demo`: the life of a function in one table, as `make up` shows it, and its restores as bars beside the boot. Every row
-//! is a real invocation through the gateway, and a row whose `X-Fn-Start` is not what it claims to show is an error.
+//! `fn demo`: the life of a function in one table, as `make up` shows it, and its restores as bars beside the boot.
+//! Every row is a real invocation through the gateway, and one whose `X-Fn-Start` is not what it claims to show is an
+//! error.
 
 use std::fs;
 use std::path::Path;

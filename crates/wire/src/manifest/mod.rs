@@ -80,7 +80,7 @@ pub struct Manifest {
     /// Whether a version is refused whose copies would share random numbers.
     #[serde(default)]
     pub unique: bool,
-    /// Whether a deploy restores the snapshot once, and sends the copy the warm-up requests, before the version goes live.
+    /// Whether a deploy restores the snapshot once and sends the copy the warm-up requests, before it goes live.
     #[serde(default = "yes")]
     pub rehearse: bool,
     /// Whether an invocation may run twice without harm: one whose worker is lost is then sent again.
