@@ -397,7 +397,7 @@ fn an_unknown_function_is_404() {
 #[test]
 fn what_a_function_writes_is_in_its_log() {
     let code = "import sys\nprint('while it loads')\ndef handler(event, context):\n    print('to stdout')\n    print('to stderr', file=sys.stderr)\n    return 1\n";
-    shared().deploy(&Folder::python("talks", "", code));
+    shared().deploy(&Folder::python("talks", "rehearse = false", code));
     let answer = shared().fresh("restored", "talks", "/").ok();
     shared().until_logged("talks", "while it loads");
     assert_eq!(shared().until_logged("talks", "to stderr").stream, "stderr");
