@@ -1,5 +1,5 @@
-//! A sandbox looks like a machine of its function's size: programs that nobody tells of a limit find it where they look,
-//! booted, restored, and restored with other limits than what they began as had.
+//! A sandbox looks like a machine of its function's size: programs that nobody tells of a limit find it where they
+//! look, booted, restored, and restored with other limits than what they began as had.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
@@ -220,8 +220,8 @@ fn what_holds_a_file_of_proc_open_has_no_snapshot_and_is_told_which() {
 const PERSON: &str = r#"
 import ctypes, getpass, grp, os, pty, pwd, select, socket, sqlite3, ssl, subprocess, zoneinfo
 
-LIBRARIES = ["libz.so.1", "libgomp.so.1", "libstdc++.so.6", "libgcc_s.so.1", "libatomic.so.1", "libbz2.so.1.0", "liblzma.so.5",
-             "libzstd.so.1", "libexpat.so.1", "libffi.so.8", "libuuid.so.1", "libcrypt.so.1", "libssl.so.3"]
+LIBRARIES = ["libz.so.1", "libgomp.so.1", "libstdc++.so.6", "libgcc_s.so.1", "libatomic.so.1",
+             "libbz2.so.1.0", "liblzma.so.5", "libzstd.so.1", "libexpat.so.1", "libffi.so.8", "libuuid.so.1", "libcrypt.so.1", "libssl.so.3"]
 
 def through_a_terminal():
     """What a child says to its terminal."""
@@ -252,7 +252,8 @@ def handler(event, context):
         "user": getpass.getuser(), "home": pwd.getpwuid(os.getuid()).pw_dir, "group": grp.getgrgid(os.getgid()).gr_name,
         "host": name, "address": socket.gethostbyname(name), "hostname": open("/etc/hostname").read().strip(),
         "terminal": terminal, "said": through_a_terminal(), "terminals": sorted(os.listdir("/dev/pts")),
-        "zone": str(zoneinfo.ZoneInfo("Europe/Berlin")), "roots": len(ssl.create_default_context().get_ca_certs()) > 100,
+        "zone": str(zoneinfo.ZoneInfo("Europe/Berlin")),
+        "roots": len(ssl.create_default_context().get_ca_certs()) > 100,
         "libraries": [name for name in LIBRARIES if ctypes.CDLL(name) is None],
     }
 "#;

@@ -108,8 +108,8 @@ impl Fleet {
             let roomiest = with_room.find(|(_, worker)| *worker != from && lacks(worker).is_empty());
             let none = || {
                 let message = format!(
-                    "no other worker takes {id}: none has the room and its processor's instructions, is connected and is not \
-                     drained; see `fn workers`, and add one"
+                    "no other worker takes {id}: none has the room and its processor's instructions, is connected \
+                     and is not drained; see `fn workers`, and add one"
                 );
                 ApiError::new(ErrorCode::NoCapacity, message)
             };

@@ -24,7 +24,7 @@ pub enum VerifyError {
         limit: u64,
     },
     /// No image of this kind is expected.
-    #[error("{0} is an image of a kind that is not accepted{advice}", advice = if is_terminal(.0) { TERMINAL } else { "" })]
+    #[error("{0} is an image of a kind that is not accepted{advice}", advice = of_terminal(.0))]
     Kind(String),
     /// An image that must be there is not.
     #[error("{0} is missing")]
@@ -82,7 +82,7 @@ pub enum VerifyError {
     #[error("a file has a lease (F_SETLEASE), which no copy gets: let go of it before the snapshot")]
     Lease,
     /// A field has a value that is not accepted.
-    #[error("{image}: entry {entry}: {field} is {found}{advice}", advice = if *field == "reg.name" { NO_FILE } else { "" })]
+    #[error("{image}: entry {entry}: {field} is {found}{advice}", advice = of_name(field))]
     Field {
         /// The image.
         image: String,
@@ -96,12 +96,19 @@ pub enum VerifyError {
 }
 
 /// What to do about a file that no function may have open.
-const NO_FILE: &str = ": no copy gets this file; close it before the snapshot";
-/// And about a terminal.
-const TERMINAL: &str = ": a pseudoterminal is open, which no copy gets; close both its ends before the snapshot";
+fn of_name(field: &str) -> &'static str {
+    match field {
+        "reg.name" => ": no copy gets this file; close it before the snapshot",
+        _ => "",
+    }
+}
 
-fn is_terminal(image: &str) -> bool {
-    image.starts_with("tty")
+/// What to do about images of terminals.
+fn of_terminal(image: &str) -> &'static str {
+    match image.starts_with("tty") {
+        true => ": a pseudoterminal is open, which no copy gets; close both its ends before the snapshot",
+        false => "",
+    }
 }
 
 /// An entry of an image, for errors.

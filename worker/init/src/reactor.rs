@@ -1,7 +1,7 @@
 //! Init's life:
 //!
 //! ```text
-//! pid 1 ── Begin (network, /sys) ──> serve: Furnish (files), then requests one by one, children reaped as they die
+//! pid 1 ── Begin (what is ahead) ──> serve: Furnish, then requests one by one, children reaped as they die
 //!                                                     │
 //!                                      control socket closed: exit, and the kernel kills the rest
 //! ```
