@@ -22,7 +22,8 @@ pub(crate) struct Catalog {
     retired: Retired,
 }
 
-/// Snapshots that no new instance begins as: of versions that were replaced or deleted. Workers need not keep them open.
+/// Snapshots that no new instance begins as: of versions that were replaced or deleted. Workers need not keep them
+/// open.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
     all: HashSet<SnapshotId>,

@@ -6,7 +6,8 @@
 //!    └──────────┴──────────┴──────────┴───────────┴───────────────┴───────> Failed   (also: worker gone, its time over)
 //! ```
 //!
-//! It has ten minutes and two boots from when its turn has come. Where a worker is lost or cannot go on for a reason of its own, another begins anew.
+//! It has ten minutes and two boots from when its turn has come. Where a worker is lost or cannot go on for a reason
+//! of its own, another begins anew.
 
 use std::time::{Duration, Instant};
 

@@ -118,8 +118,8 @@ async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>)
             _ => "ended before it served HTTP".to_owned(),
         },
         () = tokio::time::sleep(limit) => format!(
-            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within boot_timeout, {} s: raise that in fn.toml if \
-            it needs longer",
+            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within boot_timeout, {} s: raise that in fn.toml \
+            if it needs longer",
             limit.as_secs()
         ),
     };
@@ -181,8 +181,8 @@ fn is_script(command: &[String]) -> bool {
     program.is_some_and(|program| SHELLS.contains(&program)) && command.iter().any(has_script)
 }
 
-/// A word of a command with `$NAME` and `${NAME}` replaced by what the environment has of that name. `$$NAME` stands for
-/// `$NAME`. What it does not have stays as it is: a shell in the command may know it.
+/// A word of a command with `$NAME` and `${NAME}` replaced by what the environment has of that name. `$$NAME` stands
+/// for `$NAME`. What it does not have stays as it is: a shell in the command may know it.
 fn expanded(word: &str, environment: &[String]) -> String {
     let value = |name: &str| {
         let variables = environment.iter().filter_map(|variable| variable.split_once('='));

@@ -1,5 +1,5 @@
-//! Unpacked layers on this host, by digest. Shared read-only by all sandboxes. Those that nothing uses go, what is worth
-//! least first, where all take more than they may; what is lost is fetched again.
+//! Unpacked layers on this host, by digest. Shared read-only by all sandboxes. Those that nothing uses go, what is
+//! worth least first, where all take more than they may; what is lost is fetched again.
 
 use std::collections::HashMap;
 use std::fs;

@@ -80,8 +80,8 @@ const REHEARSALS: Desc = Desc::new(
     "rekindle.rehearsals",
     "{rehearsal}",
     &["outcome"],
-    "Snapshots restored at their deploy, ahead of any call: `done`; `warned`, the copy answered worse than the original; \
-     `failed`, the version has none.",
+    "Snapshots restored at their deploy, ahead of any call: `done`; `warned`, the copy answered worse than the \
+     original; `failed`, the version has none.",
 );
 const RUNTIME_SNAPSHOTS: Desc = Desc::new(
     "rekindle.runtime_snapshots",

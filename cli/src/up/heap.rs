@@ -1,6 +1,6 @@
 //! Has the C library give freed memory back to the kernel. It has an arena for each few threads, and by itself raises
-//! what each may keep to twice the largest block that was freed: after fifty deploys a platform that used 8 MiB held 70.
-//! What lies between blocks that are in use goes only when it is asked for: 22 MiB then became 13.
+//! what each may keep to twice the largest block that was freed: after fifty deploys a platform that used 8 MiB held
+//! 70. What lies between blocks that are in use goes only when it is asked for: 22 MiB then became 13.
 #![allow(
     unsafe_code,
     reason = "the settings of the C library's allocator have no safe wrapper"
@@ -71,28 +71,29 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    // One test: each of its parts looks at the whole process.
     #[test]
-    fn what_a_thread_frees_goes_back_though_larger_blocks_were_freed_before() {
+    fn what_is_freed_goes_back() {
         settle();
+        let pieces = || -> Vec<Vec<u8>> { (0..4_000).map(|_| vec![1; 64 << 10]).collect() };
+
+        // At the end of a thread's arena, though larger blocks were freed before.
         drop(vec![1_u8; 30 << 20]);
         let before = resident();
-        let used = thread::spawn(|| {
-            let pieces: Vec<Vec<u8>> = (0..3_000).map(|_| vec![1; 64 << 10]).collect();
+        let used_by_thread = thread::spawn(move || {
+            let all = pieces();
             let used = resident();
-            drop(pieces);
-            // The thread's arena stays: it lives on.
+            drop(all);
             (used, resident())
         });
-        let (used, after) = used.join().unwrap();
-        assert!(used > before + 150 * MIB, "{before}, {used}");
-        assert!(after < before + 60 * MIB, "{before}, {used}, {after}");
-    }
+        let (at_most, after) = used_by_thread.join().unwrap();
+        assert!(at_most > before + 200 * MIB, "{before}, {at_most}");
+        assert!(after < before + 60 * MIB, "{before}, {at_most}, {after}");
 
-    #[test]
-    fn what_lies_between_blocks_shows_and_goes_when_asked_for() {
-        let mut pieces: Vec<Vec<u8>> = (0..4_000).map(|_| vec![1; 64 << 10]).collect();
+        // Between blocks that are in use: when it is asked for.
+        let mut kept = pieces();
         let mut n = 0;
-        pieces.retain(|_| {
+        kept.retain(|_| {
             n += 1;
             n % 16 == 0
         });
@@ -101,6 +102,6 @@ mod tests {
         trim();
         let left = resident().saturating_sub(used());
         assert!(left < between / 2, "{between}, {left}");
-        assert_eq!(pieces.len(), 250);
+        assert_eq!(kept.len(), 250);
     }
 }

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Instruction sets of x86-64 by the kernel's names, in `/proc/cpuinfo`. The place of one is its bit in snapshots and
-/// reports: others are added at the end, and none goes. What functions cannot use is not among them: AMX, protection keys.
+/// reports: others are added at the end, and none goes. What functions cannot use is not among them: AMX, protection
+/// keys.
 const NAMES: [&str; 69] = [
     "pni",
     "ssse3",

@@ -5,11 +5,11 @@
 //! on the host; the worker tells each what to do, see [`protocol`].
 //!
 //! Init lays out the files ([`rootfs`]) of a machine of the size that was asked for (`machine`), starts the function
-//! with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU inside the same namespaces ([`criu`]) with a way for a pager to reach the memory it will restore
-//! ([`ancestor`]), refuses a checkpoint that would miss a process ([`strays`]) or an IPC object ([`ipc`]), saves and
-//! loads the private files that belong to a snapshot ([`files`]), and reaps whatever dies ([`reactor`]). When the
-//! control socket closes, it exits, and with it the whole sandbox: a worker that is killed leaves no sandbox behind.
-//! A CRIU that dumps comes from outside ([`dumper`]).
+//! with its privileges taken away ([`spawn`], [`seccomp`]), starts CRIU inside the same namespaces ([`criu`]) with a
+//! way for a pager to reach the memory it will restore ([`ancestor`]), refuses a checkpoint that would miss a process
+//! ([`strays`]) or an IPC object ([`ipc`]), saves and loads the private files that belong to a snapshot ([`files`]),
+//! and reaps whatever dies ([`reactor`]). When the control socket closes, it exits, and with it the whole sandbox: a
+//! worker that is killed leaves no sandbox behind. A CRIU that dumps comes from outside ([`dumper`]).
 
 pub mod ancestor;
 pub mod causes;

@@ -113,8 +113,8 @@ pub(crate) fn tmpfs(what: &'static str, at: &Path, extra: MsFlags, options: &str
 
 /// Makes ready, on the stage, what does not depend on the function: `/proc`, `/run`, `/sys`, and terminals. With
 /// control groups, where the sandbox `has_groups`. Called in pid 1, in its own mount namespace, whose working directory
-/// is the stage. Answers the file that sets the process id after which the kernel looks for the next: the function's /proc/sys
-/// is read-only.
+/// is the stage. Answers the file that sets the process id after which the kernel looks for the next: the function's
+/// /proc/sys is read-only.
 ///
 /// # Errors
 /// When a mount is refused.

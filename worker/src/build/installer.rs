@@ -76,8 +76,8 @@ pub enum InstallerError {
     },
     /// It took too long.
     #[error(
-        "{program} was stopped after {limit:?}: install fewer dependencies, vendor them into the folder, or have the operator \
-         raise --build-timeout; its last words:\n{output}"
+        "{program} was stopped after {limit:?}: install fewer dependencies, vendor them into the folder, or have the \
+         operator raise --build-timeout; its last words:\n{output}"
     )]
     TimedOut {
         /// The program.
@@ -89,8 +89,8 @@ pub enum InstallerError {
     },
     /// It filled the disk.
     #[error(
-        "{program} was stopped since it took more than {} of disk: remove dependencies the function does not need, or have \
-         the operator raise --build-size, which is a third of that",
+        "{program} was stopped since it took more than {} of disk: remove dependencies the function does not need, or \
+         have the operator raise --build-size, which is a third of that",
         ByteSize(*limit)
     )]
     TooLarge {

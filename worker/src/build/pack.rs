@@ -32,8 +32,8 @@ pub enum PackError {
     Kind(PathBuf),
     /// Too many bytes.
     #[error(
-        "the function with its dependencies is larger than {}: remove dependencies it does not need, or have the operator \
-         raise --build-size",
+        "the function with its dependencies is larger than {}: remove dependencies it does not need, or have the \
+         operator raise --build-size",
         ByteSize(*limit)
     )]
     TooLarge {
@@ -42,8 +42,8 @@ pub enum PackError {
     },
     /// Too many files.
     #[error(
-        "the function with its dependencies has more than {limit} files: remove dependencies it does not need, or have the \
-         operator raise --build-files"
+        "the function with its dependencies has more than {limit} files: remove dependencies it does not need, or have \
+         the operator raise --build-files"
     )]
     TooMany {
         /// The limit.

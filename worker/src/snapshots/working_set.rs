@@ -207,8 +207,8 @@ impl WorkingSet {
         let mut pages: Vec<_> = self.order.iter().chain(&self.always).copied().collect();
         pages.sort_unstable();
         pages.dedup();
-        // What the first restore has written is copied from then on, and each later one's own, whether that writes to it
-        // or not: of these pages nothing more is learnt.
+        // What the first restore has written is copied from then on, and each later one's own, whether that writes to
+        // it or not: of these pages nothing more is learnt.
         let ahead = pages.into_iter().map(|page| AheadPage {
             page,
             written: self.written.contains(&page),
