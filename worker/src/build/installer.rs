@@ -141,14 +141,14 @@ impl Installer<'_, '_> {
             "rekindle.role" = "worker",
             process.executable.path = self.program,
         );
-        let finished = self.to_end().instrument(span.clone()).await;
+        let finished = self.finish().instrument(span.clone()).await;
         if !finished.as_ref().is_ok_and(|finished| finished.success) {
             span.record("otel.status_code", "ERROR");
         }
         finished
     }
 
-    async fn to_end(self) -> Result<Finished, InstallerError> {
+    async fn finish(self) -> Result<Finished, InstallerError> {
         let program = self.program.to_owned();
         let failed = |source| InstallerError::Start {
             program: program.clone(),

@@ -508,6 +508,10 @@ impl Snapshots {
                 written,
             })
             .collect();
+        if !self.tier.is_open(&snapshot.id) {
+            // Of what was deleted meanwhile nothing is to be in the store.
+            return Ok(());
+        }
         store_working_set(&self.store, &snapshot.snapshot, &self.reader, merged.recording, &order).await?;
         snapshot.change_working_set(|set| set.sent(merged.recording.number, restores));
         Ok(())

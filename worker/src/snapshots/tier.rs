@@ -164,6 +164,11 @@ impl Tier {
         }
     }
 
+    /// Whether a snapshot is open, and was not forgotten.
+    pub(super) fn is_open(&self, id: &SnapshotId) -> bool {
+        self.open.lock().contains_key(id)
+    }
+
     /// What is open.
     pub(super) fn open_ids(&self) -> HashSet<SnapshotId> {
         let open = self.open.lock();
