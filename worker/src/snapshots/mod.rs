@@ -562,10 +562,12 @@ impl Snapshots {
         self.known.forget(id);
     }
 
-    /// Forgets all snapshots of a function that was deleted, likewise.
+    /// Forgets all snapshots of a function that was deleted, likewise. Nothing of them is stored afterwards: waits for
+    /// what is being stored. Blocks.
     pub fn forget_function(&self, function: &FunctionName) {
-        for id in self.tier.of_function(function) {
-            self.forget(&id);
+        for snapshot in self.tier.of_function(function) {
+            self.forget(&snapshot.id);
+            drop(snapshot.storing.blocking_lock());
         }
     }
 

@@ -177,12 +177,10 @@ impl Tier {
     }
 
     /// What is open of a function.
-    pub(super) fn of_function(&self, function: &FunctionName) -> Vec<SnapshotId> {
+    pub(super) fn of_function(&self, function: &FunctionName) -> Vec<Arc<OpenSnapshot>> {
         let open = self.open.lock();
-        let of_it = open
-            .iter()
-            .filter(|(_, cell)| cell.get().is_some_and(|snapshot| snapshot.is_of(function)));
-        of_it.map(|(id, _)| id.clone()).collect()
+        let open = open.values().filter_map(|cell| cell.get());
+        open.filter(|snapshot| snapshot.is_of(function)).cloned().collect()
     }
 
     pub(super) fn usage(&self) -> TemplateUse {
