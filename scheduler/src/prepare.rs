@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Rehearsing ─> Live
-//!    └──────────┴──────────┴──────────┴───────────┴───────────────┴───────> Failed   (also: worker gone, its time over)
+//!    each of them ─> Failed   (also: worker gone, time over)
 //! ```
 //!
 //! It has ten minutes and two boots from when its turn has come. Where a worker is lost or cannot go on for a reason

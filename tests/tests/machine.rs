@@ -221,8 +221,8 @@ const PERSON: &str = r#"
 import ctypes, getpass, grp, os, pty, pwd, select, socket, sqlite3, ssl, subprocess, zoneinfo
 
 LIBRARIES = ["libz.so.1", "libgomp.so.1", "libstdc++.so.6", "libgcc_s.so.1", "libatomic.so.1",
-             "libbz2.so.1.0", "liblzma.so.5", "libzstd.so.1", "libexpat.so.1", "libffi.so.8", "libuuid.so.1", "libcrypt.so.1",
-             "libssl.so.3"]
+             "libbz2.so.1.0", "liblzma.so.5", "libzstd.so.1", "libexpat.so.1", "libffi.so.8", "libuuid.so.1",
+             "libcrypt.so.1", "libssl.so.3"]
 
 def through_a_terminal():
     """What a child says to its terminal."""

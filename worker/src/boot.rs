@@ -162,12 +162,7 @@ fn command(spec: &VersionSpec) -> Vec<String> {
                 return command.clone();
             }
             let environment = environment(spec);
-            return spec
-                .manifest
-                .command
-                .iter()
-                .map(|word| expanded(word, &environment))
-                .collect();
+            return command.iter().map(|word| expanded(word, &environment)).collect();
         }
     };
     words.iter().map(|w| (*w).to_owned()).collect()

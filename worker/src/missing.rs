@@ -1,9 +1,9 @@
 //! Shared libraries that a function's program needs and its root filesystem lacks: which one, by what the loader wrote,
 //! and where it is to be had.
 
-use rekindle_wire::internal::RuntimeAlias;
 use rekindle_wire::manifest::{Base, Manifest, Runtime};
 
+use crate::prepare::runtime_alias;
 use crate::worker::Worker;
 
 /// What loaders write behind a library's name: glibc's, also by Python, Node.js and JVMs.
@@ -43,11 +43,7 @@ pub(crate) async fn advice(worker: &Worker, manifest: &Manifest, library: &str) 
 
 /// Whether a root filesystem has the package that Debian names after the library. What cannot be read has none.
 async fn has(worker: &Worker, base: Base, library: &str) -> bool {
-    let key = format!("runtimes/{}.json", base.as_str());
-    let Ok(bytes) = worker.config.store.get(&key).await else {
-        return false;
-    };
-    let alias = serde_json::from_slice::<RuntimeAlias>(&bytes);
+    let alias = runtime_alias(worker, base.as_str()).await;
     alias.is_ok_and(|alias| packages(library).iter().any(|name| alias.packages.contains_key(name)))
 }
 

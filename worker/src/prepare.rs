@@ -241,6 +241,11 @@ async fn root_filesystem(worker: &Worker, root: Root) -> Result<LayerUse, String
 }
 
 async fn current_runtime(worker: &Worker, name: &str) -> Result<LayerRef, ApiError> {
+    runtime_alias(worker, name).await.map(|alias| alias.layer)
+}
+
+/// A root filesystem as the store has it now, and the packages in it.
+pub(crate) async fn runtime_alias(worker: &Worker, name: &str) -> Result<RuntimeAlias, ApiError> {
     let key = format!("runtimes/{name}.json");
     let bytes = worker.config.store.get(&key).await.map_err(|e| {
         let error = unavailable("find the runtime's root filesystem", &e);
@@ -257,8 +262,7 @@ async fn current_runtime(worker: &Worker, name: &str) -> Result<LayerRef, ApiErr
             _ => error,
         }
     })?;
-    let alias: RuntimeAlias = serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))?;
-    Ok(alias.layer)
+    serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))
 }
 
 /// Builds the function's own layer from its uploaded folder and publishes it.

@@ -201,24 +201,21 @@ fn print(client: &Client, life: &Life) {
     let name = &life.version.function;
     say!();
     let mut table = show::table(["", "LATENCY", "OF IT IN THE PLATFORM"]);
-    let mut row = |label: &str, row: &Row| {
+    let cells = |label: &str, tone, row: &Row| {
         let ms = format!("{:>9}", show::millis(row.ms));
-        table.add_row([label, &ms, &timing_line(&row.timing)]);
+        [show::tinted(label, tone), ms, timing_line(&row.timing)]
     };
-    row(&show::tinted("booted", Tone::Warning), &life.booted);
-    row(&show::tinted("warm", Tone::Good), &life.warm);
+    table.add_row(cells("booted", Tone::Warning, &life.booted));
+    table.add_row(cells("warm", Tone::Good, &life.warm));
     table.add_row([
         show::tinted("gone to zero", Tone::Faint),
         String::new(),
         format!("after {}", show::millis(life.zero_after_ms)),
     ]);
-    let mut row = |label: &str, row: &Row| {
-        let ms = format!("{:>9}", show::millis(row.ms));
-        table.add_row([&show::tinted(label, Tone::Good), &ms, &timing_line(&row.timing)]);
-    };
-    row("restored, the first", &life.restored);
+    table.add_row(cells("restored, the first", Tone::Good, &life.restored));
     if let Some(last) = life.again.last() {
-        row(&format!("restored, number {}", life.again.len() + 1), last);
+        let label = format!("restored, number {}", life.again.len() + 1);
+        table.add_row(cells(&label, Tone::Good, last));
     }
     show::print_table(&table);
     say!();

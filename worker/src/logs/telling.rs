@@ -21,7 +21,8 @@ const FRAMES: [&str; 4] = ["at ", "File \"", "/", "... "];
 /// Of the lines shown, how many are the last ones, whatever they say.
 const LAST: usize = 4;
 
-/// Of `lines`, oldest first, at most `most` that are likely to say why the program ended; `…` where some are left out.
+/// Of `lines`, oldest first, at most `most` that are likely to say why the program ended; `…` where some are left
+/// out.
 pub(crate) fn telling(lines: &[String], most: usize) -> Vec<String> {
     let last = lines.len().saturating_sub(LAST.min(most));
     let mut shown: Vec<usize> = (last..lines.len()).collect();
