@@ -30,12 +30,17 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny advisories shell
+.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny advisories shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-up: setup ## install what is missing, build, start the platform, and show a function's life
+# Only what it runs is built; the runtimes' root filesystems are made meanwhile.
+up: packages ## install what is missing, build, start the platform, and show a function's life
+	@scripts/setup.sh runtimes & runtimes=$$!; \
+	cargo build --release --locked -p rekindle-cli -p rekindle-init $(CARGO_ARGS); built=$$?; \
+	wait $$runtimes && exit $$built
+	@scripts/setup.sh host
 	@$(FN) up
 	@$(FN) demo functions/samples/hello-python
 	@echo "stop       make down"
@@ -119,14 +124,14 @@ terraform-check: ## terraform/: formatting, linters where they are installed, as
 terraform-validate: ## terraform/ with the real AWS provider, built once (ten to thirty minutes), against moto
 	@scripts/install-terraform-tools.sh provider && scripts/terraform-check.sh validate
 
-build: packages ## build everything
+build: test-packages ## build everything
 	cargo build --release --locked --workspace $(CARGO_ARGS)
 
 clean: ## remove what was built (not the platform's data)
 	cargo clean
 
-packages:
-	@scripts/setup.sh packages
+packages test-packages:
+	@scripts/setup.sh $@
 
 setup: build
 	@scripts/setup.sh host
@@ -147,10 +152,10 @@ test-monitoring: ## Prometheus rules and the dashboard, against the metrics ther
 fmt:
 	cargo fmt --all --check
 
-clippy: packages
+clippy: test-packages
 	cargo clippy --release --locked --workspace --all-targets $(CARGO_ARGS) -- -D warnings
 
-doc: packages
+doc: test-packages
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
 
 DENY_CHECKS ?= bans licenses sources
@@ -167,5 +172,5 @@ advisories: $(DENY)
 $(DENY):
 	cargo install --locked --root $(TOOLS) --version '^0.20' cargo-deny
 
-shell: packages
+shell: test-packages
 	@git ls-files -z | xargs -0 grep -lZ --max-count=1 -E '^#!.*\b(ba)?sh$$' | xargs -0 shellcheck --severity=warning

@@ -100,7 +100,7 @@ manual | gzip -9n > "$root/usr/share/man/man1/fn.1.gz"
 install -D -m 644 "$here/packaging/deb/lintian-overrides" "$root/usr/share/lintian/overrides/rekindle"
 document rekindle "$root"
 control rekindle "$root" << END
-Depends: libc6 (>= $libc), libgcc-s1, adduser, iproute2, nftables, patchelf, debian-archive-keyring
+Depends: libc6 (>= $libc), libgcc-s1, libsqlite3-0, libzstd1, adduser, iproute2, nftables, patchelf, debian-archive-keyring
 Suggests: awscli, rekindle-runtimes
 Description: serverless functions that restore instead of booting
  Functions are started once, warmed up, checkpointed with CRIU and restored

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what Rekindle needs on Debian 12, and nothing twice. Quick when there is nothing to do.
-# usage: setup.sh packages     what building needs, from apt
-#        setup.sh host         CRIU, proved by a real checkpoint; the runtimes' root filesystems (needs the built `fn`)
+# usage: setup.sh packages     what building and running need, from apt
+#        setup.sh test-packages  what the tests need beside that
+#        setup.sh runtimes     the runtimes' root filesystems
+#        setup.sh host         those, and CRIU, proved by a real checkpoint (needs the built `fn`)
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,18 +22,28 @@ packages() {
     have_rust=$(cargo --version | cut -d ' ' -f 2)
     [ "$(printf '%s\n' "$wanted_rust" "$have_rust" | sort -V | head -n 1)" = "$wanted_rust" ] ||
         fail "cargo is $have_rust, and $wanted_rust or newer is needed: run 'rustup update stable', then this again"
-    local wanted=() missing=() package
-    # bindgen (userfaultfd) reads the kernel's headers; patchelf and mmdebstrap make CRIU's prefix and the runtimes;
-    # nft makes the rules of functions' networks; pip and npm install functions' dependencies at deploy; busybox and the rest are for tests.
-    wanted=(build-essential libclang-dev patchelf mmdebstrap debian-archive-keyring iproute2 nftables python3 python3-pip zstd libjemalloc2 libfaketime)
-    # Its programs alone, for the tests; without them those say so and are skipped.
+    # bindgen (userfaultfd) reads the kernel's headers; SQLite and zstd are linked; patchelf and mmdebstrap make CRIU's
+    # prefix and the runtimes; nft makes the rules of functions' networks.
+    install_missing build-essential pkg-config libsqlite3-dev libzstd-dev libclang-dev patchelf mmdebstrap debian-archive-keyring \
+        iproute2 nftables python3 zstd
+}
+
+test_packages() {
+    # Its programs alone; without them the tests that want them say so and are skipped.
     [ "$(id -u)" != 0 ] || "$here/install-postgres.sh"
+    local wanted=(python3-pip libjemalloc2 libfaketime)
     command -v shellcheck > /dev/null || wanted+=(shellcheck)
     command -v curl > /dev/null || wanted+=(curl)
     # Node may come from elsewhere than Debian; then its npm does too.
     command -v node > /dev/null || wanted+=(nodejs)
     command -v npm > /dev/null || wanted+=(npm)
-    for package in "${wanted[@]}"; do
+    install_missing "${wanted[@]}"
+}
+
+# Installs those of the packages that are missing.
+install_missing() {
+    local missing=() package
+    for package in "$@"; do
         installed "$package" || missing+=("$package")
     done
     # The runtimes' root filesystems are made from them too, whatever is installed here.
@@ -73,6 +85,8 @@ runtimes() {
 
 case ${1:-} in
 packages) packages ;;
+test-packages) packages; test_packages ;;
+runtimes) runtimes ;;
 host)
     [ -x "$target/release/fn" ] || fail "$target/release/fn is missing: run 'make build' first"
     mkdir -p "$cache"
@@ -80,7 +94,7 @@ host)
     runtimes
     ;;
 *)
-    sed -n '2,5s/^# //p' "$0" >&2
+    sed -n '2,7s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

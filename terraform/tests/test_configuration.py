@@ -350,7 +350,7 @@ class Boot(unittest.TestCase):
 
     def test_it_passes_shellcheck_for_each_role(self):
         checker = shutil.which("shellcheck")
-        self.assertTrue(checker, "shellcheck is not installed: scripts/setup.sh packages")
+        self.assertTrue(checker, "shellcheck is not installed: scripts/setup.sh test-packages")
         for role in ("gateway", "scheduler", "worker"):
             with self.subTest(role), tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
                 file.write(self.rendered(role))
