@@ -156,7 +156,7 @@ fn api_error(error: &ApiError, label: impl Fn(&str) -> String) -> String {
     if let Some(id) = &error.request_id {
         text.push_str(&format!("  request {id}\n"));
     }
-    text.push_str(&format!("  see docs/errors/{code}.md"));
+    text.push_str(&format!("  see docs/reference/errors/{code}.md"));
     text
 }
 
@@ -255,7 +255,7 @@ mod tests {
         let text = api_error(&error, str::to_owned);
         assert_eq!(
             text,
-            "error[throttled]: busy\n  request r-1\n  see docs/errors/throttled.md"
+            "error[throttled]: busy\n  request r-1\n  see docs/reference/errors/throttled.md"
         );
     }
 

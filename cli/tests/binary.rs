@@ -79,7 +79,7 @@ fn a_manifest_that_is_wrong_costs_no_upload() {
     let told = err(&output);
     assert!(told.contains("error[invalid_manifest]:"), "{told}");
     assert!(told.contains("fn.toml, line 1:") && told.contains("colour"), "{told}");
-    assert!(told.contains("see docs/errors/invalid_manifest.md"), "{told}");
+    assert!(told.contains("see docs/reference/errors/invalid_manifest.md"), "{told}");
 }
 
 #[test]

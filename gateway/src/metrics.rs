@@ -413,7 +413,7 @@ mod tests {
         let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));
         metrics.observe(&config, &slots, &some, &some, &Budget::new(1));
         metrics.observe_certificates(None);
-        let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+        let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }
 }

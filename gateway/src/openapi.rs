@@ -23,7 +23,8 @@ pub fn document() -> utoipa::openapi::OpenApi {
     info(
         title = "Rekindle",
         description = "Functions that are restored instead of booted. Everything under /v1/ but this document needs the admin key \
-                       (`Authorization: Bearer KEY`). Errors are `{code, message, request_id}`; docs/errors/ has a page per code.",
+                       (`Authorization: Bearer KEY`). Errors are `{code, message, request_id}`; \
+                       docs/reference/errors/ has a page per code.",
     ),
     paths(
         deploy, list_functions, describe_function, delete_function, describe_version, renew_snapshot, logs, invoke,
@@ -373,7 +374,7 @@ fn call_function_below() {}
 /// Call a function later
 ///
 /// Any method. The answer comes once the call is kept durably; then it is run at least once, and tried again when it fails
-/// (docs/async.md). At most 1 MiB of body.
+/// (docs/reference/async.md). At most 1 MiB of body.
 #[utoipa::path(
     post, path = "/async-function/{name}", tag = "invocations",
     params(

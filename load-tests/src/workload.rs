@@ -122,7 +122,8 @@ impl Workload {
         self.mib + BESIDE_MIB
     }
 
-    /// The command in the root filesystem, as the runtime starts it (docs/runtime-contract.md, Three runtimes).
+    /// The command in the root filesystem, as the runtime starts it
+    /// (docs/reference/runtime-contract.md, Three runtimes).
     pub(crate) fn command(self) -> &'static [&'static str] {
         match self.language {
             Language::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
@@ -136,7 +137,7 @@ impl Workload {
         }
     }
 
-    /// Its environment when it serves this port (docs/runtime-contract.md, Environment).
+    /// Its environment when it serves this port (docs/reference/runtime-contract.md, Environment).
     pub(crate) fn environment(self, port: u16) -> Vec<(&'static str, String)> {
         let handler = match self.language {
             Language::Python => Some("main.handler"),

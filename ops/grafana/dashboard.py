@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the Grafana dashboard beside it: rows of panels, three a line, of what ../prometheus and docs/metrics.md have.
+"""Writes the Grafana dashboard beside it: rows of panels, three a line, of what ../prometheus and
+docs/reference/metrics.md have.
 
 usage: dashboard.py [OUT]        (default: rekindle.json beside this file)
 """

@@ -1,4 +1,5 @@
-"""Rules, their tests and the dashboard against what the roles really measure (docs/metrics.md, which tests of theirs write) and each other."""
+"""Rules, their tests and the dashboard against what the roles really measure (docs/reference/metrics.md,
+which tests of theirs write) and each other."""
 
 import json
 import os
@@ -24,7 +25,7 @@ ADDED = {"le", "job", "instance", "alertname", "alertstate", "severity", "quanti
 def documented():
     """Metric -> its labels, with the series that a histogram has."""
     metrics = {}
-    for name, kind, labels in re.findall(r"^\| `(\w+)` \| [^|]* \| (\w+) \| ([^|]*) \|", (DOCS / "metrics.md").read_text(), re.M):
+    for name, kind, labels in re.findall(r"^\| `(\w+)` \| [^|]* \| (\w+) \| ([^|]*) \|", (DOCS / "reference/metrics.md").read_text(), re.M):
         known = set(re.findall(r"`(\w+)`", labels))
         for suffix in ("_bucket", "_sum", "_count") if kind == "histogram" else ("",):
             metrics.setdefault(name + suffix, set()).update(known)
@@ -92,7 +93,7 @@ class Names(unittest.TestCase):
                 self.assertLessEqual(set(re.findall(r"(\w+)=", labels)), METRICS[name] | ADDED)
 
     def test_error_codes_that_are_named_exist(self):
-        codes = {path.stem for path in (DOCS / "errors").glob("*.md")}
+        codes = {path.stem for path in (DOCS / "reference/errors").glob("*.md")}
         for where, expression in QUERIES:
             for value in re.findall(r'error_type[=!]~?"([^"]*)"', expression) + re.findall(r'placements_total\{outcome="([^"]*)"', expression):
                 for part in value.split("|"):

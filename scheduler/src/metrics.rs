@@ -410,7 +410,7 @@ mod tests {
         let metrics = Metrics::new();
         S3Metrics::new(&metrics.registry);
         observe(&metrics.registry, &Weak::new());
-        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }
 }

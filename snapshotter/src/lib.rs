@@ -8,8 +8,8 @@
 //!  pager        ◄── RegionReader (chunk cache on disk, else the store) ◄── PageMap::lookup(page)
 //! ```
 //!
-//! Byte layouts are in `docs/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`], [`GreedyDual`]. Only
-//! [`store`] talks to S3.
+//! Byte layouts are in `docs/reference/snapshot-format.md`. Pure: [`codec`], [`pagemap`], [`images`], [`manifest`],
+//! [`GreedyDual`]. Only [`store`] talks to S3.
 
 mod buffers;
 mod bundle;

@@ -8,7 +8,7 @@ use rekindle_e2e::binaries::checkout;
 
 #[test]
 fn each_kernel_object_of_the_contract_has_its_test() {
-    let contract = fs::read_to_string(checkout().join("docs/runtime-contract.md")).unwrap();
+    let contract = fs::read_to_string(checkout().join("docs/reference/runtime-contract.md")).unwrap();
     let table = contract.split_once("| kernel object |").unwrap().1;
     let rows = table
         .lines()

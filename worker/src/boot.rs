@@ -145,7 +145,7 @@ pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str
     )
 }
 
-/// The command of a runtime; see docs/runtime-contract.md.
+/// The command of a runtime; see docs/reference/runtime-contract.md.
 fn command(spec: &VersionSpec) -> Vec<String> {
     let words: &[&str] = match spec.manifest.runtime {
         Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
@@ -228,7 +228,7 @@ fn base_environment() -> Vec<String> {
     ]
 }
 
-/// The environment of a function; see docs/runtime-contract.md.
+/// The environment of a function; see docs/reference/runtime-contract.md.
 pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
     let manifest = &spec.manifest;
     let mib = manifest.memory.0 >> 20;

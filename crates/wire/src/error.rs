@@ -1,5 +1,5 @@
 //! Error codes a user can meet and the one answer format: `{"code", "message", "request_id"}`. Each code has a page under
-//! `docs/errors/`; a test holds the two together.
+//! `docs/reference/errors/`; a test holds the two together.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -21,7 +21,7 @@ macro_rules! error_codes {
             /// Every code, for the test that holds documentation and code together.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The code as written in answers and in `docs/errors/`.
+            /// The code as written in answers and in `docs/reference/errors/`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }

@@ -2,7 +2,7 @@
 
     curl 'URL/?name=Ada'    curl URL -d '{"name": "Ada"}'    fn invoke {{name}} --event -d '{"name": "Ada"}'
 
-The signature is AWS Lambda's; over HTTP the event is its payload format 2.0 (docs/runtime-contract.md).
+The signature is AWS Lambda's; over HTTP the event is its payload format 2.0 (docs/reference/runtime-contract.md).
 """
 
 import base64

@@ -14,7 +14,8 @@ use crate::client::Connection;
 const EVERY: Duration = Duration::from_millis(250);
 /// Of how many looks one is at the metrics too.
 const METRICS_EVERY: usize = 2;
-/// Which of them, by their name in docs/metrics.md, and what they are called here. A role that does not have one is a gap in the plot.
+/// Which of them, by their name in docs/reference/metrics.md, and what they are called here. A role that does not have
+/// one is a gap in the plot.
 const WORKER_GAUGES: [(&str, &str); 3] = [
     ("rekindle_sandboxes_ready", SANDBOXES),
     ("rekindle_templates_memory_bytes", TEMPLATES),
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_metrics_it_reads_are_documented() {
-        let documented = std::fs::read_to_string(crate::args::checkout().join("docs/metrics.md")).unwrap();
+        let documented = std::fs::read_to_string(crate::args::checkout().join("docs/reference/metrics.md")).unwrap();
         for (name, _) in WORKER_GAUGES.iter().chain(&GATEWAY_GAUGES).chain(&SCHEDULER_GAUGES) {
             assert!(
                 documented.contains(&format!("| `{name}` |")),

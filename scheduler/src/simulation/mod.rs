@@ -59,7 +59,7 @@ pub struct Setup {
 }
 
 impl Default for Setup {
-    /// The cluster of docs/scaling.md.
+    /// The cluster of docs/explanation/scaling.md.
     fn default() -> Self {
         Self {
             workers: 10_000,

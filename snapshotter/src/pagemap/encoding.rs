@@ -1,4 +1,4 @@
-//! The page map as bytes. All integers little-endian; the table is in docs/snapshot-format.md.
+//! The page map as bytes. All integers little-endian; the table is in docs/reference/snapshot-format.md.
 //!
 //! ```text
 //! "RKPM" version:u16 region_pages:u16 chunks:u32 regions:u32 (bases:u32)

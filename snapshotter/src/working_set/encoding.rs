@@ -1,4 +1,4 @@
-//! The working set as bytes. All integers little-endian; the table is in docs/snapshot-format.md. Pure.
+//! The working set as bytes. All integers little-endian; the table is in docs/reference/snapshot-format.md. Pure.
 //!
 //! ```text
 //! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]    digest: BLAKE3 of all that follows but the blocks' bytes

@@ -407,7 +407,7 @@ mod tests {
         let metrics = Metrics::default();
         S3Metrics::new(&metrics.registry);
         observe(&metrics.registry, &Weak::new());
-        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
         assert_eq!(documented(&metrics.registry, &document), Ok(()));
     }
 }

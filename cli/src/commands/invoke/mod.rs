@@ -48,7 +48,7 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
     if args.event && !args.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("content-type")) {
         request = request.header("content-type", "application/json");
     }
-    // Without one an event is `{}` (docs/runtime-contract.md).
+    // Without one an event is `{}` (docs/reference/runtime-contract.md).
     if let Some(body) = body {
         request = request.body(body);
     }

@@ -1,4 +1,4 @@
-//! What `docs/metrics.md` says of a role's metrics, held together with what the role registers.
+//! What `docs/reference/metrics.md` says of a role's metrics, held together with what the role registers.
 
 use std::path::Path;
 

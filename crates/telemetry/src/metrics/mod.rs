@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A role makes one [`Registry`], and in its `metrics.rs` declares each metric as a [`Desc`]: name, unit, labels, meaning. A test of each
-//! role holds `docs/metrics.md` and those declarations together ([`documented`]). Names are OpenTelemetry's; Prometheus gets them with
-//! underscores, the unit and `_total`. Why not its SDK: see docs/decisions/0011-metrics.md.
+//! role holds `docs/reference/metrics.md` and those declarations together ([`documented`]). Names are OpenTelemetry's;
+//! Prometheus gets them with underscores, the unit and `_total`. Why not its SDK: see docs/decisions/0011-metrics.md.
 //!
 //! No label's values come from strangers: they are words of ours, names of functions that are deployed, and ids of workers. Each metric
 //! has 2,000 series at most, and those of a deleted function are dropped.

@@ -153,7 +153,7 @@ fn is_usual_boot_timeout(value: &u64) -> bool {
     *value == boot_timeout_ms()
 }
 
-/// Which contract the function's process follows; see docs/runtime-contract.md.
+/// Which contract the function's process follows; see docs/reference/runtime-contract.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
@@ -750,7 +750,7 @@ impl Checker<'_> {
         if runtime != Runtime::Http {
             return self.refuse(
                 Some(hooks.span()),
-                "hooks is for runtime = \"http\" only: python and node register functions, see docs/runtime-contract.md",
+                "hooks is for runtime = \"http\" only: python and node register functions, see docs/reference/runtime-contract.md",
             );
         }
         let h = hooks.get_ref();

@@ -35,7 +35,7 @@ def after_restore(hook):
 
 def reseed():
     """Gives the generators of this process new seeds: `random`, `numpy.random`, OpenSSL's, and the others that
-    docs/runtime-contract.md lists. The runtime `python` does so before the first after-restore hook."""
+    docs/reference/runtime-contract.md lists. The runtime `python` does so before the first after-restore hook."""
     from rekindle_runtime import randomness
 
     randomness.reseed()

@@ -7,7 +7,7 @@
 //                         copy they are filled anew before it runs.
 //
 // The platform finds the number and the lists in memory by what they begin with; generators it finds without help
-// (docs/runtime-contract.md).
+// (docs/reference/runtime-contract.md).
 'use strict';
 
 require('./processors');
