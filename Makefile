@@ -22,6 +22,7 @@ BENCH := $(CARGO_TARGET_DIR)/release/rekindle-bench
 TOOLS := $(FN_CACHE)/tools
 DENY := $(TOOLS)/bin/cargo-deny
 FUZZ := $(TOOLS)/bin/cargo-fuzz
+MDBOOK := $(TOOLS)/bin/mdbook
 CARGO_ARGS ?=
 # For `cargo test` alone.
 TEST_ARGS ?=
@@ -30,7 +31,7 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc deny advisories shell
+.PHONY: package image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-functions test-packaging test-monitoring fmt clippy doc docs docs-check deny advisories shell
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -53,7 +54,7 @@ down: ## stop the platform
 
 test: setup test-rust test-functions test-packaging test-monitoring ## run every test (as root: sandboxes and CRIU are real)
 
-check: fmt clippy doc shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
+check: fmt clippy doc docs-check shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
 	else echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; fi
 
@@ -157,6 +158,16 @@ clippy: test-packages
 
 doc: test-packages
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
+
+docs: $(MDBOOK) docs-check ## build the book of docs/ into target/book
+	$(MDBOOK) build docs --dest-dir $(CARGO_TARGET_DIR)/book
+	@echo "book       $(CARGO_TARGET_DIR)/book/index.html"
+
+$(MDBOOK):
+	cargo install --locked --root $(TOOLS) --version '^0.5' mdbook
+
+docs-check: ## links, contents and language of every *.md, and the commands they show
+	@scripts/check-docs.py $(FN)
 
 DENY_CHECKS ?= bans licenses sources
 deny: $(DENY)

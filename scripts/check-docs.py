@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Checks the project's Markdown: links, the book's table of contents, the length of sentences, lines and cells, commands.
+
+usage: check-docs.py [FN]        (FN: the built `fn`; without it commands are not checked)
+
+Standard library only, well below a second without `fn`. Prints one line for each finding and ends with 1 if there is any.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BOOK = ROOT / "docs"
+WORDS, COLUMNS, CELL = 40, 120, 160
+# Pages whose sentences, lines and cells are still to be rewritten. Their links are checked.
+UNCONVERTED = {
+    "CHANGELOG.md",
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/decisions/0001-criu-inside-the-sandbox.md",
+    "docs/decisions/0002-empty-sandboxes-ahead.md",
+    "docs/decisions/0003-plain-pages-first.md",
+    "docs/decisions/0004-dependencies.md",
+    "docs/decisions/0005-memory-is-mapped-from-a-template.md",
+    "docs/decisions/0006-criu-waits-in-the-sandbox.md",
+    "docs/decisions/0007-collection.md",
+    "docs/decisions/0008-fault-path.md",
+    "docs/decisions/0009-one-pass-capture.md",
+    "docs/decisions/0010-tiers.md",
+    "docs/decisions/0011-metrics.md",
+    "docs/decisions/0012-network.md",
+    "docs/decisions/0013-parked-instances.md",
+    "docs/decisions/0014-migration.md",
+    "docs/decisions/0015-placement.md",
+    "docs/decisions/0016-one-store-two-databases.md",
+    "docs/decisions/0017-retention-policy.md",
+    "docs/decisions/0018-sandbox-reuse.md",
+    "docs/decisions/0019-idle-memory.md",
+    "docs/decisions/0020-tls-between-roles.md",
+    "docs/decisions/0021-warm-path.md",
+    "docs/decisions/0022-codec-profile.md",
+    "docs/decisions/0023-zygote.md",
+    "docs/decisions/0024-fenced-leases.md",
+    "docs/decisions/0025-what-functions-share.md",
+    "docs/decisions/0026-criu-is-not-told-of-the-pager.md",
+    "docs/decisions/0027-a-cold-host-s-first-restore.md",
+    "docs/decisions/0028-versions-begin-as-a-snapshot-of-their-runtime.md",
+    "docs/decisions/0029-nothing-moves-and-nothing-is-believed.md",
+    "docs/decisions/0030-working-sets-are-checked.md",
+    "docs/decisions/0031-a-sandbox-in-a-user-namespace.md",
+    "docs/decisions/0033-generators-are-found-in-memory.md",
+    "docs/decisions/0034-files-keep-their-identity.md",
+    "docs/decisions/0035-a-deploy-rehearses-its-first-restore.md",
+    "docs/decisions/0036-a-sandbox-looks-like-its-size.md",
+    "docs/explanation/architecture.md",
+    "docs/explanation/scaling.md",
+    "docs/how-to/work-with-snapshots.md",
+    "docs/introduction.md",
+    "docs/operations.md",
+    "docs/reference/async.md",
+    "docs/reference/errors.md",
+    "docs/reference/errors/bad_request.md",
+    "docs/reference/errors/boot_failed.md",
+    "docs/reference/errors/build_failed.md",
+    "docs/reference/errors/conflict.md",
+    "docs/reference/errors/expired.md",
+    "docs/reference/errors/function_crashed.md",
+    "docs/reference/errors/function_timeout.md",
+    "docs/reference/errors/instance_busy.md",
+    "docs/reference/errors/instance_gone.md",
+    "docs/reference/errors/invalid_manifest.md",
+    "docs/reference/errors/invalid_response.md",
+    "docs/reference/errors/lease_ended.md",
+    "docs/reference/errors/migration_lost.md",
+    "docs/reference/errors/misdirected_request.md",
+    "docs/reference/errors/no_capacity.md",
+    "docs/reference/errors/not_found.md",
+    "docs/reference/errors/request_timeout.md",
+    "docs/reference/errors/snapshot_lost.md",
+    "docs/reference/errors/throttled.md",
+    "docs/reference/errors/too_large.md",
+    "docs/reference/errors/too_many_requests.md",
+    "docs/reference/errors/unauthorized.md",
+    "docs/reference/errors/unavailable.md",
+    "docs/reference/fn-toml.md",
+    "docs/reference/metrics.md",
+    "docs/reference/runtime-contract.md",
+    "docs/reference/snapshot-format.md",
+    "docs/reference/traces.md",
+    "docs/security.md",
+    "docs/specification.md",
+    "functions/README.md",
+    "load-tests/README.md",
+    "snapshotter/tests/golden/criu-4.3/README.md",
+    "terraform/README.md",
+}
+# Pages whose command lines must be those of `fn`.
+COMMANDS = ("README.md", "docs/tutorial/")
+
+FENCE = re.compile(r"^\s*(```|~~~)")
+LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+MARKER = re.compile(r"^(\s*)([-*+]|\d+\.)\s+")
+END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[\"“(*_]*[A-Z0-9`\[])")
+ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|vs|etc|al|M|Fig|No)\.$")
+
+
+def pages():
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "-z", "*.md"], cwd=ROOT, text=True)
+    return sorted(path for name in listed.split("\0") if name and (path := ROOT / name).exists())
+
+
+def lines_of(text):
+    """Each line with its number and kind: code, table, heading, generated or prose."""
+    fence = generated = comment = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if FENCE.match(line):
+            fence = not fence
+            yield number, "code", line
+        elif fence:
+            yield number, "fenced", line
+        elif comment or line.startswith("<!--"):
+            generated = line.startswith("<!-- metrics of") or (generated and not line.startswith("<!-- end"))
+            comment = "-->" not in line
+            yield number, "comment", line
+        elif generated:
+            yield number, "generated", line
+        elif line.lstrip().startswith("|"):
+            yield number, "table", line
+        elif line.startswith("#"):
+            yield number, "heading", line
+        else:
+            yield number, "prose", line
+
+
+def rendered(text):
+    """What a reader sees of inline Markdown: a link's text, and code as one word."""
+    text = re.sub(r"`+[^`]+`+", lambda code: "x" * min(len(code.group()), 12), text)
+    return LINK.sub(lambda link: link.group(1), text)
+
+
+def shown(cell):
+    return LINK.sub(lambda link: link.group(1), cell).replace("`", "").strip()
+
+
+def anchors(path, cache={}):
+    """The anchors of a page, as GitHub and mdBook make them of its headings."""
+    if path not in cache:
+        found = {}
+        for _, kind, line in lines_of(path.read_text()):
+            if kind == "heading":
+                title = re.sub(r"[`*]", "", LINK.sub(lambda link: link.group(1), line.lstrip("#").strip()))
+                slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+                count = found[slug] = found.get(slug, -1) + 1
+                if count:
+                    found[f"{slug}-{count}"] = 0
+        cache[path] = set(found)
+    return cache[path]
+
+
+def links(path, text):
+    for number, kind, line in lines_of(text):
+        if kind in ("code", "fenced", "comment"):
+            continue
+        for _, target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            there = (path.parent / name).resolve() if name else path
+            if not there.exists():
+                yield number, f"link to {target}: there is no such file"
+            elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+                yield number, f"link to {target}: the page has no such heading"
+
+
+def sentences(text):
+    """Sentences of the prose, each with the line its paragraph begins at. An item of a list is a paragraph."""
+    block, first = [], 0
+    for number, kind, line in [*lines_of(text), (0, "heading", "")]:
+        ends = kind != "prose" or not line.strip() or MARKER.match(line)
+        if ends and block:
+            words = rendered(" ".join(block))
+            begun = ""
+            for part in END.split(words):
+                begun = f"{begun} {part}" if begun else part
+                if not ABBREVIATION.search(begun):
+                    yield first, begun
+                    begun = ""
+            if begun:
+                yield first, begun
+            block = []
+        if kind == "prose" and line.strip():
+            if not block:
+                first = number
+            block.append(MARKER.sub("", line).strip())
+
+
+def prose(text):
+    for number, sentence in sentences(text):
+        count = len([word for word in sentence.split() if re.search(r"\w", word)])
+        if count > WORDS:
+            yield number, f"a sentence of {count} words: {sentence[:60]}…"
+    for number, kind, line in lines_of(text):
+        words = MARKER.sub("", line).strip()
+        if kind == "prose" and len(line) > COLUMNS and " " in words and not LINK.fullmatch(words):
+            yield number, f"a line of {len(line)} columns"
+        if kind == "table":
+            for cell in re.split(r"(?<!\\)\|", line.strip().strip("|")):
+                if len(shown(cell)) > CELL:
+                    yield number, f"a cell of {len(shown(cell))} characters: {shown(cell)[:40]}…"
+
+
+def summary():
+    text = (BOOK / "SUMMARY.md").read_text()
+    listed = [target for _, target in LINK.findall(text)]
+    for name in sorted({name for name in listed if listed.count(name) > 1}):
+        yield "docs/SUMMARY.md", 1, f"{name} is listed twice"
+    for path in pages():
+        if path.is_relative_to(BOOK) and path.name != "SUMMARY.md" and str(path.relative_to(BOOK)) not in listed:
+            yield str(path.relative_to(ROOT)), 1, "not in docs/SUMMARY.md"
+
+
+def command_lines(text):
+    for number, kind, line in lines_of(text):
+        if kind == "fenced":
+            command = re.match(r"\s*(?:\$ )?(fn\s.*)", line)
+            if command:
+                yield number, command.group(1)
+        elif kind in ("prose", "table"):
+            for command in re.findall(r"`(fn\s[^`]+)`", line):
+                yield number, command
+
+
+class Help:
+    """What `fn` says of its commands."""
+
+    def __init__(self, program):
+        self.program, self.known = program, {}
+
+    def of(self, words):
+        if words not in self.known:
+            done = subprocess.run([self.program, *words, "--help"], capture_output=True, text=True, timeout=20)
+            self.known[words] = done.stdout
+        return self.known[words]
+
+    def commands(self, words):
+        _, _, rest = self.of(words).partition("\nCommands:\n")
+        return set(re.findall(r"^  ([a-z][\w-]*)", rest.partition("\n\n")[0], re.M))
+
+    def wrong(self, command):
+        words, path = re.split(r"\s+[#|]\s|\s*(?:&&|;)\s*", command)[0].split()[1:], ()
+        while words and words[0] in self.commands(path):
+            path = (*path, words.pop(0))
+        if self.commands(path) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
+            return f"`fn {' '.join(path)}` has no command `{words[0]}`"
+        for word in words:
+            flag = re.match(r"--[a-z][\w-]*|-[a-zA-Z]\b", word)
+            if flag and not re.search(rf"(?<![\w-]){re.escape(flag.group())}(?![\w-])", self.of(path)):
+                return f"`fn {' '.join(path)}` has no option `{flag.group()}`"
+        return None
+
+
+def findings(program):
+    for path in pages():
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        yield from ((name, *found) for found in links(path, text))
+        if name not in UNCONVERTED:
+            yield from ((name, *found) for found in prose(text))
+        if program and name.startswith(COMMANDS):
+            for number, command in command_lines(text):
+                if wrong := program.wrong(command):
+                    yield name, number, f"{wrong}: {command}"
+    yield from summary()
+
+
+def main():
+    program = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    found = list(findings(Help(str(program)) if program and program.exists() else None))
+    for name, number, what in found:
+        print(f"{name}:{number}: {what}")
+    if program and not program.exists():
+        print("skipped: the commands shown in README.md and the tutorial: fn is not built")
+    stale = sorted(name for name in UNCONVERTED if not (ROOT / name).exists())
+    for name in stale:
+        print(f"scripts/check-docs.py: {name} is gone: take it off the list")
+    return 1 if found or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
