@@ -1,4 +1,4 @@
-//! The plots of a comparison, for README and docs/benchmarks.md: all subjects of one workload, medians over sizes, cold restores.
+//! The plots of a comparison, for README and docs/reference/benchmarks: all subjects of one workload, medians over sizes, cold restores.
 
 use std::fs;
 use std::path::Path;

@@ -237,7 +237,7 @@ fn align_numbers(table: &mut Table) {
     }
 }
 
-/// The bars of docs/specification.md, as far as their subjects were measured.
+/// The bars of docs/reference/speed.md, as far as their subjects were measured.
 fn findings(measured: &Measured) -> Vec<String> {
     let mut lines = Vec::new();
     let word = |met: bool| if met { "met" } else { "MISSED" };

@@ -103,12 +103,12 @@ class Names(unittest.TestCase):
 
 class Alerts(unittest.TestCase):
     def test_each_has_a_severity_and_a_section_that_says_what_to_do(self):
-        text = (DOCS / "operations.md").read_text()
-        sections = {heading.lower(): body for heading, body in re.findall(r"^#### (\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S)}
+        text = (DOCS / "reference/alerts.md").read_text()
+        sections = {heading.lower(): body for heading, body in re.findall(r"^## (\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S)}
         for name, block in ALERTS.items():
             with self.subTest(name):
                 self.assertRegex(block, r"severity: (critical|warning)")
-                self.assertIn(f"runbook: docs/operations.md#{name.lower()} ", block)
+                self.assertIn(f"runbook: docs/reference/alerts.md#{name.lower()} ", block)
                 section = sections[name.lower()]
                 for part in ("Means", "Check", "Act"):
                     self.assertIn(f"**{part}:**", section)

@@ -53,7 +53,7 @@ pub fn bounds(name: &str) -> Option<Bounds> {
     let picture = Picture::of_namespace(*original.first()?).ok()?;
     let user = picture.all(" Uid").next()?.1.split(' ').next()?.to_owned();
     assert_ne!(user, "0", "{name}");
-    // 1, or 0 where the host does not let the platform set it (docs/security.md).
+    // 1, or 0 where the host does not let the platform set it (docs/explanation/security.md).
     let cores = picture.all("/limit Max core file size").next()?.1.to_owned();
     assert!(["1 1 bytes", "0 0 bytes"].contains(&cores.as_str()), "{name}: {cores}");
     let bounds = Bounds { user, cores };

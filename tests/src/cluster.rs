@@ -1,5 +1,5 @@
 //! A platform of several hosts: one process for each role, each on a host of its own ([`crate::hub`]) in directories of its own, started
-//! by the commands in docs/operations.md with the addresses replaced. The first of each role is named by its [`Role`], further ones by
+//! by the commands in docs/how-to/run-a-cluster.md with the addresses replaced. The first of each role is named by its [`Role`], further ones by
 //! [`Role::nth`].
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::platform::parking::Parked;
 use crate::{Client, binaries, leftovers, until};
 
 const LIMIT: Duration = Duration::from_secs(90);
-const GUIDE: &str = include_str!("../../docs/operations.md");
+const GUIDE: &str = include_str!("../../docs/how-to/run-a-cluster.md");
 /// The addresses in the guide, in the order of [`Role`], and that of its S3 server.
 const ADDRESSES: [&str; 3] = ["10.0.0.1:8081", "10.0.0.2:8082", "10.0.0.3:8080"];
 const S3: &str = "http://10.0.0.9:9000";
@@ -362,7 +362,7 @@ impl Cluster {
     fn command(&self, place: Place, beginning: &str) -> Command {
         let line = GUIDE.lines().find(|l| l.starts_with(&format!("{beginning} ")));
         let mut line = line
-            .unwrap_or_else(|| panic!("docs/operations.md has no line \"{beginning} …\""))
+            .unwrap_or_else(|| panic!("docs/how-to/run-a-cluster.md has no line \"{beginning} …\""))
             .to_owned();
         line = line.replace(S3, &self.endpoint);
         for (address, role) in ADDRESSES.iter().zip(Role::ALL) {

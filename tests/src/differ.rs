@@ -228,7 +228,7 @@ fn tolerance(name: &str, before: &str, after: &str) -> Option<&'static str> {
     let with = |flags: &str, more: u32| u32::from_str_radix(flags, 8).map(|f| f | more);
     match fact {
         "namespace time" | "namespace time_for_children" if after.starts_with("its own") => {
-            Some("a copy has clocks of its own (docs/security.md)")
+            Some("a copy has clocks of its own (docs/explanation/security.md)")
         }
         "fd 1 flags" | "fd 2 flags" if with(before, LARGEFILE) == with(after, LARGEFILE) => {
             Some("outputs are opened anew; the kernel marks them O_LARGEFILE, which means nothing on 64 bits")

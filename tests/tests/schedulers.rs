@@ -20,7 +20,7 @@ use rekindle_e2e::{Cluster, Folder, host, hub, until};
 use rekindle_wire::api::WorkerState;
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// What docs/specification.md promises until another leads, and what a busy machine adds.
+/// What docs/reference/losses.md promises until another leads, and what a busy machine adds.
 const TAKEN_OVER: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(20);
 /// How long the database is away: the leader gives up after three seconds.

@@ -39,7 +39,7 @@ const AT_ONCE: usize = 512;
 const HEADERS_MAX: usize = 320;
 /// What the first byte of a TLS connection is.
 const HANDSHAKE: u8 = 22;
-const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use https, and a certificate of the cluster's authority (docs/operations.md, fn cluster)\"}";
+const PLAIN: &str = "{\"code\":\"unauthorized\",\"message\":\"this port speaks TLS with members of its cluster: use https, and a certificate of the cluster's authority (docs/how-to/secure-a-cluster-with-tls.md)\"}";
 
 /// Who made a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

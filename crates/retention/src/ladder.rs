@@ -23,7 +23,7 @@ pub struct Figures {
 }
 
 impl Default for Figures {
-    /// As first measured: 1.66, 19.9 and 222 ms against 0.76. Restores and boots are quicker by now (docs/specification.md, "Speed"); what decides is how they compare.
+    /// As first measured: 1.66, 19.9 and 222 ms against 0.76. Restores and boots are quicker by now (docs/reference/speed.md); what decides is how they compare.
     fn default() -> Self {
         Self {
             parked: Duration::from_micros(900),

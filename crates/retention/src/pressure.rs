@@ -48,7 +48,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// As documented in docs/operations.md.
+    /// As documented in docs/how-to/reduce-memory.md.
     pub const DEFAULT: Self = Self {
         some: 10.0,
         full: 5.0,

@@ -1,4 +1,4 @@
-//! Where callbacks may go: the rules are those for functions (docs/security.md). The world, but nothing private, nothing of a cloud's metadata, and
+//! Where callbacks may go: the rules are those for functions (docs/explanation/security.md). The world, but nothing private, nothing of a cloud's metadata, and
 //! nothing of this host; unless the operator allows it. Names are judged by the addresses that are then connected to. Who may name an address is
 //! another question: whoever shows a key, the function's own fn.toml, and anybody for what the operator allows.
 

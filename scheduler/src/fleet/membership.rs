@@ -25,7 +25,7 @@ use super::{Fleet, Instance, Millis, REMEMBER_GONE};
 use crate::catalog::Retired;
 use crate::placement::cost;
 
-/// When a worker is short of memory; see docs/operations.md.
+/// When a worker is short of memory; see docs/how-to/reduce-memory.md.
 pub(crate) const SHORTAGE: Thresholds = Thresholds::DEFAULT;
 /// A worker that was silent for this long is given nothing new.
 pub(crate) const SILENCE: Millis = Millis(5_000);

@@ -93,7 +93,7 @@ resource "aws_vpc_security_group_egress_rule" "tls" {
   description       = "AWS, packages, telemetry"
 }
 
-# What functions may reach beyond 443. The workers' own filters refuse private networks and metadata in any case (docs/security.md).
+# What functions may reach beyond 443. The workers' own filters refuse private networks and metadata in any case (docs/reference/network-rules.md).
 resource "aws_vpc_security_group_egress_rule" "functions" {
   #checkov:skip=CKV_AWS_382: functions reach the internet; var.function_egress_cidrs narrows it, [] closes it
   for_each          = toset(var.function_egress_cidrs)

@@ -50,7 +50,7 @@ resource "aws_sns_topic_subscription" "mail" {
 
 resource "aws_cloudwatch_metric_alarm" "no_gateway" {
   alarm_name          = "${var.name}-no-healthy-gateway"
-  alarm_description   = "Nobody is served: docs/operations.md, RekindleGatewayDown"
+  alarm_description   = "Nobody is served: docs/reference/alerts.md, RekindleGatewayDown"
   namespace           = "AWS/ApplicationELB"
   metric_name         = "HealthyHostCount"
   dimensions          = { LoadBalancer = var.dimensions.public, TargetGroup = var.dimensions.gateway }
@@ -66,7 +66,7 @@ resource "aws_cloudwatch_metric_alarm" "no_gateway" {
 
 resource "aws_cloudwatch_metric_alarm" "no_scheduler" {
   alarm_name          = "${var.name}-no-healthy-scheduler"
-  alarm_description   = "Nothing new starts: docs/operations.md, RekindleSchedulerDown"
+  alarm_description   = "Nothing new starts: docs/reference/alerts.md, RekindleSchedulerDown"
   namespace           = "AWS/NetworkELB"
   metric_name         = "HealthyHostCount"
   dimensions          = { LoadBalancer = var.dimensions.inner, TargetGroup = var.dimensions.scheduler }
@@ -82,7 +82,7 @@ resource "aws_cloudwatch_metric_alarm" "no_scheduler" {
 
 resource "aws_cloudwatch_metric_alarm" "errors" {
   alarm_name          = "${var.name}-balancer-5xx"
-  alarm_description   = "The balancer itself answers with 5xx: docs/operations.md, RekindleGatewayDown"
+  alarm_description   = "The balancer itself answers with 5xx: docs/reference/alerts.md, RekindleGatewayDown"
   namespace           = "AWS/ApplicationELB"
   metric_name         = "HTTPCode_ELB_5XX_Count"
   dimensions          = { LoadBalancer = var.dimensions.public }
@@ -97,7 +97,7 @@ resource "aws_cloudwatch_metric_alarm" "errors" {
 
 resource "aws_cloudwatch_metric_alarm" "database_storage" {
   alarm_name          = "${var.name}-database-storage"
-  alarm_description   = "The database's disk is nearly full although it grows by itself: docs/operations.md, Database"
+  alarm_description   = "The database's disk is nearly full although it grows by itself: docs/reference/alerts.md, Database"
   namespace           = "AWS/RDS"
   metric_name         = "FreeStorageSpace"
   dimensions          = { DBInstanceIdentifier = var.database_identifier }

@@ -70,7 +70,7 @@ data "aws_iam_policy_document" "key" {
 
 resource "aws_s3_bucket" "objects" {
   #checkov:skip=CKV_AWS_18: workers read it thousands of times a second; CloudTrail's data events are the place for that, where wanted
-  #checkov:skip=CKV_AWS_144: a bucket belongs to one scheduler in one region; docs/operations.md has disaster recovery
+  #checkov:skip=CKV_AWS_144: a bucket belongs to one scheduler in one region; docs/how-to/recover-from-a-loss.md has disaster recovery
   #checkov:skip=CKV2_AWS_62: nobody waits for events of it
   bucket        = "${var.name}-objects-${local.account}-${data.aws_region.here.region}"
   force_destroy = var.force_destroy
@@ -132,7 +132,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "logs" {
   }
 }
 
-# No rule may remove objects by their age: what is old may be what serves. The scheduler collects (docs/operations.md).
+# No rule may remove objects by their age: what is old may be what serves. The scheduler collects (docs/how-to/free-storage.md).
 resource "aws_s3_bucket_lifecycle_configuration" "objects" {
   bucket = aws_s3_bucket.objects.id
   rule {
