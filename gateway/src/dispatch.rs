@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::response::IntoResponse as _;
 use http::{HeaderValue, Request, Response};
-use rekindle_relay::Lasting;
+use rekindle_relay::DetachOnDrop;
 use rekindle_telemetry::TraceRef;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{ASYNC_ATTEMPT, ASYNC_ID, INSTANCE, INVOCATION, REQUEST_ID, START};
@@ -18,7 +18,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::body::Intake;
 use crate::clients::Held;
-use crate::exchange::{Answered, BUSY, Came, Exchange, FENCED, GONE, Place};
+use crate::exchange::{Answered, AttemptOutcome, BUSY, Exchange, FENCED, GONE, Place};
 use crate::forward::Outgoing;
 use crate::headers;
 use crate::metrics::Metrics;
@@ -151,7 +151,7 @@ impl Dispatch {
             let slot = tokio::time::timeout_at(place_by, self.place(&call)).await;
             let slot = slot.unwrap_or_else(|_| Err(throttled(&call.function)))?;
             phases.place += placing.elapsed();
-            let planned = slot.seat.start();
+            let planned = slot.leased.start();
             *start = Some(planned);
             self.metrics.placed(&call.function, planned, placing.elapsed());
             // The worker shall keep its part too.
@@ -165,18 +165,18 @@ impl Dispatch {
                 connection: call.connection.clone(),
             };
             // From here on the function may be at work: the slot is its own until it is done, whoever waits for the answer.
-            match Lasting::new(exchange.run()).await {
-                Came::Answer(answer) => {
+            match DetachOnDrop::new(exchange.run()).await {
+                AttemptOutcome::Answered(answer) => {
                     phases.answer = answer.took;
                     let (answer, came_to_be) = finish(&call, answer, &phases);
                     *start = Some(came_to_be);
                     return Ok(answer);
                 }
-                Came::Failed(error) => {
+                AttemptOutcome::Failed(error) => {
                     outgoing.body.check(self.max_body)?;
                     return Err(error);
                 }
-                Came::Nothing(error, reason) => {
+                AttemptOutcome::Retry(error, reason) => {
                     rekindle_telemetry::keep(&Span::current());
                     self.metrics.attempted_again(reason);
                     outgoing.body.check(self.max_body)?;
@@ -238,8 +238,8 @@ impl Dispatch {
                     .await?
             }
         };
-        span.record("rekindle.instance", slot.seat.instance.as_str());
-        span.record("rekindle.start", slot.seat.start().as_str());
+        span.record("rekindle.instance", slot.leased.instance.as_str());
+        span.record("rekindle.start", slot.leased.start().as_str());
         Ok(slot)
     }
 }
@@ -247,7 +247,10 @@ impl Dispatch {
 /// The answer as the client gets it, and how the invocation started.
 fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, StartKind) {
     let Answered {
-        response, seat, start, ..
+        response,
+        leased,
+        start,
+        ..
     } = answer;
     let (mut parts, body) = response.into_parts();
     let worker = timing::of_worker(&parts.headers);
@@ -260,13 +263,13 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     headers::strip_answer(&mut parts.headers);
     headers::set(&mut parts.headers, REQUEST_ID, &call.request_id);
     headers::set(&mut parts.headers, START, start.as_str());
-    headers::set(&mut parts.headers, INSTANCE, seat.instance.as_str());
+    headers::set(&mut parts.headers, INSTANCE, leased.instance.as_str());
     if let Some((name, value)) = timing::merged(phases, &worker) {
         parts.headers.insert(name, value);
     }
     let span = Span::current();
-    span.record("faas.instance", seat.instance.as_str());
-    span.record("faas.version", seat.version.0);
+    span.record("faas.instance", leased.instance.as_str());
+    span.record("faas.version", leased.version.0);
     span.record("faas.start", start.as_str());
     span.record("faas.coldstart", start.is_cold());
     (Response::from_parts(parts, Body::new(body)), start)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{HeaderValue, Response};
-use rekindle_relay::{Answer, End};
+use rekindle_relay::{End, TrackedBody};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::TIME_LEFT_MS;
 use rekindle_wire::internal::start_limit;
@@ -16,7 +16,7 @@ use tracing::Span;
 
 use crate::clients::Held;
 use crate::forward::{self, Attempted, Outgoing};
-use crate::lease::Seat;
+use crate::lease::LeasedInstance;
 use crate::slots::Slot;
 use crate::workers::Workers;
 
@@ -47,19 +47,19 @@ pub(crate) struct Exchange {
     clippy::large_enum_variant,
     reason = "it is taken apart where it is made: a box would be one more allocation for each request"
 )]
-pub(crate) enum Came {
+pub(crate) enum AttemptOutcome {
     /// The function's answer begins.
-    Answer(Answered),
+    Answered(Answered),
     /// An error that is the invocation's outcome.
     Failed(ApiError),
     /// The function has seen nothing of it, or may see it twice. Another attempt may do better; the error is for when there is none. With the reason in a word.
-    Nothing(ApiError, &'static str),
+    Retry(ApiError, &'static str),
 }
 
 /// An answer that has begun.
 pub(crate) struct Answered {
-    pub(crate) response: Response<Answer<Body, InFlight>>,
-    pub(crate) seat: Seat,
+    pub(crate) response: Response<TrackedBody<Body, InFlight>>,
+    pub(crate) leased: LeasedInstance,
     /// How the invocation was to start.
     pub(crate) start: StartKind,
     /// From sending the request until the answer's headers.
@@ -96,71 +96,71 @@ impl rekindle_relay::Held for InFlight {
 impl Exchange {
     /// Sends the request and waits for the answer's headers. The function's timeout begins when its instance is ready, which the
     /// worker knows.
-    pub(crate) async fn run(mut self) -> Came {
+    pub(crate) async fn run(mut self) -> AttemptOutcome {
         let outgoing = self.outgoing.clone();
-        let seat = self.slot.seat.clone();
-        let start = seat.start();
+        let leased = self.slot.leased.clone();
+        let start = leased.start();
         let is_started = start == StartKind::Warm;
         let limit = if is_started {
-            seat.timeout
+            leased.timeout
         } else {
-            start_limit(seat.boot_timeout) + seat.timeout + SPARE
+            start_limit(leased.boot_timeout) + leased.timeout + SPARE
         };
         let sent = Instant::now();
         let deadline = tokio::time::Instant::now() + limit;
         let function = &outgoing.function;
-        match forward::attempt(&self.workers, &self.token, &outgoing, &seat, deadline).await {
+        match forward::attempt(&self.workers, &self.token, &outgoing, &leased, deadline).await {
             Attempted::Answered(response) => {
-                seat.note_answer();
+                leased.note_answer();
                 let took = sent.elapsed();
-                Came::Answer(self.answered(response, seat, start, took, deadline))
+                AttemptOutcome::Answered(self.answered(response, leased, start, took, deadline))
             }
             Attempted::Gone => {
                 self.slot.is_gone();
-                Came::Nothing(moved(function), GONE)
+                AttemptOutcome::Retry(moved(function), GONE)
             }
             Attempted::Busy => {
                 self.slot.is_lost();
-                Came::Nothing(moved(function), BUSY)
+                AttemptOutcome::Retry(moved(function), BUSY)
             }
             Attempted::Fenced => {
                 self.slot.is_fenced();
-                Came::Nothing(moved(function), FENCED)
+                AttemptOutcome::Retry(moved(function), FENCED)
             }
             Attempted::Unreachable => {
                 self.slot.is_unreachable();
-                Came::Nothing(unreachable(function), "unreachable")
+                AttemptOutcome::Retry(unreachable(function), "unreachable")
             }
             Attempted::BrokeOff(error) => {
                 self.slot.is_lost();
-                Came::Failed(error)
+                AttemptOutcome::Failed(error)
             }
             Attempted::Broken(error) => {
                 self.slot.is_lost();
                 self.slot.avoid_worker();
-                match seat.idempotent {
-                    true => Came::Nothing(error, "broken"),
-                    false => Came::Failed(error),
+                match leased.idempotent {
+                    true => AttemptOutcome::Retry(error, "broken"),
+                    false => AttemptOutcome::Failed(error),
                 }
             }
             Attempted::TimedOut if is_started => {
                 self.slot.is_stuck();
-                Came::Failed(timed_out(function, seat.timeout))
+                AttemptOutcome::Failed(timed_out(function, leased.timeout))
             }
             // The worker does not even say that the instance did not start in time: nothing is known of it.
             Attempted::TimedOut => {
                 self.slot.is_lost();
-                Came::Failed(not_started(function, limit))
+                AttemptOutcome::Failed(not_started(function, limit))
             }
             Attempted::Failed { error, instance_ended } => {
                 match error.code {
                     _ if instance_ended => self.slot.is_gone(),
                     // The worker's clock was first.
                     ErrorCode::FunctionTimeout => self.slot.is_stuck(),
-                    ErrorCode::FunctionError => seat.note_answer(),
+                    ErrorCode::FunctionError => leased.note_answer(),
                     _ => {}
                 }
-                Came::Failed(error)
+                AttemptOutcome::Failed(error)
             }
         }
     }
@@ -168,7 +168,7 @@ impl Exchange {
     fn answered(
         self,
         response: Response<Body>,
-        seat: Seat,
+        leased: LeasedInstance,
         start: StartKind,
         took: Duration,
         deadline: tokio::time::Instant,
@@ -186,8 +186,8 @@ impl Exchange {
             _span: Span::current(),
         };
         Answered {
-            response: response.map(|body| Answer::wrap(body, deadline, held)),
-            seat,
+            response: response.map(|body| TrackedBody::wrap(body, deadline, held)),
+            leased,
             start,
             took,
         }

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 
 use crate::body::Upload;
 use crate::headers;
-use crate::lease::Seat;
+use crate::lease::LeasedInstance;
 use crate::workers::Workers;
 
 /// Error bodies that are read rather than passed on.
@@ -52,15 +52,15 @@ pub(crate) enum Attempted {
     Failed { error: ApiError, instance_ended: bool },
 }
 
-/// Sends the request to the seat's instance and waits for the answer's headers, until `deadline`.
+/// Sends the request to the leased's instance and waits for the answer's headers, until `deadline`.
 pub(crate) async fn attempt(
     workers: &Workers,
     token: &HeaderValue,
     outgoing: &Outgoing,
-    seat: &Seat,
+    leased: &LeasedInstance,
     deadline: Instant,
 ) -> Attempted {
-    let request = match build(workers.scheme(), token, outgoing, seat, deadline) {
+    let request = match build(workers.scheme(), token, outgoing, leased, deadline) {
         Ok(request) => request,
         Err(error) => return failed(error, false),
     };
@@ -70,13 +70,13 @@ pub(crate) async fn attempt(
         otel.status_code = tracing::field::Empty,
         error.type = tracing::field::Empty,
         rekindle.role = "gateway",
-        server.address = %seat.address,
-        rekindle.instance = %seat.instance,
+        server.address = %leased.address,
+        rekindle.instance = %leased.instance,
     );
     let exchange = async {
         let mut request = request;
         rekindle_telemetry::inject(request.headers_mut());
-        workers.send(&seat.address, request).await
+        workers.send(&leased.address, request).await
     };
     let failed_as = |why: &'static str| {
         span.record("otel.status_code", "ERROR");
@@ -89,7 +89,7 @@ pub(crate) async fn attempt(
         }
         Ok(Err(error @ SendError::Connect(_))) => {
             failed_as("unreachable");
-            tracing::warn!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
+            tracing::warn!(worker = %leased.address, error = &error as &dyn std::error::Error, "a worker cannot be reached");
             return Attempted::Unreachable;
         }
         Ok(Err(_)) if outgoing.body.broke_off() => {
@@ -98,7 +98,7 @@ pub(crate) async fn attempt(
         }
         Ok(Err(error)) => {
             failed_as("broken");
-            tracing::debug!(worker = %seat.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
+            tracing::debug!(worker = %leased.address, error = &error as &dyn std::error::Error, "a worker's connection broke");
             return Attempted::Broken(broken(outgoing));
         }
         Ok(Ok(answer)) => answer,
@@ -123,12 +123,15 @@ fn build(
     scheme: &str,
     token: &HeaderValue,
     outgoing: &Outgoing,
-    seat: &Seat,
+    leased: &LeasedInstance,
     deadline: Instant,
 ) -> Result<Request<Body>, ApiError> {
-    let uri: Uri = format!("{scheme}://{}/invoke/{}{}", seat.address, seat.instance, outgoing.path)
-        .parse()
-        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))?;
+    let uri: Uri = format!(
+        "{scheme}://{}/invoke/{}{}",
+        leased.address, leased.instance, outgoing.path
+    )
+    .parse()
+    .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("the path cannot be passed on: {e}")))?;
     let mut request = Request::new(outgoing.body.attempt());
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = uri;
@@ -141,7 +144,7 @@ fn build(
     }
     let left = deadline.saturating_duration_since(Instant::now());
     headers::set(request.headers_mut(), TIME_LEFT_MS, &left.as_millis().to_string());
-    if let Some(mark) = &seat.mark {
+    if let Some(mark) = &leased.mark {
         request.headers_mut().insert(LEASE, mark.clone());
     }
     Ok(request)

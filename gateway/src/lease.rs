@@ -22,7 +22,7 @@ const LOST_FOR: Duration = Duration::from_secs(3);
 
 /// What an invocation must know of the instance it was given.
 #[derive(Debug, Clone)]
-pub(crate) struct Seat {
+pub(crate) struct LeasedInstance {
     pub(crate) instance: InstanceId,
     pub(crate) address: Arc<str>,
     pub(crate) version: VersionNumber,
@@ -37,7 +37,7 @@ pub(crate) struct Seat {
     answered: Arc<AtomicBool>,
 }
 
-impl Seat {
+impl LeasedInstance {
     /// How an invocation starts that is sent now: as its instance does, until that has answered for the first time.
     pub(crate) fn start(&self) -> StartKind {
         if self.answered.load(Ordering::Acquire) {
@@ -70,7 +70,7 @@ pub(crate) enum Outcome {
 
 #[derive(Debug)]
 struct Lease {
-    seat: Seat,
+    leased: LeasedInstance,
     number: u64,
     slots: u32,
     /// Lost ones included.
@@ -88,8 +88,8 @@ impl Lease {
     fn returned(&self, now: Instant) -> ReturnedLease {
         let idle = now.saturating_duration_since(self.last_used);
         ReturnedLease {
-            instance: self.seat.instance.clone(),
-            served: self.seat.answered.load(Ordering::Acquire),
+            instance: self.leased.instance.clone(),
+            served: self.leased.answered.load(Ordering::Acquire),
             idle_ms: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
             stuck: self.stuck,
             busy: self.lost(),
@@ -135,12 +135,12 @@ impl Leases {
             known.expires = expires;
             known.closing = false;
             known.number = placement.lease_number;
-            known.seat.mark = mark;
+            known.leased.mark = mark;
             return;
         }
         let answered = placement.start == StartKind::Warm;
         self.leases.push(Lease {
-            seat: Seat {
+            leased: LeasedInstance {
                 instance: placement.instance.clone(),
                 address: placement.worker_address.as_str().into(),
                 version: placement.version,
@@ -165,7 +165,7 @@ impl Leases {
 
     /// Takes a slot: of the instance used last, so that the others may idle out.
     /// With `confirmed` only of a lease that the scheduler has granted or renewed for this moment.
-    pub(crate) fn take(&mut self, now: Instant, confirmed: bool) -> Option<Seat> {
+    pub(crate) fn take(&mut self, now: Instant, confirmed: bool) -> Option<LeasedInstance> {
         self.leases.iter_mut().for_each(|l| l.regain(now));
         let lease = self
             .leases
@@ -174,16 +174,16 @@ impl Leases {
             .max_by_key(|l| l.last_used)?;
         lease.used += 1;
         lease.last_used = now;
-        Some(lease.seat.clone())
+        Some(lease.leased.clone())
     }
 
     /// Takes a slot of one instance, and closes it for everybody else.
-    pub(crate) fn take_alone(&mut self, instance: &InstanceId, now: Instant) -> Option<Seat> {
+    pub(crate) fn take_alone(&mut self, instance: &InstanceId, now: Instant) -> Option<LeasedInstance> {
         let lease = self.find(instance)?;
         lease.closing = true;
         lease.used += 1;
         lease.last_used = now;
-        Some(lease.seat.clone())
+        Some(lease.leased.clone())
     }
 
     /// Gives a slot back. Answers whether the lease can be returned at once.
@@ -210,7 +210,7 @@ impl Leases {
                 lease.closing = true;
             }
             Outcome::Gone => {
-                self.leases.retain(|l| l.seat.instance != *instance);
+                self.leases.retain(|l| l.leased.instance != *instance);
                 return false;
             }
         }
@@ -224,7 +224,7 @@ impl Leases {
 
     /// Sends nothing new to instances of the worker at this address.
     pub(crate) fn close_at(&mut self, address: &str) {
-        let there = self.leases.iter_mut().filter(|l| *l.seat.address == *address);
+        let there = self.leases.iter_mut().filter(|l| *l.leased.address == *address);
         there.for_each(|l| l.closing = true);
     }
 
@@ -253,7 +253,7 @@ impl Leases {
         self.leases
             .iter()
             .filter(old)
-            .map(|l| (l.seat.instance.clone(), l.number))
+            .map(|l| (l.leased.instance.clone(), l.number))
             .collect()
     }
 
@@ -264,7 +264,7 @@ impl Leases {
 
     /// All instances held.
     pub(crate) fn held(&self) -> Vec<InstanceId> {
-        self.leases.iter().map(|l| l.seat.instance.clone()).collect()
+        self.leases.iter().map(|l| l.leased.instance.clone()).collect()
     }
 
     /// How many leases there are, how many slots they have together, and how many of these are used.
@@ -278,7 +278,7 @@ impl Leases {
     }
 
     fn find(&mut self, instance: &InstanceId) -> Option<&mut Lease> {
-        self.leases.iter_mut().find(|l| l.seat.instance == *instance)
+        self.leases.iter_mut().find(|l| l.leased.instance == *instance)
     }
 }
 
@@ -317,9 +317,9 @@ mod tests {
         leases.add(&placement("i-a", 1, StartKind::Warm), &gateway(), at(0));
         leases.add(&placement("i-b", 1, StartKind::Warm), &gateway(), at(1));
         for ms in (10..900).step_by(10) {
-            let seat = leases.take(at(ms), true).unwrap();
-            assert_eq!(seat.instance, id("i-b"));
-            leases.release(&seat.instance, Outcome::Free, at(ms + 5));
+            let leased = leases.take(at(ms), true).unwrap();
+            assert_eq!(leased.instance, id("i-b"));
+            leases.release(&leased.instance, Outcome::Free, at(ms + 5));
         }
         let back = leases.give_back(at(1_000));
         assert_eq!(back.len(), 1);
@@ -359,11 +359,11 @@ mod tests {
         let now = Instant::now();
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
-        let seat = leases.take(now, true).unwrap();
-        assert!(leases.close(&seat.instance));
+        let leased = leases.take(now, true).unwrap();
+        assert!(leases.close(&leased.instance));
         assert!(leases.take(now, true).is_none());
         assert!(leases.give_back(now).is_empty());
-        assert!(leases.release(&seat.instance, Outcome::Free, now));
+        assert!(leases.release(&leased.instance, Outcome::Free, now));
         assert_eq!(leases.give_back(now).len(), 1);
         assert!(leases.is_empty());
     }
@@ -406,8 +406,8 @@ mod tests {
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
         for last in [false, true] {
-            let seat = leases.take(now, true).unwrap();
-            assert_eq!(leases.release(&seat.instance, Outcome::Lost, now), last);
+            let leased = leases.take(now, true).unwrap();
+            assert_eq!(leases.release(&leased.instance, Outcome::Lost, now), last);
         }
         let back = leases.give_back(now);
         assert_eq!((back[0].busy, back[0].stuck), (2, false));
@@ -418,8 +418,8 @@ mod tests {
         let now = Instant::now();
         let mut leases = Leases::default();
         leases.add(&placement("i-a", 2, StartKind::Warm), &gateway(), now);
-        let seat = leases.take(now, true).unwrap();
-        assert!(leases.release(&seat.instance, Outcome::Unusable, now));
+        let leased = leases.take(now, true).unwrap();
+        assert!(leases.release(&leased.instance, Outcome::Unusable, now));
         assert!(leases.take(now, true).is_none());
         assert_eq!(leases.give_back(now).len(), 1);
     }

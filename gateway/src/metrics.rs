@@ -407,7 +407,8 @@ mod tests {
     fn every_metric_is_documented() {
         let metrics = Metrics::new();
         let token = http::HeaderValue::from_static("token");
-        let scheduler = SchedulerClient::new("127.0.0.1:1", token, None, rekindle_relay::Doors::default()).unwrap();
+        let scheduler =
+            SchedulerClient::new("127.0.0.1:1", token, None, rekindle_relay::InProcessRoles::default()).unwrap();
         let slots = Slots::new(scheduler, Duration::ZERO);
         let some = Arc::new(Semaphore::new(1));
         let config = Config::new("127.0.0.1:1", "token", crate::KeyHash::of("key"));

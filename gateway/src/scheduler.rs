@@ -14,7 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rekindle_identity::{Connector, Member, Role, TlsError};
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rekindle_wire::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
@@ -97,7 +97,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(crate) struct SchedulerClient {
     http: Http,
-    doors: Doors,
+    in_process: InProcessRoles,
     addresses: Arc<[String]>,
     current: Arc<AtomicUsize>,
     /// Which answered last as the one that leads.
@@ -118,10 +118,10 @@ impl SchedulerClient {
         addresses: &str,
         token: HeaderValue,
         member: Option<&Member>,
-        doors: Doors,
+        in_process: InProcessRoles,
     ) -> Result<Self, TlsError> {
         Ok(Self {
-            doors,
+            in_process,
             http: client(member, Role::Scheduler)?,
             addresses: addresses.split(',').map(|a| a.trim().to_owned()).collect(),
             current: Arc::default(),
@@ -345,7 +345,7 @@ impl SchedulerClient {
         sent.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers::set_token(sent, &self.token);
         rekindle_telemetry::inject(sent);
-        let answer = match self.doors.pass(address, request) {
+        let answer = match self.in_process.pass(address, request) {
             Ok(answering) => Ok(answering.await),
             Err(request) => self.http.request(request).await.map(|answer| answer.map(Body::new)),
         };

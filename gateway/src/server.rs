@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use http::header::{LOCATION, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use rekindle_identity::{Member, Role, TlsError, Transport};
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rekindle_telemetry::metrics::exposition;
 use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -96,7 +96,7 @@ pub struct Config {
     /// Its certificate, where the cluster has an authority.
     pub member: Option<Arc<Member>>,
     /// Where workers of its own process take invocations.
-    pub doors: Doors,
+    pub in_process: InProcessRoles,
 }
 
 impl Config {
@@ -123,7 +123,7 @@ impl Config {
             redirect: None,
             hsts: None,
             member: None,
-            doors: Doors::default(),
+            in_process: InProcessRoles::default(),
         }
     }
 }
@@ -188,7 +188,7 @@ pub async fn serve(
         &config.scheduler,
         token.clone(),
         config.member.as_deref(),
-        config.doors.clone(),
+        config.in_process.clone(),
     )?;
     let slots = Slots::new(scheduler.clone(), config.place_wait);
     let (in_flight, room) = (
@@ -218,7 +218,7 @@ pub async fn serve(
     metrics.observe_certificates(certificates.clone());
     let clients = Clients::new(config.clients.clone());
     let renewing = renewing(&config)?;
-    let workers = Workers::new(config.member.as_deref(), config.doors)?;
+    let workers = Workers::new(config.member.as_deref(), config.in_process)?;
     let keepers = [
         tokio::spawn(renewing),
         tokio::spawn(keeper::report(slots.clone())),

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tracing::Instrument as _;
 
-use crate::lease::{Leases, Outcome, Seat};
+use crate::lease::{LeasedInstance, Leases, Outcome};
 use crate::scheduler::SchedulerClient;
 
 /// Invocations of one function waiting here at most.
@@ -31,7 +31,7 @@ const AVOID_FOR: Duration = Duration::from_secs(3);
 /// What a wait may take on top of the scheduler's own limit.
 const GRACE: Duration = Duration::from_secs(5);
 
-type Answer = Result<Slot, ApiError>;
+type SlotResult = Result<Slot, ApiError>;
 
 /// How much there is of what a gateway holds.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,7 +44,7 @@ pub(crate) struct Levels {
 
 struct Waiter {
     since: Instant,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<SlotResult>,
 }
 
 struct AskOut {
@@ -91,7 +91,7 @@ pub(crate) struct Slots {
 
 /// A slot in use; free again when dropped.
 pub(crate) struct Slot {
-    pub(crate) seat: Seat,
+    pub(crate) leased: LeasedInstance,
     function: FunctionName,
     slots: Arc<Slots>,
     outcome: Outcome,
@@ -129,10 +129,10 @@ impl Slot {
     /// Prefers other workers for a while: its other instances are as far away.
     pub(crate) fn avoid_worker(&self) {
         for function in self.slots.functions.lock().values_mut() {
-            function.leases.close_at(&self.seat.address);
+            function.leases.close_at(&self.leased.address);
         }
         let mut unreached = self.slots.unreached.lock();
-        unreached.insert(self.seat.address.clone(), Instant::now());
+        unreached.insert(self.leased.address.clone(), Instant::now());
     }
 }
 
@@ -143,7 +143,7 @@ impl Drop for Slot {
         }
         self.slots
             .clone()
-            .release(&self.function, &self.seat.instance, self.outcome);
+            .release(&self.function, &self.leased.instance, self.outcome);
     }
 }
 
@@ -184,15 +184,15 @@ impl Slots {
     ///
     /// # Errors
     /// What the scheduler answered, or `throttled` when the wait was in vain.
-    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionName) -> Answer {
+    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionName) -> SlotResult {
         let waiting = {
             let mut functions = self.functions.lock();
             let entry = functions.entry(function.clone()).or_default();
             // Nobody overtakes: while some wait, free slots are theirs.
             if entry.waiters.is_empty()
-                && let Some(seat) = entry.leases.take(Instant::now(), self.is_scheduler_there())
+                && let Some(leased) = entry.leases.take(Instant::now(), self.is_scheduler_there())
             {
-                return Ok(self.slot(function, seat));
+                return Ok(self.slot(function, leased));
             }
             entry.waiters.retain(|w| !w.answer.is_closed());
             if entry.waiters.len() >= WAITERS_MAX {
@@ -214,15 +214,16 @@ impl Slots {
     }
 
     /// A slot on a fresh instance started as asked, which nobody shares.
-    pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionName, force: StartKind) -> Answer {
+    pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionName, force: StartKind) -> SlotResult {
         let request = self.request(function, Some(force), Vec::new(), Vec::new());
         let placement = self.scheduler.place(&request).await?;
         let mut functions = self.functions.lock();
         let entry = functions.entry(function.clone()).or_default();
         self.add(entry, &placement);
-        let seat = entry.leases.take_alone(&placement.instance, Instant::now());
+        let leased = entry.leases.take_alone(&placement.instance, Instant::now());
         drop(functions);
-        seat.map(|seat| self.slot(function, seat))
+        leased
+            .map(|leased| self.slot(function, leased))
             .ok_or_else(|| throttled(function))
     }
 
@@ -249,9 +250,9 @@ impl Slots {
         self.returnable.notify_one();
     }
 
-    fn slot(self: &Arc<Self>, function: &FunctionName, seat: Seat) -> Slot {
+    fn slot(self: &Arc<Self>, function: &FunctionName, leased: LeasedInstance) -> Slot {
         Slot {
-            seat,
+            leased,
             function: function.clone(),
             slots: self.clone(),
             outcome: Outcome::Free,
@@ -277,12 +278,12 @@ impl Slots {
     fn hand_out(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
         entry.waiters.retain(|w| !w.answer.is_closed());
         while !entry.waiters.is_empty() {
-            let Some(seat) = entry.leases.take(Instant::now(), self.is_scheduler_there()) else {
+            let Some(leased) = entry.leases.take(Instant::now(), self.is_scheduler_there()) else {
                 break;
             };
-            let instance = seat.instance.clone();
+            let instance = leased.instance.clone();
             let Some(waiter) = entry.waiters.pop_front() else { break };
-            if let Err(Ok(mut slot)) = waiter.answer.send(Ok(self.slot(function, seat))) {
+            if let Err(Ok(mut slot)) = waiter.answer.send(Ok(self.slot(function, leased))) {
                 // It stopped waiting this moment. The slot's own way back would take the lock again.
                 slot.spent = true;
                 entry.leases.release(&instance, Outcome::Free, Instant::now());
@@ -411,7 +412,7 @@ pub(crate) fn throttled(function: &FunctionName) -> ApiError {
 mod tests {
     use futures::FutureExt as _;
     use http::HeaderValue;
-    use rekindle_relay::Doors;
+    use rekindle_relay::InProcessRoles;
 
     use super::*;
 
@@ -420,7 +421,13 @@ mod tests {
         // It takes connections and never answers.
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = silent.local_addr().unwrap().to_string();
-        let client = SchedulerClient::new(&address, HeaderValue::from_static("token"), None, Doors::default()).unwrap();
+        let client = SchedulerClient::new(
+            &address,
+            HeaderValue::from_static("token"),
+            None,
+            InProcessRoles::default(),
+        )
+        .unwrap();
         let slots = Slots::new(client, Duration::from_secs(60));
         let busy: FunctionName = "busy".parse().unwrap();
         let mut waiting: Vec<_> = (0..WAITERS_MAX).map(|_| Box::pin(slots.take(&busy))).collect();

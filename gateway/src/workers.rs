@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::{Request, Response, Uri};
 use parking_lot::Mutex;
 use rekindle_identity::{Connector, Member, Role, TlsError};
-use rekindle_relay::{Doors, HeadLimits, Lines, SendError};
+use rekindle_relay::{ConnectionPool, HeadLimits, InProcessRoles, SendError};
 use tower::{Service, ServiceExt as _};
 
 use crate::scheduler;
@@ -19,16 +19,16 @@ type Stream = <Connector as Service<Uri>>::Response;
 pub(crate) struct Workers {
     connector: Connector,
     scheme: &'static str,
-    doors: Doors,
-    lines: Arc<Mutex<HashMap<Arc<str>, Lines<Stream>>>>,
+    in_process: InProcessRoles,
+    lines: Arc<Mutex<HashMap<Arc<str>, ConnectionPool<Stream>>>>,
 }
 
 impl Workers {
-    pub(crate) fn new(member: Option<&Member>, doors: Doors) -> Result<Self, TlsError> {
+    pub(crate) fn new(member: Option<&Member>, in_process: InProcessRoles) -> Result<Self, TlsError> {
         Ok(Self {
             connector: scheduler::connector(member, Role::Worker)?,
             scheme: scheduler::scheme(member),
-            doors,
+            in_process,
             lines: Arc::default(),
         })
     }
@@ -46,7 +46,7 @@ impl Workers {
 
     /// Closes all connections that are not in use.
     pub(crate) fn close_idle(&self) {
-        self.lines.lock().values().for_each(Lines::close_idle);
+        self.lines.lock().values().for_each(ConnectionPool::close_idle);
     }
 
     /// Sends a request to the worker at this address and waits for the answer's head.
@@ -54,14 +54,16 @@ impl Workers {
     /// # Errors
     /// When it cannot be reached, or the connection breaks.
     pub(crate) async fn send(&self, address: &Arc<str>, request: Request<Body>) -> Result<Response<Body>, SendError> {
-        let request = match self.doors.pass(address, request) {
+        let request = match self.in_process.pass(address, request) {
             Ok(answering) => return Ok(answering.await),
             Err(request) => request,
         };
         let lines = {
             let mut lines = self.lines.lock();
             let of_worker = lines.entry(address.clone());
-            of_worker.or_insert_with(|| Lines::new(HeadLimits::PLATFORM)).clone()
+            of_worker
+                .or_insert_with(|| ConnectionPool::new(HeadLimits::PLATFORM))
+                .clone()
         };
         let connect = || async {
             let uri = Uri::builder()

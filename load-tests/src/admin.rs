@@ -9,7 +9,7 @@ use rekindle_wire::WorkerId;
 use rekindle_wire::api::{InstanceInfo, Status};
 use serde::de::DeserializeOwned;
 
-use crate::client::{Answer, Connection};
+use crate::client::{Connection, Reply};
 use crate::load::gauges;
 
 /// To be rid of an instance.
@@ -36,7 +36,7 @@ impl Admin {
         ("authorization", &self.authorization)
     }
 
-    async fn answer(&self, path: &str) -> Result<Answer> {
+    async fn answer(&self, path: &str) -> Result<Reply> {
         let mut connection = Connection::open(self.port).await?;
         let answer = connection.call(Method::GET, path, &[self.authorization()]).await?;
         if !answer.status.is_success() {

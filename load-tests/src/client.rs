@@ -30,7 +30,7 @@ pub(crate) struct Connection {
 
 /// An answer, read to its last byte.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// Sends a request without a body and reads the whole answer.
-    pub(crate) async fn call(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+    pub(crate) async fn call(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Result<Reply> {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(path)
@@ -91,7 +91,7 @@ impl Connection {
             let answer = self.sender.send_request(request).await.context("no answer")?;
             let (parts, body) = answer.into_parts();
             let body = body.collect().await.context("half an answer")?.to_bytes();
-            anyhow::Ok(Answer {
+            anyhow::Ok(Reply {
                 status: parts.status,
                 headers: parts.headers,
                 body,
@@ -104,7 +104,7 @@ impl Connection {
     }
 }
 
-impl Answer {
+impl Reply {
     /// The same answer if it is the function's: a page of its buffer. Anything else is an error that tells what came.
     pub(crate) fn of_function(self) -> Result<Self> {
         if self.status != StatusCode::OK || !self.body.starts_with(b"{\"page\"") {
@@ -147,10 +147,10 @@ fn phase(metric: &str) -> Option<(&str, f64)> {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, timing: &str, body: &'static [u8]) -> Answer {
+    fn answer(status: u16, timing: &str, body: &'static [u8]) -> Reply {
         let mut headers = HeaderMap::new();
         headers.insert(SERVER_TIMING, timing.parse().unwrap());
-        Answer {
+        Reply {
             status: StatusCode::from_u16(status).unwrap(),
             headers,
             body: Bytes::from_static(body),

@@ -140,9 +140,9 @@ async fn all(
         scheduler.store.too_old(keep).await?
     } else {
         let old = scheduler.store.remove_too_old(keep).await?;
-        let mut memory = scheduler.memory();
+        let mut state = scheduler.state();
         for (function, version) in &old {
-            memory.catalog.remove_version(function, *version);
+            state.catalog.remove_version(function, *version);
             tracing::info!(%function, %version, "an old version is let go of");
         }
         old
@@ -168,7 +168,7 @@ async fn release_replaced(scheduler: &Scheduler) -> Result<(), CollectionError> 
     }
     let settled = unix_s() - USE_SETTLES;
     for (snapshot, since) in scheduler.store.replaced().await? {
-        if since <= settled && !scheduler.memory().fleet.is_in_use(&snapshot) {
+        if since <= settled && !scheduler.state().fleet.is_in_use(&snapshot) {
             scheduler.store.release_replaced(&snapshot).await?;
         }
     }

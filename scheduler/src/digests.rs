@@ -6,7 +6,7 @@ use crate::state::Scheduler;
 
 /// Reads those that are missing, one after the other. What cannot be read is left to the next start.
 pub(crate) async fn complete(scheduler: Scheduler) {
-    let without = scheduler.memory().catalog.without_digest();
+    let without = scheduler.state().catalog.without_digest();
     for before in without {
         let Some(snapshot) = &before.snapshot else { continue };
         let (function, version) = (&before.function, before.version);
@@ -19,7 +19,7 @@ pub(crate) async fn complete(scheduler: Scheduler) {
                 continue;
             }
         };
-        let Some(spec) = scheduler.memory().catalog.set_digest(&before, digest) else {
+        let Some(spec) = scheduler.state().catalog.set_digest(&before, digest) else {
             continue;
         };
         if let Err(error) = scheduler.store.keep_digest(&spec).await {

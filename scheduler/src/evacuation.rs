@@ -3,7 +3,7 @@
 
 use crate::fleet::Millis;
 use crate::migration::move_off;
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 
 /// Instances that leave a worker at once: each makes its requests wait, and takes some of the worker's processors.
 const AT_ONCE: usize = 2;
@@ -13,11 +13,11 @@ const HOT: Millis = Millis(10_000);
 const PAUSE: Millis = Millis(5_000);
 
 /// Has instances of draining workers move. Call it before those that nobody uses are retired.
-pub(crate) fn evacuate(scheduler: &Scheduler, memory: &mut Memory, now: Millis) {
-    for instance in memory.fleet.to_evacuate(AT_ONCE, HOT, now) {
+pub(crate) fn evacuate(scheduler: &Scheduler, state: &mut ClusterState, now: Millis) {
+    for instance in state.fleet.to_evacuate(AT_ONCE, HOT, now) {
         move_off(
             scheduler,
-            memory,
+            state,
             "draining",
             (instance, None),
             now.plus(PAUSE),

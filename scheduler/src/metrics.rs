@@ -13,8 +13,8 @@ use rekindle_wire::renewal::RenewalReason;
 use crate::fleet::Worker;
 use crate::fleet::keeping::Decided;
 use crate::objects::ObjectStore;
-use crate::state::{Memory, Shared};
-use crate::waiting::Answer;
+use crate::state::{ClusterState, Shared};
+use crate::waiting::PlacementResult;
 
 mod async_calls;
 
@@ -227,7 +227,7 @@ impl Metrics {
     }
 
     /// An ask was answered, after `took`, of which it may have been in the queue.
-    pub(crate) fn placed(&self, answer: &Answer, took: Duration, was_queued: bool) {
+    pub(crate) fn placed(&self, answer: &PlacementResult, took: Duration, was_queued: bool) {
         let (start, outcome) = match answer {
             Ok(placement) => (placement.start.as_str(), "placed"),
             Err(error) => ("none", error.code.as_str()),
@@ -296,10 +296,10 @@ impl Metrics {
 
 /// Registers what is looked at when somebody asks; a scheduler that is gone has nothing.
 pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
-    let one = |desc, read: fn(&mut Memory) -> f64| {
+    let one = |desc, read: fn(&mut ClusterState) -> f64| {
         let weak = Weak::clone(scheduler);
         registry.observe_one(Kind::Gauge, desc, move || {
-            weak.upgrade().map_or(0.0, |s: Arc<Shared>| read(&mut s.memory()))
+            weak.upgrade().map_or(0.0, |s: Arc<Shared>| read(&mut s.state()))
         });
     };
     one(&WAITING, |m| m.queue.len() as f64);
@@ -311,10 +311,10 @@ pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
             .upgrade()
             .map_or(0.0, |s: Arc<Shared>| *s.revoked.borrow() as f64)
     });
-    let many = |desc, read: fn(&Memory) -> BTreeMap<Vec<String>, f64>| {
+    let many = |desc, read: fn(&ClusterState) -> BTreeMap<Vec<String>, f64>| {
         let weak = Weak::clone(scheduler);
         registry.observe(Kind::Gauge, desc, move || {
-            let read = |s: Arc<Shared>| read(&s.memory()).into_iter().collect();
+            let read = |s: Arc<Shared>| read(&s.state()).into_iter().collect();
             weak.upgrade().map(read).unwrap_or_default()
         });
     };

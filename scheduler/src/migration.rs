@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use rekindle_wire::api::{MigrateRequest, Migration};
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::migration::{Departed, DepartureOrder, Expected, Leave, Way};
+use rekindle_wire::migration::{Departed, Expected, Leave, MigrationKind, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 
 use crate::fleet::Millis;
 use crate::fleet::heartbeat::Known;
 use crate::fleet::moves::PlannedMove;
 use crate::placing::pump;
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 use crate::worker::WorkerError;
 
 /// How long invocations in it may take to end, unless the caller says otherwise.
@@ -40,11 +40,11 @@ pub(crate) async fn migrate(
 ) -> Result<Migration, ApiError> {
     let settle = request.settle_ms.map_or(SETTLE, Duration::from_millis).min(SETTLE_MAX);
     let way = if request.clone {
-        Way::Clone(InstanceId::generate())
+        MigrationKind::Clone(InstanceId::generate())
     } else {
-        Way::Move
+        MigrationKind::Move
     };
-    let planned = scheduler.memory().fleet.plan_move(instance, to, &way)?;
+    let planned = scheduler.state().fleet.plan_move(instance, to, &way)?;
     // Whoever asked may go away in the middle: it is brought to an end all the same.
     let here = scheduler.clone();
     let task = scheduler
@@ -58,21 +58,21 @@ pub(crate) async fn migrate(
 /// `again`, whatever comes of it; `told` hears whether it has moved.
 pub(crate) fn move_off(
     scheduler: &Scheduler,
-    memory: &mut Memory,
+    state: &mut ClusterState,
     what: &'static str,
     (instance, to): (InstanceId, Option<&WorkerId>),
     again: Millis,
     told: impl FnOnce(&Scheduler, bool) + Send + 'static,
 ) {
-    memory.fleet.leave_alone(&instance, again);
-    let planned = match memory.fleet.plan_move(&instance, to, &Way::Move) {
+    state.fleet.leave_alone(&instance, again);
+    let planned = match state.fleet.plan_move(&instance, to, &MigrationKind::Move) {
         Ok(planned) => planned,
         Err(error) => return tracing::info!(%instance, %error, "it cannot move off its {what} worker"),
     };
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
         let from = planned.from.clone();
-        let moved = execute(&here, planned, Way::Move, SETTLE).await;
+        let moved = execute(&here, planned, MigrationKind::Move, SETTLE).await;
         told(&here, moved.is_ok());
         match moved {
             Ok(moved) => tracing::info!(%instance, %from, to = %moved.to, "moved off a {what} worker"),
@@ -88,11 +88,11 @@ pub(crate) fn move_off(
 async fn execute(
     scheduler: &Scheduler,
     planned: PlannedMove,
-    way: Way,
+    way: MigrationKind,
     settle: Duration,
 ) -> Result<Migration, ApiError> {
     let began = Instant::now();
-    let order = DepartureOrder {
+    let order = SourceOrder {
         id: MigrationId::generate(),
         instance: planned.instance.clone(),
         to: planned.to_address.clone(),
@@ -102,8 +102,8 @@ async fn execute(
     finish(scheduler, &way, &planned.instance, &planned.to, &moved);
     Ok(Migration {
         instance: match way {
-            Way::Move => planned.instance,
-            Way::Clone(copy) => copy,
+            MigrationKind::Move => planned.instance,
+            MigrationKind::Clone(copy) => copy,
         },
         from: planned.from,
         to: planned.to,
@@ -115,11 +115,11 @@ async fn execute(
 async fn carry_out(
     scheduler: &Scheduler,
     planned: &PlannedMove,
-    order: DepartureOrder,
+    order: SourceOrder,
     settle: Duration,
 ) -> Result<Departed, ApiError> {
     let (workers, source) = (&scheduler.workers, planned.from_address.as_str());
-    let known = scheduler.memory().catalog.known(&planned.function, planned.version);
+    let known = scheduler.state().catalog.known(&planned.function, planned.version);
     let (Known::Live(version) | Known::Older(version)) = known else {
         let message = format!("{} runs a version that is gone, and does not move", order.instance);
         return Err(ApiError::new(ErrorCode::Conflict, message));
@@ -132,8 +132,8 @@ async fn carry_out(
     let expected = workers.expect(&order.to, &order.id, &expected).await;
     expected.map_err(refused)?;
     workers.depart(source, &order).await.map_err(refused)?;
-    if order.way == Way::Move {
-        let recalled = scheduler.memory().fleet.begin_move(&order.instance, scheduler.now());
+    if order.way == MigrationKind::Move {
+        let recalled = scheduler.state().fleet.begin_move(&order.instance, scheduler.now());
         if !recalled {
             workers.stay(source, &order.id).await;
             let message = format!("{} went away, or came to stop, before it could move", order.instance);
@@ -141,7 +141,7 @@ async fn carry_out(
         }
         scheduler.recalls.notify_waiters();
         let limit = Instant::now() + settle.min(RECALL_LIMIT);
-        while scheduler.memory().fleet.is_leased(&order.instance) && Instant::now() < limit {
+        while scheduler.state().fleet.is_leased(&order.instance) && Instant::now() < limit {
             tokio::time::sleep(RECALL_PAUSE).await;
         }
     }
@@ -153,16 +153,22 @@ async fn carry_out(
 }
 
 /// Takes in what came of it, and serves who waited.
-fn finish(scheduler: &Scheduler, way: &Way, instance: &InstanceId, to: &WorkerId, moved: &Result<Departed, ApiError>) {
+fn finish(
+    scheduler: &Scheduler,
+    way: &MigrationKind,
+    instance: &InstanceId,
+    to: &WorkerId,
+    moved: &Result<Departed, ApiError>,
+) {
     {
-        let mut memory = scheduler.memory();
+        let mut state = scheduler.state();
         let now = scheduler.now();
         match moved {
-            Ok(_) => memory.fleet.moved(instance, way, to, now),
-            Err(error) if error.code == ErrorCode::MigrationLost => drop(memory.fleet.forget(instance, now)),
+            Ok(_) => state.fleet.moved(instance, way, to, now),
+            Err(error) if error.code == ErrorCode::MigrationLost => drop(state.fleet.forget(instance, now)),
             Err(error) => {
                 tracing::warn!(%instance, %to, %error, "an instance did not move");
-                memory.fleet.stays(instance, now);
+                state.fleet.stays(instance, now);
             }
         }
     }

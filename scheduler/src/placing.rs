@@ -12,8 +12,8 @@ use tracing::Instrument as _;
 use crate::fleet::retire::Retiree;
 use crate::fleet::{LiveVersion, Stage};
 use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
-use crate::state::{Memory, Scheduler};
-use crate::waiting::{Answer, PER_FUNCTION, Waiter};
+use crate::state::{ClusterState, Scheduler};
+use crate::waiting::{PER_FUNCTION, PlacementResult, Waiter};
 use crate::{reaper, renewal};
 
 /// The longest an ask may wait, whatever the gateway says.
@@ -31,7 +31,7 @@ struct Launch {
     start: StartInstance,
     placement: Placement,
     ask: Ask,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<PlacementResult>,
 }
 
 /// Work that a change in memory calls for, to be done without the lock.
@@ -47,7 +47,7 @@ pub(crate) struct Todo {
 /// # Errors
 /// `function_not_found`; `bad_request` for a start that is not possible; `throttled` when the function stayed at its maximum for the
 /// whole wait or its queue is full; `no_capacity` when no worker had room; `unavailable` when workers refuse.
-pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) -> Answer {
+pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) -> PlacementResult {
     let asked = Instant::now();
     let mut was_queued = false;
     let answer = answer(scheduler, request, &mut was_queued).await;
@@ -55,7 +55,7 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
     answer
 }
 
-async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &mut bool) -> Answer {
+async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &mut bool) -> PlacementResult {
     let function = request.function;
     let wait = Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     let (answer, placed) = oneshot::channel();
@@ -71,27 +71,27 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
     };
     let ask = waiter.ask.clone();
     let (todo, queued) = {
-        let mut memory = scheduler.memory();
+        let mut state = scheduler.state();
         let now = scheduler.now();
         for gone in &request.gone {
-            memory.fleet.forget(gone, now);
+            state.fleet.forget(gone, now);
         }
-        let live = memory.catalog.live(&function).ok_or_else(|| unknown(&function))?;
+        let live = state.catalog.live(&function).ok_or_else(|| unknown(&function))?;
         check_force(&live, request.force)?;
         let mut todo = Todo::default();
         // Whoever came first is served first.
-        let must_wait = if memory.queue.is_waited_for(&function) {
+        let must_wait = if state.queue.is_waited_for(&function) {
             Some(waiter)
         } else {
-            let waiting = attempt(scheduler, &mut memory, &live, waiter, &mut todo)?;
+            let waiting = attempt(scheduler, &mut state, &live, waiter, &mut todo)?;
             waiting.map(|(waiter, _)| waiter)
         };
         let queued = must_wait.is_some();
         if let Some(waiter) = must_wait {
-            memory.queue.push(&function, waiter).map_err(|_| queue_full(&live))?;
+            state.queue.push(&function, waiter).map_err(|_| queue_full(&live))?;
         }
         if !request.gone.is_empty() {
-            pump_locked(scheduler, &mut memory, &mut todo);
+            pump_locked(scheduler, &mut state, &mut todo);
         }
         (todo, queued)
     };
@@ -110,11 +110,11 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
 
 /// Why an ask waited in vain.
 fn what_is_missing(scheduler: &Scheduler, function: &FunctionName, ask: &Ask) -> ApiError {
-    let memory = scheduler.memory();
-    let Some(live) = memory.catalog.live(function) else {
+    let state = scheduler.state();
+    let Some(live) = state.catalog.live(function) else {
         return unknown(function);
     };
-    let shortage = match place(&memory.fleet, &live, ask, scheduler.now()) {
+    let shortage = match place(&state.fleet, &live, ask, scheduler.now()) {
         Decision::Wait { shortage, .. } => shortage,
         // Something got free this moment, or others wait before this one.
         _ => Shortage::Instances,
@@ -125,12 +125,12 @@ fn what_is_missing(scheduler: &Scheduler, function: &FunctionName, ask: &Ask) ->
 /// Something changed: serves who waits, as far as possible. Call it without the lock.
 pub(crate) fn pump(scheduler: &Scheduler) {
     let mut todo = Todo::default();
-    pump_locked(scheduler, &mut scheduler.memory(), &mut todo);
+    pump_locked(scheduler, &mut scheduler.state(), &mut todo);
     todo.run(scheduler);
 }
 
-fn pump_locked(scheduler: &Scheduler, memory: &mut Memory, todo: &mut Todo) {
-    let Memory { queue, fleet, .. } = &mut *memory;
+fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo) {
+    let ClusterState { queue, fleet, .. } = &mut *state;
     let mut turns = queue.turns(|| fleet.held());
     if let Some(claimant) = fleet.claimant().cloned()
         && !queue.is_waited_for(&claimant)
@@ -139,24 +139,24 @@ fn pump_locked(scheduler: &Scheduler, memory: &mut Memory, todo: &mut Todo) {
     }
     // Each function that can be given something gets one thing, and takes its place again.
     while let Some((function, held, served)) = turns.pop() {
-        let Some(waiter) = memory.queue.pop(&function) else {
+        let Some(waiter) = state.queue.pop(&function) else {
             continue;
         };
-        let Some(live) = memory.catalog.live(&function) else {
+        let Some(live) = state.catalog.live(&function) else {
             drop(waiter.answer.send(Err(unknown(&function))));
             turns.push(function, held, served);
             continue;
         };
         let launches = todo.launches.len();
-        match attempt(scheduler, memory, &live, waiter, todo) {
+        match attempt(scheduler, state, &live, waiter, todo) {
             Ok(None) if todo.launches.len() > launches => {
-                memory.fleet.end_claim(&function);
-                let served = memory.queue.was_given_room(&function);
+                state.fleet.end_claim(&function);
+                let served = state.queue.was_given_room(&function);
                 turns.push(function, held.saturating_add(live.memory()), served);
             }
             // Told to the waiter already, if it is an error.
             Ok(None) | Err(_) => turns.push(function, held, served),
-            Ok(Some((waiter, _))) => memory.queue.put_back(&function, waiter),
+            Ok(Some((waiter, _))) => state.queue.put_back(&function, waiter),
         }
     }
 }
@@ -164,15 +164,15 @@ fn pump_locked(scheduler: &Scheduler, memory: &mut Memory, todo: &mut Todo) {
 /// Decides for one ask and notes what there is to do. Hands the waiter back when it must wait.
 fn attempt(
     scheduler: &Scheduler,
-    memory: &mut Memory,
+    state: &mut ClusterState,
     live: &LiveVersion,
     waiter: Waiter,
     todo: &mut Todo,
 ) -> Result<Option<(Waiter, Shortage)>, ApiError> {
     let now = scheduler.now();
-    match place(&memory.fleet, live, &waiter.ask, now) {
+    match place(&state.fleet, live, &waiter.ask, now) {
         Decision::Use(id) => {
-            let placement = memory.fleet.grant(&id, &waiter.ask.gateway, live, now);
+            let placement = state.fleet.grant(&id, &waiter.ask.gateway, live, now);
             let Some(placement) = placement else {
                 return Err(ApiError::new(
                     ErrorCode::Internal,
@@ -180,17 +180,17 @@ fn attempt(
                 ));
             };
             if waiter.answer.send(Ok(placement)).is_err() {
-                memory.fleet.revoke(&id, &waiter.ask.gateway);
+                state.fleet.revoke(&id, &waiter.ask.gateway);
             }
             Ok(None)
         }
         Decision::Start { worker, kind } => {
             let id = InstanceId::generate();
-            memory
+            state
                 .fleet
                 .add(id.clone(), worker, &live.spec, kind, Stage::Starting, now);
-            let address = memory.fleet.address_of(&id);
-            let placement = memory.fleet.grant(&id, &waiter.ask.gateway, live, now);
+            let address = state.fleet.address_of(&id);
+            let placement = state.fleet.grant(&id, &waiter.ask.gateway, live, now);
             let (Some(address), Some(placement)) = (address, placement) else {
                 return Err(ApiError::new(
                     ErrorCode::Internal,
@@ -215,17 +215,17 @@ fn attempt(
             match (free_up, shortage) {
                 (Some(id), _) => {
                     let retiree = match shortage {
-                        Shortage::Memory => memory.fleet.step_down(&id),
-                        _ => memory.fleet.free_up(&id),
+                        Shortage::Memory => state.fleet.step_down(&id),
+                        _ => state.fleet.free_up(&id),
                     };
                     if retiree.is_none() && shortage == Shortage::Memory {
                         // It may be in use, and would be leased to its own function's next.
-                        memory.fleet.claim(live, now);
+                        state.fleet.claim(live, now);
                     }
                     todo.recalled |= retiree.is_none();
                     todo.retirees.extend(retiree);
                 }
-                (None, Shortage::Memory) => todo.recalled |= memory.fleet.claim(live, now),
+                (None, Shortage::Memory) => todo.recalled |= state.fleet.claim(live, now),
                 (None, _) => {}
             }
             Ok(Some((waiter, shortage)))
@@ -284,7 +284,7 @@ impl Launch {
             Err(error) => {
                 span.record("otel.status_code", "ERROR");
                 tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started");
-                scheduler.memory().fleet.forget(id, scheduler.now());
+                scheduler.state().fleet.forget(id, scheduler.now());
                 if self.ask.avoid_for(&self.address, scheduler.now()) < STARTS && error.may_do_elsewhere() {
                     return self.again(scheduler);
                 }
@@ -296,7 +296,7 @@ impl Launch {
         };
         let failed = answer.is_err();
         if self.answer.send(answer).is_err() {
-            scheduler.memory().fleet.revoke(id, &self.ask.gateway);
+            scheduler.state().fleet.revoke(id, &self.ask.gateway);
         } else if !failed {
             return;
         }
@@ -307,7 +307,7 @@ impl Launch {
     fn again(self, scheduler: &Scheduler) {
         let (ask, answer) = (self.ask, self.answer);
         let waiter = Waiter { ask, answer };
-        scheduler.memory().queue.put_back(&self.start.spec.function, waiter);
+        scheduler.state().queue.put_back(&self.start.spec.function, waiter);
         pump(scheduler);
     }
 }

@@ -11,7 +11,7 @@ use crate::fleet::keeping::{Ahead, Decided};
 use crate::fleet::{LiveVersion, Millis};
 use crate::placement::start::cheapest;
 use crate::placing::pump;
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 
 /// An instance to start ahead.
 struct Next {
@@ -24,14 +24,14 @@ struct Next {
 pub(crate) fn refill(scheduler: &Scheduler) {
     let mut starts = Vec::new();
     {
-        let mut memory = scheduler.memory();
+        let mut state = scheduler.state();
         let now = scheduler.now();
         // Most functions are neither told to stand by nor expected, and there may be very many.
-        let names: BTreeSet<_> = memory.catalog.standing().chain(memory.retention.expected()).collect();
-        let may_lack: Vec<LiveVersion> = names.into_iter().filter_map(|name| memory.catalog.live(name)).collect();
-        let Memory {
+        let names: BTreeSet<_> = state.catalog.standing().chain(state.retention.expected()).collect();
+        let may_lack: Vec<LiveVersion> = names.into_iter().filter_map(|name| state.catalog.live(name)).collect();
+        let ClusterState {
             fleet, catalog, pools, ..
-        } = &mut *memory;
+        } = &mut *state;
         let kept = |function: &_, version| {
             catalog
                 .serving(function, version)
@@ -40,10 +40,10 @@ pub(crate) fn refill(scheduler: &Scheduler) {
         fleet.keep_filled(kept);
         pools.keep(kept);
         for live in may_lack.into_iter().filter(may_stand_by) {
-            let Some(next) = lacks(&memory, &live, now) else {
+            let Some(next) = lacks(&state, &live, now) else {
                 continue;
             };
-            let Memory { fleet, pools, .. } = &mut *memory;
+            let ClusterState { fleet, pools, .. } = &mut *state;
             // One that is short of memory would have it evicted again.
             let has_memory = |w: &WorkerId| fleet.workers.get(w).is_some_and(|w| !w.guard.is_short());
             let mut kind = next.kind;
@@ -82,7 +82,7 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             let Err(error) = here.workers.start(&address, &start).await else { return };
             let id = &start.instance;
             tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started ahead");
-            drop(here.memory().fleet.forget(id, here.now()));
+            drop(here.state().fleet.forget(id, here.now()));
             pump(&here);
         });
     }
@@ -95,8 +95,8 @@ fn may_stand_by(live: &LiveVersion) -> bool {
 }
 
 /// What a version lacks of what shall stand by.
-fn lacks(memory: &Memory, live: &LiveVersion, now: Millis) -> Option<Next> {
-    let Memory { fleet, retention, .. } = memory;
+fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<Next> {
+    let ClusterState { fleet, retention, .. } = state;
     let (spec, manifest) = (&live.spec, &live.spec.manifest);
     let (warm, parked) = (manifest.min_warm as usize, manifest.min_parked as usize);
     // Instances are counted only where it matters: most functions say nothing, and few are expected at any moment.
@@ -135,21 +135,21 @@ mod tests {
         let mut spec = spec("hello", 1, 10, 1, 2);
         spec.manifest.min_warm = 1;
         let hello = live(spec.clone());
-        let mut memory = Memory {
+        let mut state = ClusterState {
             fleet: fleet(100),
-            ..Memory::default()
+            ..ClusterState::default()
         };
-        memory.catalog.add(spec);
-        let next = lacks(&memory, &hello, Millis(0)).unwrap();
+        state.catalog.add(spec);
+        let next = lacks(&state, &hello, Millis(0)).unwrap();
         assert_eq!(
             (next.why, next.kind, next.park),
             (Ahead::Floor, StartKind::Booted, false)
         );
         let kind = StartKind::Booted;
-        memory
+        state
             .fleet
             .add_ahead(worker(0), &hello, kind, Ahead::Floor, false, Millis(0));
-        assert!(lacks(&memory, &hello, Millis(1)).is_none(), "it is on its way");
+        assert!(lacks(&state, &hello, Millis(1)).is_none(), "it is on its way");
         assert!(may_stand_by(&hello));
     }
 
@@ -158,15 +158,15 @@ mod tests {
         let mut spec = spec("hello", 1, 10, 1, 2);
         spec.manifest.min_warm = 2;
         let hello = live(spec.clone());
-        let mut memory = Memory {
+        let mut state = ClusterState {
             fleet: fleet(100),
-            ..Memory::default()
+            ..ClusterState::default()
         };
-        memory.catalog.add(spec);
+        state.catalog.add(spec);
         for name in ["i-a", "i-b"] {
-            ready(&mut memory.fleet, name, &hello, Millis(0));
-            memory.fleet.instances.get_mut(&name.parse().unwrap()).unwrap().stage = Stage::Stopping;
+            ready(&mut state.fleet, name, &hello, Millis(0));
+            state.fleet.instances.get_mut(&name.parse().unwrap()).unwrap().stage = Stage::Stopping;
         }
-        assert!(lacks(&memory, &hello, Millis(1)).is_none(), "they take the room still");
+        assert!(lacks(&state, &hello, Millis(1)).is_none(), "they take the room still");
     }
 }

@@ -90,10 +90,10 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
             Ok(done) => {
                 tracing::info!(%function, version = %number, snapshot = done.snapshot.is_some(), "a version went live");
                 {
-                    let mut memory = here.memory();
+                    let mut state =here.state();
                     let now = here.now();
-                    memory.catalog.add(done.spec);
-                    memory.fleet.switch_to(&function, number, now);
+                    state.catalog.add(done.spec);
+                    state.fleet.switch_to(&function, number, now);
                 }
                 // Of a worker of before: it told none.
                 here.tasks.spawn(digests::complete(here.clone()));
@@ -185,7 +185,7 @@ impl<'a> Preparation<'a> {
             };
             first_error = first_error.or(error);
             self.ask.avoid.push(address);
-            let may_go_on = self.ask.avoid.len() < WORKERS && self.ask.may_go_elsewhere(&self.scheduler.memory().fleet);
+            let may_go_on = self.ask.avoid.len() < WORKERS && self.ask.may_go_elsewhere(&self.scheduler.state().fleet);
             match (may_go_on, self.so_far.take(), &first_error) {
                 (false, Some(done), _) => return Ok(done),
                 (false, None, Some(error)) => return Err(error.clone()),
@@ -299,12 +299,12 @@ impl<'a> Preparation<'a> {
         let until = Instant::now() + ROOM_LIMIT;
         loop {
             let (decision, retiree) = {
-                let mut memory = scheduler.memory();
+                let mut state = scheduler.state();
                 let now = scheduler.now();
-                let decision = place(&memory.fleet, &live, &self.ask, now);
+                let decision = place(&state.fleet, &live, &self.ask, now);
                 let retiree = match &decision {
                     Decision::Start { worker, kind } => {
-                        let fleet = &mut memory.fleet;
+                        let fleet = &mut state.fleet;
                         let (instance, kind) = (&self.instance, *kind);
                         fleet.add(
                             instance.clone(),
@@ -319,7 +319,7 @@ impl<'a> Preparation<'a> {
                         }
                         None
                     }
-                    Decision::Wait { free_up: Some(id), .. } => memory.fleet.free_up(id),
+                    Decision::Wait { free_up: Some(id), .. } => state.fleet.free_up(id),
                     _ => None,
                 };
                 (decision, retiree)
@@ -434,15 +434,15 @@ fn lost(why: &str) -> ApiError {
 /// Waits until the worker that an instance was set aside on has been given up.
 pub(crate) async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
     let worker = scheduler
-        .memory()
+        .state()
         .fleet
         .instances
         .get(&instance)
         .map(|i| i.worker.clone());
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let memory = scheduler.memory();
-        let known = worker.as_ref().and_then(|worker| memory.fleet.workers.get(worker));
+        let state = scheduler.state();
+        let known = worker.as_ref().and_then(|worker| state.fleet.workers.get(worker));
         if known.is_none_or(|worker| worker.gone) {
             return;
         }

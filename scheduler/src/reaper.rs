@@ -11,7 +11,7 @@ use crate::fleet::retire::Retiree;
 use crate::placing::pump;
 use crate::pools::refill;
 use crate::retention::Floor;
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 use crate::worker::Halted;
 
 /// An idle time of one second is kept to within this.
@@ -27,24 +27,24 @@ pub(crate) async fn run(scheduler: Scheduler) {
     loop {
         tick.tick().await;
         let (due, room) = {
-            let mut memory = scheduler.memory();
+            let mut state = scheduler.state();
             let now = scheduler.now();
             let pause = now.since(looked);
             looked = now;
             if pause > STALL {
-                memory.fleet.forgive(pause);
+                state.fleet.forgive(pause);
             }
-            let expired = memory.fleet.expire_leases(now);
-            let silent = memory.fleet.note_silence(now);
+            let expired = state.fleet.expire_leases(now);
+            let silent = state.fleet.note_silence(now);
             scheduler.metrics.leases_expired(expired);
-            evacuate(&scheduler, &mut memory, now);
-            let Memory {
+            evacuate(&scheduler, &mut state, now);
+            let ClusterState {
                 fleet,
                 catalog,
                 traffic,
                 retention,
                 ..
-            } = &mut *memory;
+            } = &mut *state;
             retention.look(fleet, catalog, traffic, now);
             let floor = |function: &_, version| retention.floor(catalog, function, version, now);
             let mut due = fleet.due(now, floor);
@@ -79,14 +79,14 @@ pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
         }
         let stopped = here.workers.stop(&address, &instance, true).await;
         {
-            let mut memory = here.memory();
+            let mut state =here.state();
             let now = here.now();
             match stopped {
-                Ok(Halted::Done | Halted::Gone) => drop(memory.fleet.forget(&instance, now)),
-                Ok(Halted::Busy) => memory.fleet.kept(&instance, true, now),
+                Ok(Halted::Done | Halted::Gone) => drop(state.fleet.forget(&instance, now)),
+                Ok(Halted::Busy) => state.fleet.kept(&instance, true, now),
                 Err(error) => {
                     tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be stopped");
-                    memory.fleet.kept(&instance, false, now);
+                    state.fleet.kept(&instance, false, now);
                 }
             }
         }
@@ -97,16 +97,16 @@ pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
 async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
     let halted = here.workers.park(address, instance).await;
     {
-        let mut memory = here.memory();
+        let mut state = here.state();
         let now = here.now();
         match halted {
-            Ok(Halted::Done) => memory.fleet.parked(instance),
-            Ok(Halted::Gone) => drop(memory.fleet.forget(instance, now)),
-            Ok(Halted::Busy) => memory.fleet.kept(instance, true, now),
+            Ok(Halted::Done) => state.fleet.parked(instance),
+            Ok(Halted::Gone) => drop(state.fleet.forget(instance, now)),
+            Ok(Halted::Busy) => state.fleet.kept(instance, true, now),
             Err(error) => {
                 tracing::warn!(%instance, error = &error as &dyn std::error::Error, "an idle instance could not be parked");
-                memory.fleet.kept(instance, false, now);
-                if let Some(mut instance) = memory.fleet.instances.get_mut(instance) {
+                state.fleet.kept(instance, false, now);
+                if let Some(mut instance) = state.fleet.instances.get_mut(instance) {
                     instance.cannot_park = true;
                 }
             }
@@ -124,12 +124,12 @@ pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
         loop {
-            let Some(address) = here.memory().fleet.condemn(&instance) else {
+            let Some(address) = here.state().fleet.condemn(&instance) else {
                 break;
             };
             match here.workers.stop(&address, &instance, false).await {
                 Ok(_) => {
-                    drop(here.memory().fleet.forget(&instance, here.now()));
+                    drop(here.state().fleet.forget(&instance, here.now()));
                     break;
                 }
                 Err(error) => {

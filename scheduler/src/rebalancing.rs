@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::fleet::Millis;
 use crate::fleet::heat::REST;
 use crate::migration::move_off;
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 
 /// How often to look; workers report as often.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
@@ -16,15 +16,15 @@ pub(crate) async fn run(scheduler: Scheduler) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        relieve(&scheduler, &mut scheduler.memory(), scheduler.now());
+        relieve(&scheduler, &mut scheduler.state(), scheduler.now());
     }
 }
 
-fn relieve(scheduler: &Scheduler, memory: &mut Memory, now: Millis) {
+fn relieve(scheduler: &Scheduler, state: &mut ClusterState, now: Millis) {
     let hot_at = scheduler.config.rebalance_at;
-    for relief in memory.heat.look(&memory.fleet, hot_at, now) {
+    for relief in state.heat.look(&state.fleet, hot_at, now) {
         let going = (relief.instance, Some(&relief.to));
         let told = |here: &Scheduler, moved| here.metrics.rebalanced(moved);
-        move_off(scheduler, memory, "hot", going, now.plus(REST), told);
+        move_off(scheduler, state, "hot", going, now.plus(REST), told);
     }
 }

@@ -96,7 +96,7 @@ impl Failure {
 /// # Errors
 /// When there is no such function, or none of it serves with a snapshot.
 pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionName) -> Result<VersionInfo, ApiError> {
-    let live = scheduler.memory().catalog.live(function);
+    let live = scheduler.state().catalog.live(function);
     let Some(live) = live else {
         let known = scheduler.store.versions(function, 1).await.map_err(from_store)?;
         return Err(match known.is_empty() {
@@ -146,7 +146,7 @@ async fn want(
     snapshot: &SnapshotId,
     why: &str,
 ) {
-    let serving = scheduler.memory().catalog.serving(function, version);
+    let serving = scheduler.state().catalog.serving(function, version);
     // It has another by now, or none.
     if serving.is_none_or(|live| live.spec.snapshot.as_ref() != Some(snapshot)) {
         return;
@@ -198,7 +198,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
 async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<(), StoreError> {
     count(scheduler).await?;
     let makes = (scheduler.now() >= HEARD_OF_ALL)
-        .then(|| scheduler.memory().fleet.makes())
+        .then(|| scheduler.state().fleet.makes())
         .flatten();
     let Some(makes) = makes else {
         return Ok(());
@@ -260,7 +260,7 @@ async fn compare(scheduler: &Scheduler, makes: &MadeWith) -> Result<(), StoreErr
 async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError> {
     let DueRenewal { spec, reason, attempts } = due;
     let (function, version) = (&spec.function, spec.version);
-    if scheduler.memory().catalog.serving(function, version).is_none() {
+    if scheduler.state().catalog.serving(function, version).is_none() {
         return scheduler.store.drop_renewal(function, version).await;
     }
     tracing::info!(%function, %version, %reason, attempts, "a snapshot is being made anew");
@@ -308,14 +308,14 @@ async fn exchange(
     took: Duration,
 ) -> Result<(), StoreError> {
     let (function, version) = (&made.function, made.version);
-    let serving = scheduler.memory().catalog.serving(function, version);
+    let serving = scheduler.state().catalog.serving(function, version);
     // It may have lost the one that it had.
     let old = serving.and_then(|live| live.spec.snapshot.clone());
     if !scheduler.store.renewed(made, snapshot, old.as_ref(), unix_s()).await? {
         tracing::info!(%function, %version, "a snapshot was made anew for a version that is gone");
         return Ok(());
     }
-    scheduler.memory().catalog.exchange(made);
+    scheduler.state().catalog.exchange(made);
     let renewals = &scheduler.renewals;
     let mut renewed = renewals.renewed.lock();
     if renewed.len() >= REMEMBERED {
@@ -390,9 +390,9 @@ fn find_room(scheduler: &Scheduler, spec: &VersionSpec, instance: &InstanceId) -
             .collect(),
         avoid_until: Millis(u64::MAX),
     };
-    let mut memory = scheduler.memory();
+    let mut state = scheduler.state();
     let now = scheduler.now();
-    let fleet = &mut memory.fleet;
+    let fleet = &mut state.fleet;
     if let Decision::Start { worker, kind } = place(fleet, &live, &ask, now) {
         fleet.add(instance.clone(), worker, &live.spec, kind, Stage::Preparing, now);
         if let Some(address) = fleet.address_of(instance) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rekindle_envelope::{KeyId, MasterKey};
 use rekindle_identity::{Issuing, Listener};
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rekindle_wire::internal::Sharing;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -51,8 +51,8 @@ pub struct Config {
     pub idle_bin: Duration,
     /// From what share of its processors on a worker counts as hot, so that instances move off it; 0 for never.
     pub rebalance_at: f64,
-    /// Doors to roles of the same process.
-    pub doors: Doors,
+    /// InProcessRoles to roles of the same process.
+    pub in_process: InProcessRoles,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
     pub issuing: Option<Arc<Issuing>>,
 }
@@ -119,7 +119,11 @@ pub async fn serve(
         led = Some(begin(config.clone(), store.clone(), &front).await?);
     }
     let (ending, mut ended) = tokio::sync::watch::channel(false);
-    let (issuing, doors, address) = (config.issuing.clone(), config.doors.clone(), config.address.clone());
+    let (issuing, in_process, address) = (
+        config.issuing.clone(),
+        config.in_process.clone(),
+        config.address.clone(),
+    );
     let listener = Listener::new(listener, issuing.as_ref().map(|i| &**i.member())).map_err(ServeError::Listen)?;
     let renewing = tokio::spawn(async move {
         match issuing {
@@ -129,7 +133,7 @@ pub async fn serve(
     });
     let hearing = tokio::spawn(hear_revoked(config.issuing.clone(), store.clone()));
     let router = front::router(front.clone());
-    let _door = doors.open(&address, rekindle_identity::inside(router.clone()));
+    let _door = in_process.open(&address, rekindle_identity::inside(router.clone()));
     let serving = listener.serve(router, async move {
         shutdown.await;
         let _ = ending.send(true);
@@ -255,7 +259,7 @@ async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, Serve
     }
     let drained = store.drained().await.map_err(unusable)?;
     let scheduler = Shared::new(config, store, catalog).map_err(ServeError::Tls)?;
-    scheduler.memory().fleet.set_drained(drained);
+    scheduler.state().fleet.set_drained(drained);
     if let Some(issuing) = scheduler.config.issuing.clone() {
         let taken = api::revocations::take_in(&scheduler, &issuing).await;
         taken.map_err(|e| ServeError::Store(e.into()))?;

@@ -30,9 +30,9 @@ const PREPARED_AT_ONCE: usize = 2;
 /// Deploys under way at most, those that wait their turn included.
 pub(crate) const DEPLOYS_MAX: usize = 32;
 
-/// What is in memory.
+/// What the scheduler knows of the cluster, in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct ClusterState {
     pub(crate) fleet: Fleet,
     pub(crate) catalog: Catalog,
     pub(crate) queue: Queue,
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     pub(crate) sources: RwLock<()>,
     /// Work that outlives the request that began it; a shutdown waits for it a little.
     pub(crate) tasks: TaskTracker,
-    memory: Mutex<Memory>,
+    state: Mutex<ClusterState>,
     started: Instant,
 }
 
@@ -75,7 +75,11 @@ impl Shared {
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         let scheduler = Arc::new(Self {
             objects: metrics.measured(&config.objects),
-            workers: WorkerClient::new(&config.cluster_token, config.issuing.as_deref(), config.doors.clone())?,
+            workers: WorkerClient::new(
+                &config.cluster_token,
+                config.issuing.as_deref(),
+                config.in_process.clone(),
+            )?,
             config,
             store,
             recalls: Notify::new(),
@@ -89,10 +93,10 @@ impl Shared {
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             sources: RwLock::new(()),
             tasks: TaskTracker::new(),
-            memory: Mutex::new(Memory {
+            state: Mutex::new(ClusterState {
                 catalog,
                 retention: Retention::new(settings),
-                ..Memory::default()
+                ..ClusterState::default()
             }),
             started: Instant::now(),
         });
@@ -100,9 +104,9 @@ impl Shared {
         Ok(scheduler)
     }
 
-    /// The scheduler's memory. Never hold it across an await.
-    pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock()
+    /// The cluster's state. Never hold the lock across an await.
+    pub(crate) fn state(&self) -> MutexGuard<'_, ClusterState> {
+        self.state.lock()
     }
 
     /// Now, on the scheduler's own clock.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 use crate::store::StoreError;
 
 /// Between two notes.
@@ -25,9 +25,9 @@ pub(crate) async fn read(scheduler: &Scheduler) -> Result<(), StoreError> {
         scheduler.store.invocation_counts().await?,
         scheduler.store.idle_times().await?,
     );
-    let mut memory = scheduler.memory();
-    memory.traffic.read(counts);
-    memory.retention.read(histories);
+    let mut state = scheduler.state();
+    state.traffic.read(counts);
+    state.retention.read(histories);
     Ok(())
 }
 
@@ -65,8 +65,8 @@ async fn note(scheduler: &Scheduler) -> Result<(), StoreError> {
     let _alone = scheduler.noting.0.lock().await;
     for _ in 0..ROUNDS {
         let (counts, folded, learned) = {
-            let mut memory = scheduler.memory();
-            let Memory { traffic, retention, .. } = &mut *memory;
+            let mut state = scheduler.state();
+            let ClusterState { traffic, retention, .. } = &mut *state;
             let (counts, folded) = traffic.take_changed(MOST);
             (counts, folded, retention.take_learned(MOST))
         };
@@ -75,9 +75,9 @@ async fn note(scheduler: &Scheduler) -> Result<(), StoreError> {
         }
         let noted = scheduler.store.note_usage(&counts, &folded, &learned).await;
         if noted.is_err() {
-            let mut memory = scheduler.memory();
-            memory.traffic.not_noted(counts, folded);
-            memory.retention.not_noted(learned);
+            let mut state = scheduler.state();
+            state.traffic.not_noted(counts, folded);
+            state.retention.not_noted(learned);
             return noted;
         }
     }

@@ -19,31 +19,31 @@ use crate::placement::Ask;
 pub(crate) const PER_FUNCTION: usize = 256;
 
 /// How an ask ends.
-pub(crate) type Answer = Result<Placement, ApiError>;
+pub(crate) type PlacementResult = Result<Placement, ApiError>;
 
 /// One waiting ask. It is abandoned when nobody listens any more.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) ask: Ask,
-    pub(crate) answer: oneshot::Sender<Answer>,
+    pub(crate) answer: oneshot::Sender<PlacementResult>,
 }
 
 /// All waiting asks.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    functions: HashMap<FunctionName, Waiting>,
+    functions: HashMap<FunctionName, FunctionQueue>,
     /// Counts what was given.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct FunctionQueue {
     asks: VecDeque<Waiter>,
     /// When it was last given room, in turns.
     served: u64,
 }
 
-impl Waiting {
+impl FunctionQueue {
     fn open(&self) -> impl Iterator<Item = &Waiter> {
         self.asks.iter().filter(|w| !w.answer.is_closed())
     }
@@ -73,12 +73,12 @@ impl Queue {
 
     /// Functions somebody waits for, in the order of their turns; `held` tells how much memory each has, and is
     /// asked only where there are several.
-    pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionName, u64>) -> Turns {
+    pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionName, u64>) -> FairOrder {
         self.functions.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
             !waiting.asks.is_empty()
         });
-        let mut turns = Turns::default();
+        let mut turns = FairOrder::default();
         // Nobody contends with one alone.
         let held = if self.functions.len() > 1 {
             held()
@@ -120,11 +120,11 @@ impl Queue {
 
 /// Whose turn it is.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct FairOrder {
     next: BinaryHeap<Reverse<(u64, u64, FunctionName)>>,
 }
 
-impl Turns {
+impl FairOrder {
     /// A function takes part, which holds so much memory and was last given room then.
     pub(crate) fn push(&mut self, function: FunctionName, held: u64, served: u64) {
         self.next.push(Reverse((held, served, function)));
@@ -154,7 +154,7 @@ mod tests {
         let (mut asks, mut held): (Vec<_>, Vec<_>) = (waiting.to_vec(), vec![0; waiting.len()]);
         let (mut served, mut turn, mut order) = (vec![0; waiting.len()], 0, Vec::new());
         for _ in 0..times {
-            let mut turns = Turns::default();
+            let mut turns = FairOrder::default();
             for n in (0..waiting.len()).filter(|n| asks[*n].0 > 0) {
                 turns.push(name(n), held[n], served[n]);
             }
@@ -168,7 +168,7 @@ mod tests {
         order
     }
 
-    fn waiter() -> (Waiter, oneshot::Receiver<Answer>) {
+    fn waiter() -> (Waiter, oneshot::Receiver<PlacementResult>) {
         let (answer, told) = oneshot::channel();
         let ask = Ask {
             gateway: rekindle_wire::ids::GatewayId::generate(),

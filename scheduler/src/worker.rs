@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rekindle_wire::headers;
 use rekindle_wire::internal::{PrepareRequest, StartInstance};
-use rekindle_wire::migration::{Departed, DepartureOrder, Expected, Leave};
+use rekindle_wire::migration::{Departed, Expected, Leave, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, MigrationId};
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ pub(crate) struct WorkerClient {
 
 impl WorkerClient {
     /// `token` must be usable as a header value; [`crate::serve`] checks it.
-    pub(crate) fn new(token: &str, issuing: Option<&Issuing>, doors: Doors) -> Result<Self, TlsError> {
+    pub(crate) fn new(token: &str, issuing: Option<&Issuing>, in_process: InProcessRoles) -> Result<Self, TlsError> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_LIMIT)
             .tcp_nodelay(true)
@@ -79,7 +79,7 @@ impl WorkerClient {
         let mut token = HeaderValue::from_str(token).unwrap_or(HeaderValue::from_static(""));
         token.set_sensitive(true);
         let member = issuing.map(|i| &**i.member());
-        let transport = Transport::new(http, member, Role::Worker)?.with_doors(doors);
+        let transport = Transport::new(http, member, Role::Worker)?.with_doors(in_process);
         Ok(Self { transport, token })
     }
 
@@ -130,7 +130,7 @@ impl WorkerClient {
     }
 
     /// Has an instance's worker and the one it is to move to get ready.
-    pub(crate) async fn depart(&self, address: &str, order: &DepartureOrder) -> Result<(), WorkerError> {
+    pub(crate) async fn depart(&self, address: &str, order: &SourceOrder) -> Result<(), WorkerError> {
         let call = self.post(address, "/departures", order).timeout(MOVE_LIMIT);
         self.send(address, call).await.map(drop)
     }

@@ -58,7 +58,7 @@ impl Call {
     /// # Panics
     /// When there is none.
     #[track_caller]
-    pub fn send(self) -> Answer {
+    pub fn send(self) -> Reply {
         self.try_send().unwrap_or_else(|e| panic!("no answer: {e:?}"))
     }
 
@@ -66,11 +66,11 @@ impl Call {
     ///
     /// # Errors
     /// When there is no answer.
-    pub fn try_send(self) -> Result<Answer, reqwest::Error> {
+    pub fn try_send(self) -> Result<Reply, reqwest::Error> {
         RUNTIME.block_on(async {
             let answer = self.request.send().await?;
             let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-            Ok(Answer {
+            Ok(Reply {
                 status,
                 headers,
                 body: answer.bytes().await?,
@@ -81,7 +81,7 @@ impl Call {
 
 /// An answer.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct Reply {
     /// Its status.
     pub status: u16,
     /// Its headers.
@@ -90,7 +90,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-impl Answer {
+impl Reply {
     /// A header's value; empty when there is none.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rekindle_wire::api::{FunctionSummary, InstanceInfo, LogLine, VersionInfo};
 use serde_json::Value;
 
-use crate::{Answer, Call, Folder, binaries, until};
+use crate::{Call, Folder, Reply, binaries, until};
 
 /// For one deploy; numpy is fetched and unpacked in it.
 const DEPLOY_LIMIT_S: u32 = 180;
@@ -193,14 +193,14 @@ impl Client {
 
     /// Invokes a function by GET.
     #[track_caller]
-    pub fn get(&self, function: &str, path: &str) -> Answer {
+    pub fn get(&self, function: &str, path: &str) -> Reply {
         self.request("GET", &format!("/function/{function}{path}")).send()
     }
 
     /// Invokes a function by GET in a fresh instance, `booted` or `restored`. It takes no other request afterwards than it
     /// is given, unless it is idle.
     #[track_caller]
-    pub fn fresh(&self, start: &str, function: &str, path: &str) -> Answer {
+    pub fn fresh(&self, start: &str, function: &str, path: &str) -> Reply {
         self.admin("GET", &format!("/function/{function}{path}"))
             .header("x-fn-force-start", start)
             .send()

@@ -36,7 +36,7 @@ pub mod world;
 
 use std::sync::LazyLock;
 
-pub use call::{Answer, Call};
+pub use call::{Call, Reply};
 pub use client::Client;
 pub use cluster::Cluster;
 pub use folder::Folder;

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::{Answer, shared};
+use crate::{Reply, shared};
 
 /// Copies that are compared.
 pub const CLONES: usize = 20;
 
 /// Restores [`CLONES`] instances one after the other, each answering `path` first, and lets them go again.
-pub fn clones(function: &str, path: &str) -> Vec<Answer> {
+pub fn clones(function: &str, path: &str) -> Vec<Reply> {
     let clone = |_| {
         let answer = shared().fresh("restored", function, path).ok();
         assert_eq!(answer.start(), "restored");
@@ -21,7 +21,7 @@ pub fn clones(function: &str, path: &str) -> Vec<Answer> {
 }
 
 /// The values of each key of the clones' answers, which are JSON objects.
-fn drawn(answers: &[Answer]) -> BTreeMap<String, BTreeSet<String>> {
+fn drawn(answers: &[Reply]) -> BTreeMap<String, BTreeSet<String>> {
     let mut values = BTreeMap::<String, BTreeSet<String>>::new();
     for answer in answers {
         let Value::Object(body) = answer.json() else {
@@ -36,7 +36,7 @@ fn drawn(answers: &[Answer]) -> BTreeMap<String, BTreeSet<String>> {
 
 /// Every source gives each clone a value of its own, but for the `shared` ones, which are equal in all.
 #[track_caller]
-pub fn assert_unlike(answers: &[Answer], sources: usize, shared: &[&str]) {
+pub fn assert_unlike(answers: &[Reply], sources: usize, shared: &[&str]) {
     let drawn = drawn(answers);
     assert_eq!(drawn.len(), sources + shared.len(), "{drawn:?}");
     let expected = |source: &str| if shared.contains(&source) { 1 } else { CLONES };
@@ -46,6 +46,6 @@ pub fn assert_unlike(answers: &[Answer], sources: usize, shared: &[&str]) {
     assert!(
         wrong.is_empty(),
         "so many different values in {CLONES} clones: {wrong:?}, of {:?}",
-        answers.iter().map(Answer::text).collect::<Vec<_>>()
+        answers.iter().map(Reply::text).collect::<Vec<_>>()
     );
 }

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use rekindle_e2e::{Answer, Folder, shared};
+use rekindle_e2e::{Folder, Reply, shared};
 
 const REQUESTS: usize = 200;
 const INSTANCES: usize = 40;
@@ -23,7 +23,7 @@ fn two_hundred_requests_at_once_on_a_function_at_zero_are_all_answered() {
     for _ in 0..2 {
         shared().until_gone("burst", Duration::from_secs(60));
         let together = Barrier::new(REQUESTS);
-        let answers: Vec<Answer> = thread::scope(|scope| {
+        let answers: Vec<Reply> = thread::scope(|scope| {
             let asked: Vec<_> = (0..REQUESTS)
                 .map(|n| {
                     let together = &together;
@@ -42,7 +42,7 @@ fn two_hundred_requests_at_once_on_a_function_at_zero_are_all_answered() {
                 "request {n}"
             );
         }
-        let instances: BTreeSet<&str> = answers.iter().map(Answer::instance).collect();
+        let instances: BTreeSet<&str> = answers.iter().map(Reply::instance).collect();
         assert!(
             (2..=INSTANCES).contains(&instances.len()),
             "{} instances",

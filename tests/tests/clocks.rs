@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rekindle_e2e::{Answer, Folder, shared};
+use rekindle_e2e::{Folder, Reply, shared};
 use serde_json::Value;
 
 /// How long each snapshot lies before it is restored: long against all that a restore takes.
@@ -24,7 +24,7 @@ fn number(body: &Value, key: &str) -> f64 {
 }
 
 /// Deploys, waits, restores: the first answer of a copy, and the seconds between which it was given.
-fn restored_after_a_gap(folder: &Folder, name: &str) -> (Answer, f64, f64) {
+fn restored_after_a_gap(folder: &Folder, name: &str) -> (Reply, f64, f64) {
     shared().deploy(folder);
     thread::sleep(GAP);
     let before = now();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rekindle_e2e::s3::{Line, ObjectStore};
-use rekindle_e2e::{Answer, Folder, Options, Platform, RUNTIME, binaries, host, shared, until};
+use rekindle_e2e::{Folder, Options, Platform, RUNTIME, Reply, binaries, host, shared, until};
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, Snapshot, keys, load_working_set};
 use rekindle_wire::SnapshotId;
@@ -515,7 +515,7 @@ fn corrupt_and_missing_chunks_are_clear_errors_and_harm_nobody_else() {
     let snapshots: BTreeMap<&str, SnapshotId> = names
         .map(|name| (name, platform.deploy(&bulky(name)).snapshot.unwrap().id))
         .into();
-    let sums: BTreeMap<&str, Answer> = names.map(|name| (name, platform.get(name, "/sum").ok())).into();
+    let sums: BTreeMap<&str, Reply> = names.map(|name| (name, platform.get(name, "/sum").ok())).into();
     for name in &names[..3] {
         record_working_set(&platform, &store, name, &snapshots[name]);
     }

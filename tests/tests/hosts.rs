@@ -8,7 +8,7 @@ use std::time::Duration;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::load::Load;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Cluster, Folder, host, hub, until};
+use rekindle_e2e::{Cluster, Folder, Reply, host, hub, until};
 use rekindle_wire::WorkerId;
 use rekindle_wire::api::{WorkerInfo, WorkerState};
 use serde_json::json;
@@ -35,7 +35,7 @@ fn until_state(cluster: &Cluster, worker: u8, state: WorkerState) {
 }
 
 /// The first answer of the function that is one: what was sent to a host that is gone may fail.
-fn answered(cluster: &Cluster) -> Answer {
+fn answered(cluster: &Cluster) -> Reply {
     until("an answer of the other host", SOON, || {
         let answer = cluster.get("wide", "/");
         (answer.status == 200).then_some(answer)

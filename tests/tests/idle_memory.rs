@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rekindle_e2e::leftovers::group_name;
 use rekindle_e2e::platform::Options;
-use rekindle_e2e::{Answer, Folder, Platform, skip, until};
+use rekindle_e2e::{Folder, Platform, Reply, skip, until};
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_worker::idle::zram::{self, Device, Owner, Places};
 
@@ -46,7 +46,7 @@ fn shrunk(platform: &Platform, function: &str, state: InstanceState, before: u64
 }
 
 /// What the function's only instance takes while it has all in memory: told with a heartbeat, soon after the answer.
-fn filled(platform: &Platform, function: &str, answer: &Answer) -> u64 {
+fn filled(platform: &Platform, function: &str, answer: &Reply) -> u64 {
     until(&format!("{function} takes what it wrote"), LIMIT, || {
         let found = instance(platform, function)?;
         assert_eq!(found.id.as_str(), answer.instance());

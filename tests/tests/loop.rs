@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rekindle_e2e::{Answer, Folder, shared, until};
+use rekindle_e2e::{Folder, Reply, shared, until};
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -89,7 +89,7 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 "#;
 
 #[track_caller]
-fn has_all_headers(answer: &Answer) {
+fn has_all_headers(answer: &Reply) {
     for name in ["x-request-id", "x-fn-instance", "x-fn-start", "server-timing"] {
         assert_ne!(answer.header(name), "", "{name} is missing: {:?}", answer.headers);
     }
@@ -98,7 +98,7 @@ fn has_all_headers(answer: &Answer) {
 }
 
 /// The durations of a Server-Timing header by name.
-fn phases(answer: &Answer) -> Vec<(String, f64)> {
+fn phases(answer: &Reply) -> Vec<(String, f64)> {
     let parts = answer.header("server-timing").split(", ").map(|part| {
         let (name, rest) = part.split_once(";dur=").unwrap();
         (name.to_owned(), rest.parse().unwrap())
@@ -110,7 +110,7 @@ fn phases(answer: &Answer) -> Vec<(String, f64)> {
 const PHASES: [&str; 5] = ["route", "place", "boot", "restore", "function"];
 
 #[track_caller]
-fn timed(answer: &Answer, expected: &[&str]) {
+fn timed(answer: &Reply, expected: &[&str]) {
     let phases = phases(answer);
     let names: Vec<&str> = phases.iter().map(|(name, _)| name.as_str()).collect();
     // The worker may tell parts of its phases as well.
@@ -346,7 +346,7 @@ fn one_instance_serves_as_many_requests_at_once_as_it_says() {
     ));
     shared().get("together", "/").ok();
     let started = Instant::now();
-    let answers: Vec<Answer> = thread::scope(|s| {
+    let answers: Vec<Reply> = thread::scope(|s| {
         let calls: Vec<_> = (0..6)
             .map(|_| s.spawn(|| shared().get("together", "/sleep/2").ok()))
             .collect();

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Cluster, Folder, hub, skip, until};
+use rekindle_e2e::{Cluster, Folder, Reply, hub, skip, until};
 use rekindle_wire::api::InstanceState;
 use rekindle_worker::idle::zram::{self, Places};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ fn cluster(store: &ObjectStore) -> Cluster {
     Cluster::start_sized(store.endpoint(), store.environment(), size)
 }
 
-fn migrate(cluster: &Cluster, instance: &str, request: Value) -> Answer {
+fn migrate(cluster: &Cluster, instance: &str, request: Value) -> Reply {
     let path = format!("/v1/instances/{instance}/migrate");
     cluster
         .admin("POST", &path)
@@ -79,7 +79,7 @@ fn alone(cluster: &Cluster, function: &str, instance: &str) {
 }
 
 /// The same, once nothing of an earlier move is under way.
-fn settled(cluster: &Cluster, instance: &str, request: &Value) -> Answer {
+fn settled(cluster: &Cluster, instance: &str, request: &Value) -> Reply {
     until("its memory is settled", SOON, || {
         let answer = migrate(cluster, instance, request.clone());
         (answer.status != 409).then_some(answer)

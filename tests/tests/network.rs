@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use rekindle_e2e::world::{self, ECHO, HOST, HOST_OTHER, HOST6, PRIVATE, PRIVATE6, WORLD, WORLD6};
-use rekindle_e2e::{Answer, Client, Folder, Options, Platform, host, shared, until};
+use rekindle_e2e::{Client, Folder, Options, Platform, Reply, host, shared, until};
 use serde_json::{Value, json};
 
 /// Does what it is asked for, and tells what came of it.
@@ -103,7 +103,7 @@ fn deployed() -> &'static Platform {
 }
 
 #[track_caller]
-fn ask(client: &Client, start: &str, function: &str, steps: &[Value]) -> (Answer, Vec<Value>) {
+fn ask(client: &Client, start: &str, function: &str, steps: &[Value]) -> (Reply, Vec<Value>) {
     let answer = client
         .admin("POST", &format!("/function/{function}/"))
         .header("x-fn-force-start", start)

@@ -14,7 +14,7 @@ use rekindle_e2e::eager::images_in_memory;
 use rekindle_e2e::host::{self, PAGE};
 use rekindle_e2e::memory;
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Folder, Platform, RUNTIME, shared, until};
+use rekindle_e2e::{Folder, Platform, RUNTIME, Reply, shared, until};
 use rekindle_snapshotter::{
     ChunkCache, Digest, Manifest, PageIndex, RegionReader, Snapshot, Touched, WorkingSetPack, load_working_set,
     store_working_set,
@@ -29,7 +29,7 @@ fn twenty_clones_of_one_snapshot_answer_at_once_and_are_not_alike() {
         return {'random': random.random(), 'urandom': os.urandom(8).hex(), 'uuid': str(uuid.uuid4()), 'blob': sum(blob)}\n";
     let settings = format!("concurrency = 1\nmax_instances = {CLONES}\ntimeout = \"60s\"");
     shared().deploy(&Folder::python("clones", &settings, code));
-    let answers: Vec<Answer> = thread::scope(|s| {
+    let answers: Vec<Reply> = thread::scope(|s| {
         let calls: Vec<_> = (0..CLONES)
             .map(|_| s.spawn(|| shared().get("clones", "/").ok()))
             .collect();
@@ -40,9 +40,9 @@ fn twenty_clones_of_one_snapshot_answer_at_once_and_are_not_alike() {
     assert!(
         restored >= CLONES - 1,
         "{:?}",
-        answers.iter().map(Answer::start).collect::<Vec<_>>()
+        answers.iter().map(Reply::start).collect::<Vec<_>>()
     );
-    let different = |of: &dyn Fn(&Answer) -> String| answers.iter().map(of).collect::<BTreeSet<_>>().len();
+    let different = |of: &dyn Fn(&Reply) -> String| answers.iter().map(of).collect::<BTreeSet<_>>().len();
     assert_eq!(different(&|a| a.instance().to_owned()), CLONES);
     for value in ["random", "urandom", "uuid"] {
         assert_eq!(
@@ -500,12 +500,12 @@ fn the_working_set_is_recorded_and_later_restores_still_have_all_memory() {
     assert!(pages(&merged).is_superset(&pages(&of_two)), "what this host knew");
     assert!(pages(&merged).contains(&elsewhere), "what another has stored");
     // Not those sandboxes that were made before it was known what CRIU finds of the kernel.
-    let primed = (0..20).any(|_| {
+    let prestarted = (0..20).any(|_| {
         let again = platform.fresh("restored", "recorded", "/sum").ok();
         assert_eq!(again.json(), cold.json());
-        handover(&platform, again.instance()) == "kernel, primed"
+        handover(&platform, again.instance()) == "kernel, prestarted"
     });
-    assert!(primed, "no CRIU was primed");
+    assert!(prestarted, "no CRIU was prestarted");
     let booted = platform.fresh("booted", "recorded", "/sum").ok();
     assert_eq!(cold.json(), booted.json());
 }

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::collector::{Collector, attribute, hex};
 use rekindle_e2e::s3::ObjectStore;
-use rekindle_e2e::{Answer, Client, Cluster, Folder, Options, Platform, hub, until};
+use rekindle_e2e::{Client, Cluster, Folder, Options, Platform, Reply, hub, until};
 use rekindle_wire::api::InstanceState;
 
 const PARENT: &str = "00f067aa0ba902b7";
@@ -107,11 +107,11 @@ HTTPServer(('127.0.0.1', int(os.environ['PORT'])), Handler).serve_forever()
 ";
 
 /// Invokes with the client's trace, sampled or not, in a fresh instance if `start` says which.
-fn traced(platform: &Platform, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
+fn traced(platform: &Platform, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Reply {
     traced_of(platform, "traced", trace, flags, start, path)
 }
 
-fn traced_of(client: &Client, function: &str, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Answer {
+fn traced_of(client: &Client, function: &str, trace: &str, flags: &str, start: Option<&str>, path: &str) -> Reply {
     let mut call = client.admin("GET", &format!("/function/{function}{path}"));
     if let Some(start) = start {
         call = call.header("x-fn-force-start", start);
@@ -362,7 +362,7 @@ fn what_one_process_keeps_others_keep_too() {
 }
 
 /// The function was told the same trace, and the worker's span as its parent.
-fn is_told_the_function(answer: &Answer, trace: &str, spans: &[Span]) {
+fn is_told_the_function(answer: &Reply, trace: &str, spans: &[Span]) {
     let told = answer.json().as_str().unwrap().to_owned();
     let parts: Vec<&str> = told.split('-').collect();
     assert_eq!((parts[0], parts[1], parts[3]), ("00", trace, "01"), "{told}");

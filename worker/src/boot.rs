@@ -10,9 +10,9 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::manifest::{Base, Runtime};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::instance::enclosure::{enclose, processors, unavailable};
-use crate::instance::turns::KEEP;
-use crate::instance::{FunctionClient, Instance, PORT, Parts};
+use crate::instance::isolated_process::{isolate, processors, unavailable};
+use crate::instance::start_limiter::KEEP;
+use crate::instance::{FunctionClient, Instance, PORT, RunningInstance};
 use crate::logs::telling::telling;
 use crate::missing;
 use crate::sandbox::{FunctionState, Sandbox};
@@ -36,7 +36,7 @@ const TAIL: usize = 12;
 ///
 /// # Errors
 /// `boot_failed` with the function's last lines when it ends or does not listen in time.
-pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
     boot_with(worker, instance, environment(&instance.spec)).await
 }
 
@@ -44,23 +44,30 @@ pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<
 ///
 /// # Errors
 /// As [`boot`].
-pub(crate) async fn boot_unloaded(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<Parts>, ApiError> {
+pub(crate) async fn boot_unloaded(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+) -> Result<Arc<RunningInstance>, ApiError> {
     let mut env = base_environment();
     env.push("FN_LOAD=later".to_owned());
     boot_with(worker, instance, env).await
 }
 
-async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<String>) -> Result<Arc<Parts>, ApiError> {
+async fn boot_with(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    env: Vec<String>,
+) -> Result<Arc<RunningInstance>, ApiError> {
     let spec = &instance.spec;
     let turn = instance.phase("turn", worker.turns.take()).await;
-    let enclosure = instance
-        .phase("sandbox", enclose(worker, instance, instance.id.as_str()))
+    let isolated = instance
+        .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
         .await?;
     // Nothing is to be restored. Nobody waits for its end.
-    let criu = enclosure.criu;
+    let criu = isolated.criu;
     tokio::task::spawn_blocking(move || criu.dismiss());
-    let sandbox = &enclosure.sandbox;
-    let [stdout, stderr] = &enclosure.outputs;
+    let sandbox = &isolated.sandbox;
+    let [stdout, stderr] = &isolated.outputs;
     let order = Spawn {
         argv: command(spec),
         env,
@@ -68,7 +75,7 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         open_files: OPEN_FILES,
         filter: worker.config.filter.earlier().map(str::to_owned),
     };
-    let group = enclosure.cgroup.function_procs();
+    let group = isolated.cgroup.function_procs();
     let group = group.map_err(|e| unavailable("find the function's control group", &e))?;
     sandbox
         .spawn(order, &stdout.write_end, &stderr.write_end, &group)
@@ -89,11 +96,11 @@ async fn boot_with(worker: &Arc<Worker>, instance: &Arc<Instance>, env: Vec<Stri
         }
     };
     instance.phase("listen", heard).await?;
-    Ok(Arc::new(Parts {
+    Ok(Arc::new(RunningInstance {
         client: FunctionClient::new(sandbox),
         sandbox: Arc::clone(sandbox),
         pager: None,
-        cgroup: enclosure.cgroup,
+        cgroup: isolated.cgroup,
         pipes,
         arrived: None,
         snapshot: None,

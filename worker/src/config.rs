@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rekindle_identity::Member;
 pub use rekindle_init::seccomp::FilterChoice;
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rekindle_snapshotter::{Codec, Store};
 use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
@@ -102,7 +102,7 @@ pub struct WorkerConfig {
     /// How long it may finish what it serves when it is told to stop; with zero it stops at once.
     pub leave_limit: Duration,
     /// Where it takes invocations from a gateway of its own process.
-    pub doors: Doors,
+    pub in_process: InProcessRoles,
 }
 
 impl WorkerConfig {
@@ -154,7 +154,7 @@ impl WorkerConfig {
             heartbeat_every: Duration::from_secs(1),
             offer: offer(),
             leave_limit: Duration::ZERO,
-            doors: Doors::default(),
+            in_process: InProcessRoles::default(),
         }
     }
 }

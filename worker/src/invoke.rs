@@ -8,14 +8,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use rekindle_pager::PageRef;
-use rekindle_relay::{Answer, End, Held, Lasting, strip_hop_by_hop};
+use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, strip_hop_by_hop};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
 use tokio::time::Instant as Deadline;
 use tracing::{Instrument, Span};
 
-use crate::instance::{Entry, FunctionBody, InFlight, Instance, Parts, gone, overdue};
+use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue};
 use crate::restore::tell_first_fault;
 use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
@@ -126,7 +126,7 @@ async fn forward(
         deadline,
     };
     // The function does not learn that nobody waits any more: it goes on, and counts as long as it does.
-    Lasting::new(exchange.run(request)).await
+    DetachOnDrop::new(exchange.run(request)).await
 }
 
 /// The answer to a request above what the instance takes at once: the gateway places it again.
@@ -158,7 +158,7 @@ enum Start {
 struct Exchange {
     worker: Arc<Worker>,
     instance: Arc<Instance>,
-    parts: Arc<Parts>,
+    parts: Arc<RunningInstance>,
     in_flight: InFlight,
     /// Whether it is the first in this instance.
     first: bool,
@@ -229,7 +229,13 @@ impl Exchange {
             headers::TIME_LEFT_MS,
             HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         );
-        Ok(answer.map(|body| Body::new(Answer::wrap(body, self.deadline + BACKSTOP, Inside(self.in_flight)))))
+        Ok(answer.map(|body| {
+            Body::new(TrackedBody::wrap(
+                body,
+                self.deadline + BACKSTOP,
+                Inside(self.in_flight),
+            ))
+        }))
     }
 }
 
@@ -363,7 +369,7 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
 }
 
 /// Ends the recording of what a restored instance touches. Answers its snapshot, if its working set is to be stored.
-pub(crate) fn record_touched(parts: &Parts) -> Option<Arc<OpenSnapshot>> {
+pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot>> {
     let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
         return None;
     };

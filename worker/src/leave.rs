@@ -29,7 +29,7 @@ pub async fn finish(worker: &Arc<Worker>) {
         let instances = worker.all_instances();
         let told = worker.leaving_is_known.load(Ordering::Relaxed);
         // The memory of what has moved on may still be on its way.
-        let is_leaving = !worker.departures.is_empty();
+        let is_leaving = !worker.migration_sources.is_empty();
         if told && instances.is_empty() && !is_leaving {
             return;
         }

@@ -18,17 +18,16 @@
 #![recursion_limit = "256"]
 
 mod apart;
-mod begin;
 pub mod boot;
 mod breakpoints;
 pub mod build;
 pub mod cgroup;
+pub mod checkpoint;
 pub mod config;
 pub mod confined;
 pub mod damage;
 mod dump_dir;
 pub mod expected;
-pub mod freeze;
 pub mod heartbeat;
 pub mod http;
 pub mod idle;
@@ -45,6 +44,7 @@ pub mod migration;
 mod missing;
 pub mod network;
 pub mod prepare;
+mod prepared_restore;
 pub mod pressure;
 mod probe;
 pub mod randomness;

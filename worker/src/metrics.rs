@@ -13,7 +13,7 @@ use rekindle_telemetry::TraceRef;
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, HistogramValue, Registry, S3Metrics, buckets};
 use rekindle_wire::FunctionName;
 use rekindle_wire::api::{SnapshotSummary, StartKind};
-use rekindle_wire::migration::{Departed, Way};
+use rekindle_wire::migration::{Departed, MigrationKind};
 use rekindle_wire::stats::WorkerLevels;
 use tracing::Span;
 
@@ -245,8 +245,8 @@ impl Metrics {
     }
 
     /// An instance was to leave; with how long that took, if it did.
-    pub fn departed(&self, way: &Way, departed: Option<&Departed>) {
-        let way = if *way == Way::Move { "move" } else { "clone" };
+    pub fn departed(&self, way: &MigrationKind, departed: Option<&Departed>) {
+        let way = if *way == MigrationKind::Move { "move" } else { "clone" };
         let outcome = if departed.is_some() { "left" } else { "stayed" };
         self.migrations.with([way, outcome]).inc();
         let Some(times) = departed else { return };

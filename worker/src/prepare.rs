@@ -22,10 +22,10 @@ use tokio::time::Instant;
 
 use crate::apart::Apart;
 use crate::build::{BuildOrder, Root, build_layer};
+use crate::checkpoint::{checkpoint, quiet};
 use crate::confined::Confinement;
-use crate::freeze::{freeze, quiet};
-use crate::instance::enclosure::unavailable;
-use crate::instance::{Instance, Parts, start};
+use crate::instance::isolated_process::unavailable;
+use crate::instance::{Instance, RunningInstance, start};
 use crate::layers::LayerUse;
 use crate::metrics::disk_free;
 use crate::rehearsal::rehearse;
@@ -322,7 +322,11 @@ impl Drop for Temporary {
 }
 
 /// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.
-async fn capture(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>) -> Result<Published, String> {
+async fn capture(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<RunningInstance>,
+) -> Result<Published, String> {
     instance.set_capturing(true);
     let spec = &instance.spec;
     let origin = Origin::Function {
@@ -331,12 +335,12 @@ async fn capture(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Par
         rootfs: spec.rootfs.clone(),
         layer: spec.layer.clone(),
     };
-    let frozen = freeze(worker, instance, parts, origin).await;
+    let checkpointed = checkpoint(worker, instance, parts, origin).await;
     instance.set_capturing(false);
     worker
         .metrics
-        .captured(frozen.as_ref().ok().map(|published| &published.summary));
-    frozen
+        .captured(checkpointed.as_ref().ok().map(|published| &published.summary));
+    checkpointed
         .map(|published| Published {
             summary: SnapshotSummary {
                 made_with: Some(made_with(worker.config.filter)),

@@ -1,6 +1,6 @@
 //! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a
 //! worker comes up, in a sandbox that no function sees, so that no start waits for it and all CRIUs of the pool are
-//! primed by it; the first start makes it where that failed. Another is made outside, for CRIUs that dump: they find
+//! prestarted by it; the first start makes it where that failed. Another is made outside, for CRIUs that dump: they find
 //! more than one in a sandbox does.
 
 use std::fs;
@@ -14,7 +14,7 @@ use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
 use rekindle_wire::ApiError;
 
-use crate::instance::enclosure::unavailable;
+use crate::instance::isolated_process::unavailable;
 use crate::sandbox::criu::Scratch;
 use crate::sandbox::dumper::Dumper;
 use crate::sandbox::{CriuUse, Sandbox, pool};

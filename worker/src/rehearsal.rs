@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::apart::Apart;
-use crate::instance::{Instance, Parts, start};
+use crate::instance::{Instance, RunningInstance, start};
 use crate::invoke::record_touched;
 use crate::warm_up;
 use crate::worker::Worker;
@@ -102,7 +102,7 @@ async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, Ap
 }
 
 /// Asks the copy what the original was asked. Answers what was not answered as well, for the developer.
-async fn ask(instance: &Instance, parts: &Parts) -> Option<String> {
+async fn ask(instance: &Instance, parts: &RunningInstance) -> Option<String> {
     let manifest = &instance.spec.manifest;
     if manifest.warmup.is_empty() {
         // The original was not asked this: whatever the answer is, it is one.

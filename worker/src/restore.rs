@@ -29,10 +29,10 @@ use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::begin::{Begun, Images, begin};
-use crate::freeze::{Hook, call_hook};
-use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
-use crate::instance::{FunctionClient, Instance, Parts};
+use crate::checkpoint::{Hook, call_hook};
+use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
+use crate::instance::{FunctionClient, Instance, RunningInstance};
+use crate::prepared_restore::{Images, PreparedRestore, begin};
 use crate::randomness;
 use crate::sandbox::criu::Restore;
 use crate::sandbox::{Sandbox, SandboxError};
@@ -58,12 +58,12 @@ pub async fn restore(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     snapshot: &SnapshotId,
-) -> Result<Arc<Parts>, ApiError> {
+) -> Result<Arc<RunningInstance>, ApiError> {
     let _starting = worker.turns.starting();
     let (uid, ordered) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
     let opening = instance.phase("open", worker.snapshots.open(snapshot, uid, ordered));
-    let enclosing = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
-    let (snapshot, enclosure) = tokio::join!(opening, enclosing);
+    let enclosing = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
+    let (snapshot, isolated) = tokio::join!(opening, enclosing);
     let (snapshot, tier) = snapshot.map_err(|e| {
         if worker.refusals.note(&instance.spec, &e) {
             worker.changed.notify_one();
@@ -77,12 +77,12 @@ pub async fn restore(
         .map_err(|e| failed("restore on this host", &e))?;
     worker.metrics.restoring(tier);
     tracing::Span::current().record("rekindle.tier", tier.as_str());
-    let Enclosure {
+    let IsolatedProcess {
         cgroup,
         sandbox,
         outputs,
         criu,
-    } = enclosure?;
+    } = isolated?;
     let completing = snapshot.template.complete();
     completing.map_err(|e| failed("read the files of the function", &e))?;
     // Only now, when everything is here: a store that is slow to answer must not hold up others.
@@ -101,17 +101,17 @@ pub async fn restore(
     let begun = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
     let handover = begun.handover();
     tracing::Span::current().record("rekindle.handover", handover);
-    let Begun {
+    let PreparedRestore {
         restore,
-        descent,
+        fork_handover,
         scratch,
     } = begun;
-    let given = if descent.is_some() { Vec::new() } else { pids };
+    let given = if fork_handover.is_some() { Vec::new() } else { pids };
     let (begun_with, working_set) = snapshot.begin();
     let pages = Pages {
         name: format!("snapshot {}", snapshot.id),
         source: Arc::clone(&snapshot.template) as Arc<dyn PageSource>,
-        descent,
+        fork_handover,
         layout,
         maps: HashMap::new(),
         record: begun_with.records,
@@ -156,7 +156,7 @@ pub async fn restore(
         return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
     };
     let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
-    let parts = Arc::new(Parts {
+    let parts = Arc::new(RunningInstance {
         client: FunctionClient::new(&sandbox),
         sandbox: Arc::clone(&sandbox),
         pager: Some(pager),
@@ -215,7 +215,7 @@ pub(crate) struct Pages {
     pub(crate) source: Arc<dyn PageSource>,
     /// CRIU's own memory and the process id of the one that it restores, if the kernel hands the memory over; else it
     /// is given.
-    pub(crate) descent: Option<(Ancestor, i32)>,
+    pub(crate) fork_handover: Option<(Ancestor, i32)>,
     pub(crate) layout: Layout,
     pub(crate) maps: HashMap<i32, AddressMap>,
     pub(crate) record: bool,
@@ -238,8 +238,8 @@ pub(crate) fn start_pager(
     sandbox: &Arc<Sandbox>,
     pages: Pages,
 ) -> Result<Arc<Pager>, ApiError> {
-    let handover = match pages.descent {
-        Some((ancestor, pid)) => Handover::Descent(ancestor, pid),
+    let handover = match pages.fork_handover {
+        Some((ancestor, pid)) => Handover::Fork(ancestor, pid),
         None => Handover::Given,
     };
     let (judged, sandbox) = (Arc::downgrade(instance), Arc::downgrade(sandbox));

@@ -29,12 +29,12 @@ use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName};
 
-use crate::begin;
 use crate::boot::{self, boot, boot_unloaded};
+use crate::checkpoint::{Hook, call_hook, checkpoint, quiet};
 use crate::expected::expected;
-use crate::freeze::{Hook, call_hook, freeze, quiet};
-use crate::instance::enclosure::{Enclosure, Output, enclose, unavailable};
-use crate::instance::{FunctionClient, Instance, Parts};
+use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
+use crate::instance::{FunctionClient, Instance, RunningInstance};
+use crate::prepared_restore;
 use crate::randomness;
 use crate::renewal::made_with;
 use crate::restore::{failed, lay_out};
@@ -127,7 +127,7 @@ pub async fn boot_shared(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     scope: &Scope,
-) -> Result<Arc<Parts>, ApiError> {
+) -> Result<Arc<RunningInstance>, ApiError> {
     let started = Instant::now();
     let begun = Box::pin(begin_shared(worker, instance, scope)).await;
     let why = match begun {
@@ -156,7 +156,7 @@ async fn begin_shared(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
     scope: &Scope,
-) -> Result<(Arc<Parts>, &'static str), ApiError> {
+) -> Result<(Arc<RunningInstance>, &'static str), ApiError> {
     let found = instance.phase("runtime snapshot", Box::pin(find(worker, instance, scope)));
     let (parts, how) = match found.await? {
         Some((snapshot, images)) => {
@@ -259,7 +259,12 @@ async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snap
 }
 
 /// Checkpoints what has loaded nothing yet, and names the snapshot for those who come later.
-async fn make(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>, scope: &Scope) -> Option<Snapshot> {
+async fn make(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<RunningInstance>,
+    scope: &Scope,
+) -> Option<Snapshot> {
     let origin = Origin::Runtime {
         runtime: scope.runtime,
         function: scope.function.clone(),
@@ -269,7 +274,7 @@ async fn make(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>
     let made = async {
         // That it listens was seen by a connection: a hook beside it would have the bootstrap make another thread, which all copies would have.
         quiet(parts).await;
-        let published = freeze(worker, instance, parts, origin).await;
+        let published = checkpoint(worker, instance, parts, origin).await;
         let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
         let named = RuntimeSnapshot {
             snapshot: published.id.clone(),
@@ -290,7 +295,7 @@ async fn make(worker: &Arc<Worker>, instance: &Arc<Instance>, parts: &Arc<Parts>
 }
 
 /// What has these parts began as `snapshot`.
-fn note_base(worker: &Worker, parts: &Parts, snapshot: &Snapshot) {
+fn note_base(worker: &Worker, parts: &RunningInstance, snapshot: &Snapshot) {
     let base = BaseMemory::new(snapshot, worker.snapshots.reader().clone());
     // It begins once.
     drop(parts.base.set(base));
@@ -302,19 +307,19 @@ async fn begin_as(
     instance: &Arc<Instance>,
     snapshot: &Snapshot,
     scratch: Scratch,
-) -> Result<Arc<Parts>, ApiError> {
+) -> Result<Arc<RunningInstance>, ApiError> {
     let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
         let what = format!("snapshot {} is no runtime's", snapshot.id());
         return Err(ApiError::new(ErrorCode::RestoreFailed, what));
     };
     let turn = instance.phase("turn", worker.turns.take()).await;
-    let enclosure = instance.phase("sandbox", enclose(worker, instance, instance.id.as_str()));
-    let Enclosure {
+    let isolated = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
+    let IsolatedProcess {
         sandbox,
         outputs,
         criu,
         cgroup,
-    } = enclosure.await?;
+    } = isolated.await?;
     // That one may wait for other images.
     tokio::task::spawn_blocking(move || criu.dismiss());
     let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
@@ -337,7 +342,7 @@ async fn begin_as(
         limit: worker.config.restore_limit,
     };
     // All is read at once: nobody serves its memory.
-    let (session, _) = begin::start(worker, &sandbox, &cgroup, &outputs).await?;
+    let (session, _) = prepared_restore::start(worker, &sandbox, &cgroup, &outputs).await?;
     lay_out(&sandbox, &[], scratch.path(), clocks).await?;
     let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
     let (copy, measured) = (Arc::clone(&cgroup), Arc::clone(worker));
@@ -366,7 +371,7 @@ async fn begin_as(
     }
     drop(turn);
     let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
-    let parts = Arc::new(Parts {
+    let parts = Arc::new(RunningInstance {
         client: FunctionClient::new(&sandbox),
         sandbox,
         pager: None,
@@ -383,7 +388,7 @@ async fn begin_as(
 }
 
 /// Has the bootstrap load the function, with its own environment.
-async fn load(worker: &Worker, instance: &Instance, parts: &Parts) -> Result<(), ApiError> {
+async fn load(worker: &Worker, instance: &Instance, parts: &RunningInstance) -> Result<(), ApiError> {
     let path = format!("{HOOK_PREFIX}load");
     let environment: serde_json::Map<_, _> = boot::environment(&instance.spec)
         .iter()

@@ -18,7 +18,7 @@ use rekindle_snapshotter::criu::own_descriptor;
 use tokio::runtime::Handle;
 
 use crate::cgroup::FreezeError;
-use crate::instance::Parts;
+use crate::instance::RunningInstance;
 use crate::sandbox::SandboxError;
 
 /// The descriptor of the function's freezer in a CRIU that dumps, behind its socket and the image directory.
@@ -39,11 +39,11 @@ pub enum StandstillError {
 }
 
 /// The function's group is frozen while this exists.
-struct Frozen(Arc<Parts>);
+struct Frozen(Arc<RunningInstance>);
 
 impl Frozen {
     /// Freezes it where no process is one that a checkpoint would miss.
-    fn without_strays(parts: &Arc<Parts>, runtime: &Handle) -> Result<Self, StandstillError> {
+    fn without_strays(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, StandstillError> {
         parts.cgroup.freeze().map_err(StandstillError::Freeze)?;
         let frozen = Self(Arc::clone(parts));
         runtime.block_on(parts.sandbox.refuse_strays())?;
@@ -61,7 +61,7 @@ impl Drop for Frozen {
 
 /// Of a function that is to be checkpointed now.
 pub(crate) struct Standstill {
-    parts: Arc<Parts>,
+    parts: Arc<RunningInstance>,
     /// What CRIU is given. Not where a process is stopped by a signal: the freezer of version 1 does not let CRIU seize it. That function is
     /// frozen once more when CRIU has seized what it found.
     frozen: Option<Frozen>,
@@ -72,7 +72,7 @@ impl Standstill {
     ///
     /// # Errors
     /// See [`StandstillError`]; the function goes on then.
-    pub(crate) fn of(parts: &Arc<Parts>, runtime: &Handle) -> Result<Self, StandstillError> {
+    pub(crate) fn of(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, StandstillError> {
         let mut tries = 0;
         loop {
             // Whom the freezer holds looks like one that sleeps.
@@ -109,7 +109,7 @@ impl Standstill {
     }
 
     /// The freezer, to be CRIU's third descriptor.
-    pub(crate) fn freezer(parts: &Parts) -> std::io::Result<OwnedFd> {
+    pub(crate) fn freezer(parts: &RunningInstance) -> std::io::Result<OwnedFd> {
         File::open(parts.cgroup.function()).map(OwnedFd::from)
     }
 
@@ -120,7 +120,7 @@ impl Standstill {
 }
 
 /// Whether a signal has stopped a process inside.
-fn some_are_stopped(parts: &Parts) -> bool {
+fn some_are_stopped(parts: &RunningInstance) -> bool {
     let pids = parts.cgroup.pids().unwrap_or_default();
     pids.iter().any(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -5,7 +5,7 @@ use http::StatusCode;
 use rekindle_wire::manifest::WarmupRequest;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::instance::{Instance, Parts};
+use crate::instance::{Instance, RunningInstance};
 
 /// An answer larger than this is cut, bytes.
 const BODY_MAX: usize = 16 << 20;
@@ -16,7 +16,11 @@ const SHOWN: usize = 1000;
 ///
 /// # Errors
 /// `boot_failed`, with the first one that is answered with a status of 5xx or not at all.
-pub(crate) async fn send_all(instance: &Instance, parts: &Parts, requests: &[WarmupRequest]) -> Result<(), ApiError> {
+pub(crate) async fn send_all(
+    instance: &Instance,
+    parts: &RunningInstance,
+    requests: &[WarmupRequest],
+) -> Result<(), ApiError> {
     for request in requests {
         let failed = |why: String| {
             let WarmupRequest { method, path, .. } = request;
@@ -34,7 +38,7 @@ pub(crate) async fn send_all(instance: &Instance, parts: &Parts, requests: &[War
 /// Sends one, and waits for its answer as long as an invocation may take. The error is the end of a sentence.
 pub(crate) async fn send(
     instance: &Instance,
-    parts: &Parts,
+    parts: &RunningInstance,
     warmup: &WarmupRequest,
 ) -> Result<(StatusCode, Bytes), String> {
     let request = http::Request::builder()

@@ -22,17 +22,17 @@ use crate::confined::Confinement;
 use crate::damage::Damage;
 use crate::idle::IdleMemory;
 use crate::instance::Instance;
-use crate::instance::turns::Turns;
+use crate::instance::start_limiter::StartLimiter;
 use crate::kept::KeptReport;
 use crate::layers::Layers;
 use crate::load::Load;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
-use crate::migration::{Arrivals, Departures, Tracking, with_tracking};
+use crate::migration::{MigrationSources, MigrationTargets, Tracking, with_tracking};
 use crate::network::Network;
 use crate::renewal::Refusals;
 use crate::sandbox::Zygote;
-use crate::sandbox::criu::Priming;
+use crate::sandbox::criu::Prestart;
 use crate::sandbox::pool::SandboxPool;
 use crate::snapshots::{MemoryFs, Snapshots};
 
@@ -82,8 +82,8 @@ pub struct Worker {
     pub pool: Arc<SandboxPool>,
     /// What evicts idle memory.
     pub idle: Arc<IdleMemory>,
-    /// Turns of starts at the processors.
-    pub turns: Arc<Turns>,
+    /// StartLimiter of starts at the processors.
+    pub turns: Arc<StartLimiter>,
     /// What functions write.
     pub logs: Logs,
     /// Unpacked layers.
@@ -111,9 +111,9 @@ pub struct Worker {
     /// Rung when the scheduler should hear of a change at once.
     pub changed: Notify,
     /// Instances on their way to other hosts.
-    pub departures: Departures,
+    pub migration_sources: MigrationSources,
     /// Instances on their way here.
-    pub arrivals: Arrivals,
+    pub migration_targets: MigrationTargets,
     /// Calls other workers.
     pub peers: Transport,
     /// Set when no new instances are taken.
@@ -231,7 +231,7 @@ impl Worker {
         let breakpoints = crate::breakpoints::ready()
             .inspect_err(|e| tracing::warn!(error = %e, "a start may wait some 10 ms for CRIU's first breakpoint"))
             .ok();
-        let turns = Arc::new(Turns::new(config.starts_at_once));
+        let turns = Arc::new(StartLimiter::new(config.starts_at_once));
         let stage = make(config.run_dir.join("stage"))?;
         let zygote = Zygote::new(config.init_binary.clone(), stage, config.criu_dir.clone());
         let zygote = Arc::new(zygote);
@@ -260,7 +260,7 @@ impl Worker {
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
                 Arc::clone(&zygote),
-                Priming {
+                Prestart {
                     dirs: config.run_dir.join("restores"),
                     log_level: config.criu_log_level,
                 },
@@ -278,8 +278,8 @@ impl Worker {
             incarnation,
             reports: AtomicU64::new(0),
             changed: Notify::new(),
-            departures: Departures::default(),
-            arrivals: Arrivals::default(),
+            migration_sources: MigrationSources::default(),
+            migration_targets: MigrationTargets::default(),
             peers,
             draining: AtomicBool::new(false),
             presence: Mutex::new(Presence::Serving),

@@ -8,7 +8,7 @@ use rekindle_wire::asynchronous::{AsyncCall, CallState};
 use rekindle_wire::{CallId, headers};
 use reqwest::Method;
 
-use super::invoke::{Answer, copy, platform_error};
+use super::invoke::{InvokeOutcome, copy, platform_error};
 use crate::args::AsyncCommand;
 use crate::client::Client;
 use crate::show::{self, Tone};
@@ -156,8 +156,8 @@ async fn result(client: &Client, id: &CallId, wait: Duration) -> Result<ExitCode
             Some(pending @ ("queued" | "running")) => bail!("{id} is {pending}: wait for it with --wait SECONDS"),
             _ => {
                 match platform_error(response).await? {
-                    Answer::Platform(error) => return Err(error.into()),
-                    Answer::Function(response) => copy(response).await?,
+                    InvokeOutcome::Platform(error) => return Err(error.into()),
+                    InvokeOutcome::Function(response) => copy(response).await?,
                 }
                 return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
             }

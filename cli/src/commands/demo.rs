@@ -14,7 +14,7 @@ use reqwest::Method;
 use serde::Serialize;
 
 use super::deploy;
-use super::invoke::{Answer, Head, platform_error, timing_line};
+use super::invoke::{Head, InvokeOutcome, platform_error, timing_line};
 use crate::args::DemoArgs;
 use crate::client::Client;
 use crate::show::{self, Steps, Tone};
@@ -157,8 +157,8 @@ async fn invoke(client: &Client, name: &FunctionName, force: Option<StartKind>) 
     let response = client.send(request).await?;
     let head = Head::of(&response);
     let response = match platform_error(response).await? {
-        Answer::Platform(error) => return Err(error.into()),
-        Answer::Function(response) => response,
+        InvokeOutcome::Platform(error) => return Err(error.into()),
+        InvokeOutcome::Function(response) => response,
     };
     response
         .bytes()

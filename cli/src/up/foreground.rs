@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures::future::BoxFuture;
 use rekindle_gateway::KeyHash;
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rekindle_snapshotter::Store;
 use tokio::net::TcpListener;
 
@@ -122,11 +122,11 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     phase(layout, "starting the scheduler");
     let (scheduler, scheduler_address) = loopback().await?;
     // Who is waited for goes without a connection: from the gateway to the worker, and by way of the scheduler.
-    let doors = Doors::default();
+    let in_process = InProcessRoles::default();
     let config = rekindle_scheduler::Config {
         // On one machine they speak plainly.
         issuing: None,
-        doors: doors.clone(),
+        in_process: in_process.clone(),
         database: layout.data.join("scheduler.db").into(),
         address: scheduler_address.to_string(),
         spool: layout.spool(),
@@ -158,7 +158,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
         egress: args.egress.egress(Vec::new()),
         building: &args.building,
     })?;
-    config.doors = doors.clone();
+    config.in_process = in_process.clone();
     roles.start("worker", |stop| rekindle_worker::serve(config, worker, stop.wait()));
     let client = Client::with_token(&format!("http://{scheduler_address}"), &secrets.cluster_token)?;
     let alive = until("the worker", WORKER_LIMIT, || async {
@@ -181,7 +181,7 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     config.callback_allow = args.callbacks.callback_allow.clone();
     args.callers.limit(&mut config);
     args.https.set(&mut config);
-    config.doors = doors;
+    config.in_process = in_process;
     // One of the client, one into the function.
     config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));

@@ -87,7 +87,7 @@ pub(crate) fn scheduler(args: &SchedulerArgs) -> Result<ExitCode> {
             sharing: args.sharing.into(),
             idle_bin: args.retention.idle_bin,
             rebalance_at: f64::from(args.rebalance_at) / 100.0,
-            doors: rekindle_relay::Doors::default(),
+            in_process: rekindle_relay::InProcessRoles::default(),
             issuing,
         };
         roles.start("scheduler", |stop| {

@@ -15,7 +15,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rekindle_relay::Doors;
+use rekindle_relay::InProcessRoles;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -288,7 +288,7 @@ impl ServerCertVerifier for Expected {
 pub struct Transport {
     plain: reqwest::Client,
     guarded: Option<Client<Connector, reqwest::Body>>,
-    doors: Doors,
+    in_process: InProcessRoles,
 }
 
 impl Transport {
@@ -309,7 +309,7 @@ impl Transport {
         Ok(Self {
             plain,
             guarded,
-            doors: Doors::default(),
+            in_process: InProcessRoles::default(),
         })
     }
 
@@ -318,7 +318,7 @@ impl Transport {
         Self {
             plain,
             guarded: None,
-            doors: Doors::default(),
+            in_process: InProcessRoles::default(),
         }
     }
 
@@ -331,14 +331,14 @@ impl Transport {
         Ok(Self {
             plain,
             guarded: Some(client(public::connector(ca, connect_limit)?)),
-            doors: Doors::default(),
+            in_process: InProcessRoles::default(),
         })
     }
 
     /// The same, through these doors where one is open at a request's address.
     #[must_use]
-    pub fn with_doors(self, doors: Doors) -> Self {
-        Self { doors, ..self }
+    pub fn with_doors(self, in_process: InProcessRoles) -> Self {
+        Self { in_process, ..self }
     }
 
     /// The same with a client of its own, which asks no proxy of the environment's.
@@ -362,7 +362,7 @@ impl Transport {
     pub async fn send(&self, call: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
         let request = call.build()?;
         let limit = request.timeout().copied();
-        if let Some(door) = self.doors.at(request.url().authority()) {
+        if let Some(door) = self.in_process.at(request.url().authority()) {
             let request: http::Request<reqwest::Body> = request.try_into()?;
             let passed = door(request.map(Body::new));
             let stream = |body: Body| reqwest::Body::wrap_stream(body.into_data_stream());

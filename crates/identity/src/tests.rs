@@ -268,9 +268,11 @@ async fn a_call_goes_through_a_door_with_its_limit_and_a_panic_behind_it_is_an_a
         )
         .route("/late", get(std::future::pending::<&'static str>))
         .route("/broken", get(broken));
-    let doors = rekindle_relay::Doors::default();
-    let transport = Transport::to(Role::Worker, None).unwrap().with_doors(doors.clone());
-    let _door = doors.open("127.0.0.1:1", inside(router));
+    let in_process = rekindle_relay::InProcessRoles::default();
+    let transport = Transport::to(Role::Worker, None)
+        .unwrap()
+        .with_doors(in_process.clone());
+    let _door = in_process.open("127.0.0.1:1", inside(router));
     let http = transport.http();
     let said = transport
         .send(http.post("http://127.0.0.1:1/who").body("hello"))

@@ -50,7 +50,7 @@ pub trait Held: Send + 'static {
 }
 
 /// A body that ends by a deadline, and tells `T` how it did.
-pub struct Answer<B, T>
+pub struct TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
@@ -71,7 +71,7 @@ struct Passing<B, T> {
     owed: Option<Waker>,
 }
 
-impl<B, T> Answer<B, T>
+impl<B, T> TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
@@ -135,7 +135,7 @@ where
     }
 }
 
-impl<B, T> Body for Answer<B, T>
+impl<B, T> Body for TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
@@ -193,7 +193,7 @@ where
     }
 }
 
-impl<B, T> Drop for Answer<B, T>
+impl<B, T> Drop for TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
@@ -274,7 +274,7 @@ mod tests {
         let (source, frames) = mpsc::channel(4);
         let (note, end) = oneshot::channel();
         let frames = ReceiverStream::new(frames).map(|t: &str| Ok::<_, Infallible>(Frame::data(Bytes::from(t))));
-        let answer = Answer::wrap(StreamBody::new(frames), Instant::now() + limit, Note(note));
+        let answer = TrackedBody::wrap(StreamBody::new(frames), Instant::now() + limit, Note(note));
         (source, Box::pin(answer), end)
     }
 
@@ -302,7 +302,7 @@ mod tests {
     async fn an_answer_that_is_here_already_is_whole_before_it_is_read() {
         let (note, end) = oneshot::channel();
         let body = http_body_util::Full::new(Bytes::from("all"));
-        let mut answer = Answer::wrap(body, Instant::now() + LONG, Note(note));
+        let mut answer = TrackedBody::wrap(body, Instant::now() + LONG, Note(note));
         assert_eq!(told(end).await, End::Whole);
         assert!(answer.timer.is_none());
         assert_eq!((answer.is_end_stream(), answer.size_hint().exact()), (false, Some(3)));

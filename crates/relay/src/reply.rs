@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 
-use crate::lines::{Line, Lines};
+use crate::connection_pool::{ConnectionPool, PooledConnection};
 
 /// The body of an answer. Dropped before its end, its connection is closed.
 pub struct Reply<T>
@@ -17,18 +17,18 @@ where
 {
     body: Incoming,
     /// `None` at its end.
-    line: Option<Line<T>>,
-    home: Lines<T>,
+    connection: Option<PooledConnection<T>>,
+    home: ConnectionPool<T>,
 }
 
 impl<T> Reply<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    pub(crate) fn new(body: Incoming, line: Line<T>, home: Lines<T>) -> Self {
+    pub(crate) fn new(body: Incoming, connection: PooledConnection<T>, home: ConnectionPool<T>) -> Self {
         let mut reply = Self {
             body,
-            line: Some(line),
+            connection: Some(connection),
             home,
         };
         if reply.body.is_end_stream() {
@@ -39,12 +39,14 @@ where
 
     /// The answer is whole.
     fn over(&mut self) {
-        let Some(mut line) = self.line.take() else { return };
-        if line.is_handed_over() || line.is_ready() {
-            self.home.keep(line);
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
+        if connection.is_handed_over() || connection.is_ready() {
+            self.home.keep(connection);
         } else {
             // What is left to do on it, such as the rest of the request, is done without us.
-            line.hand_over();
+            connection.hand_over();
         }
     }
 }
@@ -57,14 +59,14 @@ where
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Self { body, line, .. } = &mut *self;
-        let polled = match line.as_mut().filter(|line| !line.is_handed_over()) {
+        let Self { body, connection, .. } = &mut *self;
+        let polled = match connection.as_mut().filter(|connection| !connection.is_handed_over()) {
             None => Pin::new(body).poll_frame(cx),
-            Some(line) => {
-                let polled = line.poll(cx, |cx| Pin::new(&mut *body).poll_frame(cx));
+            Some(connection) => {
+                let polled = connection.poll(cx, |cx| Pin::new(&mut *body).poll_frame(cx));
                 if polled.is_pending() {
                     // It takes its time: whether somebody reads on or not, the request's rest must not wait for it.
-                    line.hand_over();
+                    connection.hand_over();
                 }
                 polled
             }
@@ -72,7 +74,7 @@ where
         match &polled {
             Poll::Ready(Some(Ok(_))) if self.body.is_end_stream() => self.over(),
             Poll::Ready(None) => self.over(),
-            Poll::Ready(Some(Err(_))) => self.line = None,
+            Poll::Ready(Some(Err(_))) => self.connection = None,
             _ => {}
         }
         polled

@@ -3,13 +3,13 @@
 //! | caller → callee | call | body → answer |
 //! |---|---|---|
 //! | scheduler → target | `PUT /arrivals/{id}/expected` | [`Expected`] → 204: nothing else is taken in from another worker |
-//! | scheduler → source | `POST /departures` | [`DepartureOrder`] → 204: the target is prepared, the instance goes on as before |
+//! | scheduler → source | `POST /departures` | [`SourceOrder`] → 204: the target is prepared, the instance goes on as before |
 //! | scheduler → source | `POST /departures/{id}/leave` | [`Leave`] → [`Departed`]: the copy runs; or an error, and the instance goes on as before |
 //! | scheduler → source | `DELETE /departures/{id}` | given up before it left → 204 |
-//! | source → target | `POST /arrivals` | [`ArrivalOrder`] → 204: a sandbox and the snapshot's template are ready |
+//! | source → target | `POST /arrivals` | [`TargetOrder`] → 204: a sandbox and the snapshot's template are ready |
 //! | source → target | `POST /arrivals/{id}/images` | a parcel → [`Standing`]: the processes stand before their first instruction |
-//! | source → target | `POST /arrivals/{id}/go` | → [`ArrivalState`]: they run, and take requests |
-//! | source → target | `GET /arrivals/{id}` | → [`ArrivalState`] |
+//! | source → target | `POST /arrivals/{id}/go` | → [`TargetState`]: they run, and take requests |
+//! | source → target | `GET /arrivals/{id}` | → [`TargetState`] |
 //! | source → target | `DELETE /arrivals/{id}` | it must not run → 204, or 409 `conflict` when it does |
 //! | target → source | `GET /departures/{id}/pages` | → all pages that were written, in order |
 //! | target → source | `GET /departures/{id}/pages/{page}` | → the block with this page: somebody waits for it |
@@ -24,7 +24,7 @@ use crate::internal::VersionSpec;
 /// What becomes of the original.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum MigrationKind {
     /// It goes: its copy is the instance from then on, under the same id.
     Move,
     /// It goes on beside its copy, which has this id.
@@ -33,7 +33,7 @@ pub enum Way {
 
 /// Get ready to move an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DepartureOrder {
+pub struct SourceOrder {
     /// Names the migration.
     pub id: MigrationId,
     /// The instance.
@@ -41,7 +41,7 @@ pub struct DepartureOrder {
     /// The target's address, `host:port`.
     pub to: String,
     /// Whether the original goes.
-    pub way: Way,
+    pub way: MigrationKind,
 }
 
 /// Move it now.
@@ -83,7 +83,7 @@ pub struct Expected {
 
 /// Get ready for an instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ArrivalOrder {
+pub struct TargetOrder {
     /// Names the migration.
     pub id: MigrationId,
     /// The id it will have.
@@ -109,10 +109,10 @@ pub struct Standing {
     pub arrived_pages: u64,
 }
 
-/// How far an arrival is.
+/// How far a migration target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ArrivalState {
+pub enum TargetState {
     /// Its processes do not run yet, and will not without being let go.
     Waiting,
     /// They run.

@@ -295,7 +295,7 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>, maste
     relay.point_to(&listener.local_addr().unwrap().to_string());
     let config = rekindle_scheduler::Config {
         issuing: None,
-        doors: rekindle_relay::Doors::default(),
+        in_process: rekindle_relay::InProcessRoles::default(),
         database: PathBuf::from(dir).join("scheduler.db").into(),
         address: String::new(),
         spool: dir.to_owned(),

@@ -48,7 +48,7 @@ pub(crate) struct Shown {
 
 /// The query API's answer, as far as it is read.
 #[derive(Deserialize)]
-struct Answer {
+struct JaegerResponse {
     data: Option<Vec<Found>>,
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn stored(jaeger: &Jaeger, id: Option<&str>) -> Result<Trace> {
 }
 
 fn newest(body: &[u8]) -> Result<Option<Trace>> {
-    let answer: Answer = serde_json::from_slice(body).context("jaeger's answer is not what it was")?;
+    let answer: JaegerResponse = serde_json::from_slice(body).context("jaeger's answer is not what it was")?;
     let all = answer.data.unwrap_or_default().into_iter();
     let invocations = all.filter(|f| f.spans.iter().any(|s| s.operation_name.starts_with("invoke ")));
     let newest = invocations.max_by_key(|f| f.spans.iter().map(|s| s.start_time).min());
@@ -149,7 +149,7 @@ fn newest(body: &[u8]) -> Result<Option<Trace>> {
 }
 
 fn read(id: &str, body: &[u8]) -> Result<Trace> {
-    let answer: Answer = serde_json::from_slice(body).context("jaeger's answer is not what it was")?;
+    let answer: JaegerResponse = serde_json::from_slice(body).context("jaeger's answer is not what it was")?;
     let spans: Vec<Span> = answer
         .data
         .unwrap_or_default()

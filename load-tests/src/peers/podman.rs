@@ -154,7 +154,7 @@ impl Podman {
         .await;
         let ms = triggered.elapsed().as_secs_f64() * 1_000.0;
         child.wait().context("podman's end cannot be awaited")?;
-        answer.and_then(crate::client::Answer::of_function).with_context(told)?;
+        answer.and_then(crate::client::Reply::of_function).with_context(told)?;
         Ok(ms)
     }
 

@@ -12,7 +12,7 @@ use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_snapshotter::criu::Session;
 use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
 use rekindle_worker::network::{Egress, Network};
-use rekindle_worker::sandbox::criu::Priming;
+use rekindle_worker::sandbox::criu::Prestart;
 use rekindle_worker::sandbox::{CriuUse, Sandbox, Zygote};
 use serde::Serialize;
 use tempfile::TempDir;
@@ -80,7 +80,7 @@ pub(super) struct Place {
     pub(super) parent: String,
     pub(super) zygote: Arc<Zygote>,
     _stage: TempDir,
-    pub(super) priming: Priming,
+    pub(super) prestart: Prestart,
     pub(super) network: Option<Arc<Network>>,
     skeleton: TempDir,
     made: AtomicU64,
@@ -110,7 +110,7 @@ impl Place {
             zygote: Arc::new(Zygote::new(Programs::find(args)?.init(), stage.path().to_owned(), criu)),
             _stage: stage,
             // Nothing is restored in them.
-            priming: Priming {
+            prestart: Prestart {
                 dirs: std::env::temp_dir(),
                 log_level: 1,
             },

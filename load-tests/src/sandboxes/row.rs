@@ -50,7 +50,7 @@ pub(super) async fn run(place: &Place, count: usize) -> Result<Row> {
     let pool = SandboxPool::new(
         place.cgroups.clone(),
         Arc::clone(&place.zygote),
-        place.priming.clone(),
+        place.prestart.clone(),
         place.network.clone(),
         8,
         8,

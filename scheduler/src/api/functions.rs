@@ -38,7 +38,7 @@ pub(super) async fn detail(
     let newest = versions.first().ok_or_else(|| unknown(&name))?;
     Ok(Json(FunctionDetail {
         summary: summary(&scheduler, newest),
-        instances: scheduler.memory().fleet.instance_infos(Some(&name), scheduler.now()),
+        instances: scheduler.state().fleet.instance_infos(Some(&name), scheduler.now()),
         versions,
     }))
 }
@@ -86,21 +86,21 @@ pub(super) async fn delete(
         .map_err(from_store)?;
     let leftovers = leftovers.ok_or_else(|| unknown(&name))?;
     let addresses = {
-        let mut memory = scheduler.memory();
-        memory.catalog.remove(&name);
+        let mut state = scheduler.state();
+        state.catalog.remove(&name);
         scheduler.metrics.forget(name.as_str());
-        memory.traffic.forget(&name);
+        state.traffic.forget(&name);
         let now = scheduler.now();
-        let ids: Vec<_> = memory
+        let ids: Vec<_> = state
             .fleet
             .instance_infos(Some(&name), now)
             .into_iter()
             .map(|i| i.id)
             .collect();
         for id in ids {
-            memory.fleet.forget(&id, now);
+            state.fleet.forget(&id, now);
         }
-        memory.fleet.addresses()
+        state.fleet.addresses()
     };
     let here = scheduler.clone();
     // A task of its own: it must not stop half-way because the client went away.
@@ -171,11 +171,11 @@ where
 }
 
 fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
-    let memory = scheduler.memory();
-    let live = memory.catalog.live(&newest.function);
+    let state = scheduler.state();
+    let live = state.catalog.live(&newest.function);
     // What serves is described; before anything is live, what was deployed.
     let manifest = live.as_ref().map_or(&newest.manifest, |l| &l.spec.manifest);
-    let instances = memory.fleet.instance_infos(Some(&newest.function), scheduler.now());
+    let instances = state.fleet.instance_infos(Some(&newest.function), scheduler.now());
     FunctionSummary {
         name: newest.function.clone(),
         live: live.as_ref().map(|l| l.spec.version),

@@ -15,17 +15,17 @@ use crate::state::Scheduler;
 
 pub(super) async fn status(State(scheduler): State<Scheduler>) -> Result<Json<Status>, Refused> {
     let functions = scheduler.store.functions().await.map_err(from_store)?;
-    let memory = scheduler.memory();
+    let state = scheduler.state();
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        workers: memory.fleet.worker_infos(scheduler.now()),
+        workers: state.fleet.worker_infos(scheduler.now()),
         functions: u32::try_from(functions.len()).unwrap_or(u32::MAX),
-        instances: memory.fleet.instance_infos(None, scheduler.now()),
+        instances: state.fleet.instance_infos(None, scheduler.now()),
     }))
 }
 
 pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<InstanceInfo>> {
-    Json(scheduler.memory().fleet.instance_infos(None, scheduler.now()))
+    Json(scheduler.state().fleet.instance_infos(None, scheduler.now()))
 }
 
 /// Moves an instance to another worker, or a copy of it. Answers when it is there.
@@ -50,7 +50,7 @@ pub(super) async fn stop(
     id: Result<Path<InstanceId>, PathRejection>,
 ) -> Result<StatusCode, Refused> {
     let Path(id) = id.map_err(bad_path)?;
-    let address = scheduler.memory().fleet.address_of(&id).ok_or_else(|| {
+    let address = scheduler.state().fleet.address_of(&id).ok_or_else(|| {
         ApiError::new(
             ErrorCode::NotFound,
             format!("no instance {id} is running: `fn status` lists them"),
@@ -61,7 +61,7 @@ pub(super) async fn stop(
         .stop(&address, &id, false)
         .await
         .map_err(|e| ApiError::new(ErrorCode::Unavailable, format!("{e}: try again")))?;
-    scheduler.memory().fleet.forget(&id, scheduler.now());
+    scheduler.state().fleet.forget(&id, scheduler.now());
     scheduler.recalls.notify_waiters();
     pump(&scheduler);
     Ok(StatusCode::NO_CONTENT)

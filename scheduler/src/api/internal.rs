@@ -49,7 +49,7 @@ pub(super) async fn leases(
     report: Result<Json<LeaseReport>, JsonRejection>,
 ) -> Result<Json<LeaseAnswer>, Refused> {
     let Json(report) = report.map_err(bad_json)?;
-    let (give_back, stuck) = scheduler.memory().fleet.report(&report, scheduler.now());
+    let (give_back, stuck) = scheduler.state().fleet.report(&report, scheduler.now());
     for instance in stuck {
         reaper::kill(&scheduler, instance);
     }
@@ -77,7 +77,7 @@ pub(super) async fn recalls(
     loop {
         // Listening before looking: a recall in between is not missed.
         let changed = scheduler.recalls.notified();
-        let give_back = scheduler.memory().fleet.untold_recalls(&watch.gateway);
+        let give_back = scheduler.state().fleet.untold_recalls(&watch.gateway);
         if !give_back.is_empty() || tokio::time::timeout_at(until, changed).await.is_err() {
             return Ok(Json(LeaseAnswer { give_back }));
         }
@@ -106,26 +106,26 @@ pub(super) async fn heartbeat(
         note_refused(&scheduler, refused).await;
     }
     let (answer, is_news, is_to_tell) = {
-        let mut memory = scheduler.memory();
-        let known = memory.fleet.workers.get(&beat.worker);
+        let mut state = scheduler.state();
+        let known = state.fleet.workers.get(&beat.worker);
         let is_news = known.is_none_or(|w| w.incarnation != beat.incarnation || w.address != beat.address);
-        let is_news = is_news && !memory.fleet.is_late(&beat);
+        let is_news = is_news && !state.fleet.is_late(&beat);
         let now = scheduler.now();
-        let memory = &mut *memory;
-        let catalog = &memory.catalog;
-        let stop = memory.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
+        let state = &mut *state;
+        let catalog = &state.catalog;
+        let stop = state.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
         if beat.presence != Presence::Serving {
             // Before who waits has what is in use there let go to start another elsewhere.
-            evacuate(&scheduler, memory, now);
+            evacuate(&scheduler, state, now);
         }
-        let kept_revision = memory.fleet.kept_revision(&beat.worker);
+        let kept_revision = state.fleet.kept_revision(&beat.worker);
         let answer = HeartbeatAnswer {
             stop,
-            forget: memory.fleet.retired_templates(&beat.worker, memory.catalog.retired()),
+            forget: state.fleet.retired_templates(&beat.worker, state.catalog.retired()),
             kept_revision,
             kept_traces,
         };
-        (answer, is_news, memory.fleet.is_to_tell())
+        (answer, is_news, state.fleet.is_to_tell())
     };
     // The worker may have begun to leave.
     if beat.presence != Presence::Serving || is_to_tell {
@@ -143,7 +143,7 @@ pub(super) async fn heartbeat(
 
 /// A version whose snapshot is damaged is booted from now on.
 async fn lose(scheduler: &Scheduler, damaged: &DamagedSnapshot) {
-    let Some(spec) = scheduler.memory().catalog.drop_snapshot(damaged) else {
+    let Some(spec) = scheduler.state().catalog.drop_snapshot(damaged) else {
         return;
     };
     let DamagedSnapshot { snapshot, why, .. } = damaged;

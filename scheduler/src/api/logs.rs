@@ -43,7 +43,7 @@ pub(super) async fn logs(
     if scheduler.store.versions(&name, 1).await.map_err(from_store)?.is_empty() {
         return Err(unknown(&name));
     }
-    let addresses = scheduler.memory().fleet.addresses();
+    let addresses = scheduler.state().fleet.addresses();
     if addresses.is_empty() {
         return Err(ApiError::new(
             ErrorCode::Unavailable,

@@ -23,7 +23,7 @@ pub(super) async fn of_worker(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refused> {
     let Path(id) = id.map_err(bad_path)?;
-    let address = scheduler.memory().fleet.workers.get(&id).map(|w| w.address.clone());
+    let address = scheduler.state().fleet.workers.get(&id).map(|w| w.address.clone());
     let address = address.ok_or_else(|| {
         ApiError::new(
             ErrorCode::NotFound,

@@ -100,12 +100,12 @@ pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &Issuing) -> Result<
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     issuing.member().revoked().add(all.iter().map(|(peer, _)| peer.clone()));
     {
-        let mut memory = scheduler.memory();
+        let mut state = scheduler.state();
         let now = scheduler.now();
-        let memory = &mut *memory;
+        let state = &mut *state;
         for (peer, _) in all.iter().filter(|(peer, _)| peer.role == Role::Worker) {
             if let Ok(id) = peer.name.parse() {
-                memory.fleet.expel(&id, now);
+                state.fleet.expel(&id, now);
             }
         }
     }

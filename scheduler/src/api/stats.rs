@@ -10,7 +10,7 @@ use rekindle_wire::FunctionName;
 use rekindle_wire::stats::{FunctionStats, Stats, TrafficAnswer, TrafficReport, WorkerStats};
 
 use super::{Refused, bad_json, bad_path, from_store, functions};
-use crate::state::{Memory, Scheduler};
+use crate::state::{ClusterState, Scheduler};
 
 pub(super) async fn traffic(
     State(scheduler): State<Scheduler>,
@@ -20,7 +20,7 @@ pub(super) async fn traffic(
     rekindle_telemetry::keep_told(&report.kept_traces);
     let now = scheduler.now();
     let mut answer = {
-        let Memory { traffic, catalog, .. } = &mut *scheduler.memory();
+        let ClusterState { traffic, catalog, .. } = &mut *scheduler.state();
         traffic.take(report, now, |name| catalog.has(name))
     };
     answer.kept_traces = rekindle_telemetry::kept_anywhere();
@@ -29,9 +29,9 @@ pub(super) async fn traffic(
 
 pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let memory = scheduler.memory();
+    let state = scheduler.state();
     let levels = |worker: rekindle_wire::api::WorkerInfo| WorkerStats {
-        levels: memory
+        levels: state
             .fleet
             .workers
             .get(&worker.id)
@@ -41,18 +41,14 @@ pub(super) async fn all(State(scheduler): State<Scheduler>) -> Json<Stats> {
     };
     Json(Stats {
         at_unix_ms: i64::try_from(at.as_millis()).unwrap_or(i64::MAX),
-        gateways: memory.traffic.gateways(scheduler.now()) as u64,
-        workers: memory
+        gateways: state.traffic.gateways(scheduler.now()) as u64,
+        workers: state
             .fleet
             .worker_infos(scheduler.now())
             .into_iter()
             .map(levels)
             .collect(),
-        functions: memory
-            .catalog
-            .names()
-            .map(|name| of(&scheduler, &memory, name))
-            .collect(),
+        functions: state.catalog.names().map(|name| of(&scheduler, &state, name)).collect(),
     })
 }
 
@@ -61,24 +57,24 @@ pub(super) async fn one(
     name: Result<Path<FunctionName>, PathRejection>,
 ) -> Result<Json<FunctionStats>, Refused> {
     let Path(name) = name.map_err(bad_path)?;
-    let live = scheduler.memory().catalog.live(&name).map(|live| live.spec.version);
+    let live = scheduler.state().catalog.live(&name).map(|live| live.spec.version);
     let version = match live {
         Some(version) => scheduler.store.version(&name, version).await.map_err(from_store)?,
         // Deployed, and not live yet?
         None => scheduler.store.versions(&name, 1).await.map_err(from_store)?.pop(),
     };
     let version = version.ok_or_else(|| functions::unknown(&name))?;
-    let mut stats = of(&scheduler, &scheduler.memory(), &name);
+    let mut stats = of(&scheduler, &scheduler.state(), &name);
     stats.snapshot = version.snapshot;
     Ok(Json(stats))
 }
 
-fn of(scheduler: &Scheduler, memory: &Memory, name: &FunctionName) -> FunctionStats {
+fn of(scheduler: &Scheduler, state: &ClusterState, name: &FunctionName) -> FunctionStats {
     FunctionStats {
         name: name.clone(),
-        starts: memory.traffic.of(name),
-        instances: memory.fleet.instance_infos(Some(name), scheduler.now()),
-        waiting: memory.queue.waiting_for(name) as u64,
+        starts: state.traffic.of(name),
+        instances: state.fleet.instance_infos(Some(name), scheduler.now()),
+        waiting: state.queue.waiting_for(name) as u64,
         snapshot: None,
     }
 }

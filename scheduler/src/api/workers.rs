@@ -12,7 +12,7 @@ use crate::placing::pump;
 use crate::state::{Scheduler, unix_s};
 
 pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<WorkerInfo>> {
-    Json(scheduler.memory().fleet.worker_infos(scheduler.now()))
+    Json(scheduler.state().fleet.worker_infos(scheduler.now()))
 }
 
 /// From now on it takes nothing new, and what is idle on it goes; the answer does not wait for that.
@@ -42,11 +42,11 @@ async fn set_drained(
     stored.map_err(from_store)?;
     tracing::info!(worker = %id, drained, "a worker is to be emptied, or no longer");
     let info = {
-        let mut memory = scheduler.memory();
-        memory.fleet.drain(&id, drained);
+        let mut state = scheduler.state();
+        state.fleet.drain(&id, drained);
         // Before who waits has it let go to start another elsewhere.
-        evacuate(scheduler, &mut memory, scheduler.now());
-        memory.fleet.worker_info(&id, scheduler.now())
+        evacuate(scheduler, &mut state, scheduler.now());
+        state.fleet.worker_info(&id, scheduler.now())
     };
     scheduler.recalls.notify_waiters();
     pump(scheduler);
@@ -55,7 +55,7 @@ async fn set_drained(
 
 /// The worker that goes by this name.
 pub(super) fn the_worker(scheduler: &Scheduler, name: &str) -> Result<WorkerId, ApiError> {
-    let called = scheduler.memory().fleet.workers_called(name);
+    let called = scheduler.state().fleet.workers_called(name);
     match &called[..] {
         [] => Err(unknown(name)),
         [one] => Ok(one.clone()),

@@ -18,7 +18,7 @@ use crate::store::NewRow;
 /// request of the same owner.
 pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<AcceptedCall, Refused> {
     check(&new)?;
-    let live = scheduler.memory().catalog.live(&new.function);
+    let live = scheduler.state().catalog.live(&new.function);
     let live = live.ok_or_else(|| crate::api::unknown_function(&new.function))?;
     let policy = &live.spec.manifest.asynchronous;
     let now = unix_ms();

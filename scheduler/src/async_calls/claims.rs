@@ -40,8 +40,8 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
     let _alone = scheduler.calls.claiming.lock().await;
     let (now, now_unix_ms) = (scheduler.now(), unix_ms());
     let shares = {
-        let memory = scheduler.memory();
-        let at_once = |name: &FunctionName| match memory.catalog.live(name) {
+        let state = scheduler.state();
+        let at_once = |name: &FunctionName| match state.catalog.live(name) {
             Some(live) => u64::from(live.spec.manifest.max_instances) * u64::from(live.spec.manifest.concurrency),
             None => UNKNOWN_AT_ONCE,
         };

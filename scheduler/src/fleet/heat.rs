@@ -283,7 +283,7 @@ mod tests {
                     fleet.leave_alone(&relief.instance, now.plus(REST));
                     fleet.instances.get_mut(&relief.instance).unwrap().moving =
                         Some(Move { to: relief.to.clone(), since: None });
-                    fleet.moved(&relief.instance, &rekindle_wire::migration::Way::Move, &relief.to, now);
+                    fleet.moved(&relief.instance, &rekindle_wire::migration::MigrationKind::Move, &relief.to, now);
                 }
             }
             prop_assert!(moved.values().all(|n| *n == 1), "{moved:?}");

@@ -1,6 +1,6 @@
 //! Instances that move to another worker.
 
-use rekindle_wire::migration::Way;
+use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, InstanceId, VersionNumber, WorkerId};
 
 use super::membership::Worker;
@@ -46,7 +46,7 @@ impl Fleet {
         &mut self,
         id: &InstanceId,
         to: Option<&WorkerId>,
-        way: &Way,
+        way: &MigrationKind,
     ) -> Result<PlannedMove, ApiError> {
         let unknown = || {
             ApiError::new(
@@ -71,11 +71,11 @@ impl Fleet {
             return Err(unknown());
         };
         let arrives = match way {
-            Way::Move => id.clone(),
-            Way::Clone(copy) => copy.clone(),
+            MigrationKind::Move => id.clone(),
+            MigrationKind::Clone(copy) => copy.clone(),
         };
         let (function, version) = (instance.function.clone(), instance.version);
-        if *way == Way::Move
+        if *way == MigrationKind::Move
             && let Some(mut instance) = self.instances.get_mut(id)
         {
             instance.moving = Some(Move {
@@ -166,9 +166,9 @@ impl Fleet {
     }
 
     /// It is the target's from now on; or a copy is.
-    pub(crate) fn moved(&mut self, id: &InstanceId, way: &Way, to: &WorkerId, now: Millis) {
+    pub(crate) fn moved(&mut self, id: &InstanceId, way: &MigrationKind, to: &WorkerId, now: Millis) {
         match way {
-            Way::Move => {
+            MigrationKind::Move => {
                 self.instances.relocate(id, to);
                 if let Some(mut instance) = self.instances.get_mut(id) {
                     instance.moving = None;
@@ -182,7 +182,7 @@ impl Fleet {
                     }
                 }
             }
-            Way::Clone(copy) => {
+            MigrationKind::Clone(copy) => {
                 if let Some(original) = self.instances.get(id) {
                     let mut instance = original.clone();
                     instance.worker = to.clone();
@@ -275,7 +275,7 @@ mod tests {
     fn its_room_is_set_aside_on_both_until_it_is_there_and_invocations_wait_for_it() {
         let (hello, mut fleet) = (hello(), two_workers());
         let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        let planned = fleet.plan_move(&id, None, &Way::Move).unwrap();
+        let planned = fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
         assert_eq!((planned.from, &planned.to), (worker(0), &worker(1)));
         assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (60, 60));
         assert!(
@@ -293,7 +293,7 @@ mod tests {
         let listed = vec![info(&id, &hello.spec, 1, 0, 0)];
         let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| Known::Unknown);
         assert_eq!((stop, fleet.instances[&id].stage), (Vec::new(), Stage::Moving));
-        fleet.moved(&id, &Way::Move, &worker(1), Millis(6));
+        fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
         assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (0, 60));
         assert_eq!(place(&fleet, &hello, &ask(), Millis(7)), Decision::Use(id.clone()));
         // A report of the source that was on its way.
@@ -321,7 +321,7 @@ mod tests {
     fn one_that_does_not_move_is_where_it_was_and_another_is_started_when_it_takes_long() {
         let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
         let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        fleet.plan_move(&id, Some(&worker(1)), &Way::Move).unwrap();
+        fleet.plan_move(&id, Some(&worker(1)), &MigrationKind::Move).unwrap();
         assert!(fleet.begin_move(&id, Millis(2)));
         let later = Millis(3).plus(WORTH_WAITING);
         assert!(matches!(place(&fleet, &hello, &ask(), later), Decision::Start { .. }));
@@ -339,18 +339,20 @@ mod tests {
         let id = ready(&mut fleet, "i-a", &hello, Millis(1));
         let mut refused = |id: &InstanceId, to: Option<usize>| {
             let to = to.map(worker);
-            fleet.plan_move(id, to.as_ref(), &Way::Move).unwrap_err().code
+            fleet.plan_move(id, to.as_ref(), &MigrationKind::Move).unwrap_err().code
         };
         assert_eq!(refused(&"i-b".parse().unwrap(), None), ErrorCode::NotFound);
         assert_eq!(refused(&id, Some(0)), ErrorCode::Conflict);
         assert_eq!(refused(&id, Some(7)), ErrorCode::Conflict);
-        fleet.plan_move(&id, None, &Way::Move).unwrap();
+        fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
         assert_eq!(
-            fleet.plan_move(&id, None, &Way::Move).unwrap_err().code,
+            fleet.plan_move(&id, None, &MigrationKind::Move).unwrap_err().code,
             ErrorCode::Conflict
         );
         let other = ready(&mut fleet, "i-c", &hello, Millis(1));
-        let full = fleet.plan_move(&other, Some(&worker(1)), &Way::Move).unwrap_err();
+        let full = fleet
+            .plan_move(&other, Some(&worker(1)), &MigrationKind::Move)
+            .unwrap_err();
         assert_eq!(full.code, ErrorCode::NoCapacity, "{full}");
     }
 
@@ -358,7 +360,7 @@ mod tests {
     fn a_copy_is_an_instance_of_its_own() {
         let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
         let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-        let way = Way::Clone("i-b".parse().unwrap());
+        let way = MigrationKind::Clone("i-b".parse().unwrap());
         fleet.plan_move(&id, None, &way).unwrap();
         assert!(fleet.instances[&id].moving.is_none(), "the original serves on");
         fleet.moved(&id, &way, &worker(1), Millis(2));
@@ -378,7 +380,7 @@ mod tests {
         let first = fleet.to_evacuate(2, hot, Millis(5_100));
         assert_eq!(first.len(), 2);
         for id in &first {
-            fleet.plan_move(id, None, &Way::Move).unwrap();
+            fleet.plan_move(id, None, &MigrationKind::Move).unwrap();
         }
         assert!(
             fleet.to_evacuate(2, hot, Millis(5_100)).is_empty(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use rekindle_wire::api::InstanceState;
 use rekindle_wire::internal::{Heartbeat, LeaseReport, ReturnedLease};
-use rekindle_wire::migration::Way;
+use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::processor::InstructionSets;
 
 use super::*;
@@ -104,9 +104,11 @@ fn an_instance_moves_to_no_host_that_lacks_an_instruction_set_of_its_own() {
         fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
     }
     let id = ready(&mut fleet, "i-1", &hello, NOW);
-    let named = fleet.plan_move(&id, Some(&worker(1)), &Way::Move).unwrap_err();
+    let named = fleet
+        .plan_move(&id, Some(&worker(1)), &MigrationKind::Move)
+        .unwrap_err();
     assert!(named.message.contains("lacks avx2"), "{named:?}");
-    assert_eq!(fleet.plan_move(&id, None, &Way::Move).unwrap().to, worker(2));
+    assert_eq!(fleet.plan_move(&id, None, &MigrationKind::Move).unwrap().to, worker(2));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rekindle_wire::api::{InstanceState, StartKind};
 use rekindle_wire::internal::Placement;
-use rekindle_wire::migration::Way;
+use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::{FunctionName, InstanceId, WorkerId};
 
 use super::gateways::{Gateway, Slot};
@@ -87,7 +87,7 @@ struct Request {
     avoid: Vec<String>,
 }
 
-struct Waiting {
+struct QueuedRequest {
     request: Request,
     since: Millis,
 }
@@ -102,7 +102,7 @@ pub(super) struct World {
     host_of: HashMap<WorkerId, usize>,
     function_of: HashMap<FunctionName, usize>,
     gateways: Vec<Gateway>,
-    waiting: BTreeMap<usize, VecDeque<Waiting>>,
+    waiting: BTreeMap<usize, VecDeque<QueuedRequest>>,
     /// When the next request comes, milliseconds.
     next_request: f64,
     /// Somebody who waits may be served.
@@ -270,7 +270,7 @@ impl World {
 
     fn wait(&mut self, request: Request) {
         self.report.waited += 1;
-        let waiting = Waiting {
+        let waiting = QueuedRequest {
             since: self.now,
             request,
         };
@@ -496,7 +496,7 @@ impl World {
         self.changed |= self.fleet.note_silence(now);
         for id in self.fleet.to_evacuate(EVACUATE_AT_ONCE, EVACUATE_HOT, now) {
             self.fleet.leave_alone(&id, now.plus(Millis(5_000)));
-            if self.fleet.plan_move(&id, None, &Way::Move).is_ok() {
+            if self.fleet.plan_move(&id, None, &MigrationKind::Move).is_ok() {
                 self.report.evacuated += 1;
                 self.after(MOVE_PREPARES, Event::Leaves { instance: id });
             }
@@ -509,7 +509,7 @@ impl World {
                 self.fleet.leave_alone(&relief.instance, now.plus(REST));
                 if self
                     .fleet
-                    .plan_move(&relief.instance, Some(&relief.to), &Way::Move)
+                    .plan_move(&relief.instance, Some(&relief.to), &MigrationKind::Move)
                     .is_ok()
                 {
                     self.report.rebalanced += 1;
@@ -576,7 +576,7 @@ impl World {
             while let Some(waiting) = queue.pop_front() {
                 let since = waiting.since;
                 if let Some(request) = self.attempt(waiting.request) {
-                    queue.push_front(Waiting { request, since });
+                    queue.push_front(QueuedRequest { request, since });
                     break;
                 }
                 let served = &self.workload.functions[function].live.spec.function;
@@ -673,7 +673,7 @@ impl World {
                 self.hosts[to].open(real.function);
                 self.hosts[to].instances.insert(id.clone(), real);
                 let worker = self.hosts[to].id.clone();
-                self.fleet.moved(id, &Way::Move, &worker, now);
+                self.fleet.moved(id, &MigrationKind::Move, &worker, now);
                 for gateway in &mut self.gateways {
                     gateway.give_back(std::slice::from_ref(id));
                 }

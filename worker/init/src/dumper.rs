@@ -26,7 +26,7 @@ use crate::causes::chain;
 use crate::criu;
 use crate::in_place::{self, Caller};
 use crate::namespaces::join_cgroups;
-use crate::protocol::{Answer, Call, DUMP_IMAGES_FD, Message, ReceiveError, Request, receive, send};
+use crate::protocol::{Call, DUMP_IMAGES_FD, Message, ReceiveError, Reply, Request, receive, send};
 use crate::spawn::{fork_as, place_fds};
 
 /// The namespaces of a sandbox that CRIU is in, by their names in `/proc/PID/ns`: that of process ids from its start,
@@ -66,12 +66,12 @@ pub fn run(
     cgroup_procs: &[PathBuf],
     fds: Vec<OwnedFd>,
 ) -> io::Result<()> {
-    let say = |number, answer| send(control.as_fd(), &Message::Answer(number, answer), &[]);
+    let say = |number, answer| send(control.as_fd(), &Message::Reply(number, answer), &[]);
     let criu = match start(cgroup_procs, fds) {
         Ok(criu) => criu,
-        Err(e) => return say(number, Answer::Failed(e)),
+        Err(e) => return say(number, Reply::Failed(e)),
     };
-    say(number, Answer::Started(criu))?;
+    say(number, Reply::Started(criu))?;
     loop {
         let (call, _) = match receive::<Call>(control.as_fd(), room) {
             Ok(received) => received,
@@ -80,10 +80,10 @@ pub fn run(
         };
         let answer = match call.request {
             Request::GoInside { real_uid } => match in_place::of(criu, |call| go_inside(call, real_uid)) {
-                Ok(()) => Answer::Done,
-                Err(e) => Answer::Failed(format!("have criu go into the sandbox: {e}")),
+                Ok(()) => Reply::Done,
+                Err(e) => Reply::Failed(format!("have criu go into the sandbox: {e}")),
             },
-            _ => Answer::Failed("a dumper has its criu go inside, and nothing else".to_owned()),
+            _ => Reply::Failed("a dumper has its criu go inside, and nothing else".to_owned()),
         };
         say(call.number, answer)?;
     }

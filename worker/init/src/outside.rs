@@ -30,7 +30,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 use crate::causes::chain;
 use crate::namespaces::{NamespaceError, become_root, fork_into_sandbox, join_cgroups, map_ids, prepare_network};
-use crate::protocol::{Answer, Call, Common, Layers, Make, Message, ReceiveError, Request, receive, send};
+use crate::protocol::{Call, Common, Layers, Make, Message, ReceiveError, Reply, Request, receive, send};
 use crate::reactor;
 use crate::{devices, machine};
 
@@ -78,7 +78,7 @@ enum Made {
 /// # Errors
 /// When a control socket breaks.
 pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside: OwnedFd) -> io::Result<()> {
-    let say = |number, answer| send(control.as_fd(), &Message::Answer(number, answer), &[]);
+    let say = |number, answer| send(control.as_fd(), &Message::Reply(number, answer), &[]);
     let users = match make(order, inside) {
         Ok(Made::Inside(inside)) => {
             // It is not to be told what the process outside is told.
@@ -86,10 +86,10 @@ pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside:
             return reactor::run(&inside, room, !order.cgroup_procs.is_empty());
         }
         Ok(Made::Outside(init, users)) => {
-            say(number, Answer::Started(init.as_raw()))?;
+            say(number, Reply::Started(init.as_raw()))?;
             users
         }
-        Err(e) => return say(number, Answer::Failed(chain(&e))),
+        Err(e) => return say(number, Reply::Failed(chain(&e))),
     };
     let (call, _) = match receive::<Call>(control.as_fd(), room) {
         Ok(received) => received,
@@ -98,10 +98,10 @@ pub fn run(control: OwnedFd, room: &mut [u8], number: u64, order: &Make, inside:
     };
     let answer = match call.request {
         Request::Mount(layers) => match mount_layers(&layers, &users) {
-            Ok(()) => Answer::Done,
-            Err(e) => Answer::Failed(chain(&e)),
+            Ok(()) => Reply::Done,
+            Err(e) => Reply::Failed(chain(&e)),
         },
-        _ => Answer::Failed("outside of a sandbox layers are mounted, once, and nothing else".to_owned()),
+        _ => Reply::Failed("outside of a sandbox layers are mounted, once, and nothing else".to_owned()),
     };
     say(call.number, answer)
 }

@@ -1,5 +1,5 @@
 //! What worker and init say to each other: one JSON message a packet on a `SOCK_SEQPACKET` socket, descriptors beside it by
-//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Answer`] that bears the question's number,
+//! `SCM_RIGHTS`. The worker asks one thing at a time and init answers each with one [`Reply`] that bears the question's number,
 //! so that one that came too late is not taken for the next one's; other [`Message`]s come in between.
 
 use std::fmt;
@@ -174,10 +174,10 @@ pub enum Request {
     /// descriptor to read that from.
     ShowProbe,
     /// Have the CRIU that was started last, and waits, make a userfaultfd of its memory, and a time namespace for its
-    /// children ([`ancestor`](crate::ancestor)). Answered with [`Answer::Ancestor`], the userfaultfd beside it.
+    /// children ([`ancestor`](crate::ancestor)). Answered with [`Reply::Ancestor`], the userfaultfd beside it.
     Ancestor,
     /// Have each of these processes, which CRIU has restored and holds before their first instruction, make a
-    /// userfaultfd of its memory. Answered with [`Answer::Done`], the userfaultfds beside it, in this order.
+    /// userfaultfd of its memory. Answered with [`Reply::Done`], the userfaultfds beside it, in this order.
     Userfaults(Vec<i32>),
     /// Keep the descriptors beside it open as [`HELD_FD`] and following, where CRIU finds them by [`held_path`];
     /// those of an earlier request are closed. The next processes get ids above [`RESTORED_LAST_PID`]; those of the
@@ -206,7 +206,7 @@ pub enum Request {
 
 /// The answer to a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Answer {
+pub enum Reply {
     /// Done.
     Done,
     /// A process was started: its id inside the sandbox.
@@ -250,7 +250,7 @@ impl fmt::Display for ExitCause {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Message {
     /// The answer to the request of this number.
-    Answer(u64, Answer),
+    Reply(u64, Reply),
     /// The function's first process ended.
     Ended(ExitCause),
 }

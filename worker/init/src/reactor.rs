@@ -24,8 +24,8 @@ use crate::causes::chain;
 use crate::files::Loaded;
 use crate::outside::USERFAULT;
 use crate::protocol::{
-    Answer, CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Machine, Message,
-    RESTORED_LAST_PID, ReceiveError, Request, receive, send,
+    CRIU_PROBE_CACHE, Call, ExitCause, FUNCTION_PID, FUNCTION_UID, HELD_FD, Machine, Message, RESTORED_LAST_PID,
+    ReceiveError, Reply, Request, receive, send,
 };
 use crate::strays::StrayError;
 use crate::{ancestor, clocks, criu, descriptors, files, ipc, locks, machine, namespaces, rootfs, spawn, strays};
@@ -64,9 +64,9 @@ pub fn run(control: &OwnedFd, room: &mut [u8], has_groups: bool) -> io::Result<(
     serve(control.as_fd(), room, sandbox)
 }
 
-fn answer_with(control: BorrowedFd<'_>, number: u64, answer: Answer, beside: &[OwnedFd]) -> io::Result<()> {
+fn answer_with(control: BorrowedFd<'_>, number: u64, answer: Reply, beside: &[OwnedFd]) -> io::Result<()> {
     let fds: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
-    send(control, &Message::Answer(number, answer), &fds)
+    send(control, &Message::Reply(number, answer), &fds)
 }
 
 fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::Result<()> {
@@ -97,15 +97,15 @@ fn serve(control: BorrowedFd<'_>, room: &mut [u8], mut sandbox: Sandbox) -> io::
             };
             let (done, beside) = match call.request {
                 Request::Ancestor => match make_ancestor(&mut sandbox) {
-                    Ok(Ancestor { userfault, page }) => (Answer::Ancestor(page), vec![userfault]),
-                    Err(why) => (Answer::Failed(why), Vec::new()),
+                    Ok(Ancestor { userfault, page }) => (Reply::Ancestor(page), vec![userfault]),
+                    Err(why) => (Reply::Failed(why), Vec::new()),
                 },
                 Request::Userfaults(pids) => match make_userfaults(&sandbox, &pids) {
-                    Ok(made) => (Answer::Done, made),
-                    Err(why) => (Answer::Failed(why), Vec::new()),
+                    Ok(made) => (Reply::Done, made),
+                    Err(why) => (Reply::Failed(why), Vec::new()),
                 },
                 other => (
-                    perform(other, fds, &mut sandbox).unwrap_or_else(Answer::Failed),
+                    perform(other, fds, &mut sandbox).unwrap_or_else(Reply::Failed),
                     Vec::new(),
                 ),
             };
@@ -210,7 +210,7 @@ fn make_userfaults(sandbox: &Sandbox, pids: &[i32]) -> Result<Vec<OwnedFd>, Stri
     pids.iter().map(of).collect()
 }
 
-fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result<Answer, String> {
+fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result<Reply, String> {
     let mut fds = fds.into_iter();
     let mut next = |what: &str| {
         fds.next()
@@ -244,7 +244,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
         Request::Begin => {
             namespaces::prepare_network().map_err(|e| chain(&e))?;
             sandbox.ready = Some(rootfs::make_ready(sandbox.has_groups).map_err(|e| chain(&e))?);
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         }
         Request::Furnish(_) if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::Furnish(setup) => {
@@ -253,7 +253,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             sandbox.last_pid = Some(last_pid);
             namespaces::name_host(&setup.hostname).map_err(|e| chain(&e))?;
             sandbox.machine = Some(setup.machine);
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         }
         Request::Spawn(order) => {
             let (stdout, stderr, group) = (next("stdout")?, next("stderr")?, next("control group")?);
@@ -262,7 +262,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                 .map_err(plain("set the last process id"))?;
             rootfs::follow_links().map_err(|e| chain(&e))?;
             spawn::spawn(&order, &stdout, &stderr, &group)
-                .map(Answer::Started)
+                .map(Reply::Started)
                 .map_err(|e| chain(&e))
         }
         Request::Criu { joins } => {
@@ -273,7 +273,7 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
             let criu = criu::start(&sandbox.bundle, &all, group.as_ref(), sandbox.userfault.as_ref());
             let criu = criu.map_err(plain("start criu"))?;
             sandbox.criu.push(criu);
-            Ok(Answer::Started(criu))
+            Ok(Reply::Started(criu))
         }
         Request::Hold { clocks } => {
             sandbox.hold(fds).map_err(plain("hold descriptors"))?;
@@ -287,51 +287,51 @@ fn perform(request: Request, fds: Vec<OwnedFd>, sandbox: &mut Sandbox) -> Result
                     machine::booted_before(machine, clocks.boottime.0).map_err(|e| chain(&e))?;
                 }
             }
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         }
         Request::TakeLocks(locks) => {
             locks::take(&locks).map_err(plain("take locks"))?;
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         }
         Request::FollowLinks => {
             sandbox.loaded.settle().map_err(plain("set the times of directories"))?;
             rootfs::follow_links().map_err(|e| chain(&e))?;
             // CRIU has opened all of it.
             sandbox.held.clear();
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         }
         Request::RefuseStrays => match strays::refuse(Path::new("/proc"), &sandbox.criu) {
             Ok(()) => ipc::refuse(Path::new("/proc"))
-                .map(|()| Answer::Done)
+                .map(|()| Reply::Done)
                 .map_err(|e| chain(&e)),
-            Err(e @ StrayError::Spawning { .. }) => Ok(Answer::NotNow(chain(&e))),
+            Err(e @ StrayError::Spawning { .. }) => Ok(Reply::NotNow(chain(&e))),
             Err(e) => Err(chain(&e)),
         },
         Request::SaveFiles => {
             let archive = next("archive")?;
             files::save(Path::new("/"), archive)
-                .map(Answer::Saved)
+                .map(Reply::Saved)
                 .map_err(plain("save files"))
         }
         Request::LoadFiles => {
             let loaded = files::load(Path::new("/"), next("archive")?, FUNCTION_UID).map_err(plain("load files"))?;
             let renumbered = loaded.renumbered;
             sandbox.loaded = loaded;
-            Ok(Answer::Loaded(renumbered))
+            Ok(Reply::Loaded(renumbered))
         }
         Request::ReadProbe => std::fs::read(CRIU_PROBE_CACHE)
-            .map(Answer::Bytes)
+            .map(Reply::Bytes)
             .map_err(plain("read the probe")),
         Request::WriteProbe => read_probe(next("probe")?)
             .and_then(|probe| std::fs::write(CRIU_PROBE_CACHE, probe))
-            .map(|()| Answer::Done)
+            .map(|()| Reply::Done)
             .map_err(plain("write the probe")),
         Request::ShowProbe if sandbox.last_pid.is_some() => Err("the sandbox is furnished already".to_owned()),
         Request::ShowProbe => {
             let probe = read_probe(next("probe")?).map_err(plain("read the probe"))?;
             rootfs::show_probe(&probe).map_err(|e| chain(&e))?;
             sandbox.probe_is_shown = true;
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         }
     }
 }

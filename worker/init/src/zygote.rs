@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::causes::chain;
-use crate::protocol::{Answer, CONTROL_FD, CONTROL_FLOOR, Call, Message, ReceiveError, Request, receive, room, send};
+use crate::protocol::{CONTROL_FD, CONTROL_FLOOR, Call, Message, ReceiveError, Reply, Request, receive, room, send};
 use crate::{descriptors, dumper, namespaces, outside};
 
 /// Forks inits until the worker closes the control socket; in each of them, runs it to its end.
@@ -26,22 +26,22 @@ pub fn run() -> io::Result<()> {
         };
         let answer = match (call.request, <[OwnedFd; 1]>::try_from(fds)) {
             (Request::Prepare(common), _) => match outside::prepare(&common) {
-                Ok(()) => Answer::Done,
-                Err(e) => Answer::Failed(chain(&e)),
+                Ok(()) => Reply::Done,
+                Err(e) => Reply::Failed(chain(&e)),
             },
             (Request::Fork, Ok([of_the_new])) => match namespaces::fork_beside() {
                 Ok(None) => {
                     drop(control);
                     return forked(out_of_the_way(of_the_new)?, &mut room);
                 }
-                Ok(Some(pid)) => Answer::Started(pid.as_raw()),
-                Err(e) => Answer::Failed(format!("fork: {e}")),
+                Ok(Some(pid)) => Reply::Started(pid.as_raw()),
+                Err(e) => Reply::Failed(format!("fork: {e}")),
             },
-            _ => Answer::Failed(
-                "a zygote only forks, and needs the new init's end of a control socket for it".to_owned(),
-            ),
+            _ => {
+                Reply::Failed("a zygote only forks, and needs the new init's end of a control socket for it".to_owned())
+            }
         };
-        send(control.as_fd(), &Message::Answer(call.number, answer), &[])?;
+        send(control.as_fd(), &Message::Reply(call.number, answer), &[])?;
     }
 }
 
@@ -62,7 +62,7 @@ fn forked(control: OwnedFd, room: &mut [u8]) -> io::Result<()> {
     };
     send(
         control.as_fd(),
-        &Message::Answer(number, Answer::Failed(said.to_owned())),
+        &Message::Reply(number, Reply::Failed(said.to_owned())),
         &[],
     )
 }

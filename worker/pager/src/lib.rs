@@ -29,10 +29,10 @@ pub mod latency;
 pub mod memory;
 pub mod pager;
 mod pin;
+mod poller;
 pub mod source;
 mod streams;
 mod thread;
-mod waiting;
 
 pub use ancestor::Ancestor;
 pub use latency::Latency;

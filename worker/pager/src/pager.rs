@@ -49,7 +49,7 @@ pub enum Handover {
     Socket(UnixListener),
     /// The kernel does, when CRIU, whose own memory this is of, forks: of one process, with this id. CRIU is told nothing of a pager then, maps everything
     /// where it belongs at once, and registers nothing.
-    Descent(Ancestor, i32),
+    Fork(Ancestor, i32),
     /// Whoever calls [`Pager::prepare`] does. CRIU is told as little, and registers as little.
     Given,
 }
@@ -77,7 +77,7 @@ pub struct PageRange {
 pub struct Layout {
     /// Private mappings of a file: the pager registers them itself before the processes run.
     pub mapped: Vec<PageRange>,
-    /// Anonymous memory that the pager registers itself, likewise: by [`Handover::Descent`] CRIU does not.
+    /// Anonymous memory that the pager registers itself, likewise: by [`Handover::Fork`] CRIU does not.
     pub anonymous: Vec<PageRange>,
     /// Anonymous memory of which the snapshot holds nothing: left to the kernel.
     pub empty: Vec<PageRange>,
@@ -204,7 +204,7 @@ impl Preparing {
 /// What the thread and its handle share.
 pub(crate) struct Reach {
     pub(crate) stats: Arc<Stats>,
-    pub(crate) record: Arc<Record>,
+    pub(crate) record: Arc<FaultLog>,
     pub(crate) bell: Arc<EventFd>,
     pub(crate) inbox: Receiver<Command>,
     pub(crate) on_lost: Option<Box<dyn FnOnce(LostPage) + Send>>,
@@ -215,11 +215,11 @@ pub struct Pager {
     commands: SyncSender<Command>,
     bell: Arc<EventFd>,
     stats: Arc<Stats>,
-    record: Arc<Record>,
+    record: Arc<FaultLog>,
 }
 
 #[derive(Default)]
-pub(crate) struct Record {
+pub(crate) struct FaultLog {
     pub(crate) on: AtomicBool,
     pub(crate) pages: Mutex<Vec<PageRef>>,
 }
@@ -235,7 +235,7 @@ impl Pager {
         let bell = Arc::new(bell);
         let (commands, inbox) = sync_channel(4);
         let stats = Arc::new(Stats::default());
-        let record = Arc::new(Record::default());
+        let record = Arc::new(FaultLog::default());
         record.on.store(config.record, Ordering::Relaxed);
         let mut name = config.name.clone();
         name.truncate(15);

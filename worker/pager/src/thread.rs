@@ -22,8 +22,8 @@ use crate::fetching::Fetching;
 use crate::handshake::{self, Greeting};
 use crate::memory::{Fault, Happened, Memory};
 use crate::pager::{Command, Given, Handover, Layout, LostPage, Prepared, Reach};
+use crate::poller::Poller;
 use crate::source::PageSource;
-use crate::waiting::Waiting;
 
 /// Events read at once.
 const EVENTS: usize = 32;
@@ -77,7 +77,7 @@ pub(crate) struct Thread {
     /// By key, ascending.
     pub(crate) memories: Vec<Memory>,
     next_key: u64,
-    waiting: Waiting,
+    poller: Poller,
     pub(crate) fetching: Fetching,
     pub(crate) pending: VecDeque<Pending>,
     /// Whether the instance is being killed.
@@ -98,7 +98,7 @@ impl Thread {
         limit: Duration,
     ) -> io::Result<Self> {
         Ok(Self {
-            waiting: Waiting::new(reach.bell.as_ref())?,
+            poller: Poller::new(reach.bell.as_ref())?,
             fetching: Fetching::new(Arc::clone(&source), Arc::clone(&reach.bell)),
             source,
             layout,
@@ -119,7 +119,7 @@ impl Thread {
                 Some(stream) => Some(Words::Criu(stream)),
                 None => return,
             },
-            Handover::Descent(ancestor, pid) => Some(Words::Kernel(ancestor, pid)),
+            Handover::Fork(ancestor, pid) => Some(Words::Kernel(ancestor, pid)),
             Handover::Given => None,
         };
         let failed = match catch_unwind(AssertUnwindSafe(|| self.serve(words))) {
@@ -202,7 +202,7 @@ impl Thread {
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         let mut ready = Vec::with_capacity(EVENTS);
         if let Some(words) = &words {
-            self.waiting.add_criu(words)?;
+            self.poller.add_criu(words)?;
         }
         if matches!(words, Some(Words::Criu(_))) {
             self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
@@ -211,10 +211,10 @@ impl Thread {
         let mut in_vain = 0;
         loop {
             self.wait(&mut in_vain)?;
-            if self.waiting.spoken {
+            if self.poller.spoken {
                 self.listen(&mut words, &mut buffer)?;
             }
-            std::mem::swap(&mut ready, &mut self.waiting.memories);
+            std::mem::swap(&mut ready, &mut self.poller.memories);
             for key in ready.drain(..) {
                 let Some(index) = self.index(key) else { continue };
                 if let Err(e) = self.memories[index].read(&mut buffer, &mut happened, &mut faults) {
@@ -235,7 +235,7 @@ impl Thread {
                     self.answer(again);
                 }
             }
-            if self.waiting.rung {
+            if self.poller.rung {
                 // What CRIU has said before counts for what we are told now.
                 self.listen(&mut words, &mut buffer)?;
                 if self.obey(&mut words) {
@@ -253,15 +253,15 @@ impl Thread {
     fn wait(&mut self, in_vain: &mut u32) -> io::Result<()> {
         if self.pending.is_empty() {
             *in_vain = 0;
-            self.waiting.wait(EpollTimeout::NONE)?;
+            self.poller.wait(EpollTimeout::NONE)?;
         } else if *in_vain < YIELDS {
             // The process that changes its mappings needs only to run on, perhaps on this core.
             *in_vain += 1;
-            if !self.waiting.wait(EpollTimeout::ZERO)? {
+            if !self.poller.wait(EpollTimeout::ZERO)? {
                 std::thread::yield_now();
             }
         } else {
-            self.waiting.wait(EpollTimeout::from(1_u8))?;
+            self.poller.wait(EpollTimeout::from(1_u8))?;
         }
         Ok(())
     }
@@ -274,18 +274,18 @@ impl Thread {
     fn add_memory(&mut self, pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> io::Result<()> {
         let memory = Memory::new(self.next_key, pid, fd, map);
         self.next_key += 1;
-        self.waiting.add_memory(memory.fd(), memory.key)?;
+        self.poller.add_memory(memory.fd(), memory.key)?;
         self.memories.push(memory);
         Ok(())
     }
 
     /// Lets go of the memory of processes that have died.
     fn sweep(&mut self) {
-        let waiting = &self.waiting;
+        let poller = &self.poller;
         self.memories.retain(|memory| {
             let alive = memory.is_alive();
             if !alive {
-                waiting.remove(memory.fd());
+                poller.remove(memory.fd());
             }
             alive
         });
@@ -311,7 +311,7 @@ impl Thread {
                         }
                     }
                     Greeting::Finished | Greeting::Closed => {
-                        self.waiting.remove(stream);
+                        self.poller.remove(stream);
                         *words = None;
                     }
                 },
@@ -353,7 +353,7 @@ impl Thread {
         let Some(Words::Kernel(ancestor, _)) = words else {
             return Ok(());
         };
-        self.waiting.remove(ancestor.fd());
+        self.poller.remove(ancestor.fd());
         *words = None;
         self.maps.clear();
         self.sweep();

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::allow::{Allowed, Reach, is_public};
 use super::counts::BuildCounts;
-use super::request::{Request, Way};
+use super::request::{Request, RequestMode};
 use super::upstream::Upstream;
 use crate::sandbox::NetworkNamespace;
 
@@ -186,9 +186,9 @@ impl Shared {
         };
         self.counts.connection("passed");
         tracing::debug!(host = request.host, port = request.port, "a build connects");
-        match request.way {
-            Way::Tunnel => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?,
-            Way::Forward(head) => server.write_all(head.as_bytes()).await?,
+        match request.mode {
+            RequestMode::Tunnel => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?,
+            RequestMode::Forward(head) => server.write_all(head.as_bytes()).await?,
         }
         server.write_all(&rest).await?;
         let mut server = Metered {

@@ -10,12 +10,12 @@ pub(super) struct Request {
     /// A name in canonical form, or an address without brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) way: Way,
+    pub(super) mode: RequestMode,
 }
 
 /// What is done once there is a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum RequestMode {
     /// Bytes pass both ways.
     Tunnel,
     /// The server gets this head first; its answer ends the connection.
@@ -42,7 +42,7 @@ impl Request {
             return Some(Self {
                 host,
                 port: uri.port_u16()?,
-                way: Way::Tunnel,
+                mode: RequestMode::Tunnel,
             });
         }
         if uri.scheme_str() != Some("http") {
@@ -61,7 +61,7 @@ impl Request {
         Some(Self {
             host,
             port: uri.port_u16().unwrap_or(80),
-            way: Way::Forward(forwarded),
+            mode: RequestMode::Forward(forwarded),
         })
     }
 }
@@ -74,8 +74,8 @@ mod tests {
     fn tunnels_and_plain_requests_are_understood_and_nothing_else() {
         let tunnel = Request::parse(b"CONNECT PyPI.org.:443 HTTP/1.1\r\nHost: elsewhere\r\n\r\n").unwrap();
         assert_eq!(
-            (tunnel.host.as_str(), tunnel.port, &tunnel.way),
-            ("pypi.org", 443, &Way::Tunnel)
+            (tunnel.host.as_str(), tunnel.port, &tunnel.mode),
+            ("pypi.org", 443, &RequestMode::Tunnel)
         );
         let address = Request::parse(b"CONNECT [::1]:22 HTTP/1.1\r\n\r\n").unwrap();
         assert_eq!((address.host.as_str(), address.port), ("::1", 22));
@@ -83,7 +83,9 @@ mod tests {
             keep-alive\r\nAccept: */*\r\n\r\n";
         let plain = Request::parse(plain).unwrap();
         assert_eq!((plain.host.as_str(), plain.port), ("example.org", 80));
-        let Way::Forward(head) = plain.way else { panic!() };
+        let RequestMode::Forward(head) = plain.mode else {
+            panic!()
+        };
         assert_eq!(
             head,
             "GET /simple/?a=b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nconnection: close\r\n\r\n"

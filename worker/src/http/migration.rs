@@ -8,11 +8,11 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use http::StatusCode;
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Expected, Leave, Standing};
+use rekindle_wire::migration::{Departed, Expected, Leave, SourceOrder, Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 use serde::Deserialize;
 
-use crate::migration::{arrival, departure};
+use crate::migration::{source, target};
 use crate::worker::Worker;
 
 /// The largest parcel: images, eager pages, and what the instance has in `/tmp` and `/dev/shm`.
@@ -36,14 +36,12 @@ pub(super) fn routes() -> Router<Arc<Worker>> {
         .route("/arrivals/{id}/go", post(go))
 }
 
-async fn depart(State(worker): State<Arc<Worker>>, Json(order): Json<DepartureOrder>) -> Result<StatusCode, ApiError> {
-    departure::prepare(&worker, order)
-        .await
-        .map(|()| StatusCode::NO_CONTENT)
+async fn depart(State(worker): State<Arc<Worker>>, Json(order): Json<SourceOrder>) -> Result<StatusCode, ApiError> {
+    source::prepare(&worker, order).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 async fn stay(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> StatusCode {
-    departure::give_up(&worker, &id).await;
+    source::give_up(&worker, &id).await;
     StatusCode::NO_CONTENT
 }
 
@@ -52,10 +50,10 @@ async fn leave(
     Path(id): Path<MigrationId>,
     Json(order): Json<Leave>,
 ) -> Result<Json<Departed>, ApiError> {
-    let departure = worker.departures.get(&id)?;
+    let source = worker.migration_sources.get(&id)?;
     // Whoever asked may go away in the middle: it is brought to an end all the same.
-    let left = tokio::spawn(async move { departure.leave(&worker, &order).await });
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the departure broke off");
+    let left = tokio::spawn(async move { source.leave(&worker, &order).await });
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration source broke off");
     left.await.map_err(broke_off)?.map(Json)
 }
 
@@ -71,18 +69,18 @@ async fn pages(
     Path(id): Path<MigrationId>,
     Query(query): Query<PagesQuery>,
 ) -> Result<Body, ApiError> {
-    worker.departures.get(&id)?.pages(query.from..query.to)
+    worker.migration_sources.get(&id)?.pages(query.from..query.to)
 }
 
 async fn page(
     State(worker): State<Arc<Worker>>,
     Path((id, number)): Path<(MigrationId, u64)>,
 ) -> Result<Vec<u8>, ApiError> {
-    worker.departures.get(&id)?.block(number).await
+    worker.migration_sources.get(&id)?.block(number).await
 }
 
 async fn done(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<StatusCode, ApiError> {
-    worker.departures.get(&id)?.done();
+    worker.migration_sources.get(&id)?.done();
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -93,20 +91,23 @@ async fn expect(
 ) -> Result<StatusCode, ApiError> {
     // What it takes to be here is still to come: it may go on once that is known.
     super::until_known(&worker).await;
-    worker.arrivals.expect(id, expected).map(|()| StatusCode::NO_CONTENT)
+    worker
+        .migration_targets
+        .expect(id, expected)
+        .map(|()| StatusCode::NO_CONTENT)
 }
 
-async fn arrive(State(worker): State<Arc<Worker>>, Json(order): Json<ArrivalOrder>) -> Result<StatusCode, ApiError> {
-    arrival::prepare(&worker, order).await.map(|()| StatusCode::NO_CONTENT)
+async fn arrive(State(worker): State<Arc<Worker>>, Json(order): Json<TargetOrder>) -> Result<StatusCode, ApiError> {
+    target::prepare(&worker, order).await.map(|()| StatusCode::NO_CONTENT)
 }
 
-async fn state(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<ArrivalState>, ApiError> {
-    Ok(Json(worker.arrivals.get(&id)?.state()))
+async fn state(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<TargetState>, ApiError> {
+    Ok(Json(worker.migration_targets.get(&id)?.state()))
 }
 
 async fn give_up(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<StatusCode, ApiError> {
-    match worker.arrivals.get(&id) {
-        Ok(arrival) if !arrival.give_up() => Err(ApiError::new(
+    match worker.migration_targets.get(&id) {
+        Ok(target) if !target.give_up() => Err(ApiError::new(
             ErrorCode::Conflict,
             format!("arrival {id} runs, or is being restored"),
         )),
@@ -119,13 +120,13 @@ async fn images(
     Path(id): Path<MigrationId>,
     parcel: Bytes,
 ) -> Result<Json<Standing>, ApiError> {
-    let arrival = worker.arrivals.get(&id)?;
-    arrival.images(&worker, parcel).await.map(Json)
+    let target = worker.migration_targets.get(&id)?;
+    target.images(&worker, parcel).await.map(Json)
 }
 
-async fn go(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<ArrivalState>, ApiError> {
-    let arrival = worker.arrivals.get(&id)?;
-    let going = tokio::spawn(async move { arrival.go(&worker).await });
-    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the arrival broke off");
+async fn go(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<TargetState>, ApiError> {
+    let target = worker.migration_targets.get(&id)?;
+    let going = tokio::spawn(async move { target.go(&worker).await });
+    let broke_off = |_| ApiError::new(ErrorCode::Internal, "the migration target broke off");
     going.await.map_err(broke_off)?.map(Json)
 }

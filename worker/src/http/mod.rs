@@ -28,7 +28,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
 
 use crate::config::WorkerConfig;
-use crate::instance::enclosure::unavailable;
+use crate::instance::isolated_process::unavailable;
 use crate::instance::parking::Parking;
 use crate::instance::{gone, start};
 use crate::probe;
@@ -80,7 +80,7 @@ pub async fn serve(
     let beating = tokio::spawn(heartbeat::run(Arc::clone(&worker), client.clone()));
     let filled = Arc::clone(&worker);
     let filling = tokio::spawn(async move {
-        // First, so that all that it is filled with is primed.
+        // First, so that all that it is filled with is prestarted.
         probe::ahead(&filled).await;
         Arc::clone(&filled.pool).keep_filled().await;
     });
@@ -91,7 +91,7 @@ pub async fn serve(
     });
     let router = router(Arc::clone(&worker));
     let (invoked, others) = (Arc::clone(&worker), rekindle_identity::inside(router.clone()));
-    let _door = worker.config.doors.open(&worker.config.advertise, move |request| {
+    let _door = worker.config.in_process.open(&worker.config.advertise, move |request| {
         if !request.uri().path().starts_with("/invoke/") {
             return others(request);
         }

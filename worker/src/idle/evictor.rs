@@ -16,8 +16,8 @@ use super::throttle::Throttle;
 use super::visit::visit;
 use super::watcher::Watcher;
 use super::{Counts, IdleMemory};
-use crate::instance::enclosure::memory_limit;
-use crate::instance::{Instance, Parts};
+use crate::instance::isolated_process::memory_limit;
+use crate::instance::{Instance, RunningInstance};
 use crate::pressure;
 use crate::worker::Worker;
 
@@ -169,7 +169,7 @@ fn hold_swap(instance: &Arc<Instance>) {
 fn of_instance(
     idle: &IdleMemory,
     instance: &Arc<Instance>,
-    parts: &Parts,
+    parts: &RunningInstance,
     known: &mut Known,
     (usage, now): (Use, Duration),
     watcher: &Watcher,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
-use rekindle_relay::{HeadLimits, Lines, Reply, SendError};
+use rekindle_relay::{ConnectionPool, HeadLimits, Reply, SendError};
 use tokio::net::TcpStream;
 
 use crate::sandbox::Sandbox;
@@ -18,7 +18,7 @@ pub type FunctionBody = Reply<TokioIo<TcpStream>>;
 /// Sends requests into one sandbox.
 pub struct FunctionClient {
     sandbox: Arc<Sandbox>,
-    lines: Lines<TokioIo<TcpStream>>,
+    lines: ConnectionPool<TokioIo<TcpStream>>,
 }
 
 impl FunctionClient {
@@ -26,7 +26,7 @@ impl FunctionClient {
     pub fn new(sandbox: &Arc<Sandbox>) -> Self {
         Self {
             sandbox: Arc::clone(sandbox),
-            lines: Lines::new(HeadLimits::FUNCTION),
+            lines: ConnectionPool::new(HeadLimits::FUNCTION),
         }
     }
 

@@ -7,12 +7,12 @@ use rekindle_init::protocol::ExitCause;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
-use super::{Instance, Parts, Stand};
+use super::{Instance, RunningInstance, Stand};
 use crate::sandbox::FunctionState;
 use crate::worker::Worker;
 
 /// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
-pub(crate) async fn tear_down(parts: Arc<Parts>) {
+pub(crate) async fn tear_down(parts: Arc<RunningInstance>) {
     let ended = tokio::task::spawn_blocking(move || {
         parts.kill();
         parts.sandbox.end();
@@ -47,7 +47,7 @@ pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receive
     worker.remove_this(&instance);
 }
 
-fn cause(instance: &Instance, parts: &Parts, state: FunctionState) -> ApiError {
+fn cause(instance: &Instance, parts: &RunningInstance, state: FunctionState) -> ApiError {
     let before = instance.oom_kills_before.load(Ordering::Relaxed);
     let oom_kills = parts.cgroup.oom_kills().unwrap_or(0).saturating_sub(before);
     if oom_kills > 0 && may_be_an_oom_kill(state) {

@@ -12,12 +12,12 @@
 //! it go on.
 
 mod client;
-pub mod enclosure;
 mod end;
+pub mod isolated_process;
 pub mod overdue;
 pub mod parking;
 pub mod start;
-pub mod turns;
+pub mod start_limiter;
 mod usage;
 
 use std::future::Future;
@@ -49,7 +49,7 @@ const START_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// What an instance is made of once it runs. Fields drop in order: the sandbox (which kills) before the pager (whose end
 /// would let faults pass) before the control group (which must be empty).
-pub struct Parts {
+pub struct RunningInstance {
     /// Connections to it.
     pub client: FunctionClient,
     /// The walls around it.
@@ -67,12 +67,12 @@ pub struct Parts {
     /// The memory that it began as, if that was its runtime's snapshot's.
     pub base: OnceLock<BaseMemory>,
     /// How far its working set was known when it was restored from it.
-    pub begun: Option<crate::snapshots::Begun>,
+    pub begun: Option<crate::snapshots::WorkingSetUse>,
     /// Whether it stands still, or is about to.
     pub frozen: AtomicBool,
 }
 
-impl Parts {
+impl RunningInstance {
     // Sequentially consistent, as the count of requests is: see `parking`.
     fn say_frozen(&self) {
         self.frozen.store(true, Ordering::SeqCst);
@@ -104,7 +104,7 @@ impl Parts {
     }
 }
 
-impl Drop for Parts {
+impl Drop for RunningInstance {
     fn drop(&mut self) {
         if self.is_frozen() {
             self.kill();
@@ -141,7 +141,7 @@ pub struct Instance {
     pub start_took: Mutex<Option<Duration>>,
     /// The phases of its start, as they ended.
     pub phases: Mutex<Vec<(&'static str, Duration)>>,
-    /// Parts of these phases.
+    /// RunningInstance of these phases.
     pub inner_phases: Mutex<Vec<(&'static str, Duration)>>,
     /// Requests in it.
     pub usage: Usage,
@@ -150,7 +150,7 @@ pub struct Instance {
     /// What it writes.
     pub sink: Sink,
     stand: watch::Sender<Stand>,
-    parts: Mutex<Option<Arc<Parts>>>,
+    parts: Mutex<Option<Arc<RunningInstance>>>,
     /// The sandbox it is being started in, to be killed when it is to stop before it has parts.
     starting_in: Mutex<Weak<Sandbox>>,
     /// The layers that its sandbox has mounted.
@@ -201,7 +201,7 @@ impl Instance {
     }
 
     /// What it is made of; `None` before it runs and after it ended.
-    pub fn parts(&self) -> Option<Arc<Parts>> {
+    pub fn parts(&self) -> Option<Arc<RunningInstance>> {
         self.parts.lock().clone()
     }
 
@@ -228,7 +228,7 @@ impl Instance {
 
     /// Its parts are there and it takes requests. Watches for its end from now on. If it was to stop meanwhile, the parts are
     /// torn down.
-    pub async fn ready(self: &Arc<Self>, parts: Arc<Parts>, worker: &Arc<crate::worker::Worker>) {
+    pub async fn ready(self: &Arc<Self>, parts: Arc<RunningInstance>, worker: &Arc<crate::worker::Worker>) {
         let ended = parts.sandbox.function_state();
         let oom_kills = parts.cgroup.oom_kills().unwrap_or(0);
         self.oom_kills_before.store(oom_kills, Ordering::Relaxed);
@@ -293,7 +293,7 @@ impl Instance {
     }
 
     /// It has left for another host: takes its parts, which stand still, out of it. `None` when it ended meanwhile.
-    pub fn leave(&self) -> Option<Arc<Parts>> {
+    pub fn leave(&self) -> Option<Arc<RunningInstance>> {
         self.usage.close();
         let left = self.step(|s| matches!(s, Stand::Moving), Stand::Ended(None));
         left.then(|| self.parts.lock().take())?
@@ -318,7 +318,7 @@ impl Instance {
     ///
     /// # Errors
     /// Why it cannot, or `unavailable` when `deadline` passes first.
-    pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<Parts>, ApiError> {
+    pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<RunningInstance>, ApiError> {
         let mut stand = self.stand.subscribe();
         let settled = stand.wait_for(|s| matches!(s, Stand::Ready | Stand::Parked | Stand::Ended(_)));
         match tokio::time::timeout_at(deadline, settled).await {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument as _;
 
-use super::{Instance, Parts, Stand, gone};
+use super::{Instance, RunningInstance, Stand, gone};
 use crate::cgroup::FreezeError;
-use crate::instance::enclosure::unavailable;
+use crate::instance::isolated_process::unavailable;
 
 /// What became of an instance that was to be parked.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Instance {
     ///
     /// # Errors
     /// `instance_gone` when it is to stop, `unavailable` when the kernel refuses.
-    pub async fn unpark(&self, parts: &Parts) -> Result<Option<Duration>, ApiError> {
+    pub async fn unpark(&self, parts: &RunningInstance) -> Result<Option<Duration>, ApiError> {
         if !parts.is_frozen() {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl Instance {
         self.thaw(parts).instrument(span).await.map(Some)
     }
 
-    async fn thaw(&self, parts: &Parts) -> Result<Duration, ApiError> {
+    async fn thaw(&self, parts: &RunningInstance) -> Result<Duration, ApiError> {
         let since = Instant::now();
         let _alone = self.parking.lock().await;
         if !parts.is_frozen() {

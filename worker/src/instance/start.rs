@@ -12,7 +12,7 @@ use rekindle_wire::internal::StartInstance;
 use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument;
 
-use super::{Instance, Parts};
+use super::{Instance, RunningInstance};
 use crate::boot::boot;
 use crate::damage::examine;
 use crate::restore::restore;
@@ -146,7 +146,11 @@ impl Drop for Settled<'_> {
     }
 }
 
-async fn start(worker: &Arc<Worker>, instance: &Arc<Instance>, beginning: &Beginning) -> Result<Arc<Parts>, ApiError> {
+async fn start(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    beginning: &Beginning,
+) -> Result<Arc<RunningInstance>, ApiError> {
     let kind = *instance.kind.lock();
     let Some(snapshot) = instance.spec.snapshot.clone().filter(|_| kind == StartKind::Restored) else {
         *instance.kind.lock() = StartKind::Booted;
@@ -192,8 +196,8 @@ async fn measured(
     worker: &Worker,
     instance: &Instance,
     kind: StartKind,
-    start: impl Future<Output = Result<Arc<Parts>, ApiError>>,
-) -> Result<Arc<Parts>, ApiError> {
+    start: impl Future<Output = Result<Arc<RunningInstance>, ApiError>>,
+) -> Result<Arc<RunningInstance>, ApiError> {
     // Those of a restore that failed are there already.
     let before = instance.phases.lock().len();
     instance.inner_phases.lock().clear();

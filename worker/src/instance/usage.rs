@@ -83,7 +83,7 @@ impl Usage {
         self.0.lock().last = Instant::now();
     }
 
-    /// Turns requests away as if it were full, or takes them again.
+    /// StartLimiter requests away as if it were full, or takes them again.
     pub fn hold(&self, held: bool) {
         self.0.lock().held = held;
     }

@@ -19,18 +19,18 @@
 //! - `checks`: what of it the target believes.
 //! - `tracking`: what CRIU is told of the kernel.
 
-pub mod arrival;
 mod checks;
-pub mod departure;
 mod left;
 mod numbered;
 mod parcel;
 mod peer;
+pub mod source;
+pub mod target;
 mod tracking;
 mod written;
 
-pub use arrival::Arrivals;
-pub use departure::Departures;
+pub use source::MigrationSources;
+pub use target::MigrationTargets;
 pub use tracking::{Tracking, with_tracking};
 pub use written::Written;
 

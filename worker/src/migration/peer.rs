@@ -134,7 +134,7 @@ impl Peer {
         self.send(call.json(body).timeout(limit)).await.map(drop)
     }
 
-    /// Posts bytes to an arrival, and reads a JSON answer.
+    /// Posts bytes to a migration target, and reads a JSON answer.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         what: &str,
@@ -146,14 +146,14 @@ impl Peer {
         answer.json().await.map_err(|e| unreachable(&e))
     }
 
-    /// Asks an arrival for its JSON.
+    /// Asks a migration target for its JSON.
     pub(super) async fn get<T: DeserializeOwned>(&self, limit: Duration) -> Result<T, ApiError> {
         let call = self.call(reqwest::Method::GET, "arrivals", "");
         let answer = self.send(call.timeout(limit)).await?;
         answer.json().await.map_err(|e| unreachable(&e))
     }
 
-    /// Gives an arrival up.
+    /// Gives a migration target up.
     pub(super) async fn give_up(&self, limit: Duration) -> Result<(), ApiError> {
         let call = self.call(reqwest::Method::DELETE, "arrivals", "");
         self.send(call.timeout(limit)).await.map(drop)

@@ -1,7 +1,7 @@
 //! How CRIU learns which pages have changed since an earlier dump.
 //!
 //! It reads from its kernel probe whether the kernel marks changed pages (soft-dirty bits). Many kernels do; where one does not, no page is
-//! ever marked, which is just what a departure wants of CRIU: it takes every page for unchanged. But it refuses to look, so the probe is
+//! ever marked, which is just what a migration source wants of CRIU: it takes every page for unchanged. But it refuses to look, so the probe is
 //! edited to say that the kernel does. Nothing else reads that byte.
 
 use std::borrow::Cow;

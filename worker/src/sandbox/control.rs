@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use parking_lot::Mutex;
-use rekindle_init::protocol::{self, Answer, Call, Message, ReceiveError, Request};
+use rekindle_init::protocol::{self, Call, Message, ReceiveError, Reply, Request};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
@@ -43,21 +43,21 @@ pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// An answer, and what came beside it.
-type Answered = (Answer, Vec<OwnedFd>);
+type Answered = (Reply, Vec<OwnedFd>);
 
 /// Who waits for an answer, by the numbers of their requests.
 #[derive(Clone, Default)]
-struct Waiting(Arc<Mutex<Asked>>);
+struct PendingReplies(Arc<Mutex<Requests>>);
 
 #[derive(Default)]
-struct Asked {
+struct Requests {
     next: u64,
     open: HashMap<u64, oneshot::Sender<Answered>>,
     /// Init says nothing any more.
     is_over: bool,
 }
 
-impl Waiting {
+impl PendingReplies {
     /// The number of a new request, and its answer.
     fn ask(&self) -> Result<(u64, oneshot::Receiver<Answered>), ControlError> {
         let mut asked = self.0.lock();
@@ -94,7 +94,7 @@ pub(super) struct Control {
     socket: Arc<AsyncFd<OwnedFd>>,
     /// Whose turn it is to send: who came first.
     sending: tokio::sync::Mutex<()>,
-    waiting: Waiting,
+    waiting: PendingReplies,
     function: watch::Receiver<FunctionState>,
     reader: tokio::task::JoinHandle<()>,
 }
@@ -105,7 +105,7 @@ impl Control {
         #[expect(unsafe_code, reason = "registering a descriptor asks for a promise about its life")]
         let registered = unsafe { AsyncFd::register(socket) };
         let socket = Arc::new(registered.map_err(io::Error::from)?);
-        let waiting = Waiting::default();
+        let waiting = PendingReplies::default();
         let (tell, function) = watch::channel(FunctionState::Alive);
         let reader = tokio::spawn(read(Arc::clone(&socket), waiting.clone(), tell));
         Ok(Self {
@@ -121,7 +121,7 @@ impl Control {
         self.function.clone()
     }
 
-    /// Sends a request and waits for its answer, which is not [`Answer::Failed`], and what comes beside it. Several may be asked at once: init takes them in the order
+    /// Sends a request and waits for its answer, which is not [`Reply::Failed`], and what comes beside it. Several may be asked at once: init takes them in the order
     /// in which these futures were first polled.
     pub(super) async fn request(
         &self,
@@ -139,8 +139,8 @@ impl Control {
         match tokio::time::timeout(limit, exchange).await {
             Err(_) => Err(ControlError::Timeout),
             Ok(Err(e)) => Err(e),
-            Ok(Ok((Answer::Failed(text), _))) => Err(ControlError::Refused(text)),
-            Ok(Ok((Answer::NotNow(text), _))) => Err(ControlError::NotNow(text)),
+            Ok(Ok((Reply::Failed(text), _))) => Err(ControlError::Refused(text)),
+            Ok(Ok((Reply::NotNow(text), _))) => Err(ControlError::NotNow(text)),
             Ok(Ok(answered)) => Ok(answered),
         }
     }
@@ -158,7 +158,7 @@ impl Control {
 }
 
 /// A request that nobody waits for any more once this is dropped.
-struct GivenUp<'a>(&'a Waiting, u64);
+struct GivenUp<'a>(&'a PendingReplies, u64);
 
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
@@ -172,7 +172,7 @@ impl Drop for Control {
     }
 }
 
-async fn read(socket: Arc<AsyncFd<OwnedFd>>, waiting: Waiting, function: watch::Sender<FunctionState>) {
+async fn read(socket: Arc<AsyncFd<OwnedFd>>, waiting: PendingReplies, function: watch::Sender<FunctionState>) {
     let mut room = protocol::room();
     loop {
         let Ok(mut ready) = socket.readable().await else { break };
@@ -184,7 +184,7 @@ async fn read(socket: Arc<AsyncFd<OwnedFd>>, waiting: Waiting, function: watch::
             Err(_would_block) => continue,
         };
         match received {
-            Ok(Ok((Message::Answer(number, answer), beside))) => waiting.answer(number, (answer, beside)),
+            Ok(Ok((Message::Reply(number, answer), beside))) => waiting.answer(number, (answer, beside)),
             Ok(Ok((Message::Ended(cause), _))) => drop(function.send_replace(FunctionState::Ended(cause))),
             Ok(Err(ReceiveError::Closed)) | Err(_) => break,
             Ok(Err(e)) => {
@@ -229,11 +229,11 @@ mod tests {
             control.request(Request::ReadProbe, &[], Duration::from_secs(20)),
             async {
                 let call = next_call(&init).await;
-                say(Message::Answer(late.number, Answer::Bytes(b"old".to_vec())));
-                say(Message::Answer(call.number, Answer::Bytes(b"new".to_vec())));
+                say(Message::Reply(late.number, Reply::Bytes(b"old".to_vec())));
+                say(Message::Reply(call.number, Reply::Bytes(b"new".to_vec())));
             }
         );
-        assert!(matches!(answer.unwrap(), (Answer::Bytes(new), _) if new == b"new"));
+        assert!(matches!(answer.unwrap(), (Reply::Bytes(new), _) if new == b"new"));
     }
 
     #[tokio::test]
@@ -245,11 +245,11 @@ mod tests {
             let (first, second) = (next_call(&init).await, next_call(&init).await);
             assert!(matches!(first.request, Request::ReadProbe) && matches!(second.request, Request::Hold { .. }));
             let say = |message: Message| protocol::send(init.as_fd(), &message, &[]).unwrap();
-            say(Message::Answer(second.number, Answer::Done));
-            say(Message::Answer(first.number, Answer::Bytes(b"probe".to_vec())));
+            say(Message::Reply(second.number, Reply::Done));
+            say(Message::Reply(first.number, Reply::Bytes(b"probe".to_vec())));
         });
-        assert!(matches!(probe.unwrap(), (Answer::Bytes(probe), _) if probe == b"probe"));
-        assert!(matches!(held.unwrap(), (Answer::Done, _)));
+        assert!(matches!(probe.unwrap(), (Reply::Bytes(probe), _) if probe == b"probe"));
+        assert!(matches!(held.unwrap(), (Reply::Done, _)));
         // One waits as init ends; one comes after.
         let ending = async {
             next_call(&init).await;

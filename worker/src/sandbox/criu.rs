@@ -1,4 +1,4 @@
-//! The CRIU that waits in an empty sandbox: for any order, or, where all is known that it asks the kernel for, primed. That one was ordered ahead to restore
+//! The CRIU that waits in an empty sandbox: for any order, or, where all is known that it asks the kernel for, prestarted. That one was ordered ahead to restore
 //! one process from a directory that has no images yet, and has done what comes before the first of them:
 //!
 //! ```text
@@ -28,7 +28,7 @@ use super::pool::{OUTPUT_FDS, OUTPUT_PIPES};
 
 /// The first image that CRIU opens.
 const INVENTORY: &str = "inventory.img";
-/// The image directory's descriptor in a CRIU that is to be primed.
+/// The image directory's descriptor in a CRIU that is to be prestarted.
 const IMAGES_FD: i32 = 6;
 /// How long CRIU may take to get to the inventory, and the pause between looks.
 const PRIME_LIMIT: Duration = Duration::from_secs(10);
@@ -36,9 +36,9 @@ const PAUSE: Duration = Duration::from_micros(300);
 /// How long it may take to end when nothing is asked of it.
 const DISMISS_LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a CRIU is not primed.
+/// Why a CRIU is not prestarted.
 #[derive(Debug, thiserror::Error)]
-pub enum PrimeError {
+pub enum PrestartError {
     /// No directory, or no FIFO in it.
     #[error("lay out {}", .0.display())]
     Directory(PathBuf, #[source] std::io::Error),
@@ -109,16 +109,16 @@ impl Drop for Scratch {
     }
 }
 
-/// How a CRIU is primed: the same for all of a worker's sandboxes.
+/// How a CRIU is prestarted: the same for all of a worker's sandboxes.
 #[derive(Debug, Clone)]
-pub struct Priming {
+pub struct Prestart {
     /// Where the directories are made.
     pub dirs: PathBuf,
     /// CRIU's, 0 to 4.
     pub log_level: i32,
 }
 
-/// The directory of a CRIU that is to be primed.
+/// The directory of a CRIU that is to be prestarted.
 #[derive(Debug)]
 pub(super) struct Place {
     images: Scratch,
@@ -126,10 +126,10 @@ pub(super) struct Place {
     pub(super) opened: OwnedFd,
 }
 
-impl Priming {
-    pub(super) fn place(&self, name: &str, sandbox: &Sandbox) -> Result<Place, PrimeError> {
+impl Prestart {
+    pub(super) fn place(&self, name: &str, sandbox: &Sandbox) -> Result<Place, PrestartError> {
         let dir = self.dirs.join(name);
-        let failed = |e| PrimeError::Directory(dir.clone(), e);
+        let failed = |e| PrestartError::Directory(dir.clone(), e);
         let images = Scratch::make(dir.clone()).map_err(failed)?;
         images.give_to(sandbox).map_err(failed)?;
         let inventory = dir.join(INVENTORY);
@@ -141,7 +141,7 @@ impl Priming {
     }
 
     /// Has CRIU, which has [`Place::opened`], go as far as it can. Blocks for a millisecond.
-    pub(super) fn prime(&self, session: &Session, place: Place) -> Result<Images, PrimeError> {
+    pub(super) fn run(&self, session: &Session, place: Place) -> Result<Images, PrestartError> {
         let inherit = std::iter::zip(OUTPUT_PIPES, OUTPUT_FDS).map(|(number, fd)| InheritFd {
             key: pipe_key(number),
             fd,
@@ -152,7 +152,7 @@ impl Priming {
             log_level: self.log_level,
             limit: PRIME_LIMIT,
         };
-        session.order_restore(&order).map_err(PrimeError::Order)?;
+        session.order_restore(&order).map_err(PrestartError::Order)?;
         let Place { images, opened: _ } = place;
         let path = images.path().join(INVENTORY);
         let deadline = Instant::now() + PRIME_LIMIT;
@@ -164,9 +164,11 @@ impl Priming {
                 .open(&path)
             {
                 Ok(inventory) => return Ok(Images { inventory, images }),
-                Err(e) if e.raw_os_error() != Some(Errno::ENXIO as i32) => return Err(PrimeError::Directory(path, e)),
-                Err(_) if session.has_spoken() => return Err(PrimeError::GaveUp),
-                Err(_) if Instant::now() > deadline => return Err(PrimeError::Silent),
+                Err(e) if e.raw_os_error() != Some(Errno::ENXIO as i32) => {
+                    return Err(PrestartError::Directory(path, e));
+                }
+                Err(_) if session.has_spoken() => return Err(PrestartError::GaveUp),
+                Err(_) if Instant::now() > deadline => return Err(PrestartError::Silent),
                 Err(_) => std::thread::sleep(PAUSE),
             }
         }
@@ -178,7 +180,7 @@ pub fn pipe_key(number: u32) -> String {
     format!("pipe:[{number}]")
 }
 
-/// What a primed CRIU waits for.
+/// What a prestarted CRIU waits for.
 #[derive(Debug)]
 pub struct Images {
     /// Closing it has CRIU give up.
@@ -188,21 +190,21 @@ pub struct Images {
 
 /// A CRIU that waits.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingCriu {
     /// The way to talk to it.
     pub session: Session,
     /// Its memory, by which a pager gets that of what it restores; where the kernel allows that. To be dropped where no pager does.
     pub ancestor: Option<Ancestor>,
-    /// If it is primed.
-    pub primed: Option<Images>,
+    /// If it is prestarted.
+    pub prestarted: Option<Images>,
 }
 
-impl Waiting {
-    /// Lets it go; blocks until one that is not primed has answered.
+impl WaitingCriu {
+    /// Lets it go; blocks until one that is not prestarted has answered.
     pub fn dismiss(self) {
         // It forks for nobody any more.
         drop(self.ancestor);
-        match self.primed {
+        match self.prestarted {
             // It finds its inventory empty.
             Some(images) => drop(images),
             None => {
@@ -218,14 +220,14 @@ impl Waiting {
 pub(crate) enum Restore {
     /// By CRIU's order yet to be given.
     Ordered(Session, RestoreOrder),
-    /// By a primed CRIU: what it waits for, and how long it may take then.
-    Primed(Session, File, Vec<u8>, Duration),
+    /// By a prestarted CRIU: what it waits for, and how long it may take then.
+    Prestarted(Session, File, Vec<u8>, Duration),
 }
 
 impl Restore {
     /// Whether CRIU finds its images without what init holds.
     pub(crate) fn has_images(&self) -> bool {
-        matches!(self, Self::Primed(..))
+        matches!(self, Self::Prestarted(..))
     }
 
     /// Has it happen, as [`Session::restore`]. Blocks.
@@ -235,7 +237,7 @@ impl Restore {
     ) -> Result<i32, CriuError> {
         match self {
             Self::Ordered(session, order) => session.restore(&order, at),
-            Self::Primed(session, mut fifo, inventory, limit) => {
+            Self::Prestarted(session, mut fifo, inventory, limit) => {
                 fifo.write_all(&inventory).map_err(CriuError::Died)?;
                 drop(fifo);
                 session.hear_restored(limit, at)
@@ -256,7 +258,7 @@ impl Images {
     }
 }
 
-/// Images in a primed CRIU's directory.
+/// Images in a prestarted CRIU's directory.
 pub(crate) struct Filled {
     /// What it waits for, and where to write it.
     pub(crate) inventory: Vec<u8>,

@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use rekindle_init::files::Saved;
 use rekindle_init::locks::Lock;
-use rekindle_init::protocol::{Answer, Clocks, ExitCause, Layers, Make, Request, Setup, Spawn};
+use rekindle_init::protocol::{Clocks, ExitCause, Layers, Make, Reply, Request, Setup, Spawn};
 use rekindle_pager::{Ancestor, Given, PageRef};
 use rustix::fs::OFlags;
 use tokio::net::TcpStream;
@@ -137,7 +137,7 @@ impl Sandbox {
         let made = outside.control.request(order, &[theirs.as_fd()], SETUP_LIMIT).await;
         drop(theirs);
         let init = match made.map_err(making)? {
-            (Answer::Started(init), _) => Passing(Pid::from_raw(init)),
+            (Reply::Started(init), _) => Passing(Pid::from_raw(init)),
             _ => {
                 return Err(making(ControlError::Refused(
                     "it does not say which process it made".to_owned(),
@@ -296,7 +296,7 @@ impl Sandbox {
         let answered = self.control.request(Request::Ancestor, &[], REQUEST_LIMIT).await;
         let (answer, beside) = answered.map_err(failed)?;
         match (answer, beside.into_iter().next()) {
-            (Answer::Ancestor(page), Some(userfault)) => {
+            (Reply::Ancestor(page), Some(userfault)) => {
                 Ancestor::new(userfault, page).map_err(|e| failed(ControlError::Send(e)))
             }
             _ => Err(failed(ControlError::Refused("init did not say where it is".to_owned()))),
@@ -339,7 +339,7 @@ impl Sandbox {
     pub async fn save_files(&self, archive: &OwnedFd) -> Result<Saved, SandboxError> {
         let archive = [archive.as_fd()];
         match self.control.request(Request::SaveFiles, &archive, REQUEST_LIMIT).await {
-            Ok((Answer::Saved(saved), _)) => Ok(saved),
+            Ok((Reply::Saved(saved), _)) => Ok(saved),
             Ok(_) => Ok(Saved::default()),
             Err(e) => Err(SandboxError::Control("save private files", e)),
         }
@@ -353,7 +353,7 @@ impl Sandbox {
         let archive = [archive.as_fd()];
         let asked = self.control.request(Request::LoadFiles, &archive, REQUEST_LIMIT);
         match asked.await {
-            Ok((Answer::Loaded(files @ 1..), _)) => {
+            Ok((Reply::Loaded(files @ 1..), _)) => {
                 tracing::warn!(files, "private files have other inode numbers than at the checkpoint");
                 Ok(())
             }
@@ -387,7 +387,7 @@ impl Sandbox {
         fds: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<Vec<u8>, SandboxError> {
         match self.control.request(request, fds, REQUEST_LIMIT).await {
-            Ok((Answer::Bytes(bytes), _)) => Ok(bytes),
+            Ok((Reply::Bytes(bytes), _)) => Ok(bytes),
             Ok(_) => Ok(Vec::new()),
             Err(e) => Err(SandboxError::Control(what, e)),
         }

@@ -16,7 +16,7 @@ use rekindle_init::protocol::FUNCTION_UID;
 use rekindle_snapshotter::criu::{CriuError, Session};
 use tokio::sync::{Notify, Semaphore};
 
-use super::criu::{self, PrimeError, Priming, Waiting};
+use super::criu::{self, Prestart, PrestartError, WaitingCriu};
 use super::demand::Demand;
 use super::{CriuUse, Sandbox, SandboxError, Zygote};
 use crate::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits, SpareCounts};
@@ -41,7 +41,7 @@ const EMPTY: Limits = Limits {
 const REFILL_AFTER: Duration = Duration::from_millis(20);
 /// How long CRIU may take to start. It takes about 4 ms.
 const CRIU_LIMIT: Duration = Duration::from_secs(10);
-/// How often in a row a CRIU is primed in vain before it is left for a while.
+/// How often in a row a CRIU is prestarted in vain before it is left for a while.
 const VAIN_MOST: u64 = 5;
 /// How long it is left then, before one more is tried.
 const LEFT_FOR: Duration = Duration::from_secs(60);
@@ -77,8 +77,8 @@ pub enum PoolError {
     #[error("hear from criu")]
     Silent(#[source] CriuError),
     /// It does not take an order ahead.
-    #[error("prime criu")]
-    Prime(#[source] PrimeError),
+    #[error("prestart criu")]
+    Prestart(#[source] PrestartError),
 }
 
 /// An empty sandbox and its control group, which can be removed only after it.
@@ -92,7 +92,7 @@ pub struct Empty {
     /// Whether its control group was another sandbox's before.
     pub used_before: bool,
     /// A CRIU inside, waiting; it has the write ends of `outputs` at [`OUTPUT_FDS`]. Ends when this is dropped.
-    pub criu: Waiting,
+    pub criu: WaitingCriu,
     /// Pipes for what the function writes: standard output, standard error; their read and write ends.
     pub outputs: [(OwnedFd, OwnedFd); 2],
 }
@@ -101,7 +101,7 @@ pub struct Empty {
 pub struct SandboxPool {
     cgroups: Cgroups,
     zygote: Arc<Zygote>,
-    priming: Priming,
+    prestart: Prestart,
     network: Option<Arc<Network>>,
     least: usize,
     most: usize,
@@ -116,7 +116,7 @@ pub struct SandboxPool {
     made_while_waiting: AtomicU64,
     failed: AtomicU64,
     closed: AtomicBool,
-    /// How often in a row CRIU was primed, or its memory reached, in vain.
+    /// How often in a row CRIU was prestarted, or its memory reached, in vain.
     vain: AtomicU64,
     /// When that was last so.
     last_vain: Mutex<Option<Instant>>,
@@ -146,7 +146,7 @@ impl SandboxPool {
     pub fn new(
         cgroups: Cgroups,
         zygote: Arc<Zygote>,
-        priming: Priming,
+        prestart: Prestart,
         network: Option<Arc<Network>>,
         least: usize,
         most: usize,
@@ -155,7 +155,7 @@ impl SandboxPool {
         Self {
             cgroups,
             zygote,
-            priming,
+            prestart,
             network,
             least,
             most,
@@ -220,7 +220,7 @@ impl SandboxPool {
         let made = match self.make_one(primes).await {
             // Whatever it was: what is plain may still be had.
             Err(e) if primes => {
-                self.primed_in_vain(&e);
+                self.note_prestart_failure(&e);
                 self.make_one(false).await
             }
             made => made,
@@ -229,7 +229,7 @@ impl SandboxPool {
         made
     }
 
-    /// Whether a CRIU is to be primed: not before it is known what it finds of the kernel, nor where it failed again and again a moment ago.
+    /// Whether a CRIU is to be prestarted: not before it is known what it finds of the kernel, nor where it failed again and again a moment ago.
     fn primes(&self) -> bool {
         let is_left = || {
             let last = *self.last_vain.lock();
@@ -238,11 +238,11 @@ impl SandboxPool {
         self.probe.lock().is_some() && !is_left()
     }
 
-    fn primed_in_vain(&self, why: &dyn std::error::Error) {
+    fn note_prestart_failure(&self, why: &dyn std::error::Error) {
         *self.last_vain.lock() = Some(Instant::now());
         let times = self.vain.fetch_add(1, Ordering::Relaxed) + 1;
         if times <= VAIN_MOST {
-            tracing::warn!(error = %chain(why), times, most = VAIN_MOST, "a sandbox's criu was primed in vain: restores take some milliseconds more");
+            tracing::warn!(error = %chain(why), times, most = VAIN_MOST, "a sandbox's criu was prestarted in vain: restores take some milliseconds more");
         }
     }
 
@@ -274,50 +274,50 @@ impl SandboxPool {
         };
         sandbox.start_criu(&fds, purpose).await.map_err(PoolError::Criu)?;
         drop(theirs);
-        let priming = self.priming.clone();
+        let prestart = self.prestart.clone();
         let answered = tokio::task::spawn_blocking(move || {
             // Only when it answers has it found all its libraries, whose paths it does not look for any more then.
             criu.version(CRIU_LIMIT)?;
-            let primed = place.map(|place| priming.prime(&criu, place));
-            Ok((criu, primed))
+            let prestarted = place.map(|place| prestart.run(&criu, place));
+            Ok((criu, prestarted))
         });
         let link = match &self.network {
             Some(network) => Some(network.attach(sandbox.network()).await.map_err(PoolError::Network)?),
             None => None,
         };
-        let (session, primed) = answered
+        let (session, prestarted) = answered
             .await
             .map_err(|e| PoolError::Pipes(std::io::Error::other(e)))?
             .map_err(PoolError::Silent)?;
-        let primed = primed.transpose().map_err(PoolError::Prime)?;
+        let prestarted = prestarted.transpose().map_err(PoolError::Prestart)?;
         let ancestor = sandbox.ancestor().await;
         match &ancestor {
-            // One that was not primed does not tell whether the next could be.
-            _ if primed.is_none() => {}
+            // One that was not prestarted does not tell whether the next could be.
+            _ if prestarted.is_none() => {}
             Ok(_) => self.vain.store(0, Ordering::Relaxed),
-            Err(e) => self.primed_in_vain(e),
+            Err(e) => self.note_prestart_failure(e),
         }
         Ok(Empty {
             cgroup,
             used_before,
             sandbox,
             link,
-            criu: Waiting {
+            criu: WaitingCriu {
                 session,
                 ancestor: ancestor.ok(),
-                primed,
+                prestarted,
             },
             outputs,
         })
     }
 
-    /// Where a CRIU is to be primed.
+    /// Where a CRIU is to be prestarted.
     async fn place(&self, sandbox: &Sandbox, name: &str, probe: &OwnedFd) -> Result<criu::Place, PoolError> {
         sandbox.show_probe(probe).await.map_err(PoolError::Criu)?;
-        self.priming.place(name, sandbox).map_err(PoolError::Prime)
+        self.prestart.place(name, sandbox).map_err(PoolError::Prestart)
     }
 
-    /// From now on sandboxes are made with a CRIU that is primed by this result of its kernel probe.
+    /// From now on sandboxes are made with a CRIU that is prestarted by this result of its kernel probe.
     pub fn prime_with(&self, probe: Arc<OwnedFd>) {
         *self.probe.lock() = Some(probe);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::unistd::Pid;
-use rekindle_init::protocol::{Answer, Common, Request};
+use rekindle_init::protocol::{Common, Reply, Request};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
@@ -69,7 +69,7 @@ impl Zygote {
                 .request(Request::Fork, &[theirs.as_fd()], FORK_LIMIT)
                 .await
             {
-                Ok((Answer::Started(pid), _)) => {
+                Ok((Reply::Started(pid), _)) => {
                     *running = Some(zygote);
                     return Ok((control, Pid::from_raw(pid)));
                 }

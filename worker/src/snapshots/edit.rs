@@ -140,7 +140,7 @@ fn fold(areas: &[FoldedArea], runs: &[EagerRun], written: &[u8]) -> (Vec<u8>, Ve
     (folded, unwritten)
 }
 
-/// Gives the outputs the names that they have in all images which a primed CRIU restores. Where another pipe has one of these, all keep theirs.
+/// Gives the outputs the names that they have in all images which a prestarted CRIU restores. Where another pipe has one of these, all keep theirs.
 ///
 /// # Errors
 /// When the image is missing or malformed, or cannot be written.

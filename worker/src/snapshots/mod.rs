@@ -33,7 +33,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::expected::expected;
-use crate::instance::turns::Turns;
+use crate::instance::start_limiter::StartLimiter;
 use crate::lost_locks;
 use crate::metrics::MemoryTier;
 pub use edit::EditError;
@@ -46,7 +46,7 @@ pub use originals::Originals;
 pub use template::{ProcessMemory, Template, TemplateError};
 pub use tier::TemplateUse;
 use tier::Tier;
-pub use working_set::Begun;
+pub use working_set::WorkingSetUse;
 use working_set::{Stored, WorkingSet};
 
 /// Why a snapshot cannot be used here.
@@ -152,7 +152,7 @@ impl OpenSnapshot {
     }
 
     /// A restore begins: whether it is recorded, and the pages to map before its first instruction, by address.
-    pub fn begin(&self) -> (Begun, Arc<[AheadPage]>) {
+    pub fn begin(&self) -> (WorkingSetUse, Arc<[AheadPage]>) {
         let set = self.working_set.lock();
         (set.begin(), set.ahead())
     }
@@ -161,7 +161,7 @@ impl OpenSnapshot {
     /// some pages it has written. Answers whether the working set is to be stored now.
     pub fn record(
         &self,
-        begun: Begun,
+        begun: WorkingSetUse,
         touched: &[PageRef],
         written: impl FnOnce(&[PageRef]) -> HashSet<PageRef>,
         faults: u64,
@@ -237,7 +237,7 @@ pub struct Snapshots {
     tier: Arc<Tier>,
     known: Known,
     /// What templates are filled beside.
-    starts: Arc<Turns>,
+    starts: Arc<StartLimiter>,
     /// For whoever fetches chunks that nobody waits for.
     fetching: Arc<Semaphore>,
     refused_working_sets: Arc<AtomicU64>,
@@ -254,7 +254,7 @@ impl Snapshots {
         layers_dir: &Path,
         memory: MemoryFs,
         limit_bytes: u64,
-        starts: Arc<Turns>,
+        starts: Arc<StartLimiter>,
     ) -> Self {
         Self {
             store,
@@ -605,7 +605,7 @@ async fn fill(template: Arc<Template>, room: Room, fetching: Arc<Semaphore>) {
 /// The room that a template may have.
 struct Room {
     tier: Arc<Tier>,
-    starts: Arc<Turns>,
+    starts: Arc<StartLimiter>,
     id: SnapshotId,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Stored {
 
 /// A restore that has begun.
 #[derive(Debug, Clone, Copy)]
-pub struct Begun {
+pub struct WorkingSetUse {
     /// Whether what it touches is to be recorded.
     pub records: bool,
     /// Of which recording that was.
@@ -93,8 +93,8 @@ impl WorkingSet {
     }
 
     /// A restore begins.
-    pub(super) fn begin(&self) -> Begun {
-        Begun {
+    pub(super) fn begin(&self) -> WorkingSetUse {
+        WorkingSetUse {
             records: self.is_recording(),
             number: self.recording.number,
         }
@@ -111,7 +111,13 @@ impl WorkingSet {
 
     /// A restore that began so has taken `faults` until its first answer and, if it was recorded, touched these pages in this order, and `written`
     /// to some of all that is known by now. Answers whether there is something to be stored.
-    pub(super) fn record(&mut self, begun: Begun, touched: &[PageRef], written: HashSet<PageRef>, faults: u64) -> bool {
+    pub(super) fn record(
+        &mut self,
+        begun: WorkingSetUse,
+        touched: &[PageRef],
+        written: HashSet<PageRef>,
+        faults: u64,
+    ) -> bool {
         // What was mapped ahead for another recording says nothing about this one.
         if begun.number == self.recording.number {
             match (begun.records, self.is_recording()) {
@@ -274,7 +280,7 @@ mod tests {
         assert!(restore(&mut set, &reversed, none(), 3));
         assert_eq!(alone(&mut set, &mut store), stored(0, 1, read(&reversed)));
         assert_eq!(*set.ahead(), *read(&[pages(1..4), pages(100..102)].concat()));
-        let unknown = Begun {
+        let unknown = WorkingSetUse {
             records: false,
             ..set.begin()
         };
@@ -329,7 +335,7 @@ mod tests {
         for _ in 0..MISFITS {
             restore(&mut set, &[], none(), 2000);
         }
-        let before = Begun { records: true, ..late };
+        let before = WorkingSetUse { records: true, ..late };
         assert!(!set.record(before, &pages(900..901), none(), 1));
         assert!(set.ahead().is_empty() && set.begin().records);
         assert_eq!(set.begin().number, 1);

@@ -55,12 +55,12 @@ impl Body {
 }
 
 /// What is known before the body is read.
-pub(super) struct Begun {
+pub(super) struct ResponseHead {
     head: Head,
     headers: HeaderMap,
 }
 
-impl Begun {
+impl ResponseHead {
     pub(super) fn of(head: Head, response: &Response) -> Self {
         Self {
             head,
@@ -118,7 +118,7 @@ mod tests {
             .body("")
             .unwrap()
             .into();
-        let begun = Begun::of(Head::of(&response), &response);
+        let begun = ResponseHead::of(Head::of(&response), &response);
         let took = Duration::from_millis(7);
         let text = match body {
             Some(body) => begun.answered(body.to_vec(), took),

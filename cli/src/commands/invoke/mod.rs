@@ -81,8 +81,8 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
         String::new()
     };
     let response = match platform_error(response).await? {
-        Answer::Platform(error) => return Err(error.into()),
-        Answer::Function(response) => response,
+        InvokeOutcome::Platform(error) => return Err(error.into()),
+        InvokeOutcome::Function(response) => response,
     };
     out::text(&shown);
     copy(response).await?;
@@ -93,10 +93,10 @@ pub(crate) async fn run(client: &Client, args: &InvokeArgs) -> Result<ExitCode> 
 }
 
 async fn as_json(head: Head, response: Response, started: Instant) -> Result<String> {
-    let begun = json::Begun::of(head, &response);
+    let begun = json::ResponseHead::of(head, &response);
     match platform_error(response).await? {
-        Answer::Platform(error) => begun.failed(error, started.elapsed()),
-        Answer::Function(response) => {
+        InvokeOutcome::Platform(error) => begun.failed(error, started.elapsed()),
+        InvokeOutcome::Function(response) => {
             let body = response.bytes().await.context("the answer broke off")?;
             begun.answered(body.to_vec(), started.elapsed())
         }
@@ -153,7 +153,7 @@ fn head_text(response: &Response) -> String {
 }
 
 /// Who answered.
-pub(crate) enum Answer {
+pub(crate) enum InvokeOutcome {
     /// The function; its body is not read yet.
     Function(Response),
     /// The platform, with an error.
@@ -162,14 +162,14 @@ pub(crate) enum Answer {
 
 /// Tells an error of the platform from one of the function: the platform's is JSON with a code of ours and the request's
 /// own id.
-pub(crate) async fn platform_error(response: Response) -> Result<Answer> {
+pub(crate) async fn platform_error(response: Response) -> Result<InvokeOutcome> {
     let is_json = response
         .headers()
         .get("content-type")
         .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
     let length = response.content_length().unwrap_or(u64::MAX);
     if response.status().is_success() || !is_json || length > ERROR_MAX {
-        return Ok(Answer::Function(response));
+        return Ok(InvokeOutcome::Function(response));
     }
     let (parts, body) = http::Response::from(response).into_parts();
     let bytes = http_body_util::BodyExt::collect(body)
@@ -178,8 +178,8 @@ pub(crate) async fn platform_error(response: Response) -> Result<Answer> {
         .to_bytes();
     let id = parts.headers.get(headers::REQUEST_ID).and_then(|v| v.to_str().ok());
     match serde_json::from_slice::<ApiError>(&bytes) {
-        Ok(error) if error.request_id.as_deref() == id => Ok(Answer::Platform(error)),
-        _ => Ok(Answer::Function(http::Response::from_parts(parts, bytes).into())),
+        Ok(error) if error.request_id.as_deref() == id => Ok(InvokeOutcome::Platform(error)),
+        _ => Ok(InvokeOutcome::Function(http::Response::from_parts(parts, bytes).into())),
     }
 }
 
@@ -277,8 +277,10 @@ mod tests {
     #[tokio::test]
     async fn an_error_is_the_platforms_only_with_the_requests_own_id() {
         let text = r#"{"code":"function_crashed","message":"m","request_id":"r-1"}"#;
-        assert!(matches!(platform_error(answer("r-1", text)).await.unwrap(), Answer::Platform(e) if e.message == "m"));
-        let Answer::Function(response) = platform_error(answer("r-2", text)).await.unwrap() else {
+        assert!(
+            matches!(platform_error(answer("r-1", text)).await.unwrap(), InvokeOutcome::Platform(e) if e.message == "m")
+        );
+        let InvokeOutcome::Function(response) = platform_error(answer("r-2", text)).await.unwrap() else {
             panic!("a function that sends such JSON itself was taken for the platform");
         };
         assert_eq!(response.text().await.unwrap(), text);

@@ -7,7 +7,7 @@ use s3s::{S3Error, S3Result, s3_error};
 use crate::storage::{ChangeError, ChecksumError, CreateBucketError, IoError, ReadError, SealError, UploadError};
 
 /// An error that has an S3 answer.
-pub(super) trait Answer {
+pub(super) trait S3Response {
     fn answer(self) -> S3Error;
 }
 
@@ -23,7 +23,7 @@ fn internal(error: &dyn Error, sentence: &'static str) -> S3Error {
     s3_error!(InternalError, "{sentence}")
 }
 
-impl Answer for ReadError {
+impl S3Response for ReadError {
     fn answer(self) -> S3Error {
         match self {
             ReadError::Absent => s3_error!(NoSuchKey, "there is no object of this key"),
@@ -33,7 +33,7 @@ impl Answer for ReadError {
     }
 }
 
-impl Answer for IoError {
+impl S3Response for IoError {
     fn answer(self) -> S3Error {
         let sentence = match self.is_fullness() {
             true => "the server's disk is full; free some space, or delete objects",
@@ -43,7 +43,7 @@ impl Answer for IoError {
     }
 }
 
-impl Answer for ChangeError {
+impl S3Response for ChangeError {
     fn answer(self) -> S3Error {
         match self {
             ChangeError::ConditionFailed => precondition_failed(),
@@ -53,7 +53,7 @@ impl Answer for ChangeError {
     }
 }
 
-impl Answer for ChecksumError {
+impl S3Response for ChecksumError {
     fn answer(self) -> S3Error {
         match self {
             ChecksumError::BadMd5Header => s3_error!(InvalidDigest, "{self}"),
@@ -63,7 +63,7 @@ impl Answer for ChecksumError {
     }
 }
 
-impl Answer for SealError {
+impl S3Response for SealError {
     fn answer(self) -> S3Error {
         match self {
             SealError::Io(error) => error.answer(),
@@ -74,7 +74,7 @@ impl Answer for SealError {
     }
 }
 
-impl Answer for UploadError {
+impl S3Response for UploadError {
     fn answer(self) -> S3Error {
         match self {
             UploadError::NoSuchUpload => s3_error!(NoSuchUpload, "{self}"),
@@ -87,7 +87,7 @@ impl Answer for UploadError {
     }
 }
 
-impl Answer for CreateBucketError {
+impl S3Response for CreateBucketError {
     fn answer(self) -> S3Error {
         match self {
             CreateBucketError::Exists => s3_error!(BucketAlreadyOwnedByYou, "{self}"),
@@ -114,10 +114,10 @@ pub(super) fn not_implemented(what: &str) -> S3Error {
 pub(super) async fn blocking<T, E>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> S3Result<T>
 where
     T: Send + 'static,
-    E: Answer + Send + 'static,
+    E: S3Response + Send + 'static,
 {
     match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result.map_err(Answer::answer),
+        Ok(result) => result.map_err(S3Response::answer),
         Err(error) => Err(internal(&error, "the server stopped in the middle of the request")),
     }
 }

@@ -4,7 +4,7 @@ use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
 use super::Service;
-use super::errors::{Answer, blocking, precondition_failed};
+use super::errors::{S3Response, blocking, precondition_failed};
 use super::headers::{etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp};
 use super::objects::CommitError;
 use super::transfer::{Received, receive};
@@ -51,7 +51,8 @@ impl Service {
             .headers
             .get("x-amz-trailer")
             .and_then(|value| value.to_str().ok());
-        let checks = Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(Answer::answer)?;
+        let checks =
+            Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(S3Response::answer)?;
         let known = (bucket.clone(), id.clone(), input.key.clone());
         blocking(move || known.0.upload(&known.1, &known.2)).await?;
 
@@ -89,7 +90,7 @@ impl Service {
         let chosen = chosen_parts(input.multipart_upload.take())?;
         // Sums of sums ("...-N") say nothing that the parts' own, checked when they came, do not.
         let sums = whole_only(sums_of!(input));
-        let writer = self.writer(Checks::expect(None, sums, None).map_err(Answer::answer)?);
+        let writer = self.writer(Checks::expect(None, sums, None).map_err(S3Response::answer)?);
         if condition == Condition::Absent && bucket.has(&input.key) {
             return Err(precondition_failed());
         }
@@ -191,7 +192,7 @@ impl From<CommitError> for CompleteError {
     }
 }
 
-impl Answer for CompleteError {
+impl S3Response for CompleteError {
     fn answer(self) -> S3Error {
         match self {
             CompleteError::Upload(error) => error.answer(),

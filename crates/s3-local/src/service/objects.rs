@@ -4,7 +4,7 @@ use s3s::dto::*;
 use s3s::{S3Request, S3Result, s3_error};
 
 use super::Service;
-use super::errors::{Answer, blocking, not_implemented, precondition_failed};
+use super::errors::{S3Response, blocking, not_implemented, precondition_failed};
 use super::headers::{check_read, etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp};
 use super::transfer::{Received, discard, receive};
 use crate::storage::{BodyWriter, ChangeError, Checks, Condition, IoError, Meta, ObjectFile, SealError, Sealed};
@@ -23,7 +23,8 @@ impl Service {
             .headers
             .get("x-amz-trailer")
             .and_then(|value| value.to_str().ok());
-        let checks = Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(Answer::answer)?;
+        let checks =
+            Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(S3Response::answer)?;
         if condition == Condition::Absent && bucket.has(&input.key) {
             // Spares the disk a body that must lose; if the object is being deleted just now, losing is as right.
             discard(input.body.take()).await?;
@@ -138,7 +139,7 @@ impl Service {
         .await?;
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for (key, failure) in keys.into_iter().zip(failures) {
-            match failure.map(Answer::answer) {
+            match failure.map(S3Response::answer) {
                 None if quiet => {}
                 None => deleted.push(DeletedObject {
                     key: Some(key),
@@ -166,7 +167,7 @@ pub(super) enum CommitError {
     Change(ChangeError),
 }
 
-impl Answer for CommitError {
+impl S3Response for CommitError {
     fn answer(self) -> s3s::S3Error {
         match self {
             CommitError::Seal(error) => error.answer(),

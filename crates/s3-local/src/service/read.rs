@@ -8,7 +8,7 @@ use s3s::dto::{
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 
 use super::Service;
-use super::errors::{Answer, blocking};
+use super::errors::{S3Response, blocking};
 use super::headers::{check_read, content_type, etag, refuse, set_sums, timestamp, user_metadata};
 use super::objects::refuse_version;
 use super::transfer::Sending;
@@ -119,7 +119,7 @@ impl From<S3Error> for GetError {
     }
 }
 
-impl Answer for GetError {
+impl S3Response for GetError {
     fn answer(self) -> S3Error {
         match self {
             GetError::Read(error) => error.answer(),

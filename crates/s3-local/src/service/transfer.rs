@@ -14,7 +14,7 @@ use s3s::stream::{ByteStream, RemainingLength};
 use s3s::{S3Result, StdError, s3_error};
 use tokio::task::JoinHandle;
 
-use super::errors::{Answer, blocking};
+use super::errors::{S3Response, blocking};
 use crate::storage::{BATCH_LEN, BodyWriter, IoError, RangeReader, ReadError};
 
 /// A client that sends nothing for so long has gone.

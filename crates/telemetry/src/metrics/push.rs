@@ -83,13 +83,13 @@ pub(crate) fn start(service_name: &str, runtime: &Handle) -> Result<Option<Push>
 
 #[derive(Debug, Clone)]
 struct Exporter {
-    way: Way,
+    transport: Transport,
     headers: HeaderMap,
     resource: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone)]
-enum Way {
+enum Transport {
     Grpc(Channel),
     Http(reqwest::Client, String),
 }
@@ -105,10 +105,10 @@ impl Exporter {
             return Ok(None);
         }
         let bad = |e: Box<dyn std::error::Error + Send + Sync>| InitError::Metrics(endpoint.clone(), e);
-        let way = match Protocol::of("METRICS")? {
+        let transport = match Protocol::of("METRICS")? {
             Protocol::Grpc => {
                 let endpoint = Endpoint::from_shared(endpoint.clone()).map_err(|e| bad(e.into()))?;
-                Way::Grpc(endpoint.connect_timeout(LIMIT).connect_lazy())
+                Transport::Grpc(endpoint.connect_timeout(LIMIT).connect_lazy())
             }
             Protocol::Http => {
                 let url = match own {
@@ -119,12 +119,12 @@ impl Exporter {
                     .timeout(LIMIT)
                     .build()
                     .map_err(|e| bad(e.into()))?;
-                Way::Http(client, url)
+                Transport::Http(client, url)
             }
         };
         let headers = set("OTEL_EXPORTER_OTLP_METRICS_HEADERS").or_else(|| set("OTEL_EXPORTER_OTLP_HEADERS"));
         Ok(Some(Self {
-            way,
+            transport,
             headers: headers.map(|text| headers_of(&text)).unwrap_or_default(),
             resource: crate::environment::resource(service_name),
         }))
@@ -132,14 +132,14 @@ impl Exporter {
 
     async fn push(&self) -> Result<(), String> {
         let request = otlp::request(&registry::all(), &self.resource);
-        match &self.way {
-            Way::Grpc(channel) => {
+        match &self.transport {
+            Transport::Grpc(channel) => {
                 let mut request = tonic::Request::new(request);
                 *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
                 let exported = MetricsServiceClient::new(channel.clone()).export(request).await;
                 exported.map(drop).map_err(|e| e.to_string())
             }
-            Way::Http(client, url) => {
+            Transport::Http(client, url) => {
                 let sent = client
                     .post(url)
                     .headers(self.headers.clone())

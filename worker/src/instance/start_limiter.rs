@@ -1,4 +1,4 @@
-//! Turns at the processors. A start is work for one: of sixty-four that begin at the same moment, each would end when the last does.
+//! StartLimiter at the processors. A start is work for one: of sixty-four that begin at the same moment, each would end when the last does.
 //! So some run, and the others wait in the order they came.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How long after a start the first answer has the processors.
 const ANSWERS_IN: Duration = Duration::from_millis(10);
 
-/// Turns of a host.
+/// StartLimiter of a host.
 #[derive(Debug)]
-pub struct Turns {
+pub struct StartLimiter {
     free: Semaphore,
     all: usize,
     waiting: AtomicUsize,
@@ -30,9 +30,9 @@ pub struct Turns {
 
 /// A turn. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Turn<'a>(#[expect(dead_code, reason = "given back when dropped")] Option<SemaphorePermit<'a>>);
+pub struct StartPermit<'a>(#[expect(dead_code, reason = "given back when dropped")] Option<SemaphorePermit<'a>>);
 
-impl Turns {
+impl StartLimiter {
     /// So many at once.
     pub fn new(all: usize) -> Self {
         Self {
@@ -46,11 +46,11 @@ impl Turns {
     }
 
     /// Waits for one, for some seconds at most.
-    pub async fn take(&self) -> Turn<'_> {
-        let _waiting = Waiting::begin(&self.waiting);
+    pub async fn take(&self) -> StartPermit<'_> {
+        let _waiting = QueuedStart::begin(&self.waiting);
         let turn = tokio::time::timeout(self.limit, self.free.acquire()).await;
         // The semaphore is never closed.
-        Turn(turn.ok().and_then(Result::ok))
+        StartPermit(turn.ok().and_then(Result::ok))
     }
 
     /// How many have one.
@@ -88,7 +88,7 @@ impl Turns {
 
 /// Something starts. It has, however that came out, when this is dropped.
 #[derive(Debug)]
-pub struct Starting<'a>(&'a Turns);
+pub struct Starting<'a>(&'a StartLimiter);
 
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
@@ -98,16 +98,16 @@ impl Drop for Starting<'_> {
 }
 
 /// Counted as waiting until dropped, however that comes.
-struct Waiting<'a>(&'a AtomicUsize);
+struct QueuedStart<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> QueuedStart<'a> {
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedStart<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_waits_for_waits_for_starts_and_not_for_ever() {
-        let turns = Turns::new(2);
+        let turns = StartLimiter::new(2);
         turns.until_calm(Duration::from_secs(3600)).await;
         let turn = turns.take().await;
         let began = std::time::Instant::now();
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_run_at_once_than_there_are_turns_and_all_get_theirs() {
-        let turns = Arc::new(Turns::new(4));
+        let turns = Arc::new(StartLimiter::new(4));
         let most = Arc::new(AtomicUsize::new(0));
         let starts: Vec<_> = (0..64)
             .map(|_| {
@@ -170,9 +170,9 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_behind_starts_that_hang_goes_on_in_the_end() {
-        let turns = Turns {
+        let turns = StartLimiter {
             limit: Duration::from_millis(20),
-            ..Turns::new(1)
+            ..StartLimiter::new(1)
         };
         let hanging = turns.take().await;
         let (late, waiting) = tokio::join!(turns.take(), async {
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_start_that_is_given_up_while_it_waits_is_not_waited_for() {
-        let turns = Turns::new(1);
+        let turns = StartLimiter::new(1);
         let first = turns.take().await;
         let gone = tokio::time::timeout(Duration::from_millis(5), turns.take()).await;
         assert!(gone.is_err());

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 ///
 /// A server drops the future that makes an answer when its client disconnects. Whoever serves the request knows nothing of that.
 #[derive(Debug)]
-pub struct Lasting<F>
+pub struct DetachOnDrop<F>
 where
     F: Future + Send + 'static,
     F::Output: Send,
@@ -18,7 +18,7 @@ where
     future: Option<Pin<Box<F>>>,
 }
 
-impl<F> Lasting<F>
+impl<F> DetachOnDrop<F>
 where
     F: Future + Send + 'static,
     F::Output: Send,
@@ -31,7 +31,7 @@ where
     }
 }
 
-impl<F> Future for Lasting<F>
+impl<F> Future for DetachOnDrop<F>
 where
     F: Future + Send + 'static,
     F::Output: Send,
@@ -51,7 +51,7 @@ where
     }
 }
 
-impl<F> Drop for Lasting<F>
+impl<F> Drop for DetachOnDrop<F>
 where
     F: Future + Send + 'static,
     F::Output: Send,
@@ -76,7 +76,7 @@ mod tests {
     async fn what_nobody_waits_for_any_more_is_finished() {
         let (go, gone) = oneshot::channel::<()>();
         let (done, ended) = oneshot::channel::<()>();
-        let waiting = Lasting::new(async move {
+        let waiting = DetachOnDrop::new(async move {
             drop(gone.await);
             let _ = done.send(());
         });
@@ -90,6 +90,6 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_waited_for_gives_its_output() {
-        assert_eq!(Lasting::new(async { 7 }).await, 7);
+        assert_eq!(DetachOnDrop::new(async { 7 }).await, 7);
     }
 }

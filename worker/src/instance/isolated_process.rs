@@ -15,7 +15,7 @@ use crate::cgroup::{Cgroup, Limits};
 use crate::network::resolv_conf;
 use crate::probe;
 use crate::sandbox::Sandbox;
-use crate::sandbox::criu::Waiting;
+use crate::sandbox::criu::WaitingCriu;
 use crate::sandbox::pool::Empty;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
@@ -49,14 +49,14 @@ impl Output {
 
 /// An empty sandbox, ready for a function. Fields drop in order: the sandbox (which kills) before the control group (which
 /// must be empty to be removed).
-pub struct Enclosure {
+pub struct IsolatedProcess {
     /// Its walls.
     pub sandbox: Arc<Sandbox>,
     /// Where the function writes: standard output, standard error.
     pub outputs: [Output; 2],
     /// A CRIU that waits inside for its order, with the write ends of `outputs` at
     /// [`OUTPUT_FDS`](crate::sandbox::pool::OUTPUT_FDS).
-    pub criu: Waiting,
+    pub criu: WaitingCriu,
     /// Its limits.
     pub cgroup: Arc<Cgroup>,
 }
@@ -83,7 +83,7 @@ pub fn processors(spec: &VersionSpec) -> u32 {
 ///
 /// # Errors
 /// What the host refuses, as the platform's fault.
-pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Result<Enclosure, ApiError> {
+pub async fn isolate(worker: &Worker, instance: &Instance, group: &str) -> Result<IsolatedProcess, ApiError> {
     let spec = &instance.spec;
     let (rootfs, app) = tokio::try_join!(worker.layers.get(&spec.rootfs), worker.layers.get(&spec.layer))
         .map_err(|e| unavailable("fetch the function's files", &e))?;
@@ -114,7 +114,7 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
         detached.map_err(|e| unavailable("take the sandbox off the network", &e))?;
     }
     let outputs = [output(instance, "stdout", stdout)?, output(instance, "stderr", stderr)?];
-    let enclosure = Enclosure {
+    let isolated = IsolatedProcess {
         sandbox,
         outputs,
         criu,
@@ -135,13 +135,13 @@ pub async fn enclose(worker: &Worker, instance: &Instance, group: &str) -> Resul
             processors: processors(spec),
         },
     };
-    let sandbox = &enclosure.sandbox;
+    let sandbox = &isolated.sandbox;
     let furnished = sandbox.furnish(layers, setup).await;
     furnished.map_err(|e| unavailable("furnish the sandbox", &e))?;
     if worker.probe().is_none() {
         probe::give_or_make(worker, instance.id.as_str(), sandbox).await?;
     }
-    Ok(enclosure)
+    Ok(isolated)
 }
 
 fn output(

@@ -28,8 +28,8 @@ use tracing::{Instrument as _, Span};
 
 use crate::dump_dir::{self, DumpDir};
 use crate::expected::expected;
-use crate::instance::enclosure::{memory_limit, shm_limit};
-use crate::instance::{Instance, Parts};
+use crate::instance::isolated_process::{memory_limit, shm_limit};
+use crate::instance::{Instance, RunningInstance};
 use crate::probe;
 use crate::randomness::{self, SearchError};
 use crate::restore::StageError;
@@ -76,7 +76,7 @@ pub enum Hook {
 
 /// Why there is no snapshot. The instance goes on either way.
 #[derive(Debug, thiserror::Error)]
-pub enum FreezeError {
+pub enum CheckpointError {
     /// The hook failed.
     #[error("{0}")]
     Hook(String),
@@ -118,7 +118,7 @@ pub enum FreezeError {
     Publish(#[source] rekindle_snapshotter::PublishError),
 }
 
-impl FreezeError {
+impl CheckpointError {
     /// CRIU's failure, with the cause that its log in this directory has.
     fn dumped(source: CriuError, dir: &Path) -> Self {
         let log = cause_of(&source, &dir.join(DUMP_LOG));
@@ -147,7 +147,7 @@ struct BeforeSnapshot {
 ///
 /// # Errors
 /// What the function answered, or that it did not.
-pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result<Bytes, String> {
+pub async fn call_hook(instance: &Instance, parts: &RunningInstance, hook: Hook) -> Result<Bytes, String> {
     let Some(path) = hook_path(&instance.spec, hook) else {
         return Ok(Bytes::new());
     };
@@ -168,7 +168,7 @@ pub async fn call_hook(instance: &Instance, parts: &Parts, hook: Hook) -> Result
     called
 }
 
-async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) -> Result<Bytes, String> {
+async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, span: &Span) -> Result<Bytes, String> {
     let mut request = http::Request::post(format!("http://function{path}"))
         .header(http::header::CONTENT_LENGTH, 0)
         .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
@@ -207,17 +207,17 @@ async fn send_hook(instance: &Instance, parts: &Parts, path: &str, span: &Span) 
 /// Checkpoints `instance` and publishes the snapshot, as one of `origin`. No request must be in it.
 ///
 /// # Errors
-/// See [`FreezeError`]; the instance goes on running.
-pub async fn freeze(
+/// See [`CheckpointError`]; the instance goes on running.
+pub async fn checkpoint(
     worker: &Arc<Worker>,
     instance: &Arc<Instance>,
-    parts: &Arc<Parts>,
+    parts: &Arc<RunningInstance>,
     origin: Origin,
-) -> Result<Published, FreezeError> {
+) -> Result<Published, CheckpointError> {
     let started = Instant::now();
     let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
     // A function's own hook may answer anything.
-    let answer: BeforeSnapshot = serde_json::from_slice(&answer.map_err(FreezeError::Hook)?).unwrap_or_default();
+    let answer: BeforeSnapshot = serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
     worker.metrics.capture_phase("hook", started.elapsed());
     parts.client.close_idle();
     quiet(parts).await;
@@ -228,10 +228,10 @@ pub async fn freeze(
     // What cannot be read is taken for small: the usual case.
     let memory = parts.cgroup.memory_current().unwrap_or(0);
     let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
-    let dir = DumpDir::make(&path).map_err(|e| FreezeError::Directory(path, e))?;
+    let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path, e))?;
     let frozen = dump(worker, instance, parts, &dir).await?;
     worker.metrics.capture_phase("freeze", frozen);
-    join_time(dir.path()).map_err(FreezeError::Edit)?;
+    join_time(dir.path()).map_err(CheckpointError::Edit)?;
     let started = Instant::now();
     let randomness = note_generators(dir.path().to_owned(), answer.after_restore).await?;
     worker.metrics.capture_phase("search", started.elapsed());
@@ -257,32 +257,34 @@ pub async fn freeze(
     let started = Instant::now();
     let published = publish(&worker.config.store, &worker.index, dir.path(), meta).await;
     worker.metrics.capture_phase("publish", started.elapsed());
-    let mut published = published.map_err(FreezeError::Publish)?;
+    let mut published = published.map_err(CheckpointError::Publish)?;
     published.summary.randomness = Some(randomness);
     Ok(published)
 }
 
 /// Adds the generators in the images of a directory to its notes, and what is left for the hook. Answers what copies
 /// draw.
-async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> Result<Randomness, FreezeError> {
+async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> Result<Randomness, CheckpointError> {
     let noting = tokio::task::spawn_blocking(move || {
         let generators = randomness::search(&dir)?;
         let told = randomness::summary(&dir, &generators)?;
-        let notes = CaptureNotes::read(&dir).map_err(FreezeError::Notes)?;
+        let notes = CaptureNotes::read(&dir).map_err(CheckpointError::Notes)?;
         let noted = CaptureNotes {
             generators,
             after_restore,
             ..notes
         }
         .write(&dir);
-        noted.map(|()| told).map_err(FreezeError::Notes)
+        noted.map(|()| told).map_err(CheckpointError::Notes)
     });
-    noting.await.map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?
+    noting
+        .await
+        .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?
 }
 
 /// Waits until no connection of ours is open inside: they come over the loopback. What stays open, such as the function's to the
 /// outside, is closed by CRIU in the restored instances.
-pub(crate) async fn quiet(parts: &Parts) {
+pub(crate) async fn quiet(parts: &RunningInstance) {
     let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
     // Not on a thread that serves: a function with many connections makes these tables as long as it likes.
     let waiting = tokio::task::spawn_blocking(move || {
@@ -311,14 +313,14 @@ fn has_connections(path: &Path) -> bool {
 /// More memory for the sandbox while its images exist: they lie on a tmpfs or in the page cache, and what CRIU and init write there is charged to
 /// their own control group. Without it, a function that uses more than half of its memory would be killed by its checkpoint.
 pub(crate) struct RoomForImages {
-    parts: Arc<Parts>,
+    parts: Arc<RunningInstance>,
     limit: u64,
     /// Given back behind the room.
     _alone: Option<OwnedSemaphorePermit>,
 }
 
 impl RoomForImages {
-    pub(crate) fn give(instance: &Instance, parts: &Arc<Parts>, alone: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn give(instance: &Instance, parts: &Arc<RunningInstance>, alone: Option<OwnedSemaphorePermit>) -> Self {
         let limit = memory_limit(&instance.spec);
         let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
         let raised = limit.saturating_mul(2).saturating_add(files);
@@ -346,19 +348,19 @@ impl Drop for RoomForImages {
 async fn dump(
     worker: &Arc<Worker>,
     instance: &Instance,
-    parts: &Arc<Parts>,
+    parts: &Arc<RunningInstance>,
     dir: &DumpDir,
-) -> Result<Duration, FreezeError> {
-    let opened = File::open(dir.path()).map_err(|e| FreezeError::Directory(dir.path().to_owned(), e))?;
+) -> Result<Duration, CheckpointError> {
+    let opened = File::open(dir.path()).map_err(|e| CheckpointError::Directory(dir.path().to_owned(), e))?;
     let images = OwnedFd::from(opened);
-    let freezer = Standstill::freezer(parts).map_err(|e| FreezeError::Directory(parts.cgroup.function(), e))?;
+    let freezer = Standstill::freezer(parts).map_err(|e| CheckpointError::Directory(parts.cgroup.function(), e))?;
     probe::give_outside(worker, dir.path())
         .await
-        .map_err(FreezeError::Probe)?;
+        .map_err(CheckpointError::Probe)?;
     let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
-    let dumper = dumper.await.map_err(FreezeError::Start)?;
+    let dumper = dumper.await.map_err(CheckpointError::Start)?;
     let archive_path = dir.path().join(FILES_ARCHIVE);
-    let archive = File::create(&archive_path).map_err(|e| FreezeError::Directory(archive_path, e))?;
+    let archive = File::create(&archive_path).map_err(|e| CheckpointError::Directory(archive_path, e))?;
     let mut order = DumpOrder {
         images_dir: WORKING_DIR.to_owned(),
         pid: FUNCTION_PID,
@@ -376,10 +378,12 @@ async fn dump(
         let archive = OwnedFd::from(archive);
         // Only once it answers is it ready: the function stands still no longer than it must.
         let session = &dumper.session;
-        session.version(CRIU_LIMIT).map_err(|e| FreezeError::dumped(e, &path))?;
+        session
+            .version(CRIU_LIMIT)
+            .map_err(|e| CheckpointError::dumped(e, &path))?;
         let started = Instant::now();
         let standstill = Standstill::of(&parts, &runtime)?;
-        runtime.block_on(dumper.go_inside()).map_err(FreezeError::Start)?;
+        runtime.block_on(dumper.go_inside()).map_err(CheckpointError::Start)?;
         order.freezer = standstill.freezer_path();
         let mut saved = Saved::default();
         let mut save = || -> Result<(), StageError> {
@@ -403,11 +407,11 @@ async fn dump(
             _ => Ok(()),
         });
         drop(standstill);
-        dumped.map_err(|e| FreezeError::dumped(e, &path))?;
-        Ok::<_, FreezeError>((started.elapsed(), saved))
+        dumped.map_err(|e| CheckpointError::dumped(e, &path))?;
+        Ok::<_, CheckpointError>((started.elapsed(), saved))
     })
     .await
-    .map_err(|e| FreezeError::Talk(std::io::Error::other(e)))?;
+    .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?;
     let (took, saved) = dumped?;
     if saved.unreached > 0 {
         instance.sink.platform(RENUMBERED.to_owned());

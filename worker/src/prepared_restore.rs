@@ -1,4 +1,4 @@
-//! Laying images out for the CRIU that waits in a sandbox, and ordering it to restore them; or another, where that one is primed for other images.
+//! Laying images out for the CRIU that waits in a sandbox, and ordering it to restore them; or another, where that one is prestarted for other images.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use rekindle_snapshotter::criu::{InheritFd, RestoreOrder, Session};
 use rekindle_wire::ApiError;
 
 use crate::cgroup::Cgroup;
-use crate::instance::enclosure::Output;
+use crate::instance::isolated_process::Output;
 use crate::probe;
 use crate::restore::failed;
-use crate::sandbox::criu::{Restore, Scratch, Waiting, pipe_key};
+use crate::sandbox::criu::{Restore, Scratch, WaitingCriu, pipe_key};
 use crate::sandbox::pool::{OUTPUT_FDS, OUTPUT_PIPES, OUTPUT_STREAMS};
 use crate::sandbox::{CriuUse, Sandbox};
 use crate::snapshots::PipeNote;
@@ -30,20 +30,20 @@ pub(crate) struct Images<'a> {
 }
 
 /// A restore that can be run.
-pub(crate) struct Begun {
+pub(crate) struct PreparedRestore {
     pub(crate) restore: Restore,
     /// CRIU's memory and the process, if the kernel hands that one's over.
-    pub(crate) descent: Option<(Ancestor, i32)>,
+    pub(crate) fork_handover: Option<(Ancestor, i32)>,
     /// Where CRIU reads images and writes its log.
     pub(crate) scratch: Scratch,
 }
 
-impl Begun {
-    /// How the memory is handed over, for whoever wants to know: by the kernel, from a CRIU that was primed or not,
+impl PreparedRestore {
+    /// How the memory is handed over, for whoever wants to know: by the kernel, from a CRIU that was prestarted or not,
     /// or given, of each process.
     pub(crate) fn handover(&self) -> &'static str {
-        match (&self.descent, self.restore.has_images()) {
-            (Some(_), true) => "kernel, primed",
+        match (&self.fork_handover, self.restore.has_images()) {
+            (Some(_), true) => "kernel, prestarted",
             (Some(_), false) => "kernel",
             (None, _) => "given",
         }
@@ -51,7 +51,7 @@ impl Begun {
 }
 
 impl Images<'_> {
-    /// Whether the outputs are called what a primed CRIU takes them for.
+    /// Whether the outputs are called what a prestarted CRIU takes them for.
     fn are_named(&self) -> bool {
         let named = |note: &PipeNote| {
             let at = OUTPUT_STREAMS.iter().position(|stream| *stream == note.stream);
@@ -70,32 +70,34 @@ pub(crate) async fn begin(
     sandbox: &Sandbox,
     cgroup: &Cgroup,
     outputs: &[Output; 2],
-    criu: Waiting,
+    criu: WaitingCriu,
     images: Images<'_>,
-) -> Result<Begun, ApiError> {
-    let Waiting {
+) -> Result<PreparedRestore, ApiError> {
+    let WaitingCriu {
         session,
         ancestor,
-        primed,
+        prestarted,
     } = criu;
-    let descent = ancestor.zip(images.alone);
+    let fork_handover = ancestor.zip(images.alone);
     let limit = worker.config.restore_limit;
-    let (session, descent) = match primed {
+    let (session, fork_handover) = match prestarted {
         None => {
             give_probe(worker, sandbox).await?;
-            (session, descent)
+            (session, fork_handover)
         }
-        Some(primed) if descent.is_some() && images.are_named() => {
-            let filled = primed.fill(images.dir).map_err(|e| failed("lay out the images", &e))?;
-            return Ok(Begun {
-                restore: Restore::Primed(session, filled.fifo, filled.inventory, limit),
-                descent,
+        Some(prestarted) if fork_handover.is_some() && images.are_named() => {
+            let filled = prestarted
+                .fill(images.dir)
+                .map_err(|e| failed("lay out the images", &e))?;
+            return Ok(PreparedRestore {
+                restore: Restore::Prestarted(session, filled.fifo, filled.inventory, limit),
+                fork_handover,
                 scratch: filled.scratch,
             });
         }
         // Another has another memory.
-        Some(primed) => {
-            drop((descent, primed, session));
+        Some(prestarted) => {
+            drop((fork_handover, prestarted, session));
             let (session, ancestor) = start(worker, sandbox, cgroup, outputs).await?;
             (session, Some(ancestor).zip(images.alone))
         }
@@ -118,14 +120,14 @@ pub(crate) async fn begin(
         log_level: worker.config.criu_log_level,
         limit,
     };
-    Ok(Begun {
+    Ok(PreparedRestore {
         restore: Restore::Ordered(session, order),
-        descent,
+        fork_handover,
         scratch: scratch.map_err(|e| failed("lay out the images", &e))?,
     })
 }
 
-/// Has a CRIU that is not primed find what another has found of the kernel.
+/// Has a CRIU that is not prestarted find what another has found of the kernel.
 async fn give_probe(worker: &Worker, sandbox: &Sandbox) -> Result<(), ApiError> {
     match worker.probe() {
         Some(probe) => probe::give(sandbox, &probe).await,

@@ -15,7 +15,7 @@ use rekindle_snapshotter::images::place_external;
 use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Expected, Standing};
+use rekindle_wire::migration::{Expected, Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -26,20 +26,20 @@ use super::numbered::{Numbered, read};
 use super::parcel::{Header, set_pieces, unpack};
 use super::peer::{Peer, Source};
 use super::written::Written;
-use crate::begin::{Begun, Images, begin};
 use crate::cgroup::Cgroup;
+use crate::checkpoint::{Hook, call_hook};
 use crate::expected::expected_to_travel;
-use crate::freeze::{Hook, call_hook};
-use crate::instance::enclosure::{Enclosure, Output, enclose, memory_limit, unavailable};
-use crate::instance::{FunctionClient, Instance, Parts, tear_down};
+use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, memory_limit, unavailable};
+use crate::instance::{FunctionClient, Instance, RunningInstance, tear_down};
 use crate::lost_locks;
+use crate::prepared_restore::{Images, PreparedRestore, begin};
 use crate::restore::{self, CriuRestore, Pages, StageError, run_criu, start_pager};
 use crate::sandbox::Sandbox;
 use crate::sandbox::criu::{Restore, Scratch};
 use crate::snapshots::{OpenSnapshot, clocks, join_time, let_be_read, name_outputs};
 use crate::worker::Worker;
 
-/// How long an arrival that was prepared waits for its images.
+/// How long a migration target that was prepared waits for its images.
 const WAIT_LIMIT: Duration = Duration::from_secs(90);
 /// How long processes that stand wait to be let go.
 const GO_LIMIT: Duration = Duration::from_secs(15);
@@ -62,12 +62,12 @@ const EXPECTED_MAX: usize = 1024;
 
 /// Instances that arrive, by migration.
 #[derive(Default)]
-pub struct Arrivals {
-    here: Mutex<HashMap<MigrationId, Arc<Arrival>>>,
+pub struct MigrationTargets {
+    here: Mutex<HashMap<MigrationId, Arc<MigrationTarget>>>,
     expected: Mutex<HashMap<MigrationId, (Instant, Expected)>>,
 }
 
-impl Arrivals {
+impl MigrationTargets {
     /// The scheduler says that an instance will come.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Arrivals {
     }
 
     /// What this runs by the scheduler's word, which counts and not the source's, if it was announced. It is once.
-    fn admit(&self, order: &ArrivalOrder) -> Result<VersionSpec, ApiError> {
+    fn admit(&self, order: &TargetOrder) -> Result<VersionSpec, ApiError> {
         let announced = self.expected.lock().remove(&order.id);
         let comes = |expected: &Expected| {
             let (said, spec) = (&order.spec, &expected.spec);
@@ -107,20 +107,20 @@ impl Arrivals {
     ///
     /// # Errors
     /// `not_found` when it was given up, or is long done.
-    pub fn get(&self, id: &MigrationId) -> Result<Arc<Arrival>, ApiError> {
+    pub fn get(&self, id: &MigrationId) -> Result<Arc<MigrationTarget>, ApiError> {
         let found = self.here.lock().get(id).cloned();
         found.ok_or_else(|| {
             ApiError::new(
                 ErrorCode::NotFound,
-                format!("no arrival {id}: it is done, or was given up"),
+                format!("no migration target {id}: it is done, or was given up"),
             )
         })
     }
 }
 
 /// An instance that arrives.
-pub struct Arrival {
-    order: ArrivalOrder,
+pub struct MigrationTarget {
+    order: TargetOrder,
     instance: Arc<Instance>,
     state: Mutex<State>,
 }
@@ -133,7 +133,7 @@ enum State {
     /// They stand.
     Standing {
         go: SyncSender<()>,
-        restored: oneshot::Receiver<Result<Arc<Parts>, ApiError>>,
+        restored: oneshot::Receiver<Result<Arc<RunningInstance>, ApiError>>,
     },
     Running,
     Failed,
@@ -141,7 +141,7 @@ enum State {
 
 /// What is made before the images come.
 struct Prepared {
-    enclosure: Enclosure,
+    isolated: IsolatedProcess,
     base: Option<Arc<OpenSnapshot>>,
 }
 
@@ -149,9 +149,9 @@ struct Prepared {
 ///
 /// # Errors
 /// When the host cannot take it.
-pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), ApiError> {
-    let spec = worker.arrivals.admit(&order)?;
-    let order = ArrivalOrder { spec, ..order };
+pub async fn prepare(worker: &Arc<Worker>, order: TargetOrder) -> Result<(), ApiError> {
+    let spec = worker.migration_targets.admit(&order)?;
+    let order = TargetOrder { spec, ..order };
     if worker.draining.load(std::sync::atomic::Ordering::Relaxed) {
         let message = "the worker takes no new instances";
         return Err(ApiError::new(ErrorCode::Unavailable, message));
@@ -178,8 +178,8 @@ pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), Ap
         Ok::<_, ApiError>(Some(snapshot))
     };
     // Not the instance's name: what it left here may still be about when it comes back.
-    let (base, enclosure) = tokio::join!(opening, enclose(worker, &instance, order.id.as_str()));
-    let (base, enclosure) = (base?, enclosure?);
+    let (base, isolated) = tokio::join!(opening, isolate(worker, &instance, order.id.as_str()));
+    let (base, isolated) = (base?, isolated?);
     if let Some(base) = &base {
         let completing = base.template.complete();
         completing.map_err(|e| unavailable("read the files of the function", &e))?;
@@ -190,31 +190,31 @@ pub async fn prepare(worker: &Arc<Worker>, order: ArrivalOrder) -> Result<(), Ap
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
     let id = order.id.clone();
-    let arrival = Arc::new(Arrival {
+    let target = Arc::new(MigrationTarget {
         order,
         instance,
-        state: Mutex::new(State::Prepared(Box::new(Prepared { enclosure, base }))),
+        state: Mutex::new(State::Prepared(Box::new(Prepared { isolated, base }))),
     });
-    worker.arrivals.here.lock().insert(id.clone(), arrival);
+    worker.migration_targets.here.lock().insert(id.clone(), target);
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
         tokio::time::sleep(WAIT_LIMIT).await;
-        let arrival = worker.arrivals.here.lock().remove(&id);
-        if let Some(arrival) = arrival {
+        let target = worker.migration_targets.here.lock().remove(&id);
+        if let Some(target) = target {
             // Nobody asks any more what became of it; one that never ran is taken down.
-            arrival.give_up();
+            target.give_up();
         }
     });
     Ok(())
 }
 
-impl Arrival {
+impl MigrationTarget {
     /// How far it is.
-    pub fn state(&self) -> ArrivalState {
+    pub fn state(&self) -> TargetState {
         match &*self.state.lock() {
-            State::Prepared(_) | State::Busy | State::Standing { .. } => ArrivalState::Waiting,
-            State::Running => ArrivalState::Running,
-            State::Failed => ArrivalState::Failed,
+            State::Prepared(_) | State::Busy | State::Standing { .. } => TargetState::Waiting,
+            State::Running => TargetState::Running,
+            State::Failed => TargetState::Failed,
         }
     }
 
@@ -256,7 +256,7 @@ impl Arrival {
         let Some(State::Prepared(prepared)) = taken else {
             return Err(ApiError::new(
                 ErrorCode::Conflict,
-                "the arrival was given up, or has its images",
+                "the migration target was given up, or has its images",
             ));
         };
         let stood = Box::pin(self.restore(worker, *prepared, parcel)).await;
@@ -274,7 +274,7 @@ impl Arrival {
     ) -> Result<Standing, ApiError> {
         // The source's instance stands still meanwhile.
         let _starting = worker.turns.starting();
-        let Prepared { enclosure, base } = prepared;
+        let Prepared { isolated, base } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let dir = worker.config.run_dir.join("restores").join(self.order.id.as_str());
         let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images")(&e))?;
@@ -285,12 +285,12 @@ impl Arrival {
         };
         let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path, &believed)).await;
         let laid_out = laid_out.map_err(|e| failed("lay out the images")(&e))??;
-        let Enclosure {
+        let IsolatedProcess {
             sandbox,
             outputs,
             criu,
             cgroup,
-        } = enclosure;
+        } = isolated;
         let to = format!("{}-images", self.order.id);
         let pids = laid_out.numbered.pids().map_err(|e| failed("serve its memory")(&e))?;
         let images = Images {
@@ -299,19 +299,19 @@ impl Arrival {
             alone: restore::alone(&pids),
             pipes: &laid_out.header.pipes,
         };
-        let Begun {
+        let PreparedRestore {
             restore,
-            descent,
+            fork_handover,
             scratch,
         } = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
         let memory = self.memory(worker, base.as_deref(), &laid_out)?;
-        let given = if descent.is_some() { Vec::new() } else { pids };
+        let given = if fork_handover.is_some() { Vec::new() } else { pids };
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));
         let pages = Pages {
             name: format!("an instance that came from worker {}", self.order.from),
             source: Arc::clone(&written) as Arc<dyn PageSource>,
-            descent,
+            fork_handover,
             layout: memory.layout,
             maps: memory.maps,
             record: false,
@@ -323,7 +323,7 @@ impl Arrival {
         let (done, restored) = oneshot::channel();
         let task = Restoring {
             worker: Arc::clone(worker),
-            arrival: Arc::clone(self),
+            target: Arc::clone(self),
             sandbox,
             outputs,
             cgroup,
@@ -414,7 +414,7 @@ impl Arrival {
     ///
     /// # Errors
     /// When they do not; they never ran then.
-    pub async fn go(self: &Arc<Self>, worker: &Arc<Worker>) -> Result<ArrivalState, ApiError> {
+    pub async fn go(self: &Arc<Self>, worker: &Arc<Worker>) -> Result<TargetState, ApiError> {
         let taken = self.become_busy(|state| match state {
             State::Standing { .. } => Ok(state),
             other => Err(other),
@@ -422,7 +422,7 @@ impl Arrival {
         let Some(State::Standing { go, restored }) = taken else {
             return match self.state() {
                 // It is told so again.
-                ArrivalState::Running => Ok(ArrivalState::Running),
+                TargetState::Running => Ok(TargetState::Running),
                 _ => Err(ApiError::new(ErrorCode::Conflict, "no processes stand here")),
             };
         };
@@ -439,7 +439,7 @@ impl Arrival {
         match restored {
             Ok(parts) => {
                 self.run(worker, parts).await?;
-                Ok(ArrivalState::Running)
+                Ok(TargetState::Running)
             }
             Err(error) => {
                 *self.state.lock() = State::Failed;
@@ -448,7 +448,7 @@ impl Arrival {
         }
     }
 
-    async fn run(self: &Arc<Self>, worker: &Arc<Worker>, parts: Arc<Parts>) -> Result<(), ApiError> {
+    async fn run(self: &Arc<Self>, worker: &Arc<Worker>, parts: Arc<RunningInstance>) -> Result<(), ApiError> {
         if self.order.clone
             && let Err(why) = call_hook(&self.instance, &parts, Hook::AfterRestore).await
         {
@@ -566,7 +566,7 @@ fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, Ap
 /// A restore under way.
 struct Restoring {
     worker: Arc<Worker>,
-    arrival: Arc<Arrival>,
+    target: Arc<MigrationTarget>,
     sandbox: Arc<Sandbox>,
     outputs: [Output; 2],
     cgroup: Arc<Cgroup>,
@@ -582,7 +582,7 @@ struct Restoring {
 
 impl Restoring {
     /// Says when the processes stand, and lets them go when it may.
-    async fn run(self, stands: oneshot::Sender<()>, may_go: Receiver<()>) -> Result<Arc<Parts>, ApiError> {
+    async fn run(self, stands: oneshot::Sender<()>, may_go: Receiver<()>) -> Result<Arc<RunningInstance>, ApiError> {
         let Self {
             sandbox,
             outputs,
@@ -609,7 +609,7 @@ impl Restoring {
         };
         run_criu(
             &self.worker,
-            &self.arrival.instance,
+            &self.target.instance,
             order,
             Arc::clone(&self.pager),
             ahead,
@@ -622,7 +622,7 @@ impl Restoring {
             return Err(ApiError::new(ErrorCode::Internal, "the restore still holds the pager"));
         };
         let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
-        Ok(Arc::new(Parts {
+        Ok(Arc::new(RunningInstance {
             client: FunctionClient::new(&sandbox),
             sandbox,
             pager: Some(pager),
@@ -691,7 +691,7 @@ async fn receive(written: Weak<Written>) {
 
 /// Pushes what arrives into the processes while they run.
 struct Push {
-    parts: Weak<Parts>,
+    parts: Weak<RunningInstance>,
     written: Arc<Written>,
     instance: Arc<Instance>,
     runtime: Handle,

@@ -83,15 +83,15 @@ impl HeadLimits {
 }
 
 /// Connections to one place. Clones share them.
-pub struct Lines<T>
+pub struct ConnectionPool<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    idle: Arc<Mutex<Vec<Line<T>>>>,
+    idle: Arc<Mutex<Vec<PooledConnection<T>>>>,
     limits: HeadLimits,
 }
 
-impl<T> Clone for Lines<T>
+impl<T> Clone for ConnectionPool<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -104,7 +104,7 @@ where
 }
 
 /// One connection.
-pub(crate) struct Line<T>
+pub(crate) struct PooledConnection<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -115,7 +115,7 @@ where
     since: Instant,
 }
 
-impl<T> Lines<T>
+impl<T> ConnectionPool<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -143,14 +143,14 @@ where
     {
         address(&mut request);
         loop {
-            let (mut line, is_new) = match self.take() {
-                Some(line) => (line, false),
-                None => (Line::open(&connect, self.limits).await?, true),
+            let (mut connection, is_new) = match self.take() {
+                Some(connection) => (connection, false),
+                None => (PooledConnection::open(&connect, self.limits).await?, true),
             };
-            match line.exchange(request).await {
+            match connection.exchange(request).await {
                 // One that comes in large pieces is parsed before its length is looked at.
                 Ok(answer) if head_bytes(answer.headers()) > self.limits.bytes => return Err(SendError::HeadTooLarge),
-                Ok(answer) => return Ok(answer.map(|body| Reply::new(body, line, self.clone()))),
+                Ok(answer) => return Ok(answer.map(|body| Reply::new(body, connection, self.clone()))),
                 Err(mut error) => match error.take_message() {
                     // It was closed while nobody looked, and nobody has seen the request.
                     Some(unsent) if !is_new => request = unsent,
@@ -164,7 +164,7 @@ where
     pub fn sweep(&self) -> bool {
         let old = Instant::now().checked_sub(IDLE);
         let mut idle = self.idle.lock();
-        idle.retain(|line| Some(line.since) >= old);
+        idle.retain(|connection| Some(connection.since) >= old);
         !idle.is_empty()
     }
 
@@ -174,18 +174,18 @@ where
     }
 
     /// The one that was used last, of those that can be used.
-    fn take(&self) -> Option<Line<T>> {
+    fn take(&self) -> Option<PooledConnection<T>> {
         let mut idle = self.idle.lock();
         let mut busy = Vec::new();
         let mut found = None;
-        while let Some(mut line) = idle.pop() {
-            match line.is_ready() {
+        while let Some(mut connection) = idle.pop() {
+            match connection.is_ready() {
                 true => {
-                    found = Some(line);
+                    found = Some(connection);
                     break;
                 }
                 // The task that drives it has not come to its next request yet.
-                false if !line.is_closed() => busy.push(line),
+                false if !connection.is_closed() => busy.push(connection),
                 false => {}
             }
         }
@@ -194,16 +194,16 @@ where
     }
 
     /// Keeps a connection for another request.
-    pub(crate) fn keep(&self, mut line: Line<T>) {
-        line.since = Instant::now();
-        line.waking.rest();
-        let old = line.since.checked_sub(IDLE);
+    pub(crate) fn keep(&self, mut connection: PooledConnection<T>) {
+        connection.since = Instant::now();
+        connection.waking.rest();
+        let old = connection.since.checked_sub(IDLE);
         let mut idle = self.idle.lock();
         if idle.first().is_some_and(|first| Some(first.since) < old) {
-            idle.retain(|line| Some(line.since) >= old);
+            idle.retain(|connection| Some(connection.since) >= old);
         }
         if idle.len() < IDLE_MOST {
-            idle.push(line);
+            idle.push(connection);
         }
     }
 }
@@ -228,7 +228,7 @@ fn address(request: &mut Request<Body>) {
     *request.uri_mut() = path.map_or_else(|| Uri::from_static("/"), Uri::from);
 }
 
-impl<T> Line<T>
+impl<T> PooledConnection<T>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
@@ -318,5 +318,5 @@ where
 }
 
 #[cfg(test)]
-#[path = "lines_tests.rs"]
+#[path = "connection_pool_tests.rs"]
 mod tests;

@@ -12,7 +12,7 @@ const CRIU: u64 = u64::MAX - 1;
 /// Descriptors taken up at once; what is ready beyond that is found the next time.
 const READY: usize = 32;
 
-pub(crate) struct Waiting {
+pub(crate) struct Poller {
     epoll: Epoll,
     events: [EpollEvent; READY],
     /// Keys of the memories with events.
@@ -23,18 +23,18 @@ pub(crate) struct Waiting {
     pub(crate) spoken: bool,
 }
 
-impl Waiting {
+impl Poller {
     /// Waits for nothing but the bell yet.
     pub(crate) fn new(bell: impl AsFd) -> io::Result<Self> {
-        let waiting = Self {
+        let poller = Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             events: [EpollEvent::empty(); READY],
             memories: Vec::with_capacity(READY),
             rung: false,
             spoken: false,
         };
-        waiting.add(bell, BELL)?;
-        Ok(waiting)
+        poller.add(bell, BELL)?;
+        Ok(poller)
     }
 
     fn add(&self, fd: impl AsFd, key: u64) -> io::Result<()> {

@@ -12,28 +12,28 @@ use http::{Request, Response};
 use parking_lot::RwLock;
 
 /// What answers behind a door.
-pub type Door = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+pub type InProcessService = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
 /// The open doors of a process, by the address that each role tells others. Clones share them.
 #[derive(Clone, Default)]
-pub struct Doors(Arc<RwLock<HashMap<String, Door>>>);
+pub struct InProcessRoles(Arc<RwLock<HashMap<String, InProcessService>>>);
 
-impl Doors {
+impl InProcessRoles {
     /// Opens a door at `address`, `host:port`, until what this returns is dropped. Whoever holds the doors may use it: there is no other proof of
     /// who asks.
-    pub fn open<F>(&self, address: &str, serve: F) -> Opened
+    pub fn open<F>(&self, address: &str, serve: F) -> InProcessRegistration
     where
         F: Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync + 'static,
     {
         self.0.write().insert(address.to_owned(), Arc::new(serve));
-        Opened {
-            doors: self.clone(),
+        InProcessRegistration {
+            in_process: self.clone(),
             address: address.to_owned(),
         }
     }
 
     /// The door at `address`, if one is open.
-    pub fn at(&self, address: &str) -> Option<Door> {
+    pub fn at(&self, address: &str) -> Option<InProcessService> {
         self.0.read().get(address).cloned()
     }
 
@@ -54,7 +54,7 @@ impl Doors {
     }
 }
 
-impl std::fmt::Debug for Doors {
+impl std::fmt::Debug for InProcessRoles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.read().keys()).finish()
     }
@@ -63,14 +63,14 @@ impl std::fmt::Debug for Doors {
 /// An open door; closed when dropped. What has passed goes on.
 #[must_use = "the door is closed when this is dropped"]
 #[derive(Debug)]
-pub struct Opened {
-    doors: Doors,
+pub struct InProcessRegistration {
+    in_process: InProcessRoles,
     address: String,
 }
 
-impl Drop for Opened {
+impl Drop for InProcessRegistration {
     fn drop(&mut self) {
-        self.doors.0.write().remove(&self.address);
+        self.in_process.0.write().remove(&self.address);
     }
 }
 
@@ -80,17 +80,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_passes_while_the_door_is_open() {
-        let doors = Doors::default();
-        let opened = doors.open("127.0.0.1:1", |request| {
+        let in_process = InProcessRoles::default();
+        let opened = in_process.open("127.0.0.1:1", |request| {
             Box::pin(async move { Response::new(request.into_body()) })
         });
         let request = |text: &'static str| Request::new(Body::from(text));
-        assert!(doors.pass("127.0.0.1:2", request("other")).is_err());
-        let answer = doors.pass("127.0.0.1:1", request("hello")).unwrap().await;
+        assert!(in_process.pass("127.0.0.1:2", request("other")).is_err());
+        let answer = in_process.pass("127.0.0.1:1", request("hello")).unwrap().await;
         let body = axum::body::to_bytes(answer.into_body(), 100).await.unwrap();
         assert_eq!(body, "hello");
         drop(opened);
-        let back = doors.pass("127.0.0.1:1", request("late")).err().unwrap();
+        let back = in_process.pass("127.0.0.1:1", request("late")).err().unwrap();
         assert_eq!(axum::body::to_bytes(back.into_body(), 100).await.unwrap(), "late");
     }
 }

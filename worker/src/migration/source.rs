@@ -20,7 +20,7 @@ use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, cause_of
 use rekindle_snapshotter::images::{parent_images, place_external};
 use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
-use rekindle_wire::migration::{ArrivalOrder, ArrivalState, Departed, DepartureOrder, Leave, Standing, Way};
+use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
@@ -33,11 +33,11 @@ use super::numbered::{BLOCK, Numbered, read};
 use super::parcel::{Header, pack, pieces};
 use super::peer::{Peer, write_frame};
 use super::tracking::forget_changes;
+use crate::checkpoint::{RoomForImages, WORKING_DIR, quiet};
 use crate::dump_dir::{self, DumpDir};
 use crate::expected::expected_to_travel;
-use crate::freeze::{RoomForImages, WORKING_DIR, quiet};
-use crate::instance::enclosure::unavailable;
-use crate::instance::{Instance, Parts, gone};
+use crate::instance::isolated_process::unavailable;
+use crate::instance::{Instance, RunningInstance, gone};
 use crate::probe;
 use crate::restore::StageError;
 use crate::same_files;
@@ -59,7 +59,7 @@ const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 const OVER_LOOK: Duration = Duration::from_secs(1);
 /// How long an instance waits for the images of an earlier copy of it to be gone.
 const IMAGES_LIMIT: Duration = Duration::from_secs(10);
-/// How long a departure that was prepared waits to be told to leave.
+/// How long a migration source that was prepared waits to be told to leave.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// How long the target may be silent while it has not got all pages.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
@@ -74,19 +74,19 @@ const PIECE: usize = 256 * 1024;
 
 /// Instances that leave, by migration.
 #[derive(Default)]
-pub struct Departures(Mutex<HashMap<MigrationId, Arc<Departure>>>);
+pub struct MigrationSources(Mutex<HashMap<MigrationId, Arc<MigrationSource>>>);
 
-impl Departures {
+impl MigrationSources {
     /// One of them.
     ///
     /// # Errors
     /// `not_found` when it was given up, or is done.
-    pub fn get(&self, id: &MigrationId) -> Result<Arc<Departure>, ApiError> {
+    pub fn get(&self, id: &MigrationId) -> Result<Arc<MigrationSource>, ApiError> {
         let found = self.0.lock().get(id).cloned();
         found.ok_or_else(|| {
             ApiError::new(
                 ErrorCode::NotFound,
-                format!("no departure {id}: it is done, or was given up"),
+                format!("no migration source {id}: it is done, or was given up"),
             )
         })
     }
@@ -96,16 +96,16 @@ impl Departures {
         self.0.lock().is_empty()
     }
 
-    fn remove(&self, id: &MigrationId) -> Option<Arc<Departure>> {
+    fn remove(&self, id: &MigrationId) -> Option<Arc<MigrationSource>> {
         self.0.lock().remove(id)
     }
 }
 
 /// An instance that leaves.
-pub struct Departure {
+pub struct MigrationSource {
     id: MigrationId,
     instance: Arc<Instance>,
-    way: Way,
+    way: MigrationKind,
     target: Peer,
     criu: Mutex<Option<Dumper>>,
     dir: DumpDir,
@@ -114,7 +114,7 @@ pub struct Departure {
     /// For the images that a copy is made from: what is in them is charged to the instance until they are gone, which is before this.
     room: Mutex<Option<RoomForImages>>,
     /// What stands still here, once its copy runs.
-    parts: Mutex<Option<Arc<Parts>>>,
+    parts: Mutex<Option<Arc<RunningInstance>>>,
     heard: Mutex<Instant>,
     /// Rung when every page is at the target, or nobody wants any more.
     done: Notify,
@@ -126,7 +126,7 @@ pub struct Departure {
 ///
 /// # Errors
 /// When it cannot leave, or the target cannot take it.
-pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), ApiError> {
+pub async fn prepare(worker: &Arc<Worker>, order: SourceOrder) -> Result<(), ApiError> {
     let instance = worker.instance(&order.instance).ok_or_else(gone)?;
     // While it still serves: an earlier copy may still be fetching its memory from images of this one.
     match tokio::time::timeout(IMAGES_LIMIT, instance.images.acquire()).await {
@@ -143,11 +143,11 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
     }
     let target = Peer::new(worker, &order.to, &order.id);
     let clone = match &order.way {
-        Way::Move => None,
-        Way::Clone(id) => Some(id.clone()),
+        MigrationKind::Move => None,
+        MigrationKind::Clone(id) => Some(id.clone()),
     };
     let started = *instance.kind.lock();
-    let arrival = ArrivalOrder {
+    let target_order = TargetOrder {
         id: order.id.clone(),
         instance: clone.clone().unwrap_or_else(|| instance.id.clone()),
         clone: clone.is_some(),
@@ -160,8 +160,8 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
             .as_ref()
             .map_or_else(String::new, |s| s.template.fingerprint()),
     };
-    target.order(&arrival, PREPARE_LIMIT).await?;
-    let departure = async {
+    target.order(&target_order, PREPARE_LIMIT).await?;
+    let source = async {
         let memory = parts.cgroup.memory_current().unwrap_or(0);
         let path = dump_dir::place(&worker.config, memory).join(format!("leave-{}", order.id));
         let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
@@ -171,7 +171,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
         probe::give_outside(worker, dir.path()).await?;
         let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
         let dumper = dumper.await.map_err(|e| unavailable("start criu", &e))?;
-        Ok(Departure {
+        Ok(MigrationSource {
             id: order.id.clone(),
             instance: Arc::clone(&instance),
             way: order.way,
@@ -186,9 +186,13 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
             over: AtomicBool::new(false),
         })
     };
-    match departure.await {
-        Ok(departure) => {
-            worker.departures.0.lock().insert(order.id.clone(), Arc::new(departure));
+    match source.await {
+        Ok(source) => {
+            worker
+                .migration_sources
+                .0
+                .lock()
+                .insert(order.id.clone(), Arc::new(source));
             tokio::spawn(expire(Arc::clone(worker), order.id));
             Ok(())
         }
@@ -202,18 +206,18 @@ pub async fn prepare(worker: &Arc<Worker>, order: DepartureOrder) -> Result<(), 
 /// Gives up what was prepared and never told to leave.
 async fn expire(worker: Arc<Worker>, id: MigrationId) {
     tokio::time::sleep(WAIT_LIMIT).await;
-    let waiting = worker.departures.get(&id).is_ok_and(|d| d.criu.lock().is_some());
+    let waiting = worker.migration_sources.get(&id).is_ok_and(|d| d.criu.lock().is_some());
     if waiting {
-        tracing::warn!(migration = %id, "a departure was never told to leave");
+        tracing::warn!(migration = %id, "a migration source was never told to leave");
         give_up(&worker, &id).await;
     }
 }
 
-/// Gives a departure up that has not left.
+/// Gives a migration source up that has not left.
 pub async fn give_up(worker: &Worker, id: &MigrationId) {
-    if let Some(departure) = worker.departures.remove(id) {
-        departure.criu.lock().take();
-        drop(departure.target.give_up(RESOLVE_LIMIT).await);
+    if let Some(source) = worker.migration_sources.remove(id) {
+        source.criu.lock().take();
+        drop(source.target.give_up(RESOLVE_LIMIT).await);
     }
 }
 
@@ -237,7 +241,7 @@ fn not_ready(instance: &Instance) -> ApiError {
 /// What is undone when an instance does not leave after all.
 struct Door<'a> {
     instance: &'a Instance,
-    parts: &'a Parts,
+    parts: &'a RunningInstance,
     left: bool,
 }
 
@@ -252,14 +256,14 @@ impl Drop for Door<'_> {
 }
 
 /// Lets all processes go on that CRIU has left standing.
-fn go_on(parts: &Parts) {
+fn go_on(parts: &RunningInstance) {
     for pid in parts.cgroup.pids().unwrap_or_default() {
         // One that is gone needs nothing.
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
     }
 }
 
-impl Departure {
+impl MigrationSource {
     /// Has the instance leave now. On an error it goes on here, unless the error says that it is lost.
     ///
     /// # Errors
@@ -272,7 +276,11 @@ impl Departure {
                 tracing::info!(migration = %self.id, instance = %self.instance.id, to = self.target.address(), ?departed, "left");
                 self.instance.sink.platform(format!(
                     "{} to {} within {:.1} ms",
-                    if self.way == Way::Move { "moved" } else { "copied" },
+                    if self.way == MigrationKind::Move {
+                        "moved"
+                    } else {
+                        "copied"
+                    },
                     self.target.address(),
                     departed.pause_ms
                 ));
@@ -322,7 +330,7 @@ impl Departure {
         departed.written_pages = left.numbered.pages;
         departed.image_bytes = parcel.len() as u64;
         *self.left.write() = Some(Arc::new(left));
-        if self.way != Way::Move {
+        if self.way != MigrationKind::Move {
             // It goes on; what its copy needs of it was dumped.
             drop(door);
             // New invocations may be sent to it again.
@@ -332,7 +340,7 @@ impl Departure {
             let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
             departed.restore_ms = ms(restoring);
             let resuming = Instant::now();
-            let _: ArrivalState = self.target.post("/go", Vec::new(), GO_LIMIT).await?;
+            let _: TargetState = self.target.post("/go", Vec::new(), GO_LIMIT).await?;
             departed.resume_ms = ms(resuming);
             return Ok(departed);
         }
@@ -340,9 +348,9 @@ impl Departure {
         let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
         departed.restore_ms = ms(restoring);
         let resuming = Instant::now();
-        if let Err(error) = self.target.post::<ArrivalState>("/go", Vec::new(), GO_LIMIT).await {
+        if let Err(error) = self.target.post::<TargetState>("/go", Vec::new(), GO_LIMIT).await {
             match self.resolve().await {
-                Some(ArrivalState::Running) => {}
+                Some(TargetState::Running) => {}
                 Some(_) => return Err(error),
                 None => {
                     // It may run there: so it must not run here any more.
@@ -385,17 +393,17 @@ impl Departure {
     }
 
     /// Whether the copy runs; `None` if that cannot be found out. It will not run later if it does not now.
-    async fn resolve(&self) -> Option<ArrivalState> {
+    async fn resolve(&self) -> Option<TargetState> {
         let until = Instant::now() + RESOLVE_LIMIT;
         loop {
-            match self.target.get::<ArrivalState>(Duration::from_secs(1)).await {
-                Ok(ArrivalState::Waiting) => {
+            match self.target.get::<TargetState>(Duration::from_secs(1)).await {
+                Ok(TargetState::Waiting) => {
                     if self.target.give_up(Duration::from_secs(1)).await.is_ok() {
-                        return Some(ArrivalState::Failed);
+                        return Some(TargetState::Failed);
                     }
                 }
                 Ok(state) => return Some(state),
-                Err(e) if e.code == ErrorCode::NotFound => return Some(ArrivalState::Failed),
+                Err(e) if e.code == ErrorCode::NotFound => return Some(TargetState::Failed),
                 Err(_) => {}
             }
             if Instant::now() >= until {
@@ -409,7 +417,7 @@ impl Departure {
     async fn checkpoint(
         &self,
         worker: &Arc<Worker>,
-        parts: &Arc<Parts>,
+        parts: &Arc<RunningInstance>,
         dumper: Dumper,
         alone: OwnedSemaphorePermit,
     ) -> Result<(Vec<u8>, Left), ApiError> {
@@ -417,7 +425,7 @@ impl Departure {
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let proc = InnerProc::of(parts.sandbox.init_pid()).map_err(|e| failed("look at the processes")(&e))?;
         let tracking = worker.tracking();
-        let describe_only = self.way == Way::Move && tracking != Tracking::None;
+        let describe_only = self.way == MigrationKind::Move && tracking != Tracking::None;
         if describe_only {
             self.say_known(&proc, tracking)
                 .map_err(|e| failed("lay out what criu need not dump")(&e))?;
@@ -433,8 +441,8 @@ impl Departure {
             images_dir: WORKING_DIR.to_owned(),
             pid: FUNCTION_PID,
             after: match self.way {
-                Way::Move => AfterDump::Stop,
-                Way::Clone(_) => AfterDump::Run,
+                MigrationKind::Move => AfterDump::Stop,
+                MigrationKind::Clone(_) => AfterDump::Run,
             },
             freezer: None,
             external: templates.clone(),
@@ -486,7 +494,7 @@ impl Departure {
             pack_up(&dir, &proc, &parts, templates, &maps)
         });
         let packed = packed.await.map_err(|e| failed("describe the processes")(&e))??;
-        if self.way != Way::Move {
+        if self.way != MigrationKind::Move {
             *self.room.lock() = Some(room);
         }
         Ok(packed)
@@ -517,7 +525,7 @@ impl Departure {
         let (here, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
         tokio::task::spawn_blocking(move || {
             here.send(&left, wanted, &pieces, &runtime);
-            // Before the room that was lent for them is taken back, which is with the departure.
+            // Before the room that was lent for them is taken back, which is with the source.
             drop(left);
             drop(here);
         });
@@ -528,7 +536,7 @@ impl Departure {
     fn send(&self, left: &Left, wanted: Range<u64>, pieces: &Sender<std::io::Result<Bytes>>, runtime: &Handle) {
         let mut number = wanted.start;
         let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
-        // A target that takes nothing any more without having said so holds this up for no longer than the departure is kept.
+        // A target that takes nothing any more without having said so holds this up for no longer than the migration source is kept.
         let put = |item: std::io::Result<Bytes>| loop {
             if self.over.load(Ordering::Relaxed) {
                 return false;
@@ -597,7 +605,7 @@ impl Departure {
                 break;
             }
         }
-        worker.departures.remove(&self.id);
+        worker.migration_sources.remove(&self.id);
         let parts = self.parts.lock().take();
         if let Some(parts) = parts {
             crate::instance::tear_down(parts).await;
@@ -655,7 +663,7 @@ fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Resu
 fn pack_up(
     dir: &Path,
     proc: &InnerProc,
-    parts: &Parts,
+    parts: &RunningInstance,
     templates: Vec<String>,
     maps: &[(i32, rekindle_pager::address_map::AddressMap)],
 ) -> Result<(Vec<u8>, Left), ApiError> {
@@ -681,7 +689,7 @@ fn pack_up(
     let wanted = |name: &str| (name.ends_with(".img") && !own.iter().any(|o| o == name)) || name == FILES_ARCHIVE;
     let more = eager
         .into_iter()
-        .map(|(pid, bytes)| (super::arrival::eager_name(pid), bytes));
+        .map(|(pid, bytes)| (super::target::eager_name(pid), bytes));
     let parcel = pack(header, dir, wanted, more.collect()).map_err(|e| failed(&e))?;
     Ok((parcel, left))
 }

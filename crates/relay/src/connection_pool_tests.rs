@@ -1,4 +1,4 @@
-//! Against a server of a few lines, which counts its connections.
+//! Against a server of a few pool, which counts its connections.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,11 +47,11 @@ fn of(text: &str) -> Vec<u8> {
 
 type Socket = TokioIo<TcpStream>;
 
-async fn get(lines: &Lines<Socket>, port: u16, path: &str) -> Result<Bytes, SendError> {
+async fn get(pool: &ConnectionPool<Socket>, port: u16, path: &str) -> Result<Bytes, SendError> {
     let uri = format!("http://127.0.0.1:{port}{path}");
     let request = Request::get(uri).body(Body::empty()).unwrap();
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
-    let answer = tokio::time::timeout(LIMIT, lines.send(request, connect))
+    let answer = tokio::time::timeout(LIMIT, pool.send(request, connect))
         .await
         .unwrap()?;
     let body = tokio::time::timeout(LIMIT, axum::body::to_bytes(Body::new(answer.into_body()), 1 << 24));
@@ -61,23 +61,23 @@ async fn get(lines: &Lines<Socket>, port: u16, path: &str) -> Result<Bytes, Send
 #[tokio::test]
 async fn a_connection_is_used_again_after_a_whole_answer() {
     let (port, connections) = server(|head| (of(head.lines().next().unwrap_or_default()), true)).await;
-    let lines = Lines::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
     for n in 0..10 {
-        let body = get(&lines, port, &format!("/{n}?q")).await.unwrap();
+        let body = get(&pool, port, &format!("/{n}?q")).await.unwrap();
         assert_eq!(body, format!("GET /{n}?q HTTP/1.1"));
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1);
-    lines.close_idle();
-    get(&lines, port, "/").await.unwrap();
+    pool.close_idle();
+    get(&pool, port, "/").await.unwrap();
     assert_eq!(connections.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
 async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
     let (port, connections) = server(|_| (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true)).await;
-    let lines = Lines::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
     for _ in 0..3 {
-        assert_eq!(get(&lines, port, "/").await.unwrap(), "");
+        assert_eq!(get(&pool, port, "/").await.unwrap(), "");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
@@ -86,12 +86,12 @@ async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
 async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
     let long = "x".repeat(8 << 20);
     let (port, connections) = server(move |_| (of(&long), true)).await;
-    let lines = Lines::new(HeadLimits::FUNCTION);
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
     for _ in 0..3 {
-        assert_eq!(get(&lines, port, "/").await.unwrap().len(), 8 << 20);
+        assert_eq!(get(&pool, port, "/").await.unwrap().len(), 8 << 20);
         // Its task comes to its end after the answer's last byte was read.
         for _ in 0..1000 {
-            if lines.idle.lock().iter_mut().any(Line::is_ready) {
+            if pool.idle.lock().iter_mut().any(PooledConnection::is_ready) {
                 break;
             }
             tokio::task::yield_now().await;
@@ -104,13 +104,13 @@ async fn a_long_answer_is_driven_by_a_task_and_its_connection_used_again() {
 async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
     // It says that it goes on, and does not.
     let (port, connections) = server(|_| (of("bye"), false)).await;
-    let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
+    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
     for n in 1..=3 {
-        assert_eq!(get(&lines, port, "/").await.unwrap(), "bye");
+        assert_eq!(get(&pool, port, "/").await.unwrap(), "bye");
         assert_eq!(connections.load(Ordering::SeqCst), n);
         // The end of the connection has arrived when it can be seen.
         let seen = async {
-            while lines.idle.lock().iter_mut().any(Line::is_ready) {
+            while pool.idle.lock().iter_mut().any(PooledConnection::is_ready) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -121,12 +121,12 @@ async fn a_connection_that_was_closed_meanwhile_is_passed_over() {
 #[tokio::test]
 async fn an_answer_that_nobody_reads_closes_its_connection() {
     let (port, connections) = server(|_| (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec(), true)).await;
-    let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
+    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
     let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
     for n in 1..=2 {
         let request = Request::get("http://function/").body(Body::empty()).unwrap();
-        drop(lines.send(request, connect).await.unwrap());
-        assert!(lines.idle.lock().is_empty());
+        drop(pool.send(request, connect).await.unwrap());
+        assert!(pool.idle.lock().is_empty());
         assert_eq!(connections.load(Ordering::SeqCst), n);
     }
 }
@@ -136,17 +136,17 @@ async fn who_cannot_be_reached_is_told_apart_from_who_does_not_answer() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
-    let lines = Lines::new(HeadLimits::FUNCTION);
-    assert!(matches!(get(&lines, port, "/").await, Err(SendError::Connect(_))));
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION);
+    assert!(matches!(get(&pool, port, "/").await, Err(SendError::Connect(_))));
     let (port, _) = server(|_| (Vec::new(), false)).await;
-    assert!(matches!(get(&lines, port, "/").await, Err(SendError::Broken(_))));
+    assert!(matches!(get(&pool, port, "/").await, Err(SendError::Broken(_))));
 }
 
 #[tokio::test]
 async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
-    let head = |lines: usize, bytes: usize| {
+    let head = |pool: usize, bytes: usize| {
         let header = |n: usize| format!("x-{n}: {}\r\n", "v".repeat(bytes));
-        let headers: String = (0..lines).map(header).collect();
+        let headers: String = (0..pool).map(header).collect();
         format!("HTTP/1.1 200 OK\r\n{headers}content-length: 0\r\n\r\n").into_bytes()
     };
     let (port, connections) = server(move |asked| {
@@ -160,14 +160,11 @@ async fn what_is_no_answer_is_told_apart_from_a_broken_connection() {
         (answer, false)
     })
     .await;
-    let lines: Lines<Socket> = Lines::new(HeadLimits::FUNCTION);
-    assert!(matches!(get(&lines, port, "/many").await, Err(SendError::HeadTooLarge)));
-    assert!(matches!(get(&lines, port, "/long").await, Err(SendError::HeadTooLarge)));
-    assert!(matches!(
-        get(&lines, port, "/other").await,
-        Err(SendError::Malformed(_))
-    ));
-    assert!(matches!(get(&lines, port, "/closes").await, Err(SendError::Broken(_))));
-    assert_eq!(get(&lines, port, "/fits").await.unwrap(), "");
+    let pool: ConnectionPool<Socket> = ConnectionPool::new(HeadLimits::FUNCTION);
+    assert!(matches!(get(&pool, port, "/many").await, Err(SendError::HeadTooLarge)));
+    assert!(matches!(get(&pool, port, "/long").await, Err(SendError::HeadTooLarge)));
+    assert!(matches!(get(&pool, port, "/other").await, Err(SendError::Malformed(_))));
+    assert!(matches!(get(&pool, port, "/closes").await, Err(SendError::Broken(_))));
+    assert_eq!(get(&pool, port, "/fits").await.unwrap(), "");
     assert_eq!(connections.load(Ordering::SeqCst), 5);
 }

@@ -144,7 +144,7 @@ fn a_child_s_memory_is_served_whatever_it_gives_up_of_its_ancestor_s() {
         };
         let pager = Pager::start(PagerConfig {
             name: "test".to_owned(),
-            handover: Handover::Descent(ancestor, PID),
+            handover: Handover::Fork(ancestor, PID),
             source: Arc::new(snapshot),
             layout: Layout {
                 mapped: vec![range(MAPPED_AT)],
@@ -192,7 +192,7 @@ fn more_than_one_child_that_lives_is_refused() {
     };
     let pager = Pager::start(PagerConfig {
         name: "test".to_owned(),
-        handover: Handover::Descent(Ancestor::new(userfault, base * PAGE).unwrap(), PID),
+        handover: Handover::Fork(Ancestor::new(userfault, base * PAGE).unwrap(), PID),
         source: Arc::new(Snapshot {
             base,
             template: MmapOptions::new()
