@@ -25,9 +25,9 @@ use rekindle_snapshotter::Manifest;
 use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Session, Stage};
 use rekindle_snapshotter::images::clock_times;
 use rekindle_snapshotter::manifest::Origin;
+use rekindle_worker::host::sandbox::pool::OUTPUT_FDS;
+use rekindle_worker::host::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::instance::PORT;
-use rekindle_worker::sandbox::pool::OUTPUT_FDS;
-use rekindle_worker::sandbox::{CriuUse, FunctionState, Sandbox, Zygote};
 use rekindle_worker::snapshots::{CaptureNotes, FILES_ARCHIVE, NOTES_FILE};
 use tempfile::TempDir;
 

@@ -15,7 +15,7 @@ use rekindle_e2e::{Folder, Options, Platform, RUNTIME, Reply, binaries, host, sh
 use rekindle_snapshotter::pagemap::ChunkRef;
 use rekindle_snapshotter::{Digest, Snapshot, keys, load_working_set};
 use rekindle_wire::SnapshotId;
-use rekindle_worker::sandbox::{Sandbox, Zygote};
+use rekindle_worker::host::sandbox::{Sandbox, Zygote};
 
 const SOON: Duration = Duration::from_secs(15);
 /// For a page that cannot be had: the store's own limit is 10 seconds, the fault's 12.

@@ -13,9 +13,9 @@ use rekindle_wire::WorkerId;
 use rekindle_wire::internal::Offer;
 use rekindle_wire::processor::InstructionSets;
 
-use crate::build::{BuildLimits, BuildNetwork};
+use crate::deploy::build::{BuildLimits, BuildNetwork};
+use crate::host::network::Egress;
 use crate::idle::IdleSettings;
-use crate::network::Egress;
 
 /// The environment variable that has CRIU write more to its logs. From 2 on, logs of restores are kept in
 /// `criu-logs` of the data directory.
@@ -128,7 +128,7 @@ impl WorkerConfig {
             init_binary,
             cgroup_root: PathBuf::from("/sys/fs/cgroup"),
             memory_figures: std::env::var_os(MEMORY_FIGURES).map_or_else(|| PathBuf::from("/proc"), PathBuf::from),
-            cgroup_parent: crate::cgroup::PARENT.to_owned(),
+            cgroup_parent: crate::host::cgroup::PARENT.to_owned(),
             memory_capacity_bytes: half_of_memory(),
             template_bytes: half_of_memory() / 2,
             chunk_cache_bytes: 4 << 30,
@@ -177,6 +177,6 @@ fn offer() -> Offer {
 /// Half of the host's memory: the rest is for templates, image directories and the platform itself.
 fn half_of_memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok();
-    let total_kib = meminfo.and_then(|text| crate::pressure::meminfo_kib(&text, "MemTotal:"));
+    let total_kib = meminfo.and_then(|text| crate::host::pressure::meminfo_kib(&text, "MemTotal:"));
     total_kib.map_or(2 << 30, |kib| kib * 1024 / 2)
 }

@@ -16,24 +16,24 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::internal::Presence;
 use tokio::sync::Notify;
 
-use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
-use crate::confined::Confinement;
-use crate::damage::Damage;
+use crate::deploy::layers::Layers;
+use crate::deploy::renewal::Refusals;
+use crate::host::cgroup::Cgroups;
+use crate::host::confined::Confinement;
+use crate::host::load::Load;
+use crate::host::network::Network;
+use crate::host::sandbox::Zygote;
+use crate::host::sandbox::criu::Prestart;
+use crate::host::sandbox::pool::SandboxPool;
 use crate::idle::IdleMemory;
 use crate::instance::Instance;
 use crate::instance::start_limiter::StartLimiter;
-use crate::kept::KeptReport;
-use crate::layers::Layers;
-use crate::load::Load;
-use crate::logs::{LogLimits, Logs};
-use crate::metrics::Metrics;
 use crate::migration::{MigrationSources, MigrationTargets, Tracking, with_tracking};
-use crate::network::Network;
-use crate::renewal::Refusals;
-use crate::sandbox::Zygote;
-use crate::sandbox::criu::Prestart;
-use crate::sandbox::pool::SandboxPool;
+use crate::reporting::kept::KeptReport;
+use crate::reporting::logs::{LogLimits, Logs};
+use crate::reporting::metrics::Metrics;
+use crate::snapshots::damage::Damage;
 use crate::snapshots::{MemoryFs, Snapshots};
 
 /// Why a worker cannot come up.
@@ -44,7 +44,7 @@ pub enum StartError {
     Directory(PathBuf, #[source] std::io::Error),
     /// No control groups.
     #[error("use control groups")]
-    Cgroups(#[source] crate::cgroup::DetectError),
+    Cgroups(#[source] crate::host::cgroup::DetectError),
     /// The chunk cache cannot be opened.
     #[error("open the chunk cache")]
     Chunks(#[source] rekindle_snapshotter::CacheError),
@@ -53,10 +53,10 @@ pub enum StartError {
     Memory(#[from] crate::snapshots::MemoryFsError),
     /// Logs cannot be kept.
     #[error("open the logs")]
-    Logs(#[source] crate::logs::LogError),
+    Logs(#[source] crate::reporting::logs::LogError),
     /// No way out of sandboxes.
     #[error("set up the network of functions")]
-    Network(#[from] crate::network::RouterError),
+    Network(#[from] crate::host::network::RouterError),
     /// It cannot call other workers.
     #[error("make the connection to other workers")]
     Client(#[source] reqwest::Error),
@@ -157,7 +157,7 @@ impl Worker {
     /// # Errors
     /// When the host lacks something; the message says what.
     pub async fn start(mut config: WorkerConfig) -> Result<Arc<Self>, StartError> {
-        let peers = crate::heartbeat::client().map_err(StartError::Client)?;
+        let peers = crate::reporting::heartbeat::client().map_err(StartError::Client)?;
         let peers = Transport::new(peers, config.member.as_deref(), Role::Worker).map_err(StartError::Tls)?;
         let metrics = Metrics::default();
         config.store = metrics.measured(&config.store);
@@ -181,13 +181,14 @@ impl Worker {
         };
         let images = close(config.run_dir.join("images"))?;
         close(config.run_dir.join("restores"))?;
-        crate::dump_dir::prepare(&config.cache_dir).map_err(|e| StartError::Directory(config.cache_dir.clone(), e))?;
+        crate::snapshots::dump_dir::prepare(&config.cache_dir)
+            .map_err(|e| StartError::Directory(config.cache_dir.clone(), e))?;
         let layers = make(config.cache_dir.join("layers"))?;
         if let Err(e) = rekindle_snapshotter::layer::remove_unfinished(&layers) {
             tracing::warn!(error = %e, "cannot remove what unfinished layers left");
         }
         let building = make(config.cache_dir.join("build"))?;
-        if let Err(e) = crate::build::sweep(&building) {
+        if let Err(e) = crate::deploy::build::sweep(&building) {
             tracing::warn!(error = %e, "cannot remove what unfinished builds left");
         }
         let mut cgroups =
@@ -228,7 +229,7 @@ impl Worker {
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_nanos() as u64);
-        let breakpoints = crate::breakpoints::ready()
+        let breakpoints = crate::host::breakpoints::ready()
             .inspect_err(|e| tracing::warn!(error = %e, "a start may wait some 10 ms for CRIU's first breakpoint"))
             .ok();
         let turns = Arc::new(StartLimiter::new(config.starts_at_once));
@@ -294,7 +295,7 @@ impl Worker {
             _breakpoints: breakpoints,
             config,
         });
-        crate::metrics::observe(&worker.metrics.registry, &Arc::downgrade(&worker));
+        crate::reporting::metrics::observe(&worker.metrics.registry, &Arc::downgrade(&worker));
         IdleMemory::start(&worker);
         Ok(worker)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rekindle_wire::manifest::{ByteSize, parse_duration};
-use rekindle_worker::build::{BuildLimits, BuildNetwork, Host};
+use rekindle_worker::deploy::build::{BuildLimits, BuildNetwork, Host};
 
 /// What builds may take, and what installers of dependencies reach.
 #[derive(Debug, Clone, Default, Args)]

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use rekindle_worker::network::{Egress, EgressLimits};
+use rekindle_worker::host::network::{Egress, EgressLimits};
 
 /// Whether functions reach anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

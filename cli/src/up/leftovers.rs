@@ -32,7 +32,7 @@ pub(crate) struct Swept {
 pub(crate) fn sweep(layout: &Layout) -> Result<Swept> {
     let swept = sweep_cgroups_of(layout)?;
     // Its other networks ended with its last process.
-    rekindle_worker::network::sweep(&layout.cgroup);
+    rekindle_worker::host::network::sweep(&layout.cgroup);
     // Mounted only inside the platform's mount namespace: out here it is a plain, empty directory.
     match fs::remove_dir_all(layout.worker_run()) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {

@@ -14,8 +14,8 @@ use rekindle_snapshotter::Store;
 use rekindle_wire::WorkerId;
 use rekindle_wire::ids::GatewayId;
 use rekindle_worker::WorkerConfig;
+use rekindle_worker::host::network::Egress;
 use rekindle_worker::idle::IdleSettings;
-use rekindle_worker::network::Egress;
 use tokio::net::TcpListener;
 
 use super::layout::{Layout, make_private};

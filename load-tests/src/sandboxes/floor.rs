@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, pivot_root};
-use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroup, Cgroups};
+use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroup, Cgroups};
 
 use super::making::LIMITS;
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use rekindle_init::protocol::{Layers, Machine, Setup};
 use rekindle_snapshotter::criu::Session;
-use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups, Limits};
-use rekindle_worker::network::{Egress, Network};
-use rekindle_worker::sandbox::criu::Prestart;
-use rekindle_worker::sandbox::{CriuUse, Sandbox, Zygote};
+use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroups, Limits};
+use rekindle_worker::host::network::{Egress, Network};
+use rekindle_worker::host::sandbox::criu::Prestart;
+use rekindle_worker::host::sandbox::{CriuUse, Sandbox, Zygote};
 use serde::Serialize;
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use rekindle_worker::sandbox::pool::{Empty, SandboxPool};
+use rekindle_worker::host::sandbox::pool::{Empty, SandboxPool};
 use serde::Serialize;
 
 use super::making::{Clock, LIMITS, Place};

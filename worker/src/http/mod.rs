@@ -28,12 +28,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
 
 use crate::config::WorkerConfig;
+use crate::deploy::prepare;
+use crate::host::probe;
+use crate::instance::invoke;
 use crate::instance::isolated_process::unavailable;
 use crate::instance::parking::Parking;
 use crate::instance::{gone, start};
-use crate::probe;
+use crate::reporting::{heartbeat, leave};
 use crate::worker::{StartError, Worker};
-use crate::{heartbeat, invoke, leave, prepare};
 
 /// How long what is to be put on a worker waits for the first answer to a heartbeat, and how often it looks.
 const KNOWN_LIMIT: Duration = Duration::from_secs(3);

@@ -16,9 +16,9 @@ use super::throttle::Throttle;
 use super::visit::visit;
 use super::watcher::Watcher;
 use super::{Counts, IdleMemory};
+use crate::host::pressure;
 use crate::instance::isolated_process::memory_limit;
 use crate::instance::{Instance, RunningInstance};
-use crate::pressure;
 use crate::worker::Worker;
 
 /// Of one processor.

@@ -27,8 +27,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, RwLock};
 use rekindle_init::causes::chain;
 
-use crate::cgroup::Cgroups;
 use crate::config::WorkerConfig;
+use crate::host::cgroup::Cgroups;
 use crate::worker::Worker;
 use kernel::Host;
 use swap::{IdleSwap, Swap};

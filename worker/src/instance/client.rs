@@ -7,7 +7,7 @@ use hyper_util::rt::TokioIo;
 use rekindle_relay::{ConnectionPool, HeadLimits, Reply, SendError};
 use tokio::net::TcpStream;
 
-use crate::sandbox::Sandbox;
+use crate::host::sandbox::Sandbox;
 
 /// The port every function serves HTTP on, inside its sandbox.
 pub const PORT: u16 = 8080;

@@ -8,7 +8,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
 use super::{Instance, RunningInstance, Stand};
-use crate::sandbox::FunctionState;
+use crate::host::sandbox::FunctionState;
 use crate::worker::Worker;
 
 /// Kills what is inside, waits for its end, then lets go of the rest: a control group can be removed only when empty.
@@ -39,7 +39,7 @@ pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receive
         instance.sink.platform(&error.message);
         if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
             worker.snapshots.forget(snapshot);
-            crate::damage::examine(&worker, &instance, snapshot);
+            crate::snapshots::damage::examine(&worker, &instance, snapshot);
         }
         instance.stand.send_replace(Stand::Ended(Some(error)));
         tear_down(parts).await;

@@ -11,12 +11,12 @@ use rekindle_wire::manifest::Network;
 use rekindle_wire::{ApiError, ErrorCode};
 
 use super::Instance;
-use crate::cgroup::{Cgroup, Limits};
-use crate::network::resolv_conf;
-use crate::probe;
-use crate::sandbox::Sandbox;
-use crate::sandbox::criu::WaitingCriu;
-use crate::sandbox::pool::Empty;
+use crate::host::cgroup::{Cgroup, Limits};
+use crate::host::network::resolv_conf;
+use crate::host::probe;
+use crate::host::sandbox::Sandbox;
+use crate::host::sandbox::criu::WaitingCriu;
+use crate::host::sandbox::pool::Empty;
 use crate::snapshots::PipeNote;
 use crate::worker::Worker;
 
@@ -55,7 +55,7 @@ pub struct IsolatedProcess {
     /// Where the function writes: standard output, standard error.
     pub outputs: [Output; 2],
     /// A CRIU that waits inside for its order, with the write ends of `outputs` at
-    /// [`OUTPUT_FDS`](crate::sandbox::pool::OUTPUT_FDS).
+    /// [`OUTPUT_FDS`](crate::host::sandbox::pool::OUTPUT_FDS).
     pub criu: WaitingCriu,
     /// Its limits.
     pub cgroup: Arc<Cgroup>,

@@ -11,11 +11,23 @@
 //! Requests that arrive while it is `Starting` or `Capturing` wait, within their deadline; one that arrives while it is `Parked` has
 //! it go on.
 
+pub mod boot;
+pub mod checkpoint;
 mod client;
 mod end;
+pub mod expected;
+pub mod invoke;
 pub mod isolated_process;
+pub(crate) mod lost_locks;
+pub(crate) mod missing;
 pub mod overdue;
 pub mod parking;
+pub(crate) mod prepared_restore;
+pub mod randomness;
+pub mod restore;
+pub mod same_files;
+pub mod semaphores;
+pub mod standstill;
 pub mod start;
 pub mod start_limiter;
 mod usage;
@@ -35,10 +47,10 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, WorkerId};
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
-use crate::cgroup::Cgroup;
-use crate::layers::LayerUse;
-use crate::logs::Sink;
-use crate::sandbox::Sandbox;
+use crate::deploy::layers::LayerUse;
+use crate::host::cgroup::Cgroup;
+use crate::host::sandbox::Sandbox;
+use crate::reporting::logs::Sink;
 pub use client::{FunctionBody, FunctionClient, PORT};
 pub(crate) use end::tear_down;
 use end::watch_end;

@@ -14,7 +14,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument as _;
 
 use super::{Instance, RunningInstance, Stand, gone};
-use crate::cgroup::FreezeError;
+use crate::host::cgroup::FreezeError;
 use crate::instance::isolated_process::unavailable;
 
 /// What became of an instance that was to be parked.

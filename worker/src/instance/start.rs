@@ -13,10 +13,10 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument;
 
 use super::{Instance, RunningInstance};
-use crate::boot::boot;
-use crate::damage::examine;
-use crate::restore::restore;
-use crate::runtime_snapshot::{Scope, boot_shared};
+use crate::deploy::runtime_snapshot::{Scope, boot_shared};
+use crate::instance::boot::boot;
+use crate::instance::restore::restore;
+use crate::snapshots::damage::examine;
 use crate::worker::Worker;
 
 /// Takes an instance into the books and starts it in the background. `caller` is the trace it belongs to; with nothing in it,

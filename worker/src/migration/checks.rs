@@ -9,9 +9,9 @@ use rekindle_verify::EAGER_PREFIX;
 use super::WRITTEN;
 use super::numbered::Numbered;
 use super::parcel::{Header, Of, Piece};
-use crate::expected::PIDS;
-use crate::sandbox::criu::pipe_key;
-use crate::sandbox::pool::OUTPUT_STREAMS;
+use crate::host::sandbox::criu::pipe_key;
+use crate::host::sandbox::pool::OUTPUT_STREAMS;
+use crate::instance::expected::PIDS;
 use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 
 /// Where addresses of user space end, pages.

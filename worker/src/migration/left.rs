@@ -10,7 +10,7 @@ use rekindle_snapshotter::images::WrittenRun;
 use rustix::fs::OFlags;
 
 use super::numbered::{Numbered, Traveller};
-use crate::sandbox::InnerProc;
+use crate::host::sandbox::InnerProc;
 
 /// Its pages.
 pub(super) struct Left {

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 
 use rustix::fs::OFlags;
 
-use crate::sandbox::InnerProc;
+use crate::host::sandbox::InnerProc;
 
 /// Where the probe of CRIU 4.2 says it: `has_dirty_track` of `struct kerndat_s`, behind two magic numbers, a device number, the last
 /// capability and the zero page's frame number.

@@ -14,12 +14,12 @@ use rekindle_snapshotter::images::{
 };
 use rekindle_snapshotter::{PageIndex, Process};
 
-use crate::probe::DUMP_PROBE;
+use crate::host::probe::DUMP_PROBE;
 
 use super::notes::PipeNote;
 use super::originals::is_of_a_layer;
-use crate::sandbox::criu::pipe_key;
-use crate::sandbox::pool::{OUTPUT_PIPES, OUTPUT_STREAMS};
+use crate::host::sandbox::criu::pipe_key;
+use crate::host::sandbox::pool::{OUTPUT_PIPES, OUTPUT_STREAMS};
 
 /// Processes that are restored from templates at most: as many descriptors go to init. More are restored the plain way.
 pub(super) const MAPPED_MAX: usize = 16;

@@ -1,5 +1,7 @@
 //! Snapshots open on this host: opened once, kept while used and for a while after, within a limit of memory.
 
+pub mod damage;
+pub(crate) mod dump_dir;
 mod edit;
 mod known;
 mod level;
@@ -32,10 +34,10 @@ use rekindle_wire::{FunctionName, SnapshotId};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::expected::expected;
+use crate::instance::expected::expected;
+use crate::instance::lost_locks;
 use crate::instance::start_limiter::StartLimiter;
-use crate::lost_locks;
-use crate::metrics::MemoryTier;
+use crate::reporting::metrics::MemoryTier;
 pub use edit::EditError;
 pub(crate) use edit::{become_user, clocks, forget_outside, join_time, let_be_read, name_outputs, touched_early};
 use known::Known;

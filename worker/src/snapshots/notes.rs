@@ -7,7 +7,7 @@ use rekindle_randomness::Kind;
 use rekindle_wire::processor::InstructionSets;
 use serde::{Deserialize, Serialize};
 
-use crate::randomness::ProcessGenerators;
+use crate::instance::randomness::ProcessGenerators;
 
 /// The notes' file name.
 pub const FILE: &str = "rekindle-notes.json";

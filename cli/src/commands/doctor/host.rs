@@ -281,7 +281,7 @@ fn seccomp() -> Check {
 
 /// A link, routes, rules: made for real, in namespaces that end with the attempt.
 fn egress() -> Check {
-    match rekindle_worker::network::prove() {
+    match rekindle_worker::host::network::prove() {
         Ok(()) => Check::ok("way out of functions", "veth, nftables, NAT"),
         Err(e) => Check::weaker(
             "way out of functions",

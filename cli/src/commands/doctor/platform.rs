@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 use rekindle_wire::internal::BUILD_TOOLS;
 use rekindle_wire::manifest::Base;
-use rekindle_worker::cgroup::{CGROUP_ROOT, Cgroups};
+use rekindle_worker::host::cgroup::{CGROUP_ROOT, Cgroups};
 use rekindle_worker::idle::damon::{self, Lack};
 use rekindle_worker::idle::kernel::Host;
 use rekindle_worker::idle::swap::{IdleSwap, Swap};

@@ -1,0 +1,356 @@
+//! Runs an installer (pip, npm) to its end: in a sandbox, bounded in time and space, killed when the build is given up.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
+use rekindle_confined::{Program, SET_UP_FAILED, Shown, Work};
+use rekindle_wire::manifest::ByteSize;
+use tracing::Instrument as _;
+use tracing::field::Empty;
+
+use super::operator::Configured;
+use super::proxy::{ADDRESS, Proxy};
+use super::{BuildOrder, Room};
+use crate::host::confined::wait_unreaped;
+
+/// How much of an installer's last words is kept, bytes.
+const OUTPUT_BYTES: usize = 4 * 1024;
+/// How often the room it takes is looked at.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// What a file counts beside its content, bytes.
+const ENTRY_BYTES: u64 = 1024;
+const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin";
+/// Where the room's directories are seen.
+pub(super) const APP: &str = "/app";
+pub(super) const DEPS: &str = "/run/deps";
+/// What needs a compiler says one of these.
+const NO_COMPILER: [&str; 7] = [
+    "command 'gcc' failed",
+    "-linux-gnu-gcc' failed",
+    "command 'cc' failed",
+    "gcc: not found",
+    "cc: not found",
+    "not found: make",
+    "Could not find any Python installation to use",
+];
+
+/// Whether an installer's last words say that the disk was full: pip and npm pass on what the system calls it.
+pub(super) fn had_no_room(output: &str) -> bool {
+    ["No space left on device", "ENOSPC"]
+        .iter()
+        .any(|words| output.contains(words))
+}
+
+/// What an installer says when it wanted a compiler: what to do instead.
+pub(super) fn wanted_compiler(output: &str) -> &'static str {
+    if NO_COMPILER.iter().any(|words| output.contains(words)) {
+        "\nit needs a C compiler, which builds do not have: use a version that brings compiled code (a wheel, a \
+         prebuilt addon), or compile it \
+         before the deploy (build.command in fn.toml) and upload the result"
+    } else {
+        ""
+    }
+}
+
+/// Why an installer did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallerError {
+    /// The kernel refused to start or confine it.
+    #[error("start {program}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error(
+        "{program} was stopped after {limit:?}: install fewer dependencies, vendor them into the folder, or have the \
+         operator raise --build-timeout; its last words:\n{output}"
+    )]
+    TimedOut {
+        /// The program.
+        program: String,
+        /// The limit.
+        limit: Duration,
+        /// Its last words.
+        output: String,
+    },
+    /// It filled the disk.
+    #[error(
+        "{program} was stopped since it took more than {} of disk: remove dependencies the function does not need, or \
+         have the operator raise --build-size, which is a third of that",
+        ByteSize(*limit)
+    )]
+    TooLarge {
+        /// The program.
+        program: String,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// The way out of an installer that has one.
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) proxy: Proxy,
+    pub(super) configured: Configured,
+}
+
+/// An installer about to run.
+pub(super) struct Installer<'a, 'o> {
+    pub(super) order: &'a BuildOrder<'o>,
+    pub(super) room: &'a Room,
+    /// Directories that make its root filesystem, the uppermost first.
+    pub(super) root: Vec<PathBuf>,
+    pub(super) network: Option<&'a Network>,
+    /// Absolute, in that root.
+    pub(super) program: &'static str,
+    pub(super) arguments: Vec<String>,
+    /// `NAME=value`.
+    pub(super) environment: Vec<String>,
+    pub(super) shown: Vec<Shown>,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) success: bool,
+    /// Its last words, both streams.
+    pub(super) output: String,
+}
+
+impl Installer<'_, '_> {
+    /// Runs it to its end; dropping the future kills it. Its span is `install`, or without a network `compile`.
+    pub(super) async fn run(self) -> Result<Finished, InstallerError> {
+        let span = tracing::info_span!(
+            "installer",
+            otel.name = if self.network.is_some() { "install" } else { "compile" },
+            otel.status_code = Empty,
+            "rekindle.role" = "worker",
+            process.executable.path = self.program,
+        );
+        let finished = self.finish().instrument(span.clone()).await;
+        if !finished.as_ref().is_ok_and(|finished| finished.success) {
+            span.record("otel.status_code", "ERROR");
+        }
+        finished
+    }
+
+    async fn finish(self) -> Result<Finished, InstallerError> {
+        let program = self.program.to_owned();
+        let failed = |source| InstallerError::Start {
+            program: program.clone(),
+            source,
+        };
+        let (time_limit, room_bytes) = (self.order.limits.install_timeout, self.order.limits.room_bytes());
+        let command = self.command().map_err(failed)?;
+
+        let running = Arc::new(Running::default());
+        // Also when this future is dropped.
+        let _killed = KillOnDrop(&running);
+        let mut ended = tokio::task::spawn_blocking({
+            let running = Arc::clone(&running);
+            move || running.to_end(command)
+        });
+        let deadline = tokio::time::sleep(time_limit);
+        tokio::pin!(deadline);
+        let mut stopped = None;
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut ended => break outcome,
+                () = &mut deadline, if stopped.is_none() => {
+                    stopped = Some(Stopped::Late);
+                    running.kill();
+                }
+                () = tokio::time::sleep(WATCH_EVERY), if stopped.is_none() => {
+                    let (room, limit) = (self.room.path.clone(), room_bytes);
+                    let bytes = tokio::task::spawn_blocking(move || tree_bytes(&room, limit)).await.unwrap_or(0);
+                    if bytes > limit {
+                        stopped = Some(Stopped::Large);
+                        running.kill();
+                    }
+                }
+            }
+        };
+        let (status, output) = outcome.map_err(io::Error::other).flatten().map_err(failed)?;
+        match stopped {
+            Some(Stopped::Late) => Err(InstallerError::TimedOut {
+                program,
+                limit: time_limit,
+                output,
+            }),
+            Some(Stopped::Large) => Err(InstallerError::TooLarge {
+                program,
+                limit: room_bytes,
+            }),
+            None if status.code() == Some(SET_UP_FAILED) && output.starts_with("cannot confine") => {
+                Err(failed(io::Error::other(output)))
+            }
+            None => {
+                let refusals = self.network.and_then(|network| network.proxy.refusals());
+                let refusals = refusals.filter(|_| !status.success()).map(|text| format!("\n{text}"));
+                Ok(Finished {
+                    success: status.success(),
+                    output: output + &refusals.unwrap_or_default(),
+                })
+            }
+        }
+    }
+}
+
+impl Installer<'_, '_> {
+    fn command(&self) -> io::Result<Command> {
+        let seen = |source: PathBuf, at: &str| Shown {
+            source,
+            at: PathBuf::from(at),
+            write: true,
+        };
+        let mut shown = vec![seen(self.room.app(), APP), seen(self.room.tmp(), "/tmp")];
+        // Not there any more once the packages have moved to the cache.
+        if self.room.deps().exists() {
+            shown.push(seen(self.room.deps(), DEPS));
+        }
+        shown.extend(self.shown.iter().cloned());
+        let base = [PATH, "LANG=C.UTF-8", "HOME=/tmp/home", "TMPDIR=/tmp"].map(str::to_owned);
+        let mut environment = base.to_vec();
+        environment.extend(self.environment.iter().cloned());
+        if let Some(network) = self.network {
+            shown.extend(network.configured.shown.iter().cloned());
+            environment.extend(network.configured.environment.iter().cloned());
+            let proxied = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"];
+            environment.extend(proxied.map(|name| format!("{name}={ADDRESS}")));
+        }
+        let program = Program {
+            root: self.root.clone(),
+            shown,
+            path: self.program.to_owned(),
+            arguments: [self.program.to_owned()]
+                .into_iter()
+                .chain(self.arguments.iter().cloned())
+                .collect(),
+            environment,
+            cwd: APP.to_owned(),
+            file_bytes: self.order.limits.room_bytes(),
+        };
+        let (id, groups) = (self.room.id, &self.order.cgroup_procs);
+        let network = self.network.map(|network| network.proxy.namespace());
+        let mut command = self
+            .order
+            .confinement
+            .command(Work::Program(program), id, network, groups)?;
+        command.process_group(0).stdin(std::process::Stdio::null());
+        Ok(command)
+    }
+}
+
+enum Stopped {
+    Late,
+    Large,
+}
+
+/// The process, as long as its id is surely its own.
+#[derive(Debug, Default)]
+struct Running {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    killed: bool,
+    pid: Option<Pid>,
+}
+
+struct KillOnDrop<'a>(&'a Running);
+
+impl Drop for KillOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}
+
+impl Running {
+    /// Kills the process group, or keeps it from starting.
+    fn kill(&self) {
+        let mut state = self.state.lock();
+        state.killed = true;
+        if let Some(pid) = state.pid {
+            // It may be dead already, but it is not reaped, so the id is nobody else's.
+            let _ = killpg(pid, Signal::SIGKILL);
+        }
+    }
+
+    /// Starts the command and waits for it, on this thread from fork to end: the kernel kills the installer when the
+    /// thread that forked it ends.
+    fn to_end(&self, mut command: Command) -> io::Result<(ExitStatus, String)> {
+        let (mut reader, writer) = io::pipe()?;
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let mut child = {
+            let mut state = self.state.lock();
+            if state.killed {
+                return Err(io::Error::from(io::ErrorKind::Interrupted));
+            }
+            let child = command.spawn()?;
+            state.pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
+            child
+        };
+        // Our copies of the write end go, so that the pipe ends with the process.
+        drop(command);
+        let output = last_words(&mut reader);
+        let pid = self.state.lock().pid;
+        if let Some(pid) = pid {
+            wait_unreaped(pid);
+        }
+        self.state.lock().pid = None;
+        Ok((child.wait()?, output))
+    }
+}
+
+fn last_words(from: &mut impl Read) -> String {
+    let mut kept: VecDeque<u8> = VecDeque::new();
+    let mut buffer = [0; 8 * 1024];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(length) if length > 0 => {
+                kept.extend(&buffer[..length]);
+                let surplus = kept.len().saturating_sub(OUTPUT_BYTES);
+                kept.drain(..surplus);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(kept.make_contiguous()).trim().to_owned()
+}
+
+/// Bytes that the files in a tree take; stops counting above `enough`. What vanishes meanwhile counts nothing.
+pub(crate) fn tree_bytes(directory: &Path, enough: u64) -> u64 {
+    let mut bytes = 0_u64;
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(metadata) = fs::symlink_metadata(entry.path()) else {
+                continue;
+            };
+            if metadata.is_dir() {
+                left.push(entry.path());
+            }
+            bytes = bytes.saturating_add(metadata.len().max(metadata.blocks() * 512) + ENTRY_BYTES);
+            if bytes > enough {
+                return bytes;
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,349 @@
+//! Makes a function's layer from its uploaded folder: what a sandbox mounts at `/app`.
+//!
+//! ```text
+//! source.tar.gz ─► unpack ─► entry is there? ─► requirements.txt / package.json ─► pip / npm ─► pack ─► layer tar
+//! ```
+//!
+//! The folder is not trusted, nor are the packages it names. Unpacking and installing happen in processes without
+//! rights ([`crate::host::confined`]); an installer, and the scripts of packages that it runs, see the runtime's files and
+//! the build's, and reach the registries that the operator allows (`proxy`).
+
+mod allow;
+mod cache;
+mod counts;
+mod entry;
+mod installer;
+mod node;
+mod operator;
+mod pack;
+mod proxy;
+mod python;
+mod request;
+mod requirements;
+mod room;
+mod upstream;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rekindle_confined::upload;
+use rekindle_wire::ErrorCode;
+use rekindle_wire::manifest::{Base, Manifest};
+use tokio::task::spawn_blocking;
+use tracing::Instrument as _;
+use uuid::Uuid;
+
+use crate::host::cgroup::Limits;
+use crate::host::confined::{ConfinedError, Confinement};
+use allow::Allowed;
+use cache::DepsCache;
+use entry::Found;
+use installer::Network;
+use operator::Configured;
+use proxy::{Proxy, ProxyLimits};
+use room::Room;
+
+pub use allow::{BuildNetwork, Host, ParseHostError};
+pub use counts::BuildCounts;
+pub use entry::EntryError;
+pub use installer::InstallerError;
+pub(crate) use installer::tree_bytes;
+pub use node::NodeError;
+pub use pack::PackError;
+pub use python::PythonError;
+pub use rekindle_confined::upload::UnpackError;
+pub use requirements::RequirementsError;
+pub use room::sweep;
+
+/// Where python packages lie below `/app`.
+pub const PYTHON_PACKAGES: &str = ".rekindle/python";
+
+const DEPS_CACHE: &str = "deps-cache";
+const LAYER_PREFIX: &str = "layer-";
+
+/// What a build may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BuildLimits {
+    /// The folder unpacked, and again the function with its dependencies, bytes.
+    pub unpacked_bytes: u64,
+    /// Files, directories and links of the same.
+    pub files: u64,
+    /// How long one run of an installer may take.
+    pub install_timeout: Duration,
+    /// Memory, processor time and processes of all that runs of one build.
+    pub group: Limits,
+    /// Installed python packages kept for the next build, bytes.
+    pub cache_bytes: u64,
+}
+
+impl Default for BuildLimits {
+    fn default() -> Self {
+        Self {
+            unpacked_bytes: 1 << 30,
+            files: 100_000,
+            install_timeout: Duration::from_secs(300),
+            group: Limits {
+                memory_bytes: 2 << 30,
+                cpu_cores: 1.0,
+                pids: 256,
+            },
+            cache_bytes: 4 << 30,
+        }
+    }
+}
+
+impl BuildLimits {
+    /// What a build's directory may hold while an installer runs: downloads, the same unpacked, and the folder.
+    fn room_bytes(&self) -> u64 {
+        self.unpacked_bytes.saturating_mul(3)
+    }
+}
+
+/// A root filesystem that a build needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// That of functions.
+    Runtime(Base),
+    /// pip and npm, to be laid under it.
+    Tools,
+}
+
+/// Why a build cannot be given what its installer needs.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// A root filesystem is not to be had.
+    #[error("{0}")]
+    Missing(String),
+    /// The network namespace or the proxy in it.
+    #[error("make the network of the build")]
+    Network(#[source] io::Error),
+}
+
+/// Finds the directory of a root filesystem on this host. The error is a sentence that names the fix.
+pub type Roots<'a> = dyn Fn(Root) -> BoxFuture<'a, Result<PathBuf, String>> + Send + Sync + 'a;
+
+/// What to build.
+pub struct BuildOrder<'a> {
+    /// The uploaded folder.
+    pub source_tar_gz: PathBuf,
+    /// Its manifest.
+    pub manifest: &'a Manifest,
+    /// Where builds happen and the cache lies; on the worker's disk.
+    pub work_dir: PathBuf,
+    /// What it may take.
+    pub limits: BuildLimits,
+    /// What its installers run on.
+    pub roots: &'a Roots<'a>,
+    /// What they may reach.
+    pub network: &'a BuildNetwork,
+    /// What they reach is counted here.
+    pub counts: BuildCounts,
+    /// Starts what is done without rights.
+    pub confinement: Confinement,
+    /// The group it all runs in ([`crate::host::cgroup::Cgroup::procs_files`]); none where this is empty.
+    pub cgroup_procs: Vec<PathBuf>,
+}
+
+impl BuildOrder<'_> {
+    async fn root(&self, root: Root) -> Result<PathBuf, RootError> {
+        (self.roots)(root).await.map_err(RootError::Missing)
+    }
+
+    /// A runtime's root filesystem with the tools under it.
+    async fn tools_for(&self, base: Base) -> Result<Vec<PathBuf>, RootError> {
+        Ok(vec![
+            self.root(Root::Runtime(base)).await?,
+            self.root(Root::Tools).await?,
+        ])
+    }
+
+    /// A network with nothing but the proxy in it.
+    async fn network(&self) -> Result<Network, RootError> {
+        let configured = Configured::read();
+        let allowed = Allowed::new(self.network, &configured.hosts);
+        let limits = ProxyLimits {
+            bytes: self.limits.room_bytes(),
+            time: self.limits.install_timeout,
+        };
+        let proxy = Proxy::open(allowed, self.counts.clone(), limits).await;
+        Ok(Network {
+            proxy: proxy.map_err(RootError::Network)?,
+            configured,
+        })
+    }
+}
+
+type Progress<'a> = dyn Fn(&str) + Send + Sync + 'a;
+
+/// Why there is no layer.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The folder was refused.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    /// The process that was to unpack it failed.
+    #[error("unpack the folder")]
+    Confined(#[from] ConfinedError),
+    /// What is to be started is not there.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// Python packages.
+    #[error(transparent)]
+    Python(#[from] PythonError),
+    /// Node packages.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The tar could not be made.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The worker's own disk.
+    #[error("{action} {}", .path.display())]
+    WorkDir {
+        /// What was attempted.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A build step panicked or the runtime is shutting down.
+    #[error("a build step was cut off")]
+    CutOff(#[source] tokio::task::JoinError),
+}
+
+impl BuildError {
+    /// What the user is told it is.
+    pub fn code(&self) -> ErrorCode {
+        use ErrorCode::{BuildFailed, Internal, InvalidManifest, TooLarge};
+        match self {
+            Self::Unpack(UnpackError::TooLarge { .. } | UnpackError::TooMany { .. }) => TooLarge,
+            Self::Unpack(UnpackError::Write(..)) | Self::Confined(_) => Internal,
+            Self::Unpack(_) | Self::Entry(_) => InvalidManifest,
+            Self::Python(PythonError::Installer(e)) | Self::Node(NodeError::Installer(e)) => match e {
+                InstallerError::TimedOut { .. } | InstallerError::TooLarge { .. } => BuildFailed,
+                InstallerError::Start { .. } => Internal,
+            },
+            Self::Python(PythonError::Root(RootError::Network(_)))
+            | Self::Node(NodeError::Root(RootError::Network(_))) => Internal,
+            Self::Node(NodeError::Control { .. }) => InvalidManifest,
+            Self::Python(PythonError::Disk { .. }) | Self::Node(NodeError::Disk { .. }) => Internal,
+            Self::Pack(PackError::Read(..) | PackError::Write(..)) => Internal,
+            // Where the worker's disk is full, it is not the function's fault.
+            Self::Python(PythonError::Failed { output }) | Self::Node(NodeError::Failed { output })
+                if installer::had_no_room(output) =>
+            {
+                Internal
+            }
+            Self::Python(_) | Self::Node(_) | Self::Pack(_) => BuildFailed,
+            Self::WorkDir { .. } | Self::CutOff(_) => Internal,
+        }
+    }
+}
+
+/// Builds the layer. Returns a tar in `work_dir` whose names are relative to `/app`; it is the caller's to remove. The same
+/// folder and the same packages give the same bytes. Must run as root. `progress` is told what is being done.
+///
+/// Dropping the future stops the build and leaves nothing.
+///
+/// # Errors
+/// See [`BuildError`]; its text is for the user.
+pub async fn build_layer(order: &BuildOrder<'_>, progress: impl Fn(&str) + Send + Sync) -> Result<PathBuf, BuildError> {
+    let work_dir = order.work_dir.clone();
+    let failed = |source| BuildError::WorkDir {
+        action: "make a build directory in",
+        path: order.work_dir.clone(),
+        source,
+    };
+    let room = blocking(move || Room::make(&work_dir)).await?.map_err(failed)?;
+    // Shared with the blocking steps: where the build is given up, the directory goes when the last of them is done.
+    let room = Arc::new(room);
+    let built = build_in(order, &room, &progress).await;
+    blocking(move || drop(room)).await?;
+    built
+}
+
+async fn blocking<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) -> Result<T, BuildError> {
+    spawn_blocking(step).await.map_err(BuildError::CutOff)
+}
+
+/// Unpacks the folder, in a process without rights.
+async fn unpack(order: &BuildOrder<'_>, room: &Arc<Room>) -> Result<(), BuildError> {
+    let (source, limits) = (order.source_tar_gz.clone(), order.limits);
+    let (confinement, room, groups) = (order.confinement.clone(), Arc::clone(room), order.cgroup_procs.clone());
+    let failed = move |path: PathBuf| {
+        move |source| BuildError::WorkDir {
+            action: "read the uploaded folder",
+            path,
+            source,
+        }
+    };
+    let unpacked = move || -> Result<(), BuildError> {
+        let archive = std::fs::File::open(&source).map_err(failed(source))?;
+        let most = upload::Limits {
+            unpacked_bytes: limits.unpacked_bytes,
+            files: limits.files,
+        };
+        let done = confinement.upload(archive, &room.app(), room.id, most, limits.install_timeout, &groups)?;
+        Ok(done?)
+    };
+    blocking(unpacked).await?
+}
+
+async fn build_in(order: &BuildOrder<'_>, room: &Arc<Room>, progress: &Progress<'_>) -> Result<PathBuf, BuildError> {
+    let (manifest, limits) = (order.manifest, order.limits);
+    progress("unpacking the folder");
+    let unpacking = tracing::info_span!("unpack", "rekindle.role" = "worker");
+    unpack(order, room).instrument(unpacking).await?;
+    let found = entry::check(manifest, &room.app())?;
+
+    let packages = match manifest.base {
+        Base::Python => {
+            let cache = DepsCache::open(order.work_dir.join(DEPS_CACHE), limits.cache_bytes).map_err(|source| {
+                BuildError::WorkDir {
+                    action: "open the package cache in",
+                    path: order.work_dir.clone(),
+                    source,
+                }
+            })?;
+            let packages = python::install(order, room, &cache, progress).await?;
+            python::compile_app(order, room).await?;
+            packages
+        }
+        Base::Node => {
+            node::install(order, room, progress).await?;
+            None
+        }
+        Base::Base => None,
+    };
+    if found == Found::WithDependencies {
+        let packages = packages.as_ref().map(python::Packages::path);
+        entry::check_installed(manifest, &room.app(), packages)?;
+    }
+
+    progress("packing the layer");
+    let layer = order
+        .work_dir
+        .join(format!("{LAYER_PREFIX}{}.tar", Uuid::new_v4().simple()));
+    let (to, room) = (layer.clone(), Arc::clone(room));
+    let packing = tracing::info_span!("pack", "rekindle.role" = "worker");
+    let packed = blocking(move || {
+        let app = room.app();
+        let mut trees = vec![(Path::new(""), app.as_path())];
+        if let Some(packages) = &packages {
+            trees.push((Path::new(PYTHON_PACKAGES), packages.path()));
+        }
+        pack::pack(&trees, &to, &limits).inspect_err(|_| {
+            // What is left is swept at the worker's next start.
+            let _ = std::fs::remove_file(&to);
+        })
+    });
+    packed.instrument(packing).await??;
+    Ok(layer)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The directory of one build. It is gone when the build ends, however that is.
+//!
+//! ```text
+//! WORK_DIR/build-ID/app   the uploaded folder    deps   python packages    tmp   the installers' own
+//! ```
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use crate::host::confined::fresh_id;
+
+const PREFIX: &str = "build-";
+
+/// One build's directory.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) path: PathBuf,
+    /// The user and group of what runs in it.
+    pub(super) id: u32,
+}
+
+impl Room {
+    pub(super) fn make(work_dir: &Path) -> io::Result<Self> {
+        fs::create_dir_all(work_dir)?;
+        let path = fs::canonicalize(work_dir)?.join(format!("{PREFIX}{}", Uuid::new_v4().simple()));
+        fs::create_dir(&path)?;
+        let room = Self { path, id: fresh_id() };
+        // Root's own: who runs in it may exchange none of these for a link.
+        fs::set_permissions(&room.path, fs::Permissions::from_mode(0o700))?;
+        for name in ["app", "deps", "tmp", "tmp/home"] {
+            let directory = room.path.join(name);
+            fs::create_dir(&directory)?;
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))?;
+            lchown(&directory, Some(room.id), Some(room.id))?;
+        }
+        Ok(room)
+    }
+
+    pub(super) fn app(&self) -> PathBuf {
+        self.path.join("app")
+    }
+
+    pub(super) fn deps(&self) -> PathBuf {
+        self.path.join("deps")
+    }
+
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.path.join("tmp")
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // What is left is swept at the worker's next start.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes what builds of a dead worker left in `work_dir`; to be called before the first build.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn sweep(work_dir: &Path) -> io::Result<()> {
+    let cache = work_dir.join(super::DEPS_CACHE);
+    for (directory, prefixes) in [(work_dir, &[PREFIX, super::LAYER_PREFIX][..]), (&cache, &[".new-"][..])] {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        for entry in entries.flatten() {
+            if prefixes
+                .iter()
+                .any(|p| entry.file_name().to_string_lossy().starts_with(p))
+            {
+                let path = entry.path();
+                let removed = if path.is_dir() {
+                    fs::remove_dir_all(&path)
+                } else {
+                    fs::remove_file(&path)
+                };
+                removed?;
+            }
+        }
+    }
+    Ok(())
+}

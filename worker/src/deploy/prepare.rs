@@ -1,0 +1,352 @@
+//! Making a version ready to serve: build its layer, boot it, warm it up, checkpoint it, publish the snapshot, restore
+//! that once. The booted instance goes on as the version's first warm one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use parking_lot::Mutex;
+use rekindle_snapshotter::layer::publish_layer;
+use rekindle_snapshotter::manifest::Origin;
+use rekindle_snapshotter::{Owner, Publication, Published, StoreError, keys};
+use rekindle_wire::api::{SnapshotSummary, StartKind, VersionState};
+use rekindle_wire::internal::{
+    BUILD_TOOLS, BuiltLayers, LayerRef, PrepareEvent, PrepareRequest, RuntimeAlias, StartInstance, VersionSpec,
+};
+use rekindle_wire::manifest::Base;
+use rekindle_wire::processor::InstructionSets;
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::deploy::apart::Apart;
+use crate::deploy::build::{BuildOrder, Root, build_layer};
+use crate::deploy::layers::LayerUse;
+use crate::deploy::rehearsal::rehearse;
+use crate::deploy::renewal::made_with;
+use crate::deploy::runtime_snapshot::Scope;
+use crate::deploy::warm_up;
+use crate::host::confined::Confinement;
+use crate::instance::checkpoint::{checkpoint, quiet};
+use crate::instance::isolated_process::unavailable;
+use crate::instance::{Instance, RunningInstance, start};
+use crate::reporting::metrics::disk_free;
+use crate::worker::Worker;
+
+/// What fetching or taking a runtime's snapshot may add to a boot: as much as one by itself may take, with a store that is slow to answer.
+const SHARED_LIMIT: Duration = Duration::from_mins(2);
+/// Times a runtime that is being replaced is looked for, and the pause between.
+const RUNTIME_ATTEMPTS: u32 = 5;
+const RUNTIME_PAUSE: Duration = Duration::from_secs(1);
+/// With less on the disk it is for want of room that there is no snapshot, bytes.
+const ROOM_LEAST: u64 = 64 << 20;
+
+/// Prepares a version and tells of it; the last event is `Done` or `Failed`.
+pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc::Sender<PrepareEvent>) {
+    let apart = request.built.is_some().then(|| Apart::new(&worker, &request.instance));
+    let last = match run(&worker, &request, &events).await {
+        Ok(done) => done,
+        Err(error) => {
+            if let Some(instance) = worker.instance(&request.instance) {
+                instance.stop("the deploy failed").await;
+                worker.remove(&request.instance);
+            }
+            PrepareEvent::Failed { error }
+        }
+    };
+    if let Some(apart) = apart {
+        apart.end("its snapshot was taken").await;
+    }
+    // The scheduler may have given up; then it also forgets the version.
+    let _ = events.send(last).await;
+}
+
+async fn phase(events: &mpsc::Sender<PrepareEvent>, phase: VersionState) -> Result<(), ApiError> {
+    let told = events.send(PrepareEvent::Phase { phase }).await;
+    told.map_err(|_| ApiError::new(ErrorCode::Unavailable, "the scheduler has given this deploy up"))
+}
+
+async fn run(
+    worker: &Arc<Worker>,
+    request: &PrepareRequest,
+    events: &mpsc::Sender<PrepareEvent>,
+) -> Result<PrepareEvent, ApiError> {
+    let BuiltLayers { rootfs, layer } = match &request.built {
+        Some(built) => built.clone(),
+        None => {
+            phase(events, VersionState::Building).await?;
+            build(worker, request).await?
+        }
+    };
+    let mut spec = VersionSpec {
+        function: request.function.clone(),
+        version: request.version,
+        manifest: request.manifest.clone(),
+        uid: request.uid,
+        rootfs,
+        layer,
+        snapshot: None,
+        snapshot_digest: None,
+        instruction_sets: InstructionSets::default(),
+    };
+    phase(events, VersionState::Booting).await?;
+    let order = StartInstance {
+        park: false,
+        instance: request.instance.clone(),
+        start: StartKind::Booted,
+        spec: spec.clone(),
+    };
+    let scope = Scope::of(request.sharing, &spec, request.runtime_snapshot.clone());
+    // It may have to be booted twice, and a snapshot of its runtime be taken in between.
+    let limit = request.manifest.boot_timeout() * 2 + scope.as_ref().map_or(Duration::ZERO, |_| SHARED_LIMIT);
+    let instance = start::accept_shared(worker, order, &http::HeaderMap::new(), scope.clone())?;
+    let parts = instance.until_ready(Instant::now() + limit).await?;
+    phase(events, VersionState::Warming).await?;
+    // That it listens was seen by a connection: a request beside it would have the bootstrap make another thread, which all copies would have.
+    quiet(&parts).await;
+    warm_up::send_all(&instance, &parts, &spec.manifest.warmup).await?;
+    // Whoever calls it next finds it warm: its start belongs to the deploy.
+    instance.usage.note_served();
+    let (mut snapshot, mut snapshot_error, mut no_room) = (None, None, false);
+    if spec.manifest.snapshot {
+        phase(events, VersionState::Snapshotting).await?;
+        match capture(worker, &instance, &parts).await {
+            Ok(published) => {
+                refuse_repeating(&spec, &published.summary)?;
+                spec.snapshot = Some(published.id);
+                spec.snapshot_digest = Some(published.digest.to_string());
+                spec.instruction_sets = worker.config.offer.instruction_sets;
+                match rehearsed(worker, &spec, published.summary, events).await? {
+                    Ok(summary) => snapshot = Some(summary),
+                    // As without it each start would try, and then boot: collections remove it.
+                    Err(why) => {
+                        (spec.snapshot, spec.snapshot_digest) = (None, None);
+                        snapshot_error = Some(no_snapshot(&instance, why));
+                    }
+                }
+            }
+            Err(why) => {
+                snapshot_error = Some(no_snapshot(&instance, why));
+                no_room = disk_free(&worker.config.cache_dir).is_some_and(|free| free < ROOM_LEAST);
+            }
+        }
+    }
+    Ok(PrepareEvent::Done {
+        spec,
+        snapshot,
+        snapshot_error,
+        no_room,
+        runtime_snapshot: scope.and_then(|scope| scope.begun()),
+    })
+}
+
+/// Tells that a version has no snapshot, and why, which is a sentence for the user.
+fn no_snapshot(instance: &Instance, why: String) -> String {
+    tracing::warn!(function = %instance.spec.function, error = %why, "no snapshot");
+    instance.sink.platform(format!("no snapshot: {why}"));
+    why
+}
+
+/// A snapshot with what came of its first restore, where its function wants that. The inner error is why it is none.
+async fn rehearsed(
+    worker: &Arc<Worker>,
+    spec: &VersionSpec,
+    summary: SnapshotSummary,
+    events: &mpsc::Sender<PrepareEvent>,
+) -> Result<Result<SnapshotSummary, String>, ApiError> {
+    if !spec.manifest.rehearse {
+        return Ok(Ok(summary));
+    }
+    phase(events, VersionState::Rehearsing).await?;
+    let is_the_snapshot_s = |error: &ApiError| matches!(error.code, ErrorCode::RestoreFailed | ErrorCode::SnapshotLost);
+    let mut rehearsal = rehearse(worker, spec).await;
+    if let Err(error) = rehearsal.as_ref()
+        && is_the_snapshot_s(error)
+    {
+        // Or the store had a bad moment.
+        tracing::warn!(function = %spec.function, %error, "a snapshot could not be restored; once more");
+        rehearsal = rehearse(worker, spec).await;
+    }
+    Ok(match rehearsal {
+        Ok(rehearsal) => Ok(SnapshotSummary {
+            rehearsal: Some(rehearsal),
+            ..summary
+        }),
+        Err(error) if is_the_snapshot_s(&error) => {
+            Err(format!("it was taken, and could not be restored: {}", error.message))
+        }
+        // This host's fault: the first call may have another.
+        Err(error) => {
+            tracing::warn!(function = %spec.function, %error, "a snapshot's restore could not be rehearsed");
+            Ok(summary)
+        }
+    })
+}
+
+/// Where a version is to have copies that share no random number, refuses one with a generator that cannot be reseeded.
+fn refuse_repeating(spec: &VersionSpec, snapshot: &SnapshotSummary) -> Result<(), ApiError> {
+    let repeating = snapshot.randomness.as_ref().and_then(|told| told.repeating.first());
+    match repeating.filter(|_| spec.manifest.unique) {
+        None => Ok(()),
+        Some(repeating) => Err(ApiError::new(
+            ErrorCode::InvalidManifest,
+            format!(
+                "snapshot = \"unique\" refuses this version, whose copies would share numbers of {}: {}. Where the \
+                 function does so, or needs no such numbers, set snapshot = true",
+                repeating.name, repeating.advice
+            ),
+        )),
+    }
+}
+
+/// Builds a version's layers.
+async fn build(worker: &Worker, request: &PrepareRequest) -> Result<BuiltLayers, ApiError> {
+    // Not finished here: the scheduler ends it, when the version is written down with its layers.
+    let owner = Owner::deploy(&request.function, request.version);
+    let publication = Publication::new(worker.config.store.clone(), owner);
+    let (rootfs, layer) = tokio::try_join!(
+        runtime(worker, &publication, request.manifest.base),
+        layer(worker, &publication, request)
+    )?;
+    Ok(BuiltLayers { rootfs, layer })
+}
+
+/// The root filesystem of a runtime, as the store has it now and keeps it for this deploy.
+async fn runtime(worker: &Worker, publication: &Publication, base: Base) -> Result<LayerRef, ApiError> {
+    for _ in 0..RUNTIME_ATTEMPTS {
+        let layer = current_runtime(worker, base.as_str()).await?;
+        let digest = layer.digest.parse();
+        let digest = digest.map_err(|e| unavailable("read the runtime's digest", &e))?;
+        let usable = publication.protect_one(keys::layer(&digest)).await;
+        if usable.map_err(|e| unavailable("keep the runtime's root filesystem", &e))? {
+            return Ok(layer);
+        }
+        // Another runtime was imported this moment, and the old one is being collected.
+        tokio::time::sleep(RUNTIME_PAUSE).await;
+    }
+    let what = format!("the {} runtime is being replaced: deploy again", base.as_str());
+    Err(ApiError::new(ErrorCode::Unavailable, what))
+}
+
+/// A root filesystem of a build.
+async fn root_filesystem(worker: &Worker, root: Root) -> Result<LayerUse, String> {
+    let name = match root {
+        Root::Runtime(base) => base.as_str(),
+        Root::Tools => BUILD_TOOLS,
+    };
+    let layer = current_runtime(worker, name).await.map_err(|e| e.message)?;
+    let found = worker.layers.get(&layer).await;
+    found.map_err(|e| unavailable(&format!("fetch the root filesystem \"{name}\""), &e).message)
+}
+
+async fn current_runtime(worker: &Worker, name: &str) -> Result<LayerRef, ApiError> {
+    runtime_alias(worker, name).await.map(|alias| alias.layer)
+}
+
+/// A root filesystem as the store has it now, and the packages in it.
+pub(crate) async fn runtime_alias(worker: &Worker, name: &str) -> Result<RuntimeAlias, ApiError> {
+    let key = format!("runtimes/{name}.json");
+    let bytes = worker.config.store.get(&key).await.map_err(|e| {
+        let error = unavailable("find the runtime's root filesystem", &e);
+        match e {
+            StoreError::NotFound { .. } => ApiError::new(
+                ErrorCode::BuildFailed,
+                format!(
+                    "{}; the operator must build the runtimes (scripts/setup.sh host) and import them (fn runtimes \
+                    import)",
+                    error.message
+                ),
+            ),
+            // Another worker may reach the store.
+            _ => error,
+        }
+    })?;
+    serde_json::from_slice(&bytes).map_err(|e| unavailable(&format!("read {key}"), &e))
+}
+
+/// Builds the function's own layer from its uploaded folder and publishes it.
+async fn layer(worker: &Worker, publication: &Publication, request: &PrepareRequest) -> Result<LayerRef, ApiError> {
+    let work_dir = worker.config.cache_dir.join("build");
+    let source = Temporary(work_dir.join(format!("{}.source.tar.gz", request.instance)));
+    let bytes = worker
+        .config
+        .store
+        .get(&request.source_key)
+        .await
+        .map_err(|e| unavailable("fetch the uploaded folder", &e))?;
+    tokio::fs::write(&source.0, &bytes)
+        .await
+        .map_err(|e| unavailable("keep the uploaded folder", &e))?;
+    let name = format!("build-{}", request.instance);
+    let cgroup = worker
+        .cgroups
+        .create(&name, worker.config.build_limits.group)
+        .map_err(|e| unavailable("bound the build", &e))?;
+    // They stay until the build is over.
+    let used = &Mutex::new(Vec::new());
+    let roots = |root| {
+        async move {
+            let layer = root_filesystem(worker, root).await?;
+            let path = layer.path().to_owned();
+            used.lock().push(layer);
+            Ok(path)
+        }
+        .boxed()
+    };
+    let order = BuildOrder {
+        roots: &roots,
+        network: &worker.config.build_network,
+        counts: worker.metrics.builds.clone(),
+        source_tar_gz: source.0.clone(),
+        manifest: &request.manifest,
+        work_dir,
+        limits: worker.config.build_limits,
+        confinement: Confinement::new(worker.config.init_binary.clone()),
+        cgroup_procs: cgroup.procs_files(),
+    };
+    let built = build_layer(&order, |line| tracing::debug!(line, "build")).await;
+    let tar = Temporary(built.map_err(|e| ApiError::new(e.code(), unavailable("build the function", &e).message))?);
+    publish_layer(&worker.config.store, publication, &tar.0)
+        .await
+        .map_err(|e| unavailable("publish the function's files", &e))
+}
+
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may never have come to be.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Checkpoints and publishes; requests wait meanwhile. The error is a sentence for the user.
+async fn capture(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<RunningInstance>,
+) -> Result<Published, String> {
+    instance.set_capturing(true);
+    let spec = &instance.spec;
+    let origin = Origin::Function {
+        function: spec.function.clone(),
+        version: spec.version,
+        rootfs: spec.rootfs.clone(),
+        layer: spec.layer.clone(),
+    };
+    let checkpointed = checkpoint(worker, instance, parts, origin).await;
+    instance.set_capturing(false);
+    worker
+        .metrics
+        .captured(checkpointed.as_ref().ok().map(|published| &published.summary));
+    checkpointed
+        .map(|published| Published {
+            summary: SnapshotSummary {
+                made_with: Some(made_with(worker.config.filter)),
+                ..published.summary
+            },
+            ..published
+        })
+        .map_err(|e| unavailable("snapshot the function", &e).message)
+}

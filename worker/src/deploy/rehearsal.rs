@@ -1,0 +1,117 @@
+//! A snapshot's first restore, made at its deploy: a copy is restored as any other, asked the warm-up requests, and
+//! ended, before the version goes live. Then it is known that it can be restored, its images and its template are here,
+//! and what it touched is the working set that the first call finds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_wire::InstanceId;
+use rekindle_wire::api::{Rehearsal, StartKind};
+use rekindle_wire::internal::{StartInstance, VersionSpec, start_limit};
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use crate::deploy::apart::Apart;
+use crate::deploy::warm_up;
+use crate::instance::invoke::record_touched;
+use crate::instance::{Instance, RunningInstance, start};
+use crate::worker::Worker;
+
+/// What all requests to the copy may take together: a deploy waits for them.
+const ASK_LIMIT: Duration = Duration::from_secs(60);
+/// What storing the working set and filling the template may take together. What is left then is done while the version
+/// serves: a set that is not stored is tried again by the next restore.
+const LEFT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Restores a version's snapshot once. Nobody is sent to the copy.
+///
+/// # Errors
+/// When it cannot be restored, or its memory was lost. What its function answers is no error, but may be a warning.
+pub(crate) async fn rehearse(worker: &Arc<Worker>, spec: &VersionSpec) -> Result<Rehearsal, ApiError> {
+    let instance = InstanceId::generate();
+    let span = tracing::info_span!(
+        "rehearse",
+        "rekindle.role" = "worker",
+        faas.instance = %instance,
+        rekindle.pages = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
+    );
+    let apart = Apart::new(worker, &instance);
+    let order = StartInstance {
+        park: false,
+        instance,
+        start: StartKind::Restored,
+        spec: spec.clone(),
+    };
+    let rehearsed = run(worker, order).instrument(span.clone()).await;
+    apart.end("its restore was a rehearsal").await;
+    match &rehearsed {
+        Ok(Rehearsal { pages, warning, .. }) => {
+            span.record("rekindle.pages", pages);
+            worker
+                .metrics
+                .rehearsed(if warning.is_some() { "warned" } else { "done" });
+        }
+        Err(error) => {
+            span.record("otel.status_code", "ERROR");
+            span.record("error.type", error.code.as_str());
+            worker.metrics.rehearsed("failed");
+        }
+    }
+    rehearsed
+}
+
+async fn run(worker: &Arc<Worker>, order: StartInstance) -> Result<Rehearsal, ApiError> {
+    let instance = start::accept_rehearsal(worker, order)?;
+    let limit = start_limit(instance.spec.manifest.boot_timeout());
+    let parts = instance.until_ready(Instant::now() + limit).await?;
+    let restored = *instance.start_took.lock();
+    let asked = tokio::time::timeout(ASK_LIMIT, ask(&instance, &parts)).await;
+    let warning = asked.unwrap_or_else(|_| Some(format!("it was not through with its requests after {ASK_LIMIT:?}")));
+    // One that has ended is judged by now.
+    if let Err(error) = instance.until_ready(Instant::now()).await
+        && error.code == ErrorCode::SnapshotLost
+    {
+        return Err(error);
+    }
+    let is_unsent = record_touched(&parts).is_some();
+    let mut pages = 0;
+    if let Some(snapshot) = &parts.snapshot {
+        pages = snapshot.begin().1.len();
+        let store = async {
+            match is_unsent {
+                true => worker.snapshots.store_working_set(snapshot).await,
+                false => Ok(()),
+            }
+        };
+        // Beside each other. A call at this moment would share the processors with them.
+        let left = async { tokio::join!(store, snapshot.until_filled()).0 };
+        match tokio::time::timeout(LEFT_LIMIT, left).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored"),
+            Err(_) => tracing::info!(snapshot = %snapshot.id, "its template is filled on while it serves"),
+        }
+    }
+    Ok(Rehearsal {
+        restore_ms: restored.unwrap_or_default().as_secs_f64() * 1e3,
+        pages: pages as u64,
+        warning,
+    })
+}
+
+/// Asks the copy what the original was asked. Answers what was not answered as well, for the developer.
+async fn ask(instance: &Instance, parts: &RunningInstance) -> Option<String> {
+    let manifest = &instance.spec.manifest;
+    if manifest.warmup.is_empty() {
+        // The original was not asked this: whatever the answer is, it is one.
+        for request in manifest.rehearsed() {
+            let answered = warm_up::send(instance, parts, &request).await;
+            tracing::debug!(?answered, "asked without a warm-up request");
+        }
+        return None;
+    }
+    let sent = warm_up::send_all(instance, parts, &manifest.warmup).await;
+    sent.err().map(|error| error.message)
+}

@@ -1,0 +1,495 @@
+//! Beginning a version as a snapshot of its runtime: an interpreter that has loaded no function yet. What a function's memory has in common with
+//! that need not be stored again.
+//!
+//! ```text
+//! there is one:   criu restore, eagerly ──> another user, if need be ─┐
+//! there is none:  boot, with nothing loaded ──> checkpoint, publish ──┴─> after-restore hook ──> POST /.rekindle/load ──> the function listens
+//! ```
+//!
+//! That it is shared costs what is random in it: the layout of its memory and the interpreter's hash secret are the same in all that begin so
+//! (decision 28).
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::Bytes;
+use rekindle_init::causes::chain;
+use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID, held_path};
+use rekindle_snapshotter::capture::BaseMemory;
+use rekindle_snapshotter::criu::{InheritFd, RESTORE_LOG, RestoreOrder, Stage, cause_of};
+use rekindle_snapshotter::interchange::write_whole;
+use rekindle_snapshotter::manifest::Origin;
+use rekindle_snapshotter::{Snapshot, StoreError, keys};
+use rekindle_verify::verify;
+use rekindle_wire::headers::HOOK_PREFIX;
+use rekindle_wire::internal::{LayerRef, RuntimeSnapshot, Sharing, VersionSpec};
+use rekindle_wire::manifest::Runtime;
+use rekindle_wire::{ApiError, ErrorCode, FunctionName};
+
+use crate::deploy::renewal::made_with;
+use crate::host::sandbox::FunctionState;
+use crate::host::sandbox::criu::Scratch;
+use crate::host::sandbox::pool::OUTPUT_FDS;
+use crate::instance::boot::{self, boot, boot_unloaded};
+use crate::instance::checkpoint::{Hook, call_hook, checkpoint, quiet};
+use crate::instance::expected::expected;
+use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, unavailable};
+use crate::instance::prepared_restore;
+use crate::instance::randomness;
+use crate::instance::restore::{failed, lay_out};
+use crate::instance::{FunctionClient, Instance, RunningInstance};
+use crate::snapshots::{CaptureNotes, EditError, become_user, clocks, let_be_read};
+use crate::worker::Worker;
+
+/// The longest answer to a load that is read, bytes.
+const BODY_MAX: usize = 64 * 1024;
+/// How long the end of a process is waited for that has closed its connection.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the interpreter or the C library reads when it starts, or a library when it is first used: a function with such a variable in its environment is booted with
+/// it. Names, or their beginnings.
+const READ_AT_START: [&str; 12] = [
+    "PYTHON",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "NODE_EXTRA_CA_CERTS",
+    "LD_",
+    "GLIBC_",
+    "MALLOC_",
+    "OPENSSL_",
+    "SSL_",
+    "LC_",
+    "LANG",
+    "TZ",
+];
+
+/// Which snapshot of a runtime a version begins as.
+#[derive(Debug, Clone)]
+pub struct Scope {
+    runtime: Runtime,
+    /// The function whose versions share it; `None` for all.
+    function: Option<FunctionName>,
+    /// The snapshot that the scheduler knows.
+    known: Option<RuntimeSnapshot>,
+    /// The one that was begun as, or made.
+    begun: Arc<OnceLock<RuntimeSnapshot>>,
+}
+
+impl Scope {
+    /// The one of this version, which is `known` if the scheduler knows it. `None` where it is to begin as none, or
+    /// cannot.
+    pub fn of(sharing: Sharing, spec: &VersionSpec, known: Option<RuntimeSnapshot>) -> Option<Self> {
+        let function = match sharing {
+            Sharing::None => return None,
+            Sharing::Versions => Some(spec.function.clone()),
+            Sharing::Functions => None,
+        };
+        let manifest = &spec.manifest;
+        let read_at_start = |name: &String| READ_AT_START.iter().any(|known| name.starts_with(known));
+        // Without a snapshot of its own it has nothing to share, and an `http` function's program is its own.
+        let begins = manifest.snapshot && manifest.runtime != Runtime::Http && !manifest.env.keys().any(read_at_start);
+        begins.then_some(Self {
+            runtime: manifest.runtime,
+            function,
+            known,
+            begun: Arc::default(),
+        })
+    }
+
+    /// What it has begun as, or what was made for it.
+    pub fn begun(&self) -> Option<RuntimeSnapshot> {
+        self.begun.get().cloned()
+    }
+
+    fn note(&self, snapshot: &Snapshot, rootfs: &LayerRef) {
+        let begun = RuntimeSnapshot {
+            snapshot: snapshot.id().clone(),
+            rootfs: rootfs.clone(),
+            digest: Some(snapshot.digest.to_string()),
+        };
+        // It begins once.
+        drop(self.begun.set(begun));
+    }
+
+    fn key(&self) -> String {
+        keys::runtime_snapshot(self.runtime, self.function.as_ref())
+    }
+}
+
+/// Boots `instance` as the snapshot of its runtime, which is made if there is none; where that fails, from nothing.
+///
+/// # Errors
+/// As [`boot()`].
+pub async fn boot_shared(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    scope: &Scope,
+) -> Result<Arc<RunningInstance>, ApiError> {
+    let started = Instant::now();
+    let begun = Box::pin(begin_shared(worker, instance, scope)).await;
+    let why = match begun {
+        Ok((parts, how)) => {
+            worker.metrics.runtime_snapshot(how);
+            return Ok(parts);
+        }
+        Err(why) => why,
+    };
+    worker.metrics.runtime_snapshot("failed");
+    // One that has taken all the time that a boot may take would do so again.
+    if !instance.is_starting() || started.elapsed() >= instance.spec.manifest.boot_timeout() {
+        return Err(why);
+    }
+    // It may be the function's own fault; then this says so, too.
+    tracing::warn!(instance = %instance.id, error = %why, "a version cannot begin as the snapshot of its runtime; booting from nothing");
+    let said = format!(
+        "it cannot begin as the snapshot of its runtime, booting from nothing: {}",
+        why.message
+    );
+    instance.sink.platform(said);
+    Box::pin(boot(worker, instance)).await
+}
+
+async fn begin_shared(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    scope: &Scope,
+) -> Result<(Arc<RunningInstance>, &'static str), ApiError> {
+    let found = instance.phase("runtime snapshot", Box::pin(find(worker, instance, scope)));
+    let (parts, how) = match found.await? {
+        Some((snapshot, images)) => {
+            let parts = Box::pin(begin_as(worker, instance, &snapshot, images)).await?;
+            scope.note(&snapshot, &instance.spec.rootfs);
+            (parts, "used")
+        }
+        None => {
+            let parts = Box::pin(boot_unloaded(worker, instance)).await?;
+            if let Some(made) = Box::pin(make(worker, instance, &parts, scope)).await {
+                note_base(worker, &parts, &made);
+                scope.note(&made, &instance.spec.rootfs);
+            }
+            (parts, "made")
+        }
+    };
+    // Now, and not only in what is restored from its snapshot: it has drawn no random number that another function has.
+    let hook = call_hook(instance, &parts, Hook::AfterRestore).await;
+    hook.map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))?;
+    instance.phase("load", load(worker, instance, &parts)).await?;
+    Ok((parts, how))
+}
+
+/// The snapshot, with all its images in a directory for `instance`, if there is one of its root filesystem and it is whole.
+async fn find(worker: &Worker, instance: &Instance, scope: &Scope) -> Result<Option<(Snapshot, Scratch)>, ApiError> {
+    let Some(snapshot) = named(worker, scope, &instance.spec.rootfs).await else {
+        return Ok(None);
+    };
+    let dir = worker.config.run_dir.join("restores").join(instance.id.as_str());
+    let images = Scratch::make(dir).map_err(|e| failed("lay out the images", &e))?;
+    match write_whole(&snapshot, worker.snapshots.reader(), images.path()).await {
+        Ok(()) => match of_today(worker, &snapshot, images.path()) {
+            Ok(()) => Ok(Some((snapshot, images))),
+            Err(why) => {
+                tracing::warn!(snapshot = %snapshot.id(), why, "the snapshot of a runtime is outdated: another is \
+                    made");
+                Ok(None)
+            }
+        },
+        Err(error) if error.is_damage() => {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(snapshot = %snapshot.id(), error, "the snapshot of a runtime is damaged: another is made");
+            Ok(None)
+        }
+        Err(error) => Err(failed("write the images", &error)),
+    }
+}
+
+/// Whether the images in `dir`, which are restored from there, are a function's, under the filter that functions get
+/// now; else why not.
+fn of_today(worker: &Worker, snapshot: &Snapshot, dir: &Path) -> Result<(), String> {
+    let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
+        return Err("it is no runtime's".to_owned());
+    };
+    let notes = CaptureNotes::read(dir).map_err(|e| chain(&e))?;
+    notes
+        .runs_on(worker.config.offer.instruction_sets)
+        .map_err(|e| chain(&e))?;
+    let verified = verify(dir, &expected(uid, &notes.pipes)).map_err(|e| chain(&e))?;
+    let wanted = made_with(worker.config.filter).filter;
+    let mut filters = verified
+        .filters
+        .iter()
+        .map(|digest| blake3::Hash::from(*digest).to_hex());
+    match filters.find(|filter| filter.as_str() != wanted) {
+        None => Ok(()),
+        Some(other) => Err(format!("its filter is {other}")),
+    }
+}
+
+/// The snapshot that is named, if it is one of this root filesystem and can be opened.
+async fn named(worker: &Worker, scope: &Scope, rootfs: &LayerRef) -> Option<Snapshot> {
+    let key = scope.key();
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        tracing::warn!(key, error, "the snapshot of a runtime cannot be used: another is made");
+    };
+    let named: RuntimeSnapshot = match &scope.known {
+        // Whatever the store names by now.
+        Some(known) => known.clone(),
+        None => match worker.config.store.get(&key).await {
+            Ok(bytes) => serde_json::from_slice(&bytes).inspect_err(|e| unusable(e)).ok()?,
+            Err(StoreError::NotFound { .. }) => return None,
+            Err(error) => {
+                unusable(&error);
+                return None;
+            }
+        },
+    };
+    if named.rootfs != *rootfs {
+        // The runtime has been built anew since.
+        return None;
+    }
+    let snapshot = Snapshot::open(&worker.config.store, &named.snapshot).await;
+    let snapshot = snapshot.inspect_err(|e| unusable(e)).ok()?;
+    let same = worker
+        .snapshots
+        .compare(snapshot.id(), snapshot.digest, named.digest.as_deref());
+    same.inspect_err(|e| unusable(e)).ok()?;
+    Some(snapshot)
+}
+
+/// Checkpoints what has loaded nothing yet, and names the snapshot for those who come later.
+async fn make(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<RunningInstance>,
+    scope: &Scope,
+) -> Option<Snapshot> {
+    let origin = Origin::Runtime {
+        runtime: scope.runtime,
+        function: scope.function.clone(),
+        rootfs: instance.spec.rootfs.clone(),
+        uid: FUNCTION_UID,
+    };
+    let made = async {
+        // That it listens was seen by a connection: a hook beside it would have the bootstrap make another thread, which all copies would have.
+        quiet(parts).await;
+        let published = checkpoint(worker, instance, parts, origin).await;
+        let published = published.map_err(|e| unavailable("snapshot the runtime", &e))?;
+        let named = RuntimeSnapshot {
+            snapshot: published.id.clone(),
+            rootfs: instance.spec.rootfs.clone(),
+            digest: Some(published.digest.to_string()),
+        };
+        let bytes = serde_json::to_vec(&named).map_err(|e| unavailable("name the runtime's snapshot", &e))?;
+        let put = worker.config.store.put(&scope.key(), Bytes::from(bytes)).await;
+        put.map_err(|e| unavailable("name the runtime's snapshot", &e))?;
+        let opened = Snapshot::open(&worker.config.store, &published.id).await;
+        opened.map_err(|e| unavailable("open the runtime's snapshot", &e))
+    };
+    let made = instance.phase("runtime snapshot", made).await;
+    // What is booted goes on as well without; the next deploy tries again.
+    made.inspect(|snapshot| tracing::info!(snapshot = %snapshot.id(), runtime = scope.runtime.as_str(), "a runtime has a snapshot"))
+        .inspect_err(|error: &ApiError| tracing::warn!(%error, "there is no snapshot of a runtime"))
+        .ok()
+}
+
+/// What has these parts began as `snapshot`.
+fn note_base(worker: &Worker, parts: &RunningInstance, snapshot: &Snapshot) {
+    let base = BaseMemory::new(snapshot, worker.snapshots.reader().clone());
+    // It begins once.
+    drop(parts.base.set(base));
+}
+
+/// Restores the snapshot in `instance`'s sandbox, with all its memory: it is booted once for each version, and a checkpoint of what a pager serves is another matter.
+async fn begin_as(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    snapshot: &Snapshot,
+    scratch: Scratch,
+) -> Result<Arc<RunningInstance>, ApiError> {
+    let Origin::Runtime { uid, .. } = snapshot.manifest.origin else {
+        let what = format!("snapshot {} is no runtime's", snapshot.id());
+        return Err(ApiError::new(ErrorCode::RestoreFailed, what));
+    };
+    let turn = instance.phase("turn", worker.turns.take()).await;
+    let isolated = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
+    let IsolatedProcess {
+        sandbox,
+        outputs,
+        criu,
+        cgroup,
+    } = isolated.await?;
+    // That one may wait for other images.
+    tokio::task::spawn_blocking(move || criu.dismiss());
+    let notes = CaptureNotes::read(scratch.path()).map_err(|e| failed("read the notes", &e))?;
+    let editing = |e: EditError| failed("edit the images", &e);
+    become_user(scratch.path(), uid, FUNCTION_UID).map_err(editing)?;
+    let clocks = clocks(scratch.path()).map_err(editing)?;
+    let_be_read(scratch.path()).map_err(editing)?;
+    scratch
+        .give_to(&sandbox)
+        .map_err(|e| failed("lay out the images", &e))?;
+    let inherit = std::iter::zip(OUTPUT_FDS, &outputs).filter_map(|(fd, output)| {
+        let note = notes.pipes.iter().find(|note| note.stream == output.stream)?;
+        let key = note.key.clone();
+        Some(InheritFd { key, fd })
+    });
+    let order = RestoreOrder {
+        images_dir: held_path(0),
+        inherit: inherit.collect(),
+        log_level: worker.config.criu_log_level,
+        limit: worker.config.restore_limit,
+    };
+    // All is read at once: nobody serves its memory.
+    let (session, _) = prepared_restore::start(worker, &sandbox, &cgroup, &outputs).await?;
+    lay_out(&sandbox, &[], scratch.path(), clocks).await?;
+    let (furnished, runtime) = (Arc::clone(&sandbox), tokio::runtime::Handle::current());
+    let (copy, measured) = (Arc::clone(&cgroup), Arc::clone(worker));
+    let restoring = tokio::task::spawn_blocking(move || {
+        session.restore(&order, |stage| match stage {
+            Stage::PreResume => {
+                runtime.block_on(furnished.follow_links())?;
+                randomness::write(&copy, &notes.generators, &measured.metrics)?;
+                Ok(())
+            }
+            _ => Ok(()),
+        })
+    });
+    let restored = instance.phase("criu", restoring).await;
+    match restored.map_err(|e| failed("restore", &e))? {
+        Ok(FUNCTION_PID) => {}
+        Ok(other) => {
+            let what = format!("criu restored process {other} instead of {FUNCTION_PID}");
+            return Err(ApiError::new(ErrorCode::RestoreFailed, what));
+        }
+        Err(error) => {
+            let log = cause_of(&error, &scratch.path().join(RESTORE_LOG));
+            let what = format!("{}{log}", failed("restore the runtime", &error).message);
+            return Err(ApiError::new(ErrorCode::RestoreFailed, what));
+        }
+    }
+    drop(turn);
+    let pipes = outputs.iter().map(Output::note).collect::<Result<_, _>>();
+    let parts = Arc::new(RunningInstance {
+        client: FunctionClient::new(&sandbox),
+        sandbox,
+        pager: None,
+        cgroup,
+        pipes: pipes.map_err(|e| failed("look at the outputs", &e))?,
+        arrived: None,
+        snapshot: None,
+        base: OnceLock::new(),
+        begun: None,
+        frozen: AtomicBool::new(false),
+    });
+    note_base(worker, &parts, snapshot);
+    Ok(parts)
+}
+
+/// Has the bootstrap load the function, with its own environment.
+async fn load(worker: &Worker, instance: &Instance, parts: &RunningInstance) -> Result<(), ApiError> {
+    let path = format!("{HOOK_PREFIX}load");
+    let environment: serde_json::Map<_, _> = boot::environment(&instance.spec)
+        .iter()
+        .filter_map(|variable| variable.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect();
+    let order = serde_json::json!({ "env": environment }).to_string();
+    let request = http::Request::post(format!("http://function{path}"))
+        .header(http::header::CONTENT_LENGTH, order.len())
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(Body::from(order))
+        .map_err(|e| unavailable("ask for the function", &e))?;
+    let exchange = async {
+        let answer = parts.client.send(request).await.map_err(|e| e.to_string())?;
+        let status = answer.status();
+        let body = axum::body::to_bytes(Body::new(answer.into_body()), BODY_MAX).await;
+        match status.is_success() {
+            true => Ok(()),
+            false => Err(format!(
+                "answered {status}: {}",
+                String::from_utf8_lossy(&body.unwrap_or_default())
+            )),
+        }
+    };
+    let limit = instance.spec.manifest.boot_timeout();
+    let why = match tokio::time::timeout(limit, exchange).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(why)) => why,
+        Err(_) => format!("did not load the function within boot_timeout, {} s", limit.as_secs()),
+    };
+    // Where it cannot be loaded the process has ended, and says why.
+    let mut state = parts.sandbox.function_state();
+    let ended = state.wait_for(|s| *s != FunctionState::Alive);
+    let ended = tokio::time::timeout(END_LIMIT, ended)
+        .await
+        .map(|ended| ended.map(|s| *s));
+    let said = match ended {
+        Ok(Ok(FunctionState::Ended(cause))) => format!("{cause} before it served HTTP"),
+        Ok(_) => "ended before it served HTTP".to_owned(),
+        Err(_) => why,
+    };
+    Err(boot::not_started(worker, instance, &said).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_wire::VersionNumber;
+    use rekindle_wire::manifest::parse;
+    use rekindle_wire::processor::InstructionSets;
+
+    use super::*;
+
+    fn spec() -> VersionSpec {
+        let text = "name = \"hello\"\nruntime = \"python\"\nentry = \"main.handler\"\n";
+        let layer = LayerRef {
+            digest: "0".repeat(64),
+            tar_bytes: 1,
+        };
+        VersionSpec {
+            function: "hello".parse().unwrap(),
+            version: VersionNumber(1),
+            manifest: parse(text).unwrap(),
+            uid: 100_001,
+            rootfs: layer.clone(),
+            layer,
+            snapshot: None,
+            snapshot_digest: None,
+            instruction_sets: InstructionSets::default(),
+        }
+    }
+
+    #[test]
+    fn what_is_read_at_start_begins_from_nothing() {
+        let version = spec();
+        let all = Scope::of(Sharing::Functions, &version, None).unwrap();
+        assert_eq!(all.key(), "runtime-snapshots/python.json");
+        let own = Scope::of(Sharing::Versions, &version, None).unwrap();
+        assert_eq!(own.key(), format!("runtime-snapshots/python/{}.json", version.function));
+        assert!(Scope::of(Sharing::None, &version, None).is_none());
+        for (name, begins) in [
+            ("NODE_ENV", true),
+            ("GREETING", true),
+            ("PYTHONHASHSEED", false),
+            ("NODE_OPTIONS", false),
+            ("LD_PRELOAD", false),
+            ("TZ", false),
+        ] {
+            let mut version = version.clone();
+            version.manifest.env.insert(name.to_owned(), "1".to_owned());
+            assert_eq!(
+                Scope::of(Sharing::Functions, &version, None).is_some(),
+                begins,
+                "{name}"
+            );
+        }
+        let mut http = version.clone();
+        http.manifest.runtime = Runtime::Http;
+        let mut without = version;
+        without.manifest.snapshot = false;
+        for version in [http, without] {
+            assert!(Scope::of(Sharing::Functions, &version, None).is_none());
+        }
+    }
+}

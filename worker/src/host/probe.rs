@@ -1,0 +1,179 @@
+//! CRIU's probe of the kernel, which takes it some 30 ms and says the same until the next boot. It is made when a
+//! worker comes up, in a sandbox that no function sees, so that no start waits for it and all CRIUs of the pool are
+//! prestarted by it; the first start makes it where that failed. Another is made outside, for CRIUs that dump: they find
+//! more than one in a sandbox does.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_init::protocol::{Layers, Machine, Setup};
+use rekindle_snapshotter::criu::{CriuError, PROBE_LOG, Session, cause_in, own_descriptor};
+use rekindle_wire::ApiError;
+
+use crate::host::sandbox::criu::Scratch;
+use crate::host::sandbox::dumper::Dumper;
+use crate::host::sandbox::{CriuUse, Sandbox, pool};
+use crate::instance::isolated_process::unavailable;
+use crate::worker::Worker;
+
+/// How long CRIU may take to probe the kernel.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// How long the pool waits for it to be made ahead.
+const AHEAD_LIMIT: Duration = Duration::from_secs(5);
+/// The directory's descriptor in the CRIU that probes.
+const IMAGES_FD: i32 = 4;
+/// The name of the probe, in the directory that a CRIU which dumps works in.
+pub(crate) const DUMP_PROBE: &str = "criu.kdat";
+/// What the root filesystem of a sandbox must have: the places of its mounts.
+const MOUNT_POINTS: [&str; 6] = ["app", "dev", "proc", "run", "sys", "tmp"];
+/// Of its /tmp and /dev/shm, which nothing is put into.
+const SMALL: u64 = 1 << 20;
+
+/// Makes the probe ahead of all starts. What fails, or takes too long, is told in the log.
+pub(crate) async fn ahead(worker: &Arc<Worker>) {
+    let _alone = worker.probing.lock().await;
+    let both = async {
+        in_a_sandbox_of_its_own(worker).await?;
+        outside(worker).await.map(drop)
+    };
+    let error = match tokio::time::timeout(AHEAD_LIMIT, both).await {
+        Ok(Ok(())) => return,
+        Ok(Err(e)) => e.message,
+        Err(_) => format!("it took more than {} s", AHEAD_LIMIT.as_secs()),
+    };
+    tracing::warn!(error, "the kernel was not probed ahead: the first start does it");
+}
+
+/// Gives a sandbox, which is furnished, the result of the probe; makes that there if there is none yet. Whoever comes while it is being made waits for that.
+pub(crate) async fn give_or_make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let _alone = worker.probing.lock().await;
+    match worker.probe() {
+        Some(probe) => give(sandbox, &probe).await,
+        None => make(worker, name, sandbox).await,
+    }
+}
+
+async fn in_a_sandbox_of_its_own(worker: &Arc<Worker>) -> Result<(), ApiError> {
+    let rootfs = Rootfs::make(worker.config.run_dir.join("probe-root"))
+        .map_err(|e| unavailable("lay out a place to probe the kernel from", &e))?;
+    let empty = worker.pool.make().await.map_err(|e| unavailable("get a sandbox", &e))?;
+    let layers = Layers {
+        rootfs: rootfs.0.clone(),
+        app: rootfs.0.join("app"),
+    };
+    let setup = Setup {
+        hostname: "probe".to_owned(),
+        tmp_bytes: SMALL,
+        shm_bytes: SMALL,
+        resolv_conf: None,
+        machine: Machine {
+            memory_bytes: SMALL,
+            processors: 1,
+        },
+    };
+    let made = match empty.sandbox.furnish(layers, setup).await {
+        Ok(()) => make(worker, "ahead", &empty.sandbox).await,
+        Err(e) => Err(unavailable("furnish the sandbox", &e)),
+    };
+    pool::end(empty).await;
+    made
+}
+
+/// An empty root filesystem, removed when dropped.
+struct Rootfs(PathBuf);
+
+impl Rootfs {
+    fn make(path: PathBuf) -> io::Result<Self> {
+        let made = Self(path);
+        for name in MOUNT_POINTS {
+            fs::create_dir_all(made.0.join(name))?;
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Rootfs {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove the place that the kernel was probed from");
+        }
+    }
+}
+
+/// Has CRIU probe the kernel in this sandbox, which is furnished and in which nothing of a function runs yet, and keeps what it found for all others. `name` is
+/// that of a directory for it.
+async fn make(worker: &Worker, name: &str, sandbox: &Sandbox) -> Result<(), ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel", e);
+    let dir = worker.config.run_dir.join("restores").join(format!("probe-{name}"));
+    // What CRIU writes there is of no use.
+    let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
+    dir.give_to(sandbox).map_err(|e| failed(&e))?;
+    let opened = fs::File::open(dir.path()).map_err(|e| failed(&e))?;
+    let (session, theirs) = Session::pair().map_err(|e| failed(&e))?;
+    sandbox
+        .start_criu(&[&theirs, &OwnedFd::from(opened)], CriuUse::Alone)
+        .await
+        .map_err(|e| failed(&e))?;
+    drop(theirs);
+    let probed = tokio::task::spawn_blocking(move || {
+        let version = session.version(PROBE_LIMIT)?;
+        session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
+        Ok::<_, CriuError>(version)
+    })
+    .await;
+    drop(dir);
+    let (major, minor, patch) = probed.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+    let probe = sandbox.read_probe().await.map_err(|e| failed(&e))?;
+    worker.keep_probe(&probe, format!("{major}.{minor}.{patch}"));
+    // What is kept may say more than what CRIU has found.
+    match worker.probe() {
+        Some(probe) => give(sandbox, &probe).await,
+        None => Ok(()),
+    }
+}
+
+/// Puts the probe of CRIUs that dump into the directory that one is to work in; makes it if there is none yet.
+pub(crate) async fn give_outside(worker: &Worker, dir: &Path) -> Result<(), ApiError> {
+    let probe = match worker.dump_probe() {
+        Some(probe) => probe,
+        None => {
+            let _alone = worker.probing.lock().await;
+            match worker.dump_probe() {
+                Some(probe) => probe,
+                None => outside(worker).await?,
+            }
+        }
+    };
+    fs::write(dir.join(DUMP_PROBE), &*probe).map_err(|e| unavailable("give criu its probe", &e))
+}
+
+/// Has a CRIU outside of all sandboxes probe the kernel, and keeps what it found.
+async fn outside(worker: &Worker) -> Result<Arc<[u8]>, ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("have criu probe the kernel for checkpoints", e);
+    let dir = worker.config.run_dir.join("restores").join("probe-outside");
+    let dir = Scratch::make(dir).map_err(|e| failed(&e))?;
+    let opened = OwnedFd::from(fs::File::open(dir.path()).map_err(|e| failed(&e))?);
+    let dumper = Dumper::probe(&worker.zygote, &opened).await.map_err(|e| failed(&e))?;
+    let probed = tokio::task::spawn_blocking(move || {
+        let version = dumper.session.version(PROBE_LIMIT)?;
+        dumper.session.probe(own_descriptor(IMAGES_FD), PROBE_LIMIT)?;
+        Ok::<_, CriuError>(version)
+    });
+    let (major, minor, patch) = probed.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+    let probe = fs::read(dir.path().join(DUMP_PROBE)).map_err(|e| {
+        let error = failed(&e);
+        let log = cause_in(&dir.path().join(PROBE_LOG));
+        ApiError::new(error.code, format!("{}{log}", error.message))
+    })?;
+    Ok(worker.keep_dump_probe(&probe, &format!("{major}.{minor}.{patch}")))
+}
+
+/// Gives the sandbox the result of CRIU's kernel probe.
+pub(crate) async fn give(sandbox: &Sandbox, probe: &OwnedFd) -> Result<(), ApiError> {
+    let written = sandbox.write_probe(probe).await;
+    written.map_err(|e| unavailable("give criu its probe", &e))
+}

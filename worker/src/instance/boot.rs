@@ -1,0 +1,308 @@
+//! Starting an instance from nothing: the runtime's program in a new sandbox, until it accepts connections.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rekindle_init::protocol::Spawn;
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::{Base, Runtime};
+use rekindle_wire::{ApiError, ErrorCode};
+
+use crate::host::sandbox::{FunctionState, Sandbox};
+use crate::instance::isolated_process::{isolate, processors, unavailable};
+use crate::instance::missing;
+use crate::instance::start_limiter::KEEP;
+use crate::instance::{FunctionClient, Instance, PORT, RunningInstance};
+use crate::reporting::logs::telling::telling;
+use crate::worker::Worker;
+
+/// What runtimes of JavaScript read more options from, and one that has them take care of random numbers drawn ahead.
+const AGENTS: [(&str, &str); 2] = [
+    ("NODE_OPTIONS", "--require=/opt/rekindle/node/lib/copies.js"),
+    ("BUN_OPTIONS", "--preload=/opt/rekindle/node/lib/copies.js"),
+];
+/// Open files of a function's processes at most.
+pub(crate) const OPEN_FILES: u64 = 1024;
+/// How often a booting function is asked whether it listens yet.
+const KNOCK_EVERY: Duration = Duration::from_millis(2);
+/// How long its last lines are waited for.
+const DRAIN_LIMIT: Duration = Duration::from_millis(200);
+/// The most lines of output shown when a function does not start.
+const TAIL: usize = 12;
+
+/// Boots `instance`; it is not marked ready.
+///
+/// # Errors
+/// `boot_failed` with the function's last lines when it ends or does not listen in time.
+pub async fn boot(worker: &Arc<Worker>, instance: &Arc<Instance>) -> Result<Arc<RunningInstance>, ApiError> {
+    boot_with(worker, instance, environment(&instance.spec)).await
+}
+
+/// Boots its runtime's bootstrap, which listens and has loaded nothing yet: nothing of it is this function's.
+///
+/// # Errors
+/// As [`boot`].
+pub(crate) async fn boot_unloaded(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+) -> Result<Arc<RunningInstance>, ApiError> {
+    let mut env = base_environment();
+    env.push("FN_LOAD=later".to_owned());
+    boot_with(worker, instance, env).await
+}
+
+async fn boot_with(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    env: Vec<String>,
+) -> Result<Arc<RunningInstance>, ApiError> {
+    let spec = &instance.spec;
+    let turn = instance.phase("turn", worker.turns.take()).await;
+    let isolated = instance
+        .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
+        .await?;
+    // Nothing is to be restored. Nobody waits for its end.
+    let criu = isolated.criu;
+    tokio::task::spawn_blocking(move || criu.dismiss());
+    let sandbox = &isolated.sandbox;
+    let [stdout, stderr] = &isolated.outputs;
+    let order = Spawn {
+        argv: command(spec),
+        env,
+        cwd: "/app".to_owned(),
+        open_files: OPEN_FILES,
+        filter: worker.config.filter.earlier().map(str::to_owned),
+    };
+    let group = isolated.cgroup.function_procs();
+    let group = group.map_err(|e| unavailable("find the function's control group", &e))?;
+    sandbox
+        .spawn(order, &stdout.write_end, &stderr.write_end, &group)
+        .await
+        .map_err(|e| ApiError::new(ErrorCode::BootFailed, unavailable("start the function", &e).message))?;
+    let pipes = [stdout.note(), stderr.note()]
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .map_err(|e| unavailable("name the output pipes", &e))?;
+    let heard = async {
+        let mut listening = std::pin::pin!(listening(worker, instance, sandbox));
+        match tokio::time::timeout(KEEP, &mut listening).await {
+            Ok(heard) => heard,
+            Err(_) => {
+                drop(turn);
+                listening.await
+            }
+        }
+    };
+    instance.phase("listen", heard).await?;
+    Ok(Arc::new(RunningInstance {
+        client: FunctionClient::new(sandbox),
+        sandbox: Arc::clone(sandbox),
+        pager: None,
+        cgroup: isolated.cgroup,
+        pipes,
+        arrived: None,
+        snapshot: None,
+        base: OnceLock::new(),
+        begun: None,
+        frozen: AtomicBool::new(false),
+    }))
+}
+
+async fn listening(worker: &Worker, instance: &Instance, sandbox: &Arc<Sandbox>) -> Result<(), ApiError> {
+    let mut state = sandbox.function_state();
+    let knock = async {
+        while sandbox.connect(PORT).await.is_err() {
+            tokio::time::sleep(KNOCK_EVERY).await;
+        }
+    };
+    let limit = instance.spec.manifest.boot_timeout();
+    let said = tokio::select! {
+        () = knock => return Ok(()),
+        ended = state.wait_for(|s| *s != FunctionState::Alive) => match ended.map(|s| *s) {
+            Ok(FunctionState::Ended(cause)) => format!("{cause} before it served HTTP"),
+            _ => "ended before it served HTTP".to_owned(),
+        },
+        () = tokio::time::sleep(limit) => format!(
+            "did not accept connections on 127.0.0.1:$PORT ({PORT}) within boot_timeout, {} s: raise that in fn.toml \
+            if it needs longer",
+            limit.as_secs()
+        ),
+    };
+    Err(not_started(worker, instance, &said).await)
+}
+
+/// Why a function did not start, with the lines it wrote that are likely to say so.
+pub(crate) async fn not_started(worker: &Worker, instance: &Instance, said: &str) -> ApiError {
+    // The last lines may still be in the pipe.
+    instance.sink.drained(DRAIN_LIMIT).await;
+    let lines: Vec<String> = instance.sink.tail(usize::MAX).into_iter().map(|l| l.text).collect();
+    let lacks = match missing::library(lines.iter().rev().map(String::as_str)) {
+        Some(library) => missing::advice(worker, &instance.spec.manifest, library).await + "; ",
+        None => String::new(),
+    };
+    let told = match lines.is_empty() {
+        true => "it wrote nothing".to_owned(),
+        false => format!("it wrote:\n{}", telling(&lines, TAIL).join("\n")),
+    };
+    ApiError::new(
+        ErrorCode::BootFailed,
+        format!("the function's process {said}; {lacks}{told}"),
+    )
+}
+
+/// The command of a runtime; see docs/reference/runtime-contract.md.
+fn command(spec: &VersionSpec) -> Vec<String> {
+    let words: &[&str] = match spec.manifest.runtime {
+        Runtime::Python => &["/usr/bin/python3", "-u", "/opt/rekindle/python/bootstrap.py"],
+        Runtime::Node => &[
+            "/usr/bin/node",
+            "--require",
+            "/opt/rekindle/node/lib/preload.js",
+            "/opt/rekindle/node/bootstrap.js",
+        ],
+        Runtime::Http => {
+            let command = &spec.manifest.command;
+            // A shell does it itself, by its own rules.
+            if is_script(command) {
+                return command.clone();
+            }
+            let environment = environment(spec);
+            return command.iter().map(|word| expanded(word, &environment)).collect();
+        }
+    };
+    words.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// Whether a command is a shell with a script in its arguments.
+fn is_script(command: &[String]) -> bool {
+    const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "busybox"];
+    let program = command.first().and_then(|program| program.rsplit('/').next());
+    let has_script = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
+    program.is_some_and(|program| SHELLS.contains(&program)) && command.iter().any(has_script)
+}
+
+/// A word of a command with `$NAME` and `${NAME}` replaced by what the environment has of that name. `$$NAME` stands
+/// for `$NAME`. What it does not have stays as it is: a shell in the command may know it.
+fn expanded(word: &str, environment: &[String]) -> String {
+    let value = |name: &str| {
+        let variables = environment.iter().filter_map(|variable| variable.split_once('='));
+        variables
+            .rev()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+    };
+    let mut text = String::with_capacity(word.len());
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let from = &rest[at..];
+        let escaped = usize::from(from.starts_with("$$"));
+        let (length, name) = reference(&from[escaped..]);
+        match value(name).filter(|_| !name.is_empty()) {
+            Some(_) if escaped == 1 => text.push_str(&from[1..=length]),
+            Some(value) => text.push_str(value),
+            None => text.push_str(&from[..escaped + length]),
+        }
+        rest = &from[escaped + length..];
+    }
+    text + rest
+}
+
+/// The length of the reference that a text begins with, of which the first byte is `$`, and the name in it.
+fn reference(text: &str) -> (usize, &str) {
+    let braced = text.starts_with("${");
+    let name = &text[if braced { 2 } else { 1 }..];
+    let end = name
+        .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
+        .unwrap_or(name.len());
+    match (braced, name[end..].starts_with('}')) {
+        (true, true) => (end + 3, &name[..end]),
+        (true, false) => (1, ""),
+        (false, _) => (end + 1, &name[..end]),
+    }
+}
+
+/// What the environments of all functions have in common.
+fn base_environment() -> Vec<String> {
+    vec![
+        "PATH=/usr/local/bin:/usr/bin:/bin".to_owned(),
+        "HOME=/tmp".to_owned(),
+        "TMPDIR=/tmp".to_owned(),
+        "LANG=C.UTF-8".to_owned(),
+        format!("PORT={PORT}"),
+    ]
+}
+
+/// The environment of a function; see docs/reference/runtime-contract.md.
+pub(crate) fn environment(spec: &VersionSpec) -> Vec<String> {
+    let manifest = &spec.manifest;
+    let mib = manifest.memory.0 >> 20;
+    let mut env = base_environment();
+    env.extend([
+        format!("FN_NAME={}", spec.function),
+        format!("FN_VERSION={}", spec.version),
+        format!("FN_MEMORY_MIB={mib}"),
+        format!("FN_TIMEOUT_S={}", manifest.timeout_ms.div_ceil(1000)),
+        format!("AWS_LAMBDA_FUNCTION_NAME={}", spec.function),
+        format!("AWS_LAMBDA_FUNCTION_VERSION={}", spec.version),
+        format!("AWS_LAMBDA_FUNCTION_MEMORY_SIZE={mib}"),
+    ]);
+    if let Some(entry) = &manifest.entry {
+        env.push(format!("FN_HANDLER={entry}"));
+    }
+    if manifest.runtime == Runtime::Http {
+        env.push("PYTHONPATH=/app/.rekindle/python:/opt/rekindle/python".to_owned());
+        env.push("PYTHONUNBUFFERED=1".to_owned());
+    }
+    // What those go by that ask the kernel on which processors they may run: it names all of the host's.
+    let threads = ["GOMAXPROCS", "OMP_NUM_THREADS"].into_iter();
+    let processors = processors(spec);
+    env.extend(
+        threads
+            .filter(|name| !manifest.env.contains_key(*name))
+            .map(|name| format!("{name}={processors}")),
+    );
+    let mut own: BTreeMap<_, _> = manifest.env.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+    // The runtime `node` begins with it by its command.
+    if manifest.runtime == Runtime::Http && manifest.base == Base::Node {
+        for (name, agent) in AGENTS {
+            let more = own.remove(name).map(|value| format!(" {value}"));
+            own.insert(name, format!("{agent}{}", more.unwrap_or_default()));
+        }
+    }
+    env.extend(own.into_iter().map(|(name, value)| format!("{name}={value}")));
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_what_the_environment_has() {
+        let environment = ["PORT=8080", "MODEL=small", "MODEL=large", "EMPTY="].map(str::to_owned);
+        for (word, is) in [
+            ("--port=$PORT", "--port=8080"),
+            ("${PORT}0:$MODEL/$EMPTY.", "80800:large/."),
+            ("$$PORT ${$PORT}", "$PORT ${8080}"),
+            (
+                "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
+                "$1 $? $$ $ ${PORT $UNKNOWN ${UNKNOWN} $PORTS",
+            ),
+            ("é$PORT é$", "é8080 é$"),
+            ("$$${PORT}", "$$8080"),
+            ("", ""),
+        ] {
+            assert_eq!(expanded(word, &environment), is, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_script_is_left_to_its_shell() {
+        let is = |words: &[&str]| is_script(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        assert!(is(&["sh", "-c", "serve $PORT"]) && is(&["/bin/bash", "-euc", "serve $PORT"]));
+        assert!(!is(&["sh", "start.sh", "$PORT"]) && !is(&["python3", "-c", "print()"]) && !is(&[]));
+    }
+}

@@ -1,0 +1,444 @@
+//! Taking a checkpoint of a running instance, leaving it running:
+//!
+//! before-snapshot hook → connections closed → criu dump (processes stand; private files saved) → they go on → publish.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use bytes::Bytes;
+use rekindle_init::files::Saved;
+use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
+use rekindle_relay::SendError;
+use rekindle_snapshotter::criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, cause_of};
+use rekindle_snapshotter::manifest::Origin;
+use rekindle_snapshotter::{CaptureMeta, CaptureOptions, ExtraFile, Published, publish};
+use rekindle_verify::verify;
+use rekindle_wire::api::Randomness;
+use rekindle_wire::headers::{HOOK_PREFIX, RESEEDED};
+use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::manifest::Runtime;
+use rekindle_wire::{ApiError, SnapshotId};
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::{Instrument as _, Span};
+
+use crate::host::probe;
+use crate::host::sandbox::dumper::Dumper;
+use crate::instance::expected::expected;
+use crate::instance::isolated_process::{memory_limit, shm_limit};
+use crate::instance::randomness::{self, SearchError};
+use crate::instance::restore::StageError;
+use crate::instance::same_files;
+use crate::instance::semaphores;
+use crate::instance::standstill::{Standstill, StandstillError};
+use crate::instance::{Instance, RunningInstance};
+use crate::snapshots::dump_dir::{self, DumpDir};
+use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
+use crate::worker::Worker;
+
+/// How long a hook may take, its whole answer included.
+const HOOK_LIMIT: Duration = Duration::from_secs(10);
+/// The longest answer of a hook that is read, bytes.
+const HOOK_BODY_MAX: usize = 64 * 1024;
+/// How long CRIU may take to start.
+const CRIU_LIMIT: Duration = Duration::from_secs(10);
+/// How long the function may take to notice that its connections were closed.
+const QUIET_LIMIT: Duration = Duration::from_millis(500);
+/// Between two looks whether it has.
+const QUIET_PAUSE: Duration = Duration::from_micros(500);
+/// Lines of a table of connections that are looked at.
+const TABLE_LINES_MAX: usize = 1 << 16;
+/// The loopback's addresses as the kernel's tables have them: of IPv4, that as IPv6 has it, of IPv6.
+const LOOPBACKS: [&str; 3] = [
+    "0100007F:",
+    "0000000000000000FFFF00000100007F:",
+    "00000000000000000000000001000000:",
+];
+/// The image directory, which is the working directory of a CRIU that dumps.
+pub(crate) const WORKING_DIR: &str = ".";
+/// Said in the function's log where a restore would have to pass over too many inode numbers.
+const RENUMBERED: &str = "files in /tmp or /dev/shm will have other inode numbers in copies, since too many were \
+                          made and removed before the snapshot: a program that compares them, as SQLite does, has to \
+                          open its files anew in an after-restore hook";
+
+/// A call around a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Before the checkpoint.
+    BeforeSnapshot,
+    /// In each restored instance, before its first request.
+    AfterRestore,
+}
+
+/// Why there is no snapshot. The instance goes on either way.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The hook failed.
+    #[error("{0}")]
+    Hook(String),
+    /// A file of the image directory cannot be made.
+    #[error("prepare {}", .0.display())]
+    Directory(PathBuf, #[source] std::io::Error),
+    /// Notes cannot be written.
+    #[error("note what the restore needs")]
+    Notes(#[source] crate::snapshots::NotesError),
+    /// Its generators of random numbers cannot be looked for.
+    #[error("look for generators of random numbers")]
+    Search(#[from] SearchError),
+    /// Its images cannot be edited.
+    #[error("edit the images")]
+    Edit(#[source] crate::snapshots::EditError),
+    /// CRIU cannot be told of the kernel.
+    #[error("{0}")]
+    Probe(ApiError),
+    /// CRIU cannot be started.
+    #[error("start criu")]
+    Start(#[source] crate::host::sandbox::SandboxError),
+    /// The conversation with CRIU cannot be had.
+    #[error("talk to criu")]
+    Talk(#[source] std::io::Error),
+    /// CRIU failed.
+    #[error("checkpoint the function{log}")]
+    Dump {
+        /// What its log says.
+        log: String,
+        /// Why.
+        #[source]
+        source: CriuError,
+    },
+    /// The function cannot be checkpointed as it is.
+    #[error(transparent)]
+    Standstill(#[from] StandstillError),
+    /// The snapshot could not be stored.
+    #[error("publish the snapshot")]
+    Publish(#[source] rekindle_snapshotter::PublishError),
+}
+
+impl CheckpointError {
+    /// CRIU's failure, with the cause that its log in this directory has.
+    fn dumped(source: CriuError, dir: &Path) -> Self {
+        let log = cause_of(&source, &dir.join(DUMP_LOG));
+        Self::Dump { log, source }
+    }
+}
+
+/// The path to call for a hook, if the function has one.
+fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
+    match (spec.manifest.runtime, hook) {
+        (Runtime::Http, Hook::BeforeSnapshot) => spec.manifest.hooks.before_snapshot.clone(),
+        (Runtime::Http, Hook::AfterRestore) => spec.manifest.hooks.after_restore.clone(),
+        (_, Hook::BeforeSnapshot) => Some(format!("{HOOK_PREFIX}before-snapshot")),
+        (_, Hook::AfterRestore) => Some(format!("{HOOK_PREFIX}after-restore")),
+    }
+}
+
+/// What a runtime answers to the hook before a snapshot.
+#[derive(Debug, Default, serde::Deserialize)]
+struct BeforeSnapshot {
+    #[serde(default, rename = "afterRestore")]
+    after_restore: Option<AfterRestore>,
+}
+
+/// Calls a hook and waits for its answer, whose body it answers.
+///
+/// # Errors
+/// What the function answered, or that it did not.
+pub async fn call_hook(instance: &Instance, parts: &RunningInstance, hook: Hook) -> Result<Bytes, String> {
+    let Some(path) = hook_path(&instance.spec, hook) else {
+        return Ok(Bytes::new());
+    };
+    let span = tracing::debug_span!(
+        "hook",
+        otel.name = format!("hook {path}"),
+        otel.kind = "client",
+        "rekindle.role" = "worker",
+        faas.invoked_name = %instance.spec.function,
+        faas.instance = %instance.id,
+        http.response.status_code = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
+    );
+    let called = send_hook(instance, parts, &path, &span).instrument(span.clone()).await;
+    if called.is_err() {
+        span.record("otel.status_code", "ERROR");
+    }
+    called
+}
+
+async fn send_hook(instance: &Instance, parts: &RunningInstance, path: &str, span: &Span) -> Result<Bytes, String> {
+    let mut request = http::Request::post(format!("http://function{path}"))
+        .header(http::header::CONTENT_LENGTH, 0)
+        .header(rekindle_wire::headers::INSTANCE, instance.id.as_str());
+    let reseeded = parts
+        .snapshot
+        .as_ref()
+        .map(|snapshot| snapshot.notes.reseeded(FUNCTION_PID));
+    if let Some(reseeded) = reseeded.filter(|kinds| !kinds.is_empty()) {
+        request = request.header(RESEEDED, reseeded);
+    }
+    let request = request.body(Body::empty());
+    let mut request = request.map_err(|e| format!("hook {path}: {e}"))?;
+    rekindle_telemetry::inject_span(span, request.headers_mut());
+    let exchange = async {
+        let answer = parts.client.send(request).await?;
+        let status = answer.status();
+        // Reading the body to its end lets the connection be used again; that of a longer one is closed.
+        let body = axum::body::to_bytes(Body::new(answer.into_body()), HOOK_BODY_MAX).await;
+        Ok((status, body.unwrap_or_default()))
+    };
+    let (status, body) = tokio::time::timeout(HOOK_LIMIT, exchange)
+        .await
+        .map_err(|_| format!("hook {path} did not answer within {} s", HOOK_LIMIT.as_secs()))?
+        .map_err(|e: SendError| format!("hook {path}: {e}"))?;
+    span.record("http.response.status_code", status.as_u16());
+    if status.is_success() {
+        Ok(body)
+    } else {
+        Err(format!(
+            "hook {path} answered {status}: {}",
+            String::from_utf8_lossy(&body)
+        ))
+    }
+}
+
+/// Checkpoints `instance` and publishes the snapshot, as one of `origin`. No request must be in it.
+///
+/// # Errors
+/// See [`CheckpointError`]; the instance goes on running.
+pub async fn checkpoint(
+    worker: &Arc<Worker>,
+    instance: &Arc<Instance>,
+    parts: &Arc<RunningInstance>,
+    origin: Origin,
+) -> Result<Published, CheckpointError> {
+    let started = Instant::now();
+    let answer = call_hook(instance, parts, Hook::BeforeSnapshot).await;
+    // A function's own hook may answer anything.
+    let answer: BeforeSnapshot = serde_json::from_slice(&answer.map_err(CheckpointError::Hook)?).unwrap_or_default();
+    worker.metrics.capture_phase("hook", started.elapsed());
+    parts.client.close_idle();
+    quiet(parts).await;
+    // Nobody else makes images of what is not live yet.
+    let alone = Arc::clone(&instance.images).acquire_owned().await.ok();
+    // Dropped after the directory, whose files count as the sandbox's memory.
+    let _room = RoomForImages::give(instance, parts, alone);
+    // What cannot be read is taken for small: the usual case.
+    let memory = parts.cgroup.memory_current().unwrap_or(0);
+    let path = dump_dir::place(&worker.config, memory).join(format!("dump-{}", instance.id));
+    let dir = DumpDir::make(&path).map_err(|e| CheckpointError::Directory(path, e))?;
+    let frozen = dump(worker, instance, parts, &dir).await?;
+    worker.metrics.capture_phase("freeze", frozen);
+    join_time(dir.path()).map_err(CheckpointError::Edit)?;
+    let started = Instant::now();
+    let randomness = note_generators(dir.path().to_owned(), answer.after_restore).await?;
+    worker.metrics.capture_phase("search", started.elapsed());
+    let meta = CaptureMeta {
+        id: SnapshotId::generate(),
+        origin,
+        base: parts.base.get().cloned(),
+        frozen_ms: frozen.as_secs_f64() * 1e3,
+        criu: worker.criu_version(),
+        extra: [NOTES_FILE, FILES_ARCHIVE]
+            .into_iter()
+            .map(|name| ExtraFile {
+                name: name.to_owned(),
+                path: dir.path().join(name),
+            })
+            .collect(),
+        options: CaptureOptions {
+            codec: worker.config.codec,
+            consume: true,
+            ..CaptureOptions::default()
+        },
+    };
+    let started = Instant::now();
+    let published = publish(&worker.config.store, &worker.index, dir.path(), meta).await;
+    worker.metrics.capture_phase("publish", started.elapsed());
+    let mut published = published.map_err(CheckpointError::Publish)?;
+    published.summary.randomness = Some(randomness);
+    Ok(published)
+}
+
+/// Adds the generators in the images of a directory to its notes, and what is left for the hook. Answers what copies
+/// draw.
+async fn note_generators(dir: PathBuf, after_restore: Option<AfterRestore>) -> Result<Randomness, CheckpointError> {
+    let noting = tokio::task::spawn_blocking(move || {
+        let generators = randomness::search(&dir)?;
+        let told = randomness::summary(&dir, &generators)?;
+        let notes = CaptureNotes::read(&dir).map_err(CheckpointError::Notes)?;
+        let noted = CaptureNotes {
+            generators,
+            after_restore,
+            ..notes
+        }
+        .write(&dir);
+        noted.map(|()| told).map_err(CheckpointError::Notes)
+    });
+    noting
+        .await
+        .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?
+}
+
+/// Waits until no connection of ours is open inside: they come over the loopback. What stays open, such as the function's to the
+/// outside, is closed by CRIU in the restored instances.
+pub(crate) async fn quiet(parts: &RunningInstance) {
+    let tables = ["tcp", "tcp6"].map(|t| format!("/proc/{}/net/{t}", parts.sandbox.init_pid()));
+    // Not on a thread that serves: a function with many connections makes these tables as long as it likes.
+    let waiting = tokio::task::spawn_blocking(move || {
+        let until = Instant::now() + QUIET_LIMIT;
+        while tables.iter().any(|table| has_connections(Path::new(table))) && Instant::now() < until {
+            std::thread::sleep(QUIET_PAUSE);
+        }
+    });
+    // The runtime going down is the only way to fail.
+    drop(waiting.await);
+}
+
+/// Whether the kernel's table of connections at `path` has one of ours; a table that cannot be read has none. Blocks.
+fn has_connections(path: &Path) -> bool {
+    let Ok(table) = File::open(path) else { return false };
+    let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
+    // State 01 is ESTABLISHED, 08 is CLOSE_WAIT.
+    lines.take(TABLE_LINES_MAX).any(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        let remote = words.next();
+        let is_ours = remote.is_some_and(|remote| LOOPBACKS.iter().any(|l| remote.starts_with(l)));
+        is_ours && matches!(words.next(), Some("01" | "08"))
+    })
+}
+
+/// More memory for the sandbox while its images exist: they lie on a tmpfs or in the page cache, and what CRIU and init write there is charged to
+/// their own control group. Without it, a function that uses more than half of its memory would be killed by its checkpoint.
+pub(crate) struct RoomForImages {
+    parts: Arc<RunningInstance>,
+    limit: u64,
+    /// Given back behind the room.
+    _alone: Option<OwnedSemaphorePermit>,
+}
+
+impl RoomForImages {
+    pub(crate) fn give(instance: &Instance, parts: &Arc<RunningInstance>, alone: Option<OwnedSemaphorePermit>) -> Self {
+        let limit = memory_limit(&instance.spec);
+        let files = instance.spec.manifest.tmp.0 + shm_limit(&instance.spec);
+        let raised = limit.saturating_mul(2).saturating_add(files);
+        // The checkpoint of a small function succeeds without.
+        if let Err(e) = parts.cgroup.raise_memory(raised) {
+            tracing::warn!(instance = %instance.id, error = %e, "no more memory for the checkpoint");
+        }
+        Self {
+            parts: Arc::clone(parts),
+            limit,
+            _alone: alone,
+        }
+    }
+}
+
+impl Drop for RoomForImages {
+    fn drop(&mut self) {
+        if let Err(e) = self.parts.cgroup.lower_memory(self.limit) {
+            tracing::warn!(error = %e, "an instance keeps the memory it was given for its checkpoint");
+        }
+    }
+}
+
+/// Runs CRIU. Answers how long the processes stood still at most.
+async fn dump(
+    worker: &Arc<Worker>,
+    instance: &Instance,
+    parts: &Arc<RunningInstance>,
+    dir: &DumpDir,
+) -> Result<Duration, CheckpointError> {
+    let opened = File::open(dir.path()).map_err(|e| CheckpointError::Directory(dir.path().to_owned(), e))?;
+    let images = OwnedFd::from(opened);
+    let freezer = Standstill::freezer(parts).map_err(|e| CheckpointError::Directory(parts.cgroup.function(), e))?;
+    probe::give_outside(worker, dir.path())
+        .await
+        .map_err(CheckpointError::Probe)?;
+    let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
+    let dumper = dumper.await.map_err(CheckpointError::Start)?;
+    let archive_path = dir.path().join(FILES_ARCHIVE);
+    let archive = File::create(&archive_path).map_err(|e| CheckpointError::Directory(archive_path, e))?;
+    let mut order = DumpOrder {
+        images_dir: WORKING_DIR.to_owned(),
+        pid: FUNCTION_PID,
+        after: AfterDump::Run,
+        freezer: None,
+        external: Vec::new(),
+        parent: None,
+        log_level: worker.config.criu_log_level,
+        limit: worker.config.dump_limit,
+    };
+    let (sandbox, runtime) = (Arc::clone(&parts.sandbox), tokio::runtime::Handle::current());
+    let (path, parts) = (dir.path().to_owned(), Arc::clone(parts));
+    let instruction_sets = worker.config.offer.instruction_sets;
+    let dumped = tokio::task::spawn_blocking(move || {
+        let archive = OwnedFd::from(archive);
+        // Only once it answers is it ready: the function stands still no longer than it must.
+        let session = &dumper.session;
+        session
+            .version(CRIU_LIMIT)
+            .map_err(|e| CheckpointError::dumped(e, &path))?;
+        let started = Instant::now();
+        let standstill = Standstill::of(&parts, &runtime)?;
+        runtime.block_on(dumper.go_inside()).map_err(CheckpointError::Start)?;
+        order.freezer = standstill.freezer_path();
+        let mut saved = Saved::default();
+        let mut save = || -> Result<(), StageError> {
+            let notes = CaptureNotes {
+                pipes: parts.pipes.clone(),
+                generators: Vec::new(),
+                after_restore: None,
+                instruction_sets,
+            };
+            notes.write(&path)?;
+            forget_outside(&path)?;
+            // Before anything else of the platform's is changed in them.
+            let verified = verify(&path, &expected(FUNCTION_UID, &parts.pipes))?;
+            same_files::compare(parts.sandbox.init_pid(), &verified)?;
+            semaphores::refuse(parts.sandbox.init_pid(), &verified)?;
+            saved = runtime.block_on(sandbox.save_files(&archive))?;
+            Ok(())
+        };
+        let dumped = session.dump(&order, |stage| match stage {
+            Stage::PostDump => standstill.hold(&runtime, &mut save),
+            _ => Ok(()),
+        });
+        drop(standstill);
+        dumped.map_err(|e| CheckpointError::dumped(e, &path))?;
+        Ok::<_, CheckpointError>((started.elapsed(), saved))
+    })
+    .await
+    .map_err(|e| CheckpointError::Talk(std::io::Error::other(e)))?;
+    let (took, saved) = dumped?;
+    if saved.unreached > 0 {
+        instance.sink.platform(RENUMBERED.to_owned());
+    }
+    tracing::info!(instance = %instance.id, ms = took.as_secs_f64() * 1e3, "checkpointed");
+    Ok(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_of_ours_is_seen_until_it_is_closed() {
+        let table = |state: &str, remote: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let line =
+                format!("   0: 0100007F:1F90 {remote} {state} 00000000:00000000 00:00000000 00000000  1000 0 1 1\n");
+            std::fs::write(file.path(), format!("  sl  local_address rem_address   st\n{line}")).unwrap();
+            has_connections(file.path())
+        };
+        let (loopback, outside) = ("0100007F:C350", "0200C612:1F90");
+        assert!(table("01", loopback) && table("08", loopback));
+        assert!(table("01", "0000000000000000FFFF00000100007F:C350"));
+        // Listening, or waiting for what is still on its way.
+        assert!(!table("0A", loopback) && !table("06", loopback));
+        assert!(!table("01", outside));
+        assert!(!has_connections(Path::new("/proc/0/net/tcp")));
+    }
+}

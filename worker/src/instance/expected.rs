@@ -1,0 +1,94 @@
+//! What images may say of a function: what this worker gives one, and no more.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use rekindle_init::seccomp;
+use rekindle_init::spawn::{CORE_PATTERN, MEMLOCK, MESSAGE_QUEUES, crashes_go_to_a_file};
+use rekindle_snapshotter::criu::DUMP_LOG;
+use rekindle_verify::{Expected, Limit, PagesIn, RESOURCES, Travelling};
+
+use crate::instance::boot::OPEN_FILES;
+use crate::snapshots::{FILES_ARCHIVE, NOTES_FILE, PipeNote};
+
+/// Process ids that CRIU can choose: above init's, CRIU's and their children's.
+pub(crate) const PIDS: std::ops::RangeInclusive<u32> = 300..=4_194_304;
+/// Ports below take a capability.
+const PORT_MIN: u16 = 1024;
+/// The kernel's numbers of limits.
+const CORE: usize = 4;
+const NOFILE: usize = 7;
+const MEMLOCK_LIMIT: usize = 8;
+const MSGQUEUE: usize = 12;
+const NICE: usize = 13;
+const RTPRIO: usize = 14;
+
+/// BLAKE3 of the filters that a function may be under: this worker's, and those that snapshots have from before.
+static FILTERS: LazyLock<Vec<[u8; 32]>> = LazyLock::new(|| {
+    let earlier = seccomp::EARLIER
+        .iter()
+        .filter_map(|hex| blake3::Hash::from_hex(hex).ok());
+    let known = earlier.chain([blake3::hash(&seccomp::program())]);
+    known.map(|hash| *hash.as_bytes()).collect()
+});
+
+/// What processes of the user `uid` are, whose outputs are `pipes`.
+#[must_use]
+pub fn expected(uid: u32, pipes: &[PipeNote]) -> Expected {
+    let mut limits = [Limit::AtMost(u64::MAX); RESOURCES];
+    limits[CORE] = core_limit();
+    limits[NOFILE] = Limit::AtMost(OPEN_FILES);
+    limits[MEMLOCK_LIMIT] = Limit::AtMost(MEMLOCK);
+    limits[MSGQUEUE] = Limit::AtMost(MESSAGE_QUEUES);
+    limits[NICE] = Limit::AtMost(0);
+    limits[RTPRIO] = Limit::AtMost(0);
+    let number = |note: &PipeNote| note.key.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok();
+    Expected {
+        uid,
+        gid: uid,
+        groups: Vec::new(),
+        filters: FILTERS.clone(),
+        limits,
+        oom_score_adj_min: 0,
+        pids: PIDS,
+        port_min: PORT_MIN,
+        output_pipes: pipes.iter().filter_map(number).collect(),
+        other_files: [NOTES_FILE, FILES_ARCHIVE, DUMP_LOG].map(str::to_owned).to_vec(),
+        travelling: None,
+    }
+}
+
+/// The same of an instance that moves, whose templates are called so, and whose pages are there.
+pub(crate) fn expected_to_travel(uid: u32, pipes: &[PipeNote], templates: &[String], pages: PagesIn) -> Expected {
+    let other_files = match pages {
+        PagesIn::Dump => vec![FILES_ARCHIVE.to_owned(), DUMP_LOG.to_owned()],
+        PagesIn::Eager => vec![FILES_ARCHIVE.to_owned()],
+    };
+    Expected {
+        other_files,
+        travelling: Some(Travelling {
+            templates: templates.to_vec(),
+            pages,
+        }),
+        ..expected(uid, pipes)
+    }
+}
+
+/// At 0 the kernel starts a program for a crash all the same, at 1 it does not. Where it is not known that there is
+/// none, there may be one.
+fn core_limit() -> Limit {
+    match crashes_go_to_a_file(Path::new(CORE_PATTERN)) {
+        Ok(true) => Limit::AtMost(1),
+        _ => Limit::Exactly(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_worker_s_filter_and_every_listed_one_are_known() {
+        assert_eq!(FILTERS.len(), seccomp::EARLIER.len() + 1);
+    }
+}

@@ -1,0 +1,382 @@
+//! One invocation into an instance: wait until it is ready, send the request over a connection inside its sandbox, stream
+//! the answer back. The request counts as in flight until the function has ended its answer, whether anybody waits for it or not.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
+use rekindle_pager::PageRef;
+use rekindle_relay::{DetachOnDrop, End, Held, TrackedBody, strip_hop_by_hop};
+use rekindle_wire::api::StartKind;
+use rekindle_wire::internal::start_limit;
+use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
+use tokio::time::Instant as Deadline;
+use tracing::{Instrument, Span};
+
+use crate::instance::restore::tell_first_fault;
+use crate::instance::{Entry, FunctionBody, InFlight, Instance, RunningInstance, gone, overdue};
+use crate::snapshots::OpenSnapshot;
+use crate::worker::Worker;
+
+/// The deadline of a request that brings none.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(900);
+/// The gateway ends an answer at its deadline; this much later the worker does, for a gateway that is gone.
+const BACKSTOP: Duration = Duration::from_secs(2);
+
+/// How long storing a working set waits for a moment without a start.
+const CALM_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a function is given to notice that its connection was closed.
+const NOTICE: Duration = Duration::from_secs(1);
+
+/// Serves `ANY /invoke/{instance}/{path}`.
+///
+/// # Errors
+/// `instance_gone` before the function saw the request; else what became of it.
+pub async fn invoke(
+    worker: Arc<Worker>,
+    id: InstanceId,
+    path: String,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    // Its parent is told in a header, also where the gateway is in this process.
+    let span = tracing::debug_span!(
+        parent: None,
+        "invoke",
+        "rekindle.role" = "worker",
+        otel.kind = "server",
+        faas.instance = %id,
+        faas.invoked_name = tracing::field::Empty,
+        faas.version = tracing::field::Empty,
+        faas.start = tracing::field::Empty,
+        faas.coldstart = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
+        error.type = tracing::field::Empty,
+    );
+    rekindle_telemetry::set_parent(&span, request.headers());
+    let answer = forward(worker, id, path, request).instrument(span.clone()).await;
+    if let Err(error) = &answer {
+        span.record("error.type", error.code.as_str());
+        // That an instance is gone or busy is how the gateway learns of it.
+        if !matches!(
+            error.code,
+            ErrorCode::InstanceGone | ErrorCode::InstanceBusy | ErrorCode::LeaseEnded
+        ) {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+    answer
+}
+
+async fn forward(
+    worker: Arc<Worker>,
+    id: InstanceId,
+    path: String,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let last = deadline(request.headers());
+    let instance = worker.instance(&id).ok_or_else(gone)?;
+    let lease = request
+        .headers()
+        .get(headers::LEASE)
+        .map(|v| v.to_str().unwrap_or_default());
+    let (in_flight, first) = match instance.usage.enter(instance.spec.manifest.concurrency, lease) {
+        Entry::Entered(in_flight, first) => (in_flight, first),
+        Entry::Full => return Err(busy()),
+        Entry::Fenced => return Err(fenced()),
+        Entry::Closed => return Err(gone()),
+    };
+    let span = Span::current();
+    span.record("faas.invoked_name", instance.spec.function.as_str());
+    span.record("faas.version", instance.spec.version.0);
+    let waiting = match instance.is_starting() {
+        true => tracing::info_span!("wait for start", "rekindle.role" = "worker"),
+        false => Span::none(),
+    };
+    let entered = Instant::now();
+    let start_limit = start_limit(instance.spec.manifest.boot_timeout());
+    let ready = instance.until_ready(last.min(Deadline::now() + start_limit));
+    let parts = ready.instrument(waiting).await?;
+    let waited = entered.elapsed();
+    let thawed = instance.unpark(&parts).await?;
+    if let Some(took) = thawed {
+        worker.metrics.thawed(took);
+        worker.changed.notify_one();
+    }
+    let start = match (first, thawed) {
+        (_, Some(took)) => Some(Start::Thawed(took)),
+        (true, None) => Some(Start::First(waited)),
+        (false, None) => None,
+    };
+    let kind = how(&instance, start);
+    span.record("faas.start", kind.as_str());
+    span.record("faas.coldstart", kind.is_cold());
+    // The function's time begins now: what its start took is the platform's.
+    let deadline = last.min(Deadline::now() + instance.spec.manifest.timeout());
+    let request = inward(request, &path, &instance, deadline)?;
+    let exchange = Exchange {
+        worker,
+        instance,
+        parts,
+        in_flight,
+        first,
+        start,
+        deadline,
+    };
+    // The function does not learn that nobody waits any more: it goes on, and counts as long as it does.
+    DetachOnDrop::new(exchange.run(request)).await
+}
+
+/// The answer to a request above what the instance takes at once: the gateway places it again.
+fn busy() -> ApiError {
+    ApiError::new(
+        ErrorCode::InstanceBusy,
+        "the instance has as many requests in it as it takes",
+    )
+}
+
+/// The answer to a request under a lease that is over: the gateway places it again.
+fn fenced() -> ApiError {
+    ApiError::new(
+        ErrorCode::LeaseEnded,
+        "another gateway has a newer lease on the instance",
+    )
+}
+
+/// What a request waited for.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    /// The instance's start, so long: it may have begun before.
+    First(Duration),
+    /// A parked instance to go on.
+    Thawed(Duration),
+}
+
+/// A request in the function.
+struct Exchange {
+    worker: Arc<Worker>,
+    instance: Arc<Instance>,
+    parts: Arc<RunningInstance>,
+    in_flight: InFlight,
+    /// Whether it is the first in this instance.
+    first: bool,
+    /// What it waited for, if it did.
+    start: Option<Start>,
+    deadline: Deadline,
+}
+
+impl Exchange {
+    async fn run(self, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
+        let sent = Instant::now();
+        let parts = self.parts;
+        // Until its answer's first byte.
+        let span = tracing::debug_span!(
+            "function",
+            "rekindle.role" = "worker",
+            otel.kind = "client",
+            faas.invoked_name = %self.instance.spec.function,
+            faas.instance = %self.instance.id,
+            http.response.status_code = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
+            error.type = tracing::field::Empty,
+        );
+        rekindle_telemetry::inject_span(&span, request.headers_mut());
+        let failed_as = |why: &'static str| {
+            span.record("otel.status_code", "ERROR");
+            span.record("error.type", why);
+        };
+        let mut sending = Box::pin(async move { parts.client.send(request).await });
+        let answered = tokio::time::timeout_at(self.deadline, &mut sending)
+            .instrument(span.clone())
+            .await;
+        let answer = match answered {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(e)) => {
+                failed_as("broken");
+                tracing::debug!(error = ?e, "no answer");
+                return Err(self.instance.no_answer(&e).await);
+            }
+            Err(_) => {
+                failed_as("timeout");
+                let limit = self.instance.spec.manifest.timeout();
+                let seconds = limit.as_secs_f64();
+                let said = format!("an invocation did not answer within its timeout of {seconds} s");
+                self.instance.sink.platform(said);
+                tokio::spawn(overdue::wait(self.worker, self.instance, self.in_flight, sending));
+                return Err(ApiError::new(
+                    ErrorCode::FunctionTimeout,
+                    format!("the function did not answer within its timeout of {seconds} s; raise timeout in fn.toml"),
+                ));
+            }
+        };
+        let function = sent.elapsed();
+        span.record("http.response.status_code", answer.status().as_u16());
+        if answer.status().is_server_error() {
+            failed_as("5xx");
+        }
+        let kind = how(&self.instance, self.start);
+        self.worker
+            .metrics
+            .invoked(&self.instance.spec.function, kind, function);
+        if self.first {
+            record_working_set(&self.worker, &self.instance);
+        }
+        let mut answer = outward(answer, &self.instance, self.start, function);
+        let left = self.deadline.saturating_duration_since(Deadline::now());
+        answer.headers_mut().insert(
+            headers::TIME_LEFT_MS,
+            HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+        );
+        Ok(answer.map(|body| {
+            Body::new(TrackedBody::wrap(
+                body,
+                self.deadline + BACKSTOP,
+                Inside(self.in_flight),
+            ))
+        }))
+    }
+}
+
+/// In the instance until the answer's last byte.
+struct Inside(InFlight);
+
+impl Held for Inside {
+    fn ended(self, end: End) {
+        // Where it was not whole the connection is closed, and the function's next write fails. Whether a late function must go is
+        // the gateway's to say, which looks at the deadline itself.
+        if end == End::Whole {
+            return;
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(NOTICE).await;
+            drop(self.0);
+        });
+    }
+}
+
+fn deadline(headers: &HeaderMap) -> Deadline {
+    let left = headers
+        .get(headers::TIME_LEFT_MS)
+        .and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    Deadline::now() + left.map_or(DEFAULT_LIMIT, Duration::from_millis).min(DEFAULT_LIMIT)
+}
+
+/// The request as the function sees it.
+fn inward(
+    request: Request<Body>,
+    path: &str,
+    instance: &Instance,
+    deadline: Deadline,
+) -> Result<Request<Body>, ApiError> {
+    let (mut head, body) = request.into_parts();
+    let uri = format!("http://function{path}");
+    head.uri = uri
+        .parse::<Uri>()
+        .map_err(|e| ApiError::new(ErrorCode::BadRequest, format!("path {path:?} cannot be requested: {e}")))?;
+    head.version = http::Version::HTTP_11;
+    let internal: Vec<HeaderName> = head
+        .headers
+        .keys()
+        .filter(|n| n.as_str().starts_with("x-rekindle-"))
+        .cloned()
+        .collect();
+    for name in internal {
+        head.headers.remove(name);
+    }
+    strip_hop_by_hop(&mut head.headers);
+    if http_body::Body::size_hint(&body).exact().is_none() {
+        // Said outright, as else a GET would lose its body.
+        head.headers
+            .insert(http::header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    let until = SystemTime::now() + deadline.saturating_duration_since(Deadline::now());
+    let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    head.headers.insert(
+        headers::DEADLINE_MS,
+        HeaderValue::from(u64::try_from(until).unwrap_or(u64::MAX)),
+    );
+    // An id is always a header's value.
+    if let Ok(id) = HeaderValue::from_str(instance.id.as_str()) {
+        head.headers.insert(headers::INSTANCE, id);
+    }
+    Ok(Request::from_parts(head, body))
+}
+
+/// How the instance came to serve a request that waited for this.
+fn how(instance: &Instance, start: Option<Start>) -> StartKind {
+    match start {
+        Some(Start::First(_)) => *instance.kind.lock(),
+        Some(Start::Thawed(_)) => StartKind::Parked,
+        None => StartKind::Warm,
+    }
+}
+
+/// The answer as the gateway gets it.
+fn outward(
+    answer: Response<FunctionBody>,
+    instance: &Instance,
+    start: Option<Start>,
+    function: Duration,
+) -> Response<FunctionBody> {
+    let (mut head, body) = answer.into_parts();
+    strip_hop_by_hop(&mut head.headers);
+    // Only the platform speaks in its own name.
+    head.headers.remove(headers::PLATFORM_ERROR);
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let mut timing = String::new();
+    let kind = *instance.kind.lock();
+    if let Some(Start::Thawed(took)) = start {
+        timing = format!("thaw;dur={:.3}, ", ms(took));
+    }
+    if let Some(Start::First(waited)) = start {
+        let took = instance.start_took.lock().unwrap_or_default();
+        let name = if kind == StartKind::Booted { "boot" } else { "restore" };
+        timing = format!("wait;dur={:.3}, {name};dur={:.3}, ", ms(waited), ms(took));
+        for (phase, took) in instance.phases.lock().iter().chain(instance.inner_phases.lock().iter()) {
+            timing.push_str(&format!("{phase};dur={:.3}, ", ms(*took)));
+        }
+    }
+    timing.push_str(&format!("function;dur={:.3}", ms(function)));
+    if let Ok(value) = HeaderValue::from_str(&timing) {
+        head.headers.append(headers::SERVER_TIMING, value);
+    }
+    // What the gateway planned may have become a boot.
+    let kind = how(instance, start);
+    if kind == StartKind::Warm {
+        head.headers.remove(headers::START);
+    } else {
+        head.headers
+            .insert(headers::START, HeaderValue::from_static(kind.as_str()));
+    }
+    Response::from_parts(head, body)
+}
+
+/// After the first answer of a restored instance: what it touched belongs to the snapshot's working set.
+fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
+    let Some(snapshot) = instance.parts().and_then(|parts| record_touched(&parts)) else {
+        return;
+    };
+    let worker = Arc::clone(worker);
+    tokio::spawn(async move {
+        // Nobody waits for it; of several that are recorded at once, one then stores all.
+        worker.turns.until_calm(CALM_LIMIT).await;
+        if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
+            tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
+        }
+    });
+}
+
+/// Ends the recording of what a restored instance touches. Answers its snapshot, if its working set is to be stored.
+pub(crate) fn record_touched(parts: &RunningInstance) -> Option<Arc<OpenSnapshot>> {
+    let (Some(pager), Some(snapshot), Some(begun)) = (&parts.pager, &parts.snapshot, parts.begun) else {
+        return None;
+    };
+    tell_first_fault(pager);
+    let touched = pager.take_working_set();
+    let faults = pager.stats().faults.load(Ordering::Relaxed);
+    let written = |pages: &[PageRef]| parts.sandbox.written(pages);
+    let is_unsent = snapshot.record(begun, &touched, written, faults);
+    is_unsent.then(|| Arc::clone(snapshot))
+}

@@ -1,0 +1,242 @@
+//! Copies of a snapshot draw numbers of their own: the generators in it are found in its images, and every restore
+//! writes to them.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memmap2::Mmap;
+use nix::sys::uio::{RemoteIoVec, process_vm_writev};
+use nix::unistd::Pid;
+use rekindle_randomness::{Bytes, Generator, Memory, Write, find, unreached};
+use rekindle_snapshotter::images::{Backing, ImageError, PagemapImage, file_names, parse_mappings};
+use rekindle_telemetry::record_past;
+use rekindle_wire::api::{Randomness, Repeating};
+use serde::{Deserialize, Serialize};
+
+use crate::host::cgroup::{Cgroup, FileError};
+use crate::reporting::metrics::Metrics;
+
+/// A mapping that may be written to.
+const WRITE: u32 = 2;
+const PAGE: u64 = 4096;
+/// Writes of one system call.
+const AT_ONCE: usize = 512;
+/// What a restore writes at most, bytes: it does so at its host's cost, and a function may ask for much by what it has
+/// in memory. Nobody else has a loss by what is left out.
+const WRITTEN_MAX: usize = 1 << 20;
+/// The kernel's generator.
+const DEVICE: &str = "/dev/urandom";
+
+/// The generators of one process of a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessGenerators {
+    /// The process's id inside.
+    pub pid: u32,
+    /// What was found in its memory.
+    pub generators: Vec<Generator>,
+}
+
+/// Why a snapshot's memory cannot be searched.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// A file cannot be read.
+    #[error("read {}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    /// An image is malformed.
+    #[error("read {}", .0.display())]
+    Image(PathBuf, #[source] ImageError),
+}
+
+/// Why a copy still has the generators of its original.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Its processes are not known.
+    #[error("look for the processes of the copy")]
+    Processes(#[from] FileError),
+    /// A process of the snapshot is not there.
+    #[error("process {0} of the snapshot is not among those of the copy")]
+    Missing(u32),
+    /// The kernel gives no random bytes.
+    #[error("read {DEVICE}")]
+    Random(#[source] io::Error),
+    /// Memory cannot be written.
+    #[error("write to the generators of process {pid}")]
+    Memory {
+        /// The process's id inside.
+        pid: u32,
+        /// Why.
+        #[source]
+        source: nix::Error,
+    },
+    /// Only a part of it was.
+    #[error("only {written} of {asked} bytes could be written to the generators of process {pid}")]
+    Short {
+        /// The process's id inside.
+        pid: u32,
+        /// Bytes.
+        written: usize,
+        /// Bytes.
+        asked: usize,
+    },
+}
+
+/// Finds the generators in the images of a directory that CRIU dumped into. Blocks: reads all memory in them.
+///
+/// # Errors
+/// When an image cannot be read.
+pub fn search(dir: &Path) -> Result<Vec<ProcessGenerators>, SearchError> {
+    let entries = fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.map_err(|e| SearchError::File(dir.to_owned(), e))?;
+    let pid_of = |name: &str| name.strip_prefix("pagemap-")?.strip_suffix(".img")?.parse().ok();
+    let mut pids: Vec<u32> = entries.iter().filter_map(|e| pid_of(e.file_name().to_str()?)).collect();
+    pids.sort_unstable();
+    let (mut found, mut left) = (Vec::new(), WRITTEN_MAX);
+    for pid in pids {
+        let mut generators = search_one(dir, pid)?;
+        generators.retain(|generator| {
+            let bytes = generator.writes.iter().map(Write::len).sum();
+            let fits = left.checked_sub(bytes);
+            left = fits.unwrap_or(left);
+            fits.is_some()
+        });
+        if !generators.is_empty() {
+            found.push(ProcessGenerators { pid, generators });
+        }
+    }
+    Ok(found)
+}
+
+/// What copies draw, as the deploy tells it.
+///
+/// # Errors
+/// When an image cannot be read.
+pub fn summary(dir: &Path, found: &[ProcessGenerators]) -> Result<Randomness, SearchError> {
+    let path = dir.join("files.img");
+    let image = fs::read(&path).map_err(|e| SearchError::File(path.clone(), e))?;
+    let names = file_names(&image).map_err(|e| SearchError::Image(path, e))?;
+    let mut told = Randomness::default();
+    let kinds: Vec<_> = found
+        .iter()
+        .flat_map(|process| &process.generators)
+        .map(|found| found.kind)
+        .collect();
+    for kind in &kinds {
+        *told.reseeded.entry(kind.name().to_owned()).or_default() += 1;
+    }
+    let unreached = unreached(names.values().map(String::as_str), &kinds).into_iter();
+    told.repeating.extend(unreached.map(|unreached| Repeating {
+        name: unreached.name.to_owned(),
+        advice: unreached.advice.to_owned(),
+    }));
+    Ok(told)
+}
+
+fn search_one(dir: &Path, pid: u32) -> Result<Vec<Generator>, SearchError> {
+    let image = |name: String| {
+        let path = dir.join(name);
+        let bytes = fs::read(&path).map_err(|e| SearchError::File(path.clone(), e));
+        bytes.map(|bytes| (path, bytes))
+    };
+    let (path, bytes) = image(format!("mm-{pid}.img"))?;
+    let mappings = parse_mappings(&bytes).map_err(|e| SearchError::Image(path, e))?;
+    let (path, bytes) = image(format!("pagemap-{pid}.img"))?;
+    let pagemap = PagemapImage::parse(&bytes).map_err(|e| SearchError::Image(path, e))?;
+    let path = dir.join(format!("pages-{}.img", pagemap.pages_id));
+    let pages = map(&path).map_err(|e| SearchError::File(path, e))?;
+    let writable = |address: u64| {
+        let at = mappings.partition_point(|mapping| mapping.end <= address);
+        let mapping = mappings.get(at).filter(|mapping| mapping.start <= address)?;
+        let own = mapping.access & WRITE != 0 && !matches!(mapping.backing, Backing::Kernel);
+        own.then_some(mapping.end)
+    };
+    let (mut runs, mut offset) = (Vec::<(u64, usize, usize)>::new(), 0);
+    for entry in &pagemap.entries {
+        let (mut address, end) = (entry.first.address(), entry.first.address() + entry.pages * PAGE);
+        while address < end {
+            // In the middle of a run may be the border of two mappings.
+            let upto = writable(address).map(|upto| upto.min(end));
+            let behind = upto.unwrap_or(address + PAGE);
+            let length = usize::try_from(behind - address).unwrap_or(usize::MAX);
+            match runs.last_mut() {
+                Some((start, from, run))
+                    if upto.is_some() && *start + *run as u64 == address && *from + *run == offset =>
+                {
+                    *run += length;
+                }
+                _ if upto.is_some() => runs.push((address, offset, length)),
+                _ => {}
+            }
+            (address, offset) = (behind, offset + length);
+        }
+    }
+    let bytes = |(start, from, length): (u64, usize, usize)| Some((start, pages.get(from..from.checked_add(length)?)?));
+    Ok(find(&Memory::new(runs.into_iter().filter_map(bytes).collect()), pid))
+}
+
+#[expect(unsafe_code, reason = "a mapped file may change; this one is the worker's own")]
+fn map(path: &Path) -> io::Result<Mmap> {
+    let file = File::open(path)?;
+    // SAFETY: CRIU has written the file and is gone; nobody else can open it until it is published, after this.
+    unsafe { Mmap::map(&file) }
+}
+
+/// Writes to the generators of a copy, whose processes stand before their first instruction. Blocks until the pages are
+/// there that it writes to. Answers how long that took.
+///
+/// # Errors
+/// See [`WriteError`]; the copy must not run then.
+pub fn write(cgroup: &Cgroup, processes: &[ProcessGenerators], metrics: &Metrics) -> Result<Duration, WriteError> {
+    let began = Instant::now();
+    if processes.is_empty() {
+        return Ok(began.elapsed());
+    }
+    let hosts = cgroup.pids()?;
+    let mut device = File::open(DEVICE).map_err(WriteError::Random)?;
+    let mut generators = 0;
+    for process in processes {
+        let pid = process.pid;
+        let mut own = hosts.iter().filter(|host| inner_pid(**host) == Some(pid));
+        let host = Pid::from_raw(*own.next().ok_or(WriteError::Missing(pid))?);
+        let writes: Vec<_> = process.generators.iter().flat_map(|found| &found.writes).collect();
+        for writes in writes.chunks(AT_ONCE) {
+            let mut bytes = Vec::with_capacity(writes.len());
+            for write in writes {
+                bytes.push(match &write.bytes {
+                    Bytes::Constant(constant) => constant.clone(),
+                    Bytes::Random(length) => {
+                        let mut random = vec![0; usize::from(*length)];
+                        device.read_exact(&mut random).map_err(WriteError::Random)?;
+                        random
+                    }
+                });
+            }
+            let local: Vec<_> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
+            let remote = std::iter::zip(writes, &bytes).map(|(write, bytes)| RemoteIoVec {
+                base: usize::try_from(write.address).unwrap_or(usize::MAX),
+                len: bytes.len(),
+            });
+            let remote: Vec<_> = remote.collect();
+            let written =
+                process_vm_writev(host, &local, &remote).map_err(|source| WriteError::Memory { pid, source })?;
+            let asked = bytes.iter().map(Vec::len).sum();
+            if written != asked {
+                return Err(WriteError::Short { pid, written, asked });
+            }
+        }
+        generators += process.generators.len();
+    }
+    let count = [("rekindle.generators", generators as u64)];
+    let took = began.elapsed();
+    record_past(&tracing::Span::current(), "generators", began, took, &count);
+    metrics.generators.with([]).add(generators as u64);
+    Ok(took)
+}
+
+/// The id that a process has in its own pid namespace.
+fn inner_pid(host: i32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{host}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_whitespace().last()?.parse().ok()
+}

@@ -1,0 +1,57 @@
+//! Eventfds whose reads take one (`EFD_SEMAPHORE`). The kernel takes that flag when it makes one and at no other
+//! time, and CRIU makes all without it: in a copy the first read would take all. So a function that has one is not
+//! checkpointed. Kernels before 6.5 do not tell.
+
+use std::io;
+
+use nix::unistd::Pid;
+use rekindle_verify::Verified;
+use rustix::fs::OFlags;
+
+use crate::host::sandbox::InnerProc;
+
+/// What the kernel says of one.
+const MARK: &str = "eventfd-semaphore: 1";
+
+/// Why there can be no checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum SemaphoreError {
+    /// A copy would have another kind of counter.
+    #[error(
+        "descriptor {fd} of process {pid} is an eventfd with EFD_SEMAPHORE, which no snapshot keeps; make it in an \
+         after-restore hook, use a pipe or a POSIX semaphore instead, or set snapshot = false in fn.toml"
+    )]
+    Semaphore {
+        /// The process's id inside.
+        pid: u32,
+        /// The descriptor's number.
+        fd: u32,
+    },
+    /// It cannot be looked at.
+    #[error("read what the kernel says of the function's descriptors")]
+    Read(#[from] io::Error),
+}
+
+/// Refuses a checkpoint of the processes below `init`, an id of the host, that `verified` describes, when one has
+/// such a descriptor. Blocks, for some microseconds an eventfd.
+///
+/// # Errors
+/// The first that is found.
+pub fn refuse(init: Pid, verified: &Verified) -> Result<(), SemaphoreError> {
+    let proc = InnerProc::of(init)?;
+    for process in &verified.processes {
+        let pid = process.tree.pid;
+        let is_counter = |id: u32| verified.files.get(&id).is_some_and(|file| file.efd.is_some());
+        for (fd, _) in process
+            .descriptors
+            .iter()
+            .filter(|(_, descriptor)| is_counter(descriptor.id))
+        {
+            let told = io::read_to_string(proc.open(&format!("{pid}/fdinfo/{fd}"), OFlags::RDONLY)?)?;
+            if told.lines().any(|line| line == MARK) {
+                return Err(SemaphoreError::Semaphore { pid, fd: *fd });
+            }
+        }
+    }
+    Ok(())
+}

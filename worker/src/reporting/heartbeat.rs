@@ -1,0 +1,188 @@
+//! Telling the scheduler what runs here: every second, and at once when something changed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rekindle_identity::{CallError, Transport};
+use rekindle_wire::headers::CLUSTER_TOKEN;
+use rekindle_wire::internal::{Heartbeat, HeartbeatAnswer, Presence};
+
+use crate::deploy::renewal;
+use crate::host::pressure;
+use crate::instance::Instance;
+use crate::worker::Worker;
+
+/// How long the scheduler may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// The connection to the scheduler, which is on the cluster's own network, whatever proxy the environment names for the world outside.
+///
+/// # Errors
+/// When the host's HTTP settings cannot be used.
+pub fn client() -> Result<reqwest::Client, reqwest::Error> {
+    reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()
+}
+
+/// Reports until dropped.
+pub async fn run(worker: Arc<Worker>, client: Transport) {
+    let urls = urls(&worker.config.scheduler_url);
+    let mut reached = true;
+    let mut at = 0;
+    loop {
+        let said = *worker.presence.lock();
+        let url = &urls[at % urls.len()];
+        match beat(&worker, &client, url).await {
+            Ok(answer) => {
+                worker
+                    .leaving_is_known
+                    .store(said != Presence::Serving, Ordering::Relaxed);
+                if !reached {
+                    tracing::info!("the scheduler is reached again");
+                }
+                reached = true;
+                if !answer.forget.is_empty() {
+                    let worker = Arc::clone(&worker);
+                    // The last user of a template gives its memory back.
+                    tokio::task::spawn_blocking(move || {
+                        answer.forget.iter().for_each(|id| worker.snapshots.forget(id));
+                    });
+                }
+                for id in answer.stop {
+                    if let Some(instance) = worker.instance(&id) {
+                        // Beside each other, and beside the next heartbeat: an instance's end may take a while.
+                        tokio::spawn(stop(Arc::clone(&worker), instance));
+                    }
+                }
+            }
+            Err(e) => {
+                if reached {
+                    let error = &e as &dyn std::error::Error;
+                    tracing::warn!(error, "the scheduler is not reached");
+                }
+                reached = false;
+                // Of several, another may lead.
+                at = at.wrapping_add(1);
+            }
+        }
+        worker.scheduler_is_reached.store(reached, Ordering::Relaxed);
+        worker.is_known.fetch_or(reached, Ordering::Relaxed);
+        // At a change at once, but not more often than the scheduler can bear.
+        let _ = tokio::time::timeout(worker.config.heartbeat_every, worker.changed.notified()).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Says goodbye: what ran here is gone, and nobody need wait to learn it. Whoever does not hear it learns it by the silence.
+pub async fn farewell(worker: &Worker, client: &Transport) {
+    *worker.presence.lock() = Presence::Left;
+    for url in urls(&worker.config.scheduler_url) {
+        match beat(worker, client, &url).await {
+            Ok(_) => return,
+            Err(e) => tracing::debug!(error = %e, "the scheduler does not hear that the worker stops"),
+        }
+    }
+}
+
+/// Where reports go: to one of these. `schedulers` has one address, or several with commas between.
+fn urls(schedulers: &str) -> Vec<String> {
+    let addresses = schedulers.trim_start_matches("http://").split(',').map(str::trim);
+    addresses.map(|a| format!("http://{a}/internal/heartbeat")).collect()
+}
+
+async fn stop(worker: Arc<Worker>, instance: Arc<Instance>) {
+    instance.stop("the scheduler does not know it").await;
+    worker.remove(&instance.id);
+}
+
+async fn beat(worker: &Worker, client: &Transport, url: &str) -> Result<HeartbeatAnswer, CallError> {
+    let number = worker.reports.fetch_add(1, Ordering::Relaxed) + 1;
+    let mut instances = worker.all_instances();
+    let apart = worker.apart.lock().clone();
+    instances.retain(|instance| !apart.contains(&instance.id));
+    let damaged = worker.damage.untold();
+    let report = Heartbeat {
+        worker: worker.config.id.clone(),
+        incarnation: worker.incarnation,
+        number,
+        address: worker.config.advertise.clone(),
+        memory_capacity_bytes: worker.config.memory_capacity_bytes,
+        offer: worker.config.offer.clone(),
+        presence: *worker.presence.lock(),
+        instances: instances.iter().map(|i| i.info(&worker.config.id)).collect(),
+        levels: worker.metrics.levels(worker),
+        pressure: pressure::read(&worker.config.memory_figures, &worker.config.cgroup_root),
+        kept: worker.kept.untold(&worker.snapshots),
+        damaged,
+        snapshots: renewal::report(worker),
+        kept_traces: worker.tells_traces().then(rekindle_telemetry::kept_here),
+    };
+    let told = tell(worker, client, url, &report).await;
+    match &told {
+        Ok(answer) => {
+            worker.kept.is_known(answer.kept_revision);
+            rekindle_telemetry::keep_told(&answer.kept_traces);
+        }
+        Err(_) => {
+            worker.damage.not_told(report.damaged);
+            worker.refusals.not_told(report.snapshots.refused);
+        }
+    }
+    told
+}
+
+async fn tell(
+    worker: &Worker,
+    client: &Transport,
+    url: &str,
+    report: &Heartbeat,
+) -> Result<HeartbeatAnswer, CallError> {
+    let call = client.http().post(url).header(CLUSTER_TOKEN, &worker.config.token);
+    let answer = client.send(call.timeout(LIMIT).json(report)).await?;
+    Ok(answer.error_for_status()?.json().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::process::Command;
+
+    use super::*;
+
+    const CHILD: &str = "FN_TEST_BEHIND_A_PROXY";
+
+    /// Runs itself again, as the environment of a process cannot be changed safely once it has threads.
+    #[tokio::test]
+    async fn no_proxy_of_the_environment_is_asked() {
+        if std::env::var_os(CHILD).is_none() {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args([
+                "--exact",
+                "heartbeat::tests::no_proxy_of_the_environment_is_asked",
+                "--nocapture",
+            ]);
+            for name in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+                // Nobody listens there.
+                again.env(name, "http://127.0.0.1:1");
+            }
+            let ran = again
+                .env_remove("no_proxy")
+                .env_remove("NO_PROXY")
+                .env(CHILD, "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+            assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        });
+        assert_eq!(client().unwrap().get(&url).send().await.unwrap().status(), 204);
+    }
+}

@@ -1,0 +1,363 @@
+//! What a worker measures. Whatever belongs to a start, a request, a checkpoint or an instance is written here as it happens; levels and
+//! what other crates count are looked at when somebody asks ([`observe()`]).
+
+mod observe;
+mod pagers;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rekindle_snapshotter::{Store, StoreEvent};
+use rekindle_telemetry::TraceRef;
+use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, HistogramValue, Registry, S3Metrics, buckets};
+use rekindle_wire::FunctionName;
+use rekindle_wire::api::{SnapshotSummary, StartKind};
+use rekindle_wire::migration::{Departed, MigrationKind};
+use rekindle_wire::stats::WorkerLevels;
+use tracing::Span;
+
+use crate::deploy::build::BuildCounts;
+use crate::worker::Worker;
+
+pub use observe::observe;
+pub use pagers::Pagers;
+
+/// The label with a function's name.
+const FUNCTION: &str = "faas.invoked_name";
+
+const INVOKE: Desc = Desc::new(
+    "faas.invoke_duration",
+    "s",
+    &[FUNCTION, "start"],
+    "The function's own time: from the request's way into the sandbox until its answer's headers. Its exemplars name traces.",
+)
+.bounds(buckets::FINE);
+const INIT: Desc = Desc::new(
+    "faas.init_duration",
+    "s",
+    &[FUNCTION, "start"],
+    "From the order to start an instance until it is ready: what a cold start waits for here.",
+)
+.bounds(buckets::FINE);
+const STARTS: Desc = Desc::new(
+    "rekindle.starts",
+    "{start}",
+    &["start", "outcome"],
+    "Starts of instances that ended `ready` or `failed`. A restore that failed counts, and the boot in its place too.",
+);
+const START_PHASE: Desc = Desc::new(
+    "rekindle.start.phase.duration",
+    "s",
+    &["start", "phase"],
+    "Phases of starts: of a restore, a boot, and a parked instance that goes on; they are below the table.",
+);
+const RESTORES: Desc = Desc::new(
+    "rekindle.restores",
+    "{restore}",
+    &["tier"],
+    "Restores that began, by where the snapshot's memory was: in this host's `template`, all of it in its chunk cache on `disk`, or in part only in `s3`.",
+);
+const GENERATORS: Desc = Desc::new(
+    "rekindle.restore.generators",
+    "{generator}",
+    &[],
+    "Generators of random numbers that restores wrote to, so that no copy draws what another draws.",
+);
+const LOST: Desc = Desc::new(
+    "rekindle.pager.lost_pages",
+    "{page}",
+    &[],
+    "Pages that could not be had: each killed its instance.",
+);
+const CAPTURES: Desc = Desc::new(
+    "rekindle.captures",
+    "{capture}",
+    &["outcome"],
+    "Checkpoints taken: `published` or `failed`.",
+);
+const REHEARSALS: Desc = Desc::new(
+    "rekindle.rehearsals",
+    "{rehearsal}",
+    &["outcome"],
+    "Snapshots restored at their deploy, ahead of any call: `done`; `warned`, the copy answered worse than the \
+     original; `failed`, the version has none.",
+);
+const RUNTIME_SNAPSHOTS: Desc = Desc::new(
+    "rekindle.runtime_snapshots",
+    "{boot}",
+    &["outcome"],
+    "Boots for a deploy that were to begin as the snapshot of their runtime: it was `used`, or `made`; or that `failed`, and they began from nothing.",
+);
+const CAPTURE_BYTES: Desc = Desc::new(
+    "rekindle.capture",
+    "By",
+    &["kind"],
+    "What was captured: `memory` of the processes, of it `zero`; `stored` payload after compression, of it `shared` with what the store had.",
+);
+const CAPTURE_PHASE: Desc = Desc::new(
+    "rekindle.capture.phase.duration",
+    "s",
+    &["phase"],
+    "`hook` before the snapshot; `freeze`: the processes stand still; `search` for generators of random numbers; \
+     `publish`: cut, hashed, compressed, stored.",
+);
+const MIGRATIONS: Desc = Desc::new(
+    "rekindle.migrations",
+    "{migration}",
+    &["way", "outcome"],
+    "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`.",
+);
+const MIGRATION_PAUSE: Desc = Desc::new(
+    "rekindle.migration.pause.duration",
+    "s",
+    &["phase"],
+    "How long no request could be in an instance that moved, as its source saw it: to `settle` its requests, `checkpoint` it, have it `restore`d and `resume`d there; and `whole`.",
+)
+.bounds(buckets::FINE);
+const MIGRATION_BEHIND: Desc = Desc::new(
+    "rekindle.migration.behind.duration",
+    "s",
+    &[],
+    "From when an instance that moved here runs until all its memory is here: so long a loss of its source would end it.",
+)
+.bounds(buckets::FINE);
+const IDLE_FAULT: Desc = Desc::new(
+    "rekindle.idle.fault.duration",
+    "s",
+    &[],
+    "What a touch of an evicted page waits for it, tried on pages of the worker's own: the kernel serves instances' without telling.",
+)
+.bounds(&[
+    1e-6, 2e-6, 4e-6, 6e-6, 8e-6, 12e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 4e-3, 16e-3, 64e-3, 256e-3,
+]);
+
+/// A worker's instruments.
+pub struct Metrics {
+    /// All of them.
+    pub registry: Registry,
+    /// Pagers of instances, whose counts outlive them here.
+    pub pagers: Pagers,
+    /// What builds reach.
+    pub builds: BuildCounts,
+    invoke: Family<Histogram, 2>,
+    init: Family<Histogram, 2>,
+    starts: Family<Counter, 2>,
+    start_phase: Family<Histogram, 2>,
+    restores: Family<Counter, 1>,
+    /// Generators that restores wrote to.
+    pub(crate) generators: Family<Counter, 0>,
+    lost: Family<Counter, 0>,
+    captures: Family<Counter, 1>,
+    capture_bytes: Family<Counter, 1>,
+    capture_phase: Family<Histogram, 1>,
+    rehearsals: Family<Counter, 1>,
+    runtime_snapshots: Family<Counter, 1>,
+    migrations: Family<Counter, 2>,
+    migration_pause: Family<Histogram, 1>,
+    migration_behind: Family<Histogram, 0>,
+    idle_fault: Family<Histogram, 0>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Registry::new("worker");
+        Self {
+            pagers: Pagers::default(),
+            builds: BuildCounts::new(&registry),
+            invoke: registry.family(&INVOKE),
+            init: registry.family(&INIT),
+            starts: registry.family(&STARTS),
+            start_phase: registry.family(&START_PHASE),
+            restores: registry.family(&RESTORES),
+            generators: registry.family(&GENERATORS),
+            lost: registry.family(&LOST),
+            captures: registry.family(&CAPTURES),
+            capture_bytes: registry.family(&CAPTURE_BYTES),
+            capture_phase: registry.family(&CAPTURE_PHASE),
+            rehearsals: registry.family(&REHEARSALS),
+            runtime_snapshots: registry.family(&RUNTIME_SNAPSHOTS),
+            migrations: registry.family(&MIGRATIONS),
+            migration_pause: registry.family(&MIGRATION_PAUSE),
+            migration_behind: registry.family(&MIGRATION_BEHIND),
+            idle_fault: registry.family(&IDLE_FAULT),
+            registry,
+        }
+    }
+}
+
+/// Free on the disk with this directory, for whoever writes there, bytes.
+pub(crate) fn disk_free(directory: &Path) -> Option<u64> {
+    let disk = nix::sys::statvfs::statvfs(directory).ok()?;
+    Some(disk.blocks_available() * disk.fragment_size())
+}
+
+impl Metrics {
+    /// The store, with its requests measured as this worker's.
+    pub fn measured(&self, store: &Store) -> Store {
+        let s3 = S3Metrics::new(&self.registry);
+        store.observed(Arc::new(move |event| match event {
+            StoreEvent::Request {
+                operation,
+                outcome,
+                took,
+            } => s3.request(operation, outcome, took),
+            StoreEvent::Received(bytes) => s3.received(bytes),
+            StoreEvent::Sent(bytes) => s3.sent(bytes),
+        }))
+    }
+
+    /// The function's answer began.
+    pub fn invoked(&self, function: &FunctionName, start: StartKind, took: Duration) {
+        let series = self.invoke.with([function.as_str(), start.as_str()]);
+        series.record_in(took, TraceRef::of(&Span::current()));
+    }
+
+    /// An instance is ready after `took`.
+    pub fn ready(&self, function: &FunctionName, start: StartKind, took: Duration) {
+        let series = self.init.with([function.as_str(), start.as_str()]);
+        series.record_in(took, TraceRef::of(&Span::current()));
+    }
+
+    /// A start ended, with these phases.
+    pub fn started(&self, start: StartKind, is_ready: bool, phases: &[(&'static str, Duration)]) {
+        let outcome = if is_ready { "ready" } else { "failed" };
+        self.starts.with([start.as_str(), outcome]).inc();
+        for (phase, took) in phases {
+            self.start_phase.with([start.as_str(), phase]).record(*took);
+        }
+    }
+
+    /// A parked instance went on.
+    pub fn thawed(&self, took: Duration) {
+        let series = self.start_phase.with([StartKind::Parked.as_str(), "thaw"]);
+        series.record(took);
+    }
+
+    /// A restore begins, with the snapshot's memory in this tier.
+    pub fn restoring(&self, tier: MemoryTier) {
+        self.restores.with([tier.as_str()]).inc();
+    }
+
+    /// A page could not be had.
+    pub fn page_lost(&self) {
+        self.lost.with([]).inc();
+    }
+
+    /// An instance was to leave; with how long that took, if it did.
+    pub fn departed(&self, way: &MigrationKind, departed: Option<&Departed>) {
+        let way = if *way == MigrationKind::Move { "move" } else { "clone" };
+        let outcome = if departed.is_some() { "left" } else { "stayed" };
+        self.migrations.with([way, outcome]).inc();
+        let Some(times) = departed else { return };
+        for (phase, ms) in [
+            ("settle", times.settle_ms),
+            ("checkpoint", times.checkpoint_ms),
+            ("restore", times.restore_ms),
+            ("resume", times.resume_ms),
+            ("whole", times.pause_ms),
+        ] {
+            self.migration_pause
+                .with([phase])
+                .record(Duration::from_secs_f64(ms.max(0.0) / 1e3));
+        }
+    }
+
+    /// All memory of an instance that moved here has come.
+    pub fn arrived(&self, took: Duration) {
+        self.migration_behind.with([]).record(took);
+    }
+
+    /// A touch of an evicted page took so long.
+    pub fn idle_fault(&self, took: Duration) {
+        self.idle_fault.with([]).record(took);
+    }
+
+    /// A checkpoint is over; what it holds, if there is one.
+    pub fn captured(&self, summary: Option<&SnapshotSummary>) {
+        self.captures
+            .with([if summary.is_some() { "published" } else { "failed" }])
+            .inc();
+        let Some(summary) = summary else { return };
+        for (kind, bytes) in [
+            ("memory", summary.memory_bytes),
+            ("zero", summary.zero_bytes),
+            ("stored", summary.stored_bytes),
+            ("shared", summary.shared_bytes),
+        ] {
+            self.capture_bytes.with([kind]).add(bytes);
+        }
+    }
+
+    /// A snapshot's first restore, at its deploy, was `done`, `warned` or `failed`.
+    pub(crate) fn rehearsed(&self, outcome: &'static str) {
+        self.rehearsals.with([outcome]).inc();
+    }
+
+    /// A boot was to begin as the snapshot of its runtime: `used`, `made` or `failed`.
+    pub fn runtime_snapshot(&self, outcome: &'static str) {
+        self.runtime_snapshots.with([outcome]).inc();
+    }
+
+    /// A part of a checkpoint is over: `hook`, `freeze` or `publish`.
+    pub fn capture_phase(&self, phase: &'static str, took: Duration) {
+        self.capture_phase.with([phase]).record(took);
+    }
+
+    /// In a heartbeat: how full the worker's pools and caches are.
+    pub fn levels(&self, worker: &Worker) -> WorkerLevels {
+        let (pool, templates) = (worker.pool.counts(), worker.snapshots.usage());
+        let cache = worker.snapshots.reader().cache_usage();
+        let faults = self.pagers.totals();
+        let fault_us = |share| {
+            let HistogramValue { bounds, counts, .. } = &faults.latency;
+            buckets::quantile(bounds, counts, share).map(|s| s * 1e6)
+        };
+        let started = |start: StartKind| self.starts.with([start.as_str(), "ready"]).get();
+        let failed = |start: StartKind| self.starts.with([start.as_str(), "failed"]).get();
+        WorkerLevels {
+            sandboxes_ready: pool.ready as u64,
+            sandboxes_wanted: pool.wanted as u64,
+            templates: templates.open,
+            template_bytes: templates.bytes,
+            template_limit_bytes: templates.limit_bytes,
+            chunk_cache_bytes: cache.bytes,
+            chunk_cache_limit_bytes: cache.max_bytes,
+            restored: started(StartKind::Restored),
+            booted: started(StartKind::Booted),
+            failed_starts: failed(StartKind::Restored) + failed(StartKind::Booted),
+            busy: worker.load.share(worker),
+            disk_free_bytes: disk_free(&worker.config.cache_dir),
+            faults: faults.faults,
+            fault_p50_us: fault_us(0.5),
+            fault_p99_us: fault_us(0.99),
+        }
+    }
+
+    /// Drops what was measured of a function that is gone.
+    pub fn forget(&self, function: &FunctionName) {
+        self.registry.forget(FUNCTION, function.as_str());
+    }
+}
+
+/// Where a snapshot's memory is when a restore begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryTier {
+    /// Open on this host, its template there.
+    Template,
+    /// All its chunks are in the disk's cache.
+    Disk,
+    /// Some are only in the store.
+    S3,
+}
+
+impl MemoryTier {
+    /// The tier in a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Template => "template",
+            Self::Disk => "disk",
+            Self::S3 => "s3",
+        }
+    }
+}
