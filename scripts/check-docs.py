@@ -19,10 +19,6 @@ DECISION_WORDS, DECISION_LENGTH = 30, 450
 # Pages whose sentences, lines and cells are still to be rewritten. Their links are checked.
 UNCONVERTED = {
     "CHANGELOG.md",
-    "functions/README.md",
-    "load-tests/README.md",
-    "snapshotter/tests/golden/criu-4.3/README.md",
-    "terraform/README.md",
 }
 # Pages whose command lines must be those of `fn`.
 COMMANDS = ("README.md", "docs/tutorial/")
