@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks the project's Markdown: links, the book's table of contents, the length of sentences, lines and cells, commands.
+"""Checks the project's Markdown: links, the table of contents, the length of sentences, lines and cells, commands.
 
 usage: check-docs.py [FN]        (FN: the built `fn`; without it commands are not checked)
 
-Standard library only, well below a second without `fn`. Prints one line for each finding and ends with 1 if there is any.
+Standard library only, well below a second without `fn`. Prints a line for each finding; ends with 1 if there is any.
 """
 
 import pathlib
@@ -29,7 +29,8 @@ ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|vs|etc|al|M|Fig|No)\.$")
 
 
 def pages():
-    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "-z", "*.md"], cwd=ROOT, text=True)
+    command = ["git", "ls-files", "-co", "--exclude-standard", "-z", "*.md"]
+    listed = subprocess.check_output(command, cwd=ROOT, text=True)
     return sorted(path for name in listed.split("\0") if name and (path := ROOT / name).exists())
 
 

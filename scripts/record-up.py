@@ -2,7 +2,8 @@
 """Draws what a terminal showed as a static SVG: the README's picture of `make up`.
 
     fn demo functions/samples/hello-python | scripts/record-up.py > docs/plots/make-up.svg
-    script -qec 'make up' -T timing typescript && scripts/record-up.py typescript --timing timing > docs/plots/make-up.svg
+    script -qec 'make up' -T timing typescript
+    scripts/record-up.py typescript --timing timing > docs/plots/make-up.svg
 
 Reads plain text or ANSI from a file or standard input: colours, carriage returns, erased lines and a moving cursor, as
 progress lines use them, so that what stays is what a reader saw last. With the timing file of script(1) the lines
@@ -203,7 +204,7 @@ def main():
     parser.add_argument("typescript", nargs="?", help="what the terminal showed; standard input by default")
     parser.add_argument("--timing", help="the timing file of script(1): lines then appear one after the other")
     parser.add_argument("--title", default="make up")
-    parser.add_argument("--columns", type=int, default=120, help="where lines break (120); the picture is as wide as its longest line")
+    parser.add_argument("--columns", type=int, default=120, help="where lines break; 120 by default")
     args = parser.parse_args()
     if args.typescript:
         with open(args.typescript, "rb") as file:
