@@ -82,8 +82,8 @@ pub struct Worker {
     pub pool: Arc<SandboxPool>,
     /// What evicts idle memory.
     pub idle: Arc<IdleMemory>,
-    /// StartLimiter of starts at the processors.
-    pub turns: Arc<StartLimiter>,
+    /// Limits how many starts use the processors at once.
+    pub start_limiter: Arc<StartLimiter>,
     /// What functions write.
     pub logs: Logs,
     /// Unpacked layers.
@@ -107,7 +107,7 @@ pub struct Worker {
     /// Snapshots whose images are refused.
     pub refusals: Refusals,
     /// Instances that serve nobody, which nobody is told of.
-    pub apart: Mutex<HashSet<InstanceId>>,
+    pub unlisted: Mutex<HashSet<InstanceId>>,
     /// Rung when the scheduler should hear of a change at once.
     pub changed: Notify,
     /// Instances on their way to other hosts.
@@ -232,7 +232,7 @@ impl Worker {
         let breakpoints = crate::host::breakpoints::ready()
             .inspect_err(|e| tracing::warn!(error = %e, "a start may wait some 10 ms for CRIU's first breakpoint"))
             .ok();
-        let turns = Arc::new(StartLimiter::new(config.starts_at_once));
+        let start_limiter = Arc::new(StartLimiter::new(config.starts_at_once));
         let stage = make(config.run_dir.join("stage"))?;
         let zygote = Zygote::new(config.init_binary.clone(), stage, config.criu_dir.clone());
         let zygote = Arc::new(zygote);
@@ -242,7 +242,7 @@ impl Worker {
             kept: KeptReport::default(),
             damage: Damage::new(config.store.clone(), Arc::clone(&reader)),
             refusals: Refusals::default(),
-            apart: Mutex::default(),
+            unlisted: Mutex::default(),
             layers: Layers::new(
                 config.store.clone(),
                 &layers,
@@ -256,7 +256,7 @@ impl Worker {
                 &layers,
                 MemoryFs::new()?,
                 config.template_bytes,
-                Arc::clone(&turns),
+                Arc::clone(&start_limiter),
             ),
             pool: Arc::new(SandboxPool::new(
                 cgroups.clone(),
@@ -271,7 +271,7 @@ impl Worker {
             )),
             zygote,
             idle,
-            turns,
+            start_limiter,
             network,
             cgroups,
             logs,

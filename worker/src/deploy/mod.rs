@@ -1,10 +1,10 @@
 //! A deploy on this host: files fetched or built, a function prepared, its first restore rehearsed.
 
-pub(crate) mod apart;
 pub mod build;
 pub mod layers;
 pub mod prepare;
 pub(crate) mod rehearsal;
 pub mod renewal;
 pub mod runtime_snapshot;
+pub(crate) mod unlisted;
 pub(crate) mod warm_up;

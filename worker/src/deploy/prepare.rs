@@ -20,12 +20,12 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::deploy::apart::Apart;
 use crate::deploy::build::{BuildOrder, Root, build_layer};
 use crate::deploy::layers::LayerUse;
 use crate::deploy::rehearsal::rehearse;
 use crate::deploy::renewal::made_with;
 use crate::deploy::runtime_snapshot::Scope;
+use crate::deploy::unlisted::UnlistedInstance;
 use crate::deploy::warm_up;
 use crate::host::confined::Confinement;
 use crate::instance::checkpoint::{checkpoint, quiet};
@@ -44,7 +44,10 @@ const ROOM_LEAST: u64 = 64 << 20;
 
 /// Prepares a version and tells of it; the last event is `Done` or `Failed`.
 pub async fn prepare(worker: Arc<Worker>, request: PrepareRequest, events: mpsc::Sender<PrepareEvent>) {
-    let apart = request.built.is_some().then(|| Apart::new(&worker, &request.instance));
+    let apart = request
+        .built
+        .is_some()
+        .then(|| UnlistedInstance::new(&worker, &request.instance));
     let last = match run(&worker, &request, &events).await {
         Ok(done) => done,
         Err(error) => {

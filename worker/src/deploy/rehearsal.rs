@@ -12,7 +12,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use crate::deploy::apart::Apart;
+use crate::deploy::unlisted::UnlistedInstance;
 use crate::deploy::warm_up;
 use crate::instance::invoke::record_touched;
 use crate::instance::{Instance, RunningInstance, start};
@@ -38,7 +38,7 @@ pub(crate) async fn rehearse(worker: &Arc<Worker>, spec: &VersionSpec) -> Result
         otel.status_code = tracing::field::Empty,
         error.type = tracing::field::Empty,
     );
-    let apart = Apart::new(worker, &instance);
+    let apart = UnlistedInstance::new(worker, &instance);
     let order = StartInstance {
         park: false,
         instance,

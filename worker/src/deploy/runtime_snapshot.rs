@@ -312,7 +312,7 @@ async fn begin_as(
         let what = format!("snapshot {} is no runtime's", snapshot.id());
         return Err(ApiError::new(ErrorCode::RestoreFailed, what));
     };
-    let turn = instance.phase("turn", worker.turns.take()).await;
+    let turn = instance.phase("turn", worker.start_limiter.take()).await;
     let isolated = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
     let IsolatedProcess {
         sandbox,

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::migration::{source, target};
 use crate::worker::Worker;
 
-/// The largest parcel: images, eager pages, and what the instance has in `/tmp` and `/dev/shm`.
+/// The largest bundle: images, eager pages, and what the instance has in `/tmp` and `/dev/shm`.
 const PARCEL_MAX: usize = 4 << 30;
 
 pub(super) fn routes() -> Router<Arc<Worker>> {
@@ -118,10 +118,10 @@ async fn give_up(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>)
 async fn images(
     State(worker): State<Arc<Worker>>,
     Path(id): Path<MigrationId>,
-    parcel: Bytes,
+    bundle: Bytes,
 ) -> Result<Json<Standing>, ApiError> {
     let target = worker.migration_targets.get(&id)?;
-    target.images(&worker, parcel).await.map(Json)
+    target.images(&worker, bundle).await.map(Json)
 }
 
 async fn go(State(worker): State<Arc<Worker>>, Path(id): Path<MigrationId>) -> Result<Json<TargetState>, ApiError> {

@@ -59,7 +59,7 @@ async fn boot_with(
     env: Vec<String>,
 ) -> Result<Arc<RunningInstance>, ApiError> {
     let spec = &instance.spec;
-    let turn = instance.phase("turn", worker.turns.take()).await;
+    let turn = instance.phase("turn", worker.start_limiter.take()).await;
     let isolated = instance
         .phase("sandbox", isolate(worker, instance, instance.id.as_str()))
         .await?;

@@ -30,11 +30,11 @@ use crate::host::probe;
 use crate::host::sandbox::dumper::Dumper;
 use crate::instance::expected::expected;
 use crate::instance::isolated_process::{memory_limit, shm_limit};
+use crate::instance::quiesce::{QuiesceError, QuiescedFunction};
 use crate::instance::randomness::{self, SearchError};
 use crate::instance::restore::StageError;
 use crate::instance::same_files;
 use crate::instance::semaphores;
-use crate::instance::standstill::{Standstill, StandstillError};
 use crate::instance::{Instance, RunningInstance};
 use crate::snapshots::dump_dir::{self, DumpDir};
 use crate::snapshots::{AfterRestore, CaptureNotes, FILES_ARCHIVE, NOTES_FILE, forget_outside, join_time};
@@ -112,7 +112,7 @@ pub enum CheckpointError {
     },
     /// The function cannot be checkpointed as it is.
     #[error(transparent)]
-    Standstill(#[from] StandstillError),
+    QuiescedFunction(#[from] QuiesceError),
     /// The snapshot could not be stored.
     #[error("publish the snapshot")]
     Publish(#[source] rekindle_snapshotter::PublishError),
@@ -353,7 +353,8 @@ async fn dump(
 ) -> Result<Duration, CheckpointError> {
     let opened = File::open(dir.path()).map_err(|e| CheckpointError::Directory(dir.path().to_owned(), e))?;
     let images = OwnedFd::from(opened);
-    let freezer = Standstill::freezer(parts).map_err(|e| CheckpointError::Directory(parts.cgroup.function(), e))?;
+    let freezer =
+        QuiescedFunction::freezer(parts).map_err(|e| CheckpointError::Directory(parts.cgroup.function(), e))?;
     probe::give_outside(worker, dir.path())
         .await
         .map_err(CheckpointError::Probe)?;
@@ -382,7 +383,7 @@ async fn dump(
             .version(CRIU_LIMIT)
             .map_err(|e| CheckpointError::dumped(e, &path))?;
         let started = Instant::now();
-        let standstill = Standstill::of(&parts, &runtime)?;
+        let standstill = QuiescedFunction::of(&parts, &runtime)?;
         runtime.block_on(dumper.go_inside()).map_err(CheckpointError::Start)?;
         order.freezer = standstill.freezer_path();
         let mut saved = Saved::default();

@@ -7,7 +7,7 @@ use rekindle_init::protocol::ExitCause;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::watch;
 
-use super::{Instance, RunningInstance, Stand};
+use super::{Instance, InstanceStage, RunningInstance};
 use crate::host::sandbox::FunctionState;
 use crate::worker::Worker;
 
@@ -41,7 +41,7 @@ pub(super) async fn watch_end(instance: Arc<Instance>, mut ended: watch::Receive
             worker.snapshots.forget(snapshot);
             crate::snapshots::damage::examine(&worker, &instance, snapshot);
         }
-        instance.stand.send_replace(Stand::Ended(Some(error)));
+        instance.stage.send_replace(InstanceStage::Ended(Some(error)));
         tear_down(parts).await;
     }
     worker.remove_this(&instance);

@@ -361,7 +361,7 @@ fn record_working_set(worker: &Arc<Worker>, instance: &Instance) {
     let worker = Arc::clone(worker);
     tokio::spawn(async move {
         // Nobody waits for it; of several that are recorded at once, one then stores all.
-        worker.turns.until_calm(CALM_LIMIT).await;
+        worker.start_limiter.until_calm(CALM_LIMIT).await;
         if let Err(e) = worker.snapshots.store_working_set(&snapshot).await {
             tracing::warn!(snapshot = %snapshot.id, error = %e, "the working set is not stored");
         }

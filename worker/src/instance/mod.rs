@@ -23,11 +23,11 @@ pub(crate) mod missing;
 pub mod overdue;
 pub mod parking;
 pub(crate) mod prepared_restore;
+pub mod quiesce;
 pub mod randomness;
 pub mod restore;
 pub mod same_files;
 pub mod semaphores;
-pub mod standstill;
 pub mod start;
 pub mod start_limiter;
 mod usage;
@@ -73,7 +73,7 @@ pub struct RunningInstance {
     /// Names of its output pipes, for a checkpoint.
     pub pipes: Vec<crate::snapshots::PipeNote>,
     /// What it brought along when it moved here, beside the snapshot.
-    pub arrived: Option<Arc<crate::migration::Written>>,
+    pub arrived: Option<Arc<crate::migration::WrittenPages>>,
     /// The snapshot it came from, kept open.
     pub snapshot: Option<Arc<crate::snapshots::OpenSnapshot>>,
     /// The memory that it began as, if that was its runtime's snapshot's.
@@ -126,7 +126,7 @@ impl Drop for RunningInstance {
 
 /// Where an instance stands, as those who wait for it see it.
 #[derive(Debug, Clone)]
-pub enum Stand {
+pub enum InstanceStage {
     /// Not ready yet.
     Starting,
     /// Takes requests.
@@ -161,7 +161,7 @@ pub struct Instance {
     pub images: Arc<Semaphore>,
     /// What it writes.
     pub sink: Sink,
-    stand: watch::Sender<Stand>,
+    stage: watch::Sender<InstanceStage>,
     parts: Mutex<Option<Arc<RunningInstance>>>,
     /// The sandbox it is being started in, to be killed when it is to stop before it has parts.
     starting_in: Mutex<Weak<Sandbox>>,
@@ -191,7 +191,7 @@ impl Instance {
             usage: Usage::default(),
             images: Arc::new(Semaphore::new(1)),
             sink,
-            stand: watch::Sender::new(Stand::Starting),
+            stage: watch::Sender::new(InstanceStage::Starting),
             parts: Mutex::new(None),
             starting_in: Mutex::default(),
             files: OnceLock::new(),
@@ -235,7 +235,7 @@ impl Instance {
 
     /// Whether its start goes on: nobody has asked it to stop.
     pub fn is_starting(&self) -> bool {
-        matches!(&*self.stand.borrow(), Stand::Starting)
+        matches!(&*self.stage.borrow(), InstanceStage::Starting)
     }
 
     /// Its parts are there and it takes requests. Watches for its end from now on. If it was to stop meanwhile, the parts are
@@ -246,12 +246,12 @@ impl Instance {
         self.oom_kills_before.store(oom_kills, Ordering::Relaxed);
         self.usage.touch();
         let mut parts = Some(parts);
-        self.stand.send_if_modified(|stand| {
-            let starting = matches!(stand, Stand::Starting);
+        self.stage.send_if_modified(|stage| {
+            let starting = matches!(stage, InstanceStage::Starting);
             if starting {
                 *self.parts.lock() = parts.take();
                 *self.start_took.lock() = Some(self.created.elapsed());
-                *stand = Stand::Ready;
+                *stage = InstanceStage::Ready;
             }
             starting
         });
@@ -266,10 +266,10 @@ impl Instance {
 
     /// Its start failed. Nothing is changed if it was ended already.
     pub fn failed(&self, error: ApiError) {
-        let failed = self.stand.send_if_modified(|stand| {
-            let starting = matches!(stand, Stand::Starting);
+        let failed = self.stage.send_if_modified(|stage| {
+            let starting = matches!(stage, InstanceStage::Starting);
             if starting {
-                *stand = Stand::Ended(Some(error.clone()));
+                *stage = InstanceStage::Ended(Some(error.clone()));
             }
             starting
         });
@@ -285,45 +285,45 @@ impl Instance {
             "the start of the instance broke off; look at the worker's log",
         ));
         self.settled.send_replace(true);
-        !matches!(&*self.stand.borrow(), Stand::Ended(_))
+        !matches!(&*self.stage.borrow(), InstanceStage::Ended(_))
     }
 
     /// From `Ready` to `Capturing` and back; requests wait meanwhile.
     pub fn set_capturing(&self, capturing: bool) {
         match capturing {
-            true => self.step(|s| matches!(s, Stand::Ready), Stand::Capturing),
-            false => self.step(|s| matches!(s, Stand::Capturing), Stand::Ready),
+            true => self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Capturing),
+            false => self.step(|s| matches!(s, InstanceStage::Capturing), InstanceStage::Ready),
         };
     }
 
     /// From `Ready` to `Moving` and back; whether it was there.
     pub fn set_moving(&self, moving: bool) -> bool {
         match moving {
-            true => self.step(|s| matches!(s, Stand::Ready), Stand::Moving),
-            false => self.step(|s| matches!(s, Stand::Moving), Stand::Ready),
+            true => self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Moving),
+            false => self.step(|s| matches!(s, InstanceStage::Moving), InstanceStage::Ready),
         }
     }
 
     /// It has left for another host: takes its parts, which stand still, out of it. `None` when it ended meanwhile.
     pub fn leave(&self) -> Option<Arc<RunningInstance>> {
         self.usage.close();
-        let left = self.step(|s| matches!(s, Stand::Moving), Stand::Ended(None));
+        let left = self.step(|s| matches!(s, InstanceStage::Moving), InstanceStage::Ended(None));
         left.then(|| self.parts.lock().take())?
     }
 
     /// Goes to `next`, if it is where `from` says; whether it was.
-    fn step(&self, from: impl FnOnce(&Stand) -> bool, next: Stand) -> bool {
-        self.stand.send_if_modified(|stand| {
-            let there = from(stand);
+    fn step(&self, from: impl FnOnce(&InstanceStage) -> bool, next: InstanceStage) -> bool {
+        self.stage.send_if_modified(|stage| {
+            let there = from(stage);
             if there {
-                *stand = next;
+                *stage = next;
             }
             there
         })
     }
 
-    fn stand(&self) -> watch::Ref<'_, Stand> {
-        self.stand.borrow()
+    fn stage(&self) -> watch::Ref<'_, InstanceStage> {
+        self.stage.borrow()
     }
 
     /// Waits until it takes requests; it may be parked then.
@@ -331,16 +331,21 @@ impl Instance {
     /// # Errors
     /// Why it cannot, or `unavailable` when `deadline` passes first.
     pub async fn until_ready(&self, deadline: tokio::time::Instant) -> Result<Arc<RunningInstance>, ApiError> {
-        let mut stand = self.stand.subscribe();
-        let settled = stand.wait_for(|s| matches!(s, Stand::Ready | Stand::Parked | Stand::Ended(_)));
+        let mut stage = self.stage.subscribe();
+        let settled = stage.wait_for(|s| {
+            matches!(
+                s,
+                InstanceStage::Ready | InstanceStage::Parked | InstanceStage::Ended(_)
+            )
+        });
         match tokio::time::timeout_at(deadline, settled).await {
             Err(_) => Err(ApiError::new(
                 ErrorCode::Unavailable,
                 "the instance was not ready within the platform's limit for a start; look at `fn logs` and the worker's log",
             )),
             Ok(Err(_)) => Err(gone()),
-            Ok(Ok(stand)) => match &*stand {
-                Stand::Ended(why) => Err(why.clone().unwrap_or_else(gone)),
+            Ok(Ok(stage)) => match &*stage {
+                InstanceStage::Ended(why) => Err(why.clone().unwrap_or_else(gone)),
                 _ => self.parts().ok_or_else(gone),
             },
         }
@@ -373,10 +378,10 @@ impl Instance {
     pub async fn stop(&self, why: &str) {
         self.usage.close();
         // Before anything is taken: from now on its start cannot make it ready.
-        self.stand.send_if_modified(|stand| {
-            let running = !matches!(stand, Stand::Ended(_));
+        self.stage.send_if_modified(|stage| {
+            let running = !matches!(stage, InstanceStage::Ended(_));
             if running {
-                *stand = Stand::Ended(None);
+                *stage = InstanceStage::Ended(None);
             }
             running
         });
@@ -401,11 +406,11 @@ impl Instance {
         if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
             return self.broke_off(error);
         }
-        let mut stand = self.stand.subscribe();
-        let ended = stand.wait_for(|s| matches!(s, Stand::Ended(_)));
+        let mut stage = self.stage.subscribe();
+        let ended = stage.wait_for(|s| matches!(s, InstanceStage::Ended(_)));
         match tokio::time::timeout(Duration::from_millis(500), ended).await {
-            Ok(Ok(stand)) => match &*stand {
-                Stand::Ended(Some(why)) => why.clone(),
+            Ok(Ok(stage)) => match &*stage {
+                InstanceStage::Ended(Some(why)) => why.clone(),
                 _ => gone(),
             },
             _ => self.broke_off(error),
@@ -438,15 +443,15 @@ impl Instance {
 
     /// Where it stands, as shown in listings.
     pub fn state(&self) -> InstanceState {
-        match &*self.stand.borrow() {
-            Stand::Starting => InstanceState::Starting,
+        match &*self.stage.borrow() {
+            InstanceStage::Starting => InstanceState::Starting,
             // It finishes what it serves, and takes nothing new.
-            Stand::Ready if self.usage.has_overdue() => InstanceState::Stopping,
-            Stand::Ready => InstanceState::Ready,
-            Stand::Capturing => InstanceState::Capturing,
-            Stand::Parked => InstanceState::Parked,
-            Stand::Moving => InstanceState::Moving,
-            Stand::Ended(_) => InstanceState::Stopping,
+            InstanceStage::Ready if self.usage.has_overdue() => InstanceState::Stopping,
+            InstanceStage::Ready => InstanceState::Ready,
+            InstanceStage::Capturing => InstanceState::Capturing,
+            InstanceStage::Parked => InstanceState::Parked,
+            InstanceStage::Moving => InstanceState::Moving,
+            InstanceStage::Ended(_) => InstanceState::Stopping,
         }
     }
 

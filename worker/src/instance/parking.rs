@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rekindle_wire::{ApiError, ErrorCode};
 use tracing::Instrument as _;
 
-use super::{Instance, RunningInstance, Stand, gone};
+use super::{Instance, InstanceStage, RunningInstance, gone};
 use crate::host::cgroup::FreezeError;
 use crate::instance::isolated_process::unavailable;
 
@@ -34,11 +34,11 @@ impl Instance {
     /// Freezes it, unless it is in use.
     pub async fn park(self: &Arc<Self>) -> Parking {
         let _alone = self.parking.lock().await;
-        match &*self.stand() {
-            Stand::Ready => {}
-            Stand::Parked => return Parking::Parked,
-            Stand::Starting | Stand::Capturing | Stand::Moving => return Parking::Busy,
-            Stand::Ended(_) => return Parking::Gone,
+        match &*self.stage() {
+            InstanceStage::Ready => {}
+            InstanceStage::Parked => return Parking::Parked,
+            InstanceStage::Starting | InstanceStage::Capturing | InstanceStage::Moving => return Parking::Busy,
+            InstanceStage::Ended(_) => return Parking::Gone,
         }
         let Some(parts) = self.parts() else {
             return Parking::Gone;
@@ -62,7 +62,7 @@ impl Instance {
             }
             Err(_) => return Parking::Gone,
         }
-        if !self.step(|s| matches!(s, Stand::Ready), Stand::Parked) {
+        if !self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Parked) {
             parts.thaw();
             return Parking::Gone;
         }
@@ -93,7 +93,7 @@ impl Instance {
             ApiError::new(ErrorCode::Unavailable, told.message)
         })?;
         parts.say_thawed();
-        match self.step(|s| matches!(s, Stand::Parked), Stand::Ready) {
+        match self.step(|s| matches!(s, InstanceStage::Parked), InstanceStage::Ready) {
             true => Ok(since.elapsed()),
             false => Err(gone()),
         }

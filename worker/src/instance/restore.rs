@@ -59,7 +59,7 @@ pub async fn restore(
     instance: &Arc<Instance>,
     snapshot: &SnapshotId,
 ) -> Result<Arc<RunningInstance>, ApiError> {
-    let _starting = worker.turns.starting();
+    let _starting = worker.start_limiter.starting();
     let (uid, ordered) = (instance.spec.uid, instance.spec.snapshot_digest.as_deref());
     let opening = instance.phase("open", worker.snapshots.open(snapshot, uid, ordered));
     let enclosing = instance.phase("sandbox", isolate(worker, instance, instance.id.as_str()));
@@ -86,7 +86,7 @@ pub async fn restore(
     let completing = snapshot.template.complete();
     completing.map_err(|e| failed("read the files of the function", &e))?;
     // Only now, when everything is here: a store that is slow to answer must not hold up others.
-    let turn = instance.phase("turn", worker.turns.take()).await;
+    let turn = instance.phase("turn", worker.start_limiter.take()).await;
     let layout = snapshot.template.layout().ok_or_else(|| {
         let message = "some of its memory is neither anonymous nor of a file: no pager can serve that";
         ApiError::new(ErrorCode::RestoreFailed, message)

@@ -1,4 +1,4 @@
-//! What a parcel may say beside the images, which are checked by themselves. Pure. The source may have been taken over: nothing that it says is believed.
+//! What a bundle may say beside the images, which are checked by themselves. Pure. The source may have been taken over: nothing that it says is believed.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use rekindle_snapshotter::criu::external_file;
 use rekindle_verify::EAGER_PREFIX;
 
 use super::WRITTEN;
-use super::numbered::Numbered;
-use super::parcel::{Header, Of, Piece};
+use super::bundle::{Header, PageSpan, SpanOrigin};
+use super::page_numbering::PageNumbering;
 use crate::host::sandbox::criu::pipe_key;
 use crate::host::sandbox::pool::OUTPUT_STREAMS;
 use crate::instance::expected::PIDS;
@@ -18,14 +18,14 @@ use crate::snapshots::{FILES_ARCHIVE, PipeNote};
 const USER_PAGES: u64 = 0x7_ffff_ffff;
 /// Processes that memory is known of at most, those that have ended among them.
 const PROCESSES_MAX: usize = 65_536;
-/// Files of a parcel at most: as many as a directory of images.
+/// Files of a bundle at most: as many as a directory of images.
 const FILES_MAX: usize = 100_000;
 /// How often a process can have what its function may use: in memory, and for a moment in swap.
 const MEMORIES: u64 = 2;
 /// Processes that hold as much each, of one memory that they share.
 const SHARERS_MAX: usize = 16;
 
-/// Why a parcel is refused.
+/// Why a bundle is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RefusedError {
     /// An output that is none, or is named twice.
@@ -39,7 +39,7 @@ pub(super) enum RefusedError {
     /// Each template has one name, since they are known by their order.
     #[error("it names {named} templates of {there}")]
     Templates {
-        /// In the parcel.
+        /// In the bundle.
         named: usize,
         /// In the snapshot.
         there: usize,
@@ -50,7 +50,7 @@ pub(super) enum RefusedError {
     /// More than a function can have.
     #[error("it has {found} {what}")]
     TooMany {
-        /// Of what.
+        /// SpanOrigin what.
         what: &'static str,
         /// How many.
         found: u64,
@@ -64,7 +64,7 @@ pub(super) enum RefusedError {
         /// Whose.
         pid: i32,
         /// Which.
-        piece: Piece,
+        piece: PageSpan,
     },
     /// No such file travels, or it comes twice.
     #[error("{0:?} is no file that travels")]
@@ -116,18 +116,22 @@ pub(super) fn check_header(header: &Header, templates: usize) -> Result<(), Refu
 }
 
 /// What the images say of the memory of an instance that may use so many bytes, and of the bytes of `eager` pages that came, by process.
-pub(super) fn check_pages(numbered: &Numbered, memory: u64, eager: impl Fn(i32) -> u64) -> Result<(), RefusedError> {
+pub(super) fn check_pages(
+    numbering: &PageNumbering,
+    memory: u64,
+    eager: impl Fn(i32) -> u64,
+) -> Result<(), RefusedError> {
     let most = (memory / PAGE).saturating_mul(MEMORIES);
-    let sharers = numbered.travellers.len().min(SHARERS_MAX) as u64;
-    if numbered.pages > most.saturating_mul(sharers) {
-        let (what, found) = ("written pages", numbered.pages);
+    let sharers = numbering.processes.len().min(SHARERS_MAX) as u64;
+    if numbering.pages > most.saturating_mul(sharers) {
+        let (what, found) = ("written pages", numbering.pages);
         return Err(RefusedError::TooMany { what, found });
     }
-    for traveller in &numbered.travellers {
-        let pages: u64 = traveller.memory.eager().map(|run| run.pages).sum();
-        let (found, wanted) = (eager(traveller.pid), pages.saturating_mul(PAGE));
+    for process in &numbering.processes {
+        let pages: u64 = process.memory.eager().map(|run| run.pages).sum();
+        let (found, wanted) = (eager(process.pid), pages.saturating_mul(PAGE));
         if found != wanted {
-            let file = format!("{EAGER_PREFIX}{}", traveller.pid);
+            let file = format!("{EAGER_PREFIX}{}", process.pid);
             return Err(RefusedError::Eager { file, found, wanted });
         }
     }
@@ -177,7 +181,7 @@ fn travels(name: &str) -> bool {
 }
 
 /// Pages by address, in user space; what they belong to is there, too. What the snapshot does not have there reads as zero.
-fn check_pieces(pid: i32, pieces: &[Piece]) -> Result<(), RefusedError> {
+fn check_pieces(pid: i32, pieces: &[PageSpan]) -> Result<(), RefusedError> {
     let mut end = 0;
     for piece in pieces {
         let is_run = piece.start >= end && piece.start < piece.end && piece.end <= USER_PAGES;
@@ -186,8 +190,8 @@ fn check_pieces(pid: i32, pieces: &[Piece]) -> Result<(), RefusedError> {
             last.is_some_and(|last| last <= USER_PAGES)
         };
         let of = match piece.of {
-            Of::Snapshot(first) | Of::File(first) => is_there(first),
-            Of::Zero => true,
+            SpanOrigin::Snapshot(first) | SpanOrigin::File(first) => is_there(first),
+            SpanOrigin::Zero => true,
         };
         if !is_run || !of {
             return Err(RefusedError::Pages { pid, piece: *piece });
@@ -211,8 +215,8 @@ mod tests {
         }
     }
 
-    fn piece(start: u64, end: u64, of: Of) -> Piece {
-        Piece { start, end, of }
+    fn piece(start: u64, end: u64, of: SpanOrigin) -> PageSpan {
+        PageSpan { start, end, of }
     }
 
     fn good() -> Header {
@@ -222,9 +226,9 @@ mod tests {
             maps: vec![(
                 501,
                 vec![
-                    piece(1, 5, Of::Snapshot(9)),
-                    piece(5, 6, Of::Snapshot(7 | WRITTEN)),
-                    piece(9, USER_PAGES, Of::Zero),
+                    piece(1, 5, SpanOrigin::Snapshot(9)),
+                    piece(5, 6, SpanOrigin::Snapshot(7 | WRITTEN)),
+                    piece(9, USER_PAGES, SpanOrigin::Zero),
                 ],
             )],
             files: ["core-501.img", "eager-501", FILES_ARCHIVE]
@@ -252,8 +256,10 @@ mod tests {
             ("has no pages", |h| h.maps[0].1[0].end = 1),
             ("has no pages", |h| h.maps[0].1[1].start = 4),
             ("has no pages", |h| h.maps[0].1[2].end = USER_PAGES + 1),
-            ("has no pages", |h| h.maps[0].1[0].of = Of::File(u64::MAX)),
-            ("has no pages", |h| h.maps[0].1[0].of = Of::Snapshot(USER_PAGES - 3)),
+            ("has no pages", |h| h.maps[0].1[0].of = SpanOrigin::File(u64::MAX)),
+            ("has no pages", |h| {
+                h.maps[0].1[0].of = SpanOrigin::Snapshot(USER_PAGES - 3)
+            }),
             ("no file that travels", |h| h.files[0].0 = "../core-501.img".to_owned()),
             ("no file that travels", |h| h.files[0].0 = "restore.log".to_owned()),
             ("no file that travels", |h| h.files.push(h.files[0].clone())),

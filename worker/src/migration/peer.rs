@@ -16,7 +16,7 @@ use rekindle_wire::{ApiError, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::numbered::BLOCK;
+use super::page_numbering::BLOCK;
 use crate::worker::Worker;
 
 /// Bytes before a block's pages.

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::WRITTEN;
-use super::numbered::Numbered;
+use super::page_numbering::PageNumbering;
 use super::peer::{Frame, Source};
 use crate::snapshots::Template;
 
@@ -31,7 +31,7 @@ const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
 type Runs = Vec<(u64, u64, u64)>;
 
 /// The memory of an instance that has moved here.
-pub struct Written {
+pub struct WrittenPages {
     base: Option<Arc<Template>>,
     processes: HashMap<i32, Process>,
     pages: u64,
@@ -53,34 +53,34 @@ struct Process {
     under: AddressMap,
 }
 
-impl Written {
+impl WrittenPages {
     /// None of it here yet. `under` says what the addresses of each process belong to below what was written.
     ///
     /// # Errors
     /// When there is no memory for it.
     pub(super) fn new(
         base: Option<Arc<Template>>,
-        numbered: &Numbered,
+        numbering: &PageNumbering,
         mut under: HashMap<i32, AddressMap>,
         source: Source,
         runtime: Handle,
     ) -> std::io::Result<Self> {
-        let bytes = (numbered.pages.max(1) * PAGE) as usize;
-        let processes = numbered.travellers.iter().map(|traveller| {
-            let runs = traveller.runs.iter().map(|(run, at)| (run.first.0, run.pages, *at));
+        let bytes = (numbering.pages.max(1) * PAGE) as usize;
+        let processes = numbering.processes.iter().map(|migrated| {
+            let runs = migrated.runs.iter().map(|(run, at)| (run.first.0, run.pages, *at));
             let process = Process {
                 runs: runs.collect(),
-                under: under.remove(&traveller.pid).unwrap_or_default(),
+                under: under.remove(&migrated.pid).unwrap_or_default(),
             };
-            (traveller.pid, process)
+            (migrated.pid, process)
         });
         Ok(Self {
             base,
             processes: processes.collect(),
-            pages: numbered.pages,
+            pages: numbering.pages,
             memory: MmapOptions::new().len(bytes).map_anon()?.into(),
-            ready: (0..numbered.pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            missing: AtomicU64::new(numbered.pages),
+            ready: (0..numbering.pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            missing: AtomicU64::new(numbering.pages),
             settled: AtomicBool::new(false),
             runs_here: Arc::default(),
             source,
@@ -132,7 +132,7 @@ impl Written {
         self.processes.iter().map(map).collect()
     }
 
-    /// Written pages by address, each run with the number of its first page.
+    /// WrittenPages pages by address, each run with the number of its first page.
     pub(super) fn runs(&self) -> impl Iterator<Item = (PageRange, u64)> {
         let of = |(pid, process): (&i32, &Process)| {
             let pid = *pid;
@@ -289,7 +289,7 @@ fn contains(range: &PageRange, page: &PageRef) -> bool {
     range.first.pid == page.pid && pages.contains(&page.page)
 }
 
-impl PageSource for Written {
+impl PageSource for WrittenPages {
     fn held<'a>(&'a self, page: PageRef, pin: &'a Pin) -> Held<'a> {
         if page.page & WRITTEN == 0 {
             return self.base.as_ref().map_or(Held::Zero, |base| base.held(page, pin));

@@ -280,8 +280,8 @@ pub fn observe(registry: &Registry, worker: &Weak<Worker>) {
         let groups = w.pool.counts().groups;
         vec![("again", groups.used_again), ("refused", groups.refused)]
     });
-    one(gauge, &STARTS_RUNNING, |w| w.turns.running() as f64);
-    one(gauge, &STARTS_WAITING, |w| w.turns.waiting() as f64);
+    one(gauge, &STARTS_RUNNING, |w| w.start_limiter.running() as f64);
+    one(gauge, &STARTS_WAITING, |w| w.start_limiter.waiting() as f64);
     many(counter, &SANDBOXES_TAKEN, |w| {
         let counts = w.pool.counts();
         vec![("pool", counts.from_pool), ("made", counts.made_while_waiting)]

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(4);
 
 /// Why a function cannot be checkpointed as it is.
 #[derive(Debug, thiserror::Error)]
-pub enum StandstillError {
+pub enum QuiesceError {
     /// It does not stand still.
     #[error("bring the function to a standstill")]
     Freeze(#[source] FreezeError),
@@ -43,8 +43,8 @@ struct Frozen(Arc<RunningInstance>);
 
 impl Frozen {
     /// Freezes it where no process is one that a checkpoint would miss.
-    fn without_strays(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, StandstillError> {
-        parts.cgroup.freeze().map_err(StandstillError::Freeze)?;
+    fn without_strays(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, QuiesceError> {
+        parts.cgroup.freeze().map_err(QuiesceError::Freeze)?;
         let frozen = Self(Arc::clone(parts));
         runtime.block_on(parts.sandbox.refuse_strays())?;
         Ok(frozen)
@@ -60,19 +60,19 @@ impl Drop for Frozen {
 }
 
 /// Of a function that is to be checkpointed now.
-pub(crate) struct Standstill {
+pub(crate) struct QuiescedFunction {
     parts: Arc<RunningInstance>,
     /// What CRIU is given. Not where a process is stopped by a signal: the freezer of version 1 does not let CRIU seize it. That function is
     /// frozen once more when CRIU has seized what it found.
     frozen: Option<Frozen>,
 }
 
-impl Standstill {
+impl QuiescedFunction {
     /// Brings it about, with no process that a checkpoint would miss. Blocks for a millisecond, up to some seconds where processes do not halt.
     ///
     /// # Errors
-    /// See [`StandstillError`]; the function goes on then.
-    pub(crate) fn of(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, StandstillError> {
+    /// See [`QuiesceError`]; the function goes on then.
+    pub(crate) fn of(parts: &Arc<RunningInstance>, runtime: &Handle) -> Result<Self, QuiesceError> {
         let mut tries = 0;
         loop {
             // Whom the freezer holds looks like one that sleeps.
@@ -84,7 +84,7 @@ impl Standstill {
                         frozen: (!stopped).then_some(frozen),
                     });
                 }
-                Err(StandstillError::Strays(e)) if e.is_passing() && tries < TRIES => {}
+                Err(QuiesceError::Strays(e)) if e.is_passing() && tries < TRIES => {}
                 Err(e) => return Err(e),
             }
             tries += 1;
@@ -98,7 +98,7 @@ impl Standstill {
     /// What `work` answers, or that there is a process by now that CRIU has not seen.
     pub(crate) fn hold<T, E>(&self, runtime: &Handle, work: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
-        E: From<StandstillError>,
+        E: From<QuiesceError>,
     {
         let _frozen = match &self.frozen {
             // CRIU holds whatever there was.

@@ -25,7 +25,7 @@ pub(super) enum DumpError {
 }
 
 /// A process that travels.
-pub(super) struct Traveller {
+pub(super) struct MigratedProcess {
     pub(super) pid: i32,
     pub(super) memory: Travelling,
     /// Those of its runs that a pager serves, by address, each with the number of its first page.
@@ -34,15 +34,15 @@ pub(super) struct Traveller {
 
 /// All of an instance. Short runs have the lower numbers, which travel first: what is written here and there is what a program works on, a long
 /// run is a buffer that was filled.
-pub(super) struct Numbered {
-    pub(super) travellers: Vec<Traveller>,
+pub(super) struct PageNumbering {
+    pub(super) processes: Vec<MigratedProcess>,
     /// Pages that have numbers.
     pub(super) pages: u64,
-    /// Which run of which traveller, in the order of their numbers.
+    /// Which run of which process, in the order of their numbers.
     order: Vec<(usize, usize)>,
 }
 
-impl Numbered {
+impl PageNumbering {
     /// Reads the images of all processes in `dir`. `templates` are the ids of the files that are templates.
     ///
     /// # Errors
@@ -51,16 +51,16 @@ impl Numbered {
         let early = touched_early(dir).map_err(DumpError::Threads)?;
         let mut pids = pids(dir)?;
         pids.sort_unstable();
-        let mut travellers = Vec::with_capacity(pids.len());
+        let mut processes = Vec::with_capacity(pids.len());
         for pid in pids {
             let image = |kind: &str| read(dir, &format!("{kind}-{pid}.img"));
             let memory = travelling(&image("mm")?, &image("pagemap")?, templates, &early)
                 .map_err(|cause| DumpError::Image(format!("mm-{pid}.img or pagemap-{pid}.img"), cause))?;
             let runs = memory.written.iter().filter(|run| !run.eager);
             let runs = runs.map(|run| (*run, 0)).collect();
-            travellers.push(Traveller { pid, memory, runs });
+            processes.push(MigratedProcess { pid, memory, runs });
         }
-        Ok(Self::count(travellers))
+        Ok(Self::count(processes))
     }
 
     /// Its processes, where a pager can serve the memory of all.
@@ -68,43 +68,43 @@ impl Numbered {
     /// # Errors
     /// When some of it is of a kind that it cannot serve.
     pub(super) fn pids(&self) -> io::Result<Vec<i32>> {
-        let pid = |traveller: &Traveller| match traveller.memory.plain {
-            true => Ok(traveller.pid),
+        let pid = |process: &MigratedProcess| match process.memory.plain {
+            true => Ok(process.pid),
             false => Err(io::Error::other(format!(
                 "process {} has memory that is neither anonymous nor of a file",
-                traveller.pid
+                process.pid
             ))),
         };
-        self.travellers.iter().map(pid).collect()
+        self.processes.iter().map(pid).collect()
     }
 
     /// Gives the pages of all runs their numbers.
-    fn count(mut travellers: Vec<Traveller>) -> Self {
+    fn count(mut processes: Vec<MigratedProcess>) -> Self {
         let runs =
-            |(t, traveller): (usize, &Traveller)| (0..traveller.runs.len()).map(move |r| (t, r)).collect::<Vec<_>>();
-        let mut order: Vec<(usize, usize)> = travellers.iter().enumerate().flat_map(runs).collect();
-        order.sort_by_key(|(t, r)| travellers[*t].runs[*r].0.pages);
+            |(t, process): (usize, &MigratedProcess)| (0..process.runs.len()).map(move |r| (t, r)).collect::<Vec<_>>();
+        let mut order: Vec<(usize, usize)> = processes.iter().enumerate().flat_map(runs).collect();
+        order.sort_by_key(|(t, r)| processes[*t].runs[*r].0.pages);
         let mut pages = 0;
         for (t, r) in &order {
-            let (run, at) = &mut travellers[*t].runs[*r];
+            let (run, at) = &mut processes[*t].runs[*r];
             *at = pages;
             pages += run.pages;
         }
         Self {
-            travellers,
+            processes,
             pages,
             order,
         }
     }
 
     /// The run that has the page of this number, and which of its pages it is.
-    pub(super) fn find(&self, number: u64) -> Option<(&Traveller, WrittenRun, u64)> {
-        let at = |(t, r): &(usize, usize)| self.travellers[*t].runs[*r].1;
+    pub(super) fn find(&self, number: u64) -> Option<(&MigratedProcess, WrittenRun, u64)> {
+        let at = |(t, r): &(usize, usize)| self.processes[*t].runs[*r].1;
         let after = self.order.partition_point(|run| at(run) <= number);
         let (t, r) = *self.order.get(after.checked_sub(1)?)?;
-        let traveller = &self.travellers[t];
-        let (run, at) = traveller.runs[r];
-        (number - at < run.pages).then_some((traveller, run, number - at))
+        let process = &self.processes[t];
+        let (run, at) = process.runs[r];
+        (number - at < run.pages).then_some((process, run, number - at))
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
             eager: false,
             at: None,
         };
-        let traveller = |pid, runs: Vec<(WrittenRun, u64)>| Traveller {
+        let process = |pid, runs: Vec<(WrittenRun, u64)>| MigratedProcess {
             pid,
             memory: Travelling {
                 pages_id: 1,
@@ -150,13 +150,13 @@ mod tests {
             },
             runs,
         };
-        let numbered = Numbered::count(vec![
-            traveller(1, vec![(run(10, 3), 0), (run(20, 2), 0)]),
-            traveller(2, Vec::new()),
-            traveller(3, vec![(run(10, 1), 0)]),
+        let numbering = PageNumbering::count(vec![
+            process(1, vec![(run(10, 3), 0), (run(20, 2), 0)]),
+            process(2, Vec::new()),
+            process(3, vec![(run(10, 1), 0)]),
         ]);
-        assert_eq!(numbered.pages, 6);
-        let found = |number| numbered.find(number).map(|(t, r, at)| (t.pid, r.first.0 + at));
+        assert_eq!(numbering.pages, 6);
+        let found = |number| numbering.find(number).map(|(t, r, at)| (t.pid, r.first.0 + at));
         let expected = [(3, 10), (1, 20), (1, 21), (1, 10), (1, 11), (1, 12)];
         for (number, page) in expected.into_iter().enumerate() {
             assert_eq!(found(number as u64), Some(page), "{number}");

@@ -1,18 +1,18 @@
 //! The target's side: an instance that comes here from another host.
 
+mod images;
+mod transfer;
+
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::locks::Lock;
-use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
+use rekindle_init::protocol::Clocks;
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef, PageSource, Pager};
-use rekindle_snapshotter::images::place_external;
-use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::migration::{Expected, Standing, TargetOrder, TargetState};
@@ -21,40 +21,30 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use super::checks::{check_header, check_pages};
-use super::numbered::{Numbered, read};
-use super::parcel::{Header, set_pieces, unpack};
+use super::bundle::set_pieces;
 use super::peer::{Peer, Source};
-use super::written::Written;
+use super::written::WrittenPages;
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::Sandbox;
 use crate::host::sandbox::criu::{Restore, Scratch};
 use crate::instance::checkpoint::{Hook, call_hook};
-use crate::instance::expected::expected_to_travel;
 use crate::instance::isolated_process::{IsolatedProcess, Output, isolate, memory_limit, unavailable};
-use crate::instance::lost_locks;
 use crate::instance::prepared_restore::{Images, PreparedRestore, begin};
 use crate::instance::restore::{self, CriuRestore, Pages, StageError, run_criu, start_pager};
 use crate::instance::{FunctionClient, Instance, RunningInstance, tear_down};
-use crate::snapshots::{OpenSnapshot, clocks, join_time, let_be_read, name_outputs};
+use crate::snapshots::OpenSnapshot;
 use crate::worker::Worker;
+
+pub(super) use images::eager_name;
+use images::{ExpectedImages, ImagesOnDisk, lay_out};
+use transfer::{PagePush, receive};
 
 /// How long a migration target that was prepared waits for its images.
 const WAIT_LIMIT: Duration = Duration::from_secs(90);
 /// How long processes that stand wait to be let go.
 const GO_LIMIT: Duration = Duration::from_secs(15);
-/// How long the memory behind an instance may make no progress.
-const STALL_LIMIT: Duration = Duration::from_secs(20);
-/// How long an instance that is ending may take until nothing of it is used.
-const END_LIMIT: Duration = Duration::from_secs(10);
-/// How long the pager may take for some pages.
-const FILL_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked whether anybody still waits for an instance's memory.
-const NEEDED_STILL: Duration = Duration::from_secs(1);
 /// Pages that come while the processes stand still, and are filled in before they run: more would take longer than it helps.
 const AHEAD: u64 = 1024;
-/// Pages pushed in at once: faults wait that long, some 100 µs.
-const PUSHED: u64 = 128;
 
 /// How long what was announced is waited for, and how many at once.
 const EXPECTED_LIMIT: Duration = Duration::from_secs(60);
@@ -240,14 +230,14 @@ impl MigrationTarget {
         }
     }
 
-    /// Restores it from its parcel, up to its first instruction.
+    /// Restores it from its bundle, up to its first instruction.
     ///
     /// # Errors
     /// When it cannot be restored; it never ran then.
     pub async fn images(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
-        parcel: axum::body::Bytes,
+        bundle: axum::body::Bytes,
     ) -> Result<Standing, ApiError> {
         let taken = self.become_busy(|state| match state {
             State::Prepared(_) => Ok(state),
@@ -259,7 +249,7 @@ impl MigrationTarget {
                 "the migration target was given up, or has its images",
             ));
         };
-        let stood = Box::pin(self.restore(worker, *prepared, parcel)).await;
+        let stood = Box::pin(self.restore(worker, *prepared, bundle)).await;
         if stood.is_err() {
             *self.state.lock() = State::Failed;
         }
@@ -270,21 +260,21 @@ impl MigrationTarget {
         self: &Arc<Self>,
         worker: &Arc<Worker>,
         prepared: Prepared,
-        parcel: axum::body::Bytes,
+        bundle: axum::body::Bytes,
     ) -> Result<Standing, ApiError> {
         // The source's instance stands still meanwhile.
-        let _starting = worker.turns.starting();
+        let _starting = worker.start_limiter.starting();
         let Prepared { isolated, base } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let dir = worker.config.run_dir.join("restores").join(self.order.id.as_str());
         let scratch = Scratch::make(dir).map_err(|e| failed("lay out the images")(&e))?;
         let path = scratch.path().to_owned();
-        let believed = Believed {
+        let expected_images = ExpectedImages {
             templates: base.as_ref().map_or(0, |base| base.template.files().count()),
             memory: memory_limit(&self.order.spec),
         };
-        let laid_out = tokio::task::spawn_blocking(move || lay_out(&parcel, &path, &believed)).await;
-        let laid_out = laid_out.map_err(|e| failed("lay out the images")(&e))??;
+        let on_disk = tokio::task::spawn_blocking(move || lay_out(&bundle, &path, &expected_images)).await;
+        let on_disk = on_disk.map_err(|e| failed("lay out the images")(&e))??;
         let IsolatedProcess {
             sandbox,
             outputs,
@@ -292,19 +282,19 @@ impl MigrationTarget {
             cgroup,
         } = isolated;
         let to = format!("{}-images", self.order.id);
-        let pids = laid_out.numbered.pids().map_err(|e| failed("serve its memory")(&e))?;
+        let pids = on_disk.numbering.pids().map_err(|e| failed("serve its memory")(&e))?;
         let images = Images {
             dir: scratch.path(),
             to: &to,
             alone: restore::alone(&pids),
-            pipes: &laid_out.header.pipes,
+            pipes: &on_disk.header.pipes,
         };
         let PreparedRestore {
             restore,
             fork_handover,
             scratch,
         } = begin(worker, &sandbox, &cgroup, &outputs, criu, images).await?;
-        let memory = self.memory(worker, base.as_deref(), &laid_out)?;
+        let memory = self.memory(worker, base.as_deref(), &on_disk)?;
         let given = if fork_handover.is_some() { Vec::new() } else { pids };
         let written = Arc::clone(&memory.written);
         tokio::spawn(receive(Arc::downgrade(&written)));
@@ -333,8 +323,8 @@ impl MigrationTarget {
             pager,
             scratch,
             given,
-            clocks: laid_out.clocks,
-            locks: laid_out.locks,
+            clocks: on_disk.clocks,
+            locks: on_disk.locks,
         };
         let running = async move { drop(done.send(task.run(stands, may_go).await)) };
         tokio::spawn(running.instrument(tracing::Span::current()));
@@ -355,27 +345,24 @@ impl MigrationTarget {
     }
 
     /// What the pager is told of the memory.
-    fn memory(&self, worker: &Worker, base: Option<&OpenSnapshot>, laid_out: &LaidOut) -> Result<Memory, ApiError> {
+    fn memory(&self, worker: &Worker, base: Option<&OpenSnapshot>, on_disk: &ImagesOnDisk) -> Result<Memory, ApiError> {
         let template = base.map(|b| Arc::clone(&b.template));
         let mut layout = Layout {
             backed: template.as_ref().map_or_else(Vec::new, |t| t.folded()),
             ..Layout::default()
         };
         let mut under = HashMap::new();
-        for (pid, pieces) in &laid_out.header.maps {
+        for (pid, pieces) in &on_disk.header.maps {
             let mut map = rekindle_pager::address_map::AddressMap::new(layout.backed_of(*pid));
             set_pieces(&mut map, pieces);
             under.insert(*pid, map);
         }
-        for traveller in &laid_out.numbered.travellers {
+        for process in &on_disk.numbering.processes {
             let range = |page, pages| PageRange {
-                first: PageRef {
-                    pid: traveller.pid,
-                    page,
-                },
+                first: PageRef { pid: process.pid, page },
                 pages,
             };
-            let mapped = traveller
+            let mapped = process
                 .memory
                 .mapped
                 .iter()
@@ -384,23 +371,21 @@ impl MigrationTarget {
             let holds_any = |first: u64, pages: u64| {
                 let below = template
                     .as_ref()
-                    .is_some_and(|t| t.holds_any(traveller.pid, first, pages));
-                let moved = under
-                    .get(&traveller.pid)
-                    .is_some_and(|map| map.run(first, pages) < pages);
-                let written = traveller.runs.iter();
+                    .is_some_and(|t| t.holds_any(process.pid, first, pages));
+                let moved = under.get(&process.pid).is_some_and(|map| map.run(first, pages) < pages);
+                let written = process.runs.iter();
                 let mut written =
                     written.filter(|(run, _)| run.first.0 < first + pages && first < run.first.0 + run.pages);
                 below || moved || written.next().is_some()
             };
-            let lazy = traveller.memory.lazy.iter();
+            let lazy = process.memory.lazy.iter();
             let full = lazy
                 .map(|(first, pages)| range(first.0, *pages))
                 .filter(|range| holds_any(range.first.page, range.pages));
             layout.anonymous.extend(full);
         }
         let source = Source(Peer::new(worker, &self.order.from, &self.order.id));
-        let written = Written::new(template, &laid_out.numbered, under, source, Handle::current());
+        let written = WrittenPages::new(template, &on_disk.numbering, under, source, Handle::current());
         let written = written.map_err(|e| unavailable("make room for what was written", &e))?;
         let maps = written.maps(&mut layout);
         Ok(Memory {
@@ -473,7 +458,7 @@ impl MigrationTarget {
         *self.state.lock() = State::Running;
         instance.sink.platform(format!("came from {}", self.order.from));
         if let Some(written) = &parts.arrived {
-            let push = Push {
+            let push = PagePush {
                 parts: Arc::downgrade(&parts),
                 written: Arc::clone(written),
                 instance: Arc::clone(instance),
@@ -491,76 +476,10 @@ impl MigrationTarget {
     }
 }
 
-/// The parcel's content, as CRIU finds it.
-struct LaidOut {
-    header: Header,
-    numbered: Numbered,
-    clocks: Clocks,
-    /// What CRIU's restore loses.
-    locks: Vec<Lock>,
-}
-
 struct Memory {
-    written: Arc<Written>,
+    written: Arc<WrittenPages>,
     layout: Layout,
     maps: HashMap<i32, rekindle_pager::address_map::AddressMap>,
-}
-
-/// The file of a parcel with a process's eager pages.
-pub(super) fn eager_name(pid: i32) -> String {
-    format!("{EAGER_PREFIX}{pid}")
-}
-
-/// What is known of an instance that arrives, from elsewhere than its source.
-struct Believed {
-    /// How many templates its snapshot has.
-    templates: usize,
-    /// How much memory it may use, bytes.
-    memory: u64,
-}
-
-/// Writes the images into `dir`, as CRIU is to find them here, if they are a function's; blocks.
-fn lay_out(parcel: &[u8], dir: &Path, believed: &Believed) -> Result<LaidOut, ApiError> {
-    let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
-    let refused = |e: &dyn std::error::Error| restore::failed("believe the images of an instance that moves", e);
-    let header = unpack(parcel, dir, |header| check_header(header, believed.templates));
-    let mut header = header.map_err(|e| refused(&e))?;
-    // What is checked here is what is edited and restored: nobody else writes to the directory.
-    let began = Instant::now();
-    let expected = expected_to_travel(FUNCTION_UID, &header.pipes, &header.templates, PagesIn::Eager);
-    let locks = lost_locks::of(&verify(dir, &expected).map_err(|e| refused(&e))?);
-    tracing::debug!(
-        ms = began.elapsed().as_secs_f64() * 1e3,
-        "checked the images of an instance that arrives"
-    );
-    let paths: Vec<_> = (0..header.templates.len()).map(|at| held_path(1 + at)).collect();
-    let names = std::iter::zip(&header.templates, &paths).map(|(name, path)| (name.as_str(), path.as_str()));
-    let files = read(dir, "files.img").map_err(|e| failed(&e))?;
-    let (files, ids) = place_external(&files, &names.collect::<Vec<_>>()).map_err(|e| failed(&e))?;
-    let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
-    let eager = |pid| {
-        let mut lengths = header.files.iter().filter(|(name, _)| *name == eager_name(pid));
-        lengths.next().map_or(0, |(_, bytes)| *bytes)
-    };
-    check_pages(&numbered, believed.memory, eager).map_err(|e| refused(&e))?;
-    let write = |name: String, bytes: &[u8]| std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e));
-    write("files.img".to_owned(), &files)?;
-    for traveller in &numbered.travellers {
-        let pid = traveller.pid;
-        write(format!("pagemap-{pid}.img"), &traveller.memory.pagemap())?;
-        let (from, to) = (eager_name(pid), format!("pages-{}.img", traveller.memory.pages_id));
-        std::fs::rename(dir.join(from), dir.join(to)).map_err(|e| failed(&e))?;
-    }
-    name_outputs(dir, &mut header.pipes).map_err(|e| failed(&e))?;
-    join_time(dir).map_err(|e| failed(&e))?;
-    let clocks = clocks(dir).map_err(|e| failed(&e))?;
-    let_be_read(dir).map_err(|e| failed(&e))?;
-    Ok(LaidOut {
-        header,
-        numbered,
-        clocks,
-        locks,
-    })
 }
 
 /// A restore under way.
@@ -572,7 +491,7 @@ struct Restoring {
     cgroup: Arc<Cgroup>,
     restore: Restore,
     base: Option<Arc<OpenSnapshot>>,
-    written: Arc<Written>,
+    written: Arc<WrittenPages>,
     pager: Arc<Pager>,
     scratch: Scratch,
     given: Vec<i32>,
@@ -638,7 +557,7 @@ impl Restoring {
 }
 
 /// What is filled before the processes run: of what has arrived, and what restores of the snapshot want.
-fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
+fn ahead(written: &WrittenPages, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
     // What it wrote long ago comes with it.
     let wanted = base.map(|base| base.begin().1);
     let mut pages: Vec<PageRef> = wanted.iter().flat_map(|ahead| ahead.iter().map(|a| a.page)).collect();
@@ -654,152 +573,4 @@ fn ahead(written: &Written, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
     pages.dedup();
     let pages = pages.into_iter().map(|page| AheadPage { page, written: false });
     pages.collect()
-}
-
-/// Takes in what the source sends, until all is here or nobody needs it: a little while the processes stand still, the rest when they run, as both
-/// would take longer beside each other.
-async fn receive(written: Weak<Written>) {
-    let Some(here) = written.upgrade() else { return };
-    let runs_here = here.runs_here();
-    if let Err(error) = here.stream(0, AHEAD).await {
-        tracing::warn!(%error, "the first pages of an arriving instance broke off");
-    }
-    drop(here);
-    while tokio::time::timeout(NEEDED_STILL, runs_here.notified()).await.is_err() {
-        if written.strong_count() == 0 {
-            return;
-        }
-    }
-    let mut failures = 0;
-    loop {
-        let Some(here) = written.upgrade() else { return };
-        let Some(first) = here.first_missing(0).filter(|_| !here.is_settled()) else {
-            return;
-        };
-        let streamed = here.stream(first, here.pages()).await;
-        if let Err(error) = streamed {
-            failures += 1;
-            tracing::warn!(%error, failures, "pages of an arriving instance broke off");
-            // Whoever waits for a page asks for it itself; whoever pushes says when it has been too long.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        if failures > 100 {
-            return;
-        }
-    }
-}
-
-/// Pushes what arrives into the processes while they run.
-struct Push {
-    parts: Weak<RunningInstance>,
-    written: Arc<Written>,
-    instance: Arc<Instance>,
-    runtime: Handle,
-}
-
-impl Push {
-    /// Until every page is in, the instance has ended, or nothing moves any more; answers whether all is in. The source is told when it need
-    /// not keep what it has.
-    fn all(self) -> bool {
-        let all_is_in = self.try_all();
-        if !all_is_in {
-            if !self.has_ended() {
-                // What cannot be pushed comes as it is touched.
-                return false;
-            }
-            // Nothing more is fetched.
-            self.written.settle(true);
-        }
-        if let Err(error) = self.runtime.block_on(self.written.tell_done()) {
-            // It notices by itself, only later.
-            tracing::debug!(%error, "the source does not hear that nothing is wanted any more");
-        }
-        all_is_in
-    }
-
-    fn try_all(&self) -> bool {
-        let mut waiting: Vec<_> = self.written.runs().collect();
-        let mut moved = Instant::now();
-        while !waiting.is_empty() {
-            let mut left = Vec::new();
-            let before: u64 = waiting.iter().map(|(range, _)| range.pages).sum();
-            for (range, number) in waiting {
-                match self.push(range, number, &mut left) {
-                    Some(()) => {}
-                    None => return false,
-                }
-            }
-            let after: u64 = left.iter().map(|(range, _)| range.pages).sum();
-            waiting = left;
-            if after < before {
-                moved = Instant::now();
-            } else if moved.elapsed() > STALL_LIMIT {
-                self.lose();
-                return false;
-            }
-            if self.parts.strong_count() == 0 {
-                return false;
-            }
-            if after > 0 {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-        let Some(parts) = self.parts.upgrade() else {
-            return false;
-        };
-        // A process it has made since may still need what its parent had; that has no maps.
-        let maps = parts.pager.as_ref().and_then(|pager| pager.maps(FILL_LIMIT).ok());
-        self.written
-            .settle(maps.is_some_and(|maps| self.written.is_out_of_reach(&maps)));
-        true
-    }
-
-    /// Whether nothing of the instance is used any more; waits a while for one that is ending.
-    fn has_ended(&self) -> bool {
-        let begun = Instant::now();
-        while self.parts.strong_count() > 0 {
-            if begun.elapsed() >= END_LIMIT {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        true
-    }
-
-    /// Pushes what is here of a run; what is not, or could not be pushed, goes to `left`. `None` when there is nothing to push into.
-    fn push(&self, range: PageRange, number: u64, left: &mut Vec<(PageRange, u64)>) -> Option<()> {
-        let part = |done: u64, pages: u64| {
-            let first = PageRef {
-                page: range.first.page + done,
-                ..range.first
-            };
-            (PageRange { first, pages }, number + done)
-        };
-        let mut done = 0;
-        while done < range.pages {
-            let ready = self.written.ready_run(number + done, (range.pages - done).min(PUSHED));
-            if ready == 0 {
-                left.push(part(done, range.pages - done));
-                break;
-            }
-            let (pages, at) = part(done, ready);
-            let parts = self.parts.upgrade()?;
-            let origin = pages.first.page | super::WRITTEN;
-            match parts.pager.as_ref()?.fill(pages, origin, FILL_LIMIT) {
-                Ok(filled) if filled.left > 0 => left.push((pages, at)),
-                Ok(_) => {}
-                Err(_) => return None,
-            }
-            done += ready;
-        }
-        Some(())
-    }
-
-    fn lose(&self) {
-        let message = format!(
-            "{} pages of its memory did not arrive from the host it moved from, so the instance was killed",
-            self.written.missing()
-        );
-        self.instance.kill(ApiError::new(ErrorCode::MigrationLost, message));
-    }
 }

@@ -15,24 +15,24 @@ use crate::snapshots::PipeNote;
 /// The longest header.
 const HEADER_MAX: usize = 256 << 20;
 
-/// Why a parcel cannot be packed or opened.
+/// Why a bundle cannot be packed or opened.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ParcelError {
+pub(super) enum BundleError {
     /// A file cannot be read or written.
     #[error("{}", .0.display())]
     File(PathBuf, #[source] std::io::Error),
     /// It is cut off, or too long.
-    #[error("the parcel is cut off")]
+    #[error("the bundle is cut off")]
     Cut,
     /// Its header is not what this version writes.
-    #[error("the parcel's header is not understood")]
+    #[error("the bundle's header is not understood")]
     Header(#[source] serde_json::Error),
     /// Its header says what no source says.
-    #[error("the parcel's header is refused")]
+    #[error("the bundle's header is refused")]
     Refused(#[source] RefusedError),
 }
 
-/// What the parcel says beside its files.
+/// What the bundle says beside its files.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Header {
     /// What the outputs are called in the images.
@@ -40,21 +40,21 @@ pub(super) struct Header {
     /// What the templates are called in the images, in their order.
     pub(super) templates: Vec<String>,
     /// What addresses of each process belong to, where that is not the snapshot's page of the same number.
-    pub(super) maps: Vec<(i32, Vec<Piece>)>,
+    pub(super) maps: Vec<(i32, Vec<PageSpan>)>,
     /// Names and lengths of the files behind, in their order.
     pub(super) files: Vec<(String, u64)>,
 }
 
 /// Pages `start..end`, and what the first of them belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Piece {
+pub(super) struct PageSpan {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) of: Of,
+    pub(super) of: SpanOrigin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Of {
+pub(super) enum SpanOrigin {
     #[serde(rename = "s")]
     Snapshot(u64),
     #[serde(rename = "f")]
@@ -63,26 +63,26 @@ pub(super) enum Of {
     Zero,
 }
 
-pub(super) fn pieces(map: &AddressMap) -> Vec<Piece> {
-    let piece = |(pages, origin): (std::ops::Range<u64>, Origin)| Piece {
+pub(super) fn pieces(map: &AddressMap) -> Vec<PageSpan> {
+    let piece = |(pages, origin): (std::ops::Range<u64>, Origin)| PageSpan {
         start: pages.start,
         end: pages.end,
         of: match origin {
-            Origin::Snapshot(source) => Of::Snapshot(source),
-            Origin::File(source) => Of::File(source),
-            Origin::Zero => Of::Zero,
+            Origin::Snapshot(source) => SpanOrigin::Snapshot(source),
+            Origin::File(source) => SpanOrigin::File(source),
+            Origin::Zero => SpanOrigin::Zero,
         },
     };
     map.pieces().map(piece).collect()
 }
 
 /// Sets what `pieces` say in `map`.
-pub(super) fn set_pieces(map: &mut AddressMap, pieces: &[Piece]) {
+pub(super) fn set_pieces(map: &mut AddressMap, pieces: &[PageSpan]) {
     for piece in pieces {
         let origin = match piece.of {
-            Of::Snapshot(source) => Origin::Snapshot(source),
-            Of::File(source) => Origin::File(source),
-            Of::Zero => Origin::Zero,
+            SpanOrigin::Snapshot(source) => Origin::Snapshot(source),
+            SpanOrigin::File(source) => Origin::File(source),
+            SpanOrigin::Zero => Origin::Zero,
         };
         map.set(piece.start..piece.end, origin);
     }
@@ -94,10 +94,10 @@ pub(super) fn pack(
     dir: &Path,
     wanted: impl Fn(&str) -> bool,
     more: Vec<(String, Vec<u8>)>,
-) -> Result<Vec<u8>, ParcelError> {
+) -> Result<Vec<u8>, BundleError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |e| ParcelError::File(path, e)
+        move |e| BundleError::File(path, e)
     };
     let mut files = more;
     for entry in std::fs::read_dir(dir).map_err(failed(dir))? {
@@ -114,42 +114,42 @@ pub(super) fn pack(
         .iter()
         .map(|(name, bytes)| (name.clone(), bytes.len() as u64))
         .collect();
-    let encoded = serde_json::to_vec(&header).map_err(ParcelError::Header)?;
-    let length = u32::try_from(encoded.len()).map_err(|_| ParcelError::Cut)?;
+    let encoded = serde_json::to_vec(&header).map_err(BundleError::Header)?;
+    let length = u32::try_from(encoded.len()).map_err(|_| BundleError::Cut)?;
     let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-    let mut parcel = Vec::with_capacity(4 + encoded.len() + total);
-    parcel.extend_from_slice(&length.to_le_bytes());
-    parcel.extend_from_slice(&encoded);
+    let mut bundle = Vec::with_capacity(4 + encoded.len() + total);
+    bundle.extend_from_slice(&length.to_le_bytes());
+    bundle.extend_from_slice(&encoded);
     for (_, bytes) in &files {
-        parcel.extend_from_slice(bytes);
+        bundle.extend_from_slice(bytes);
     }
-    Ok(parcel)
+    Ok(bundle)
 }
 
-/// Writes the files of a parcel into `dir`, if its header passes `check`; blocks.
+/// Writes the files of a bundle into `dir`, if its header passes `check`; blocks.
 pub(super) fn unpack(
-    parcel: &[u8],
+    bundle: &[u8],
     dir: &Path,
     check: impl FnOnce(&Header) -> Result<(), RefusedError>,
-) -> Result<Header, ParcelError> {
-    let (length, rest) = parcel.split_first_chunk::<4>().ok_or(ParcelError::Cut)?;
+) -> Result<Header, BundleError> {
+    let (length, rest) = bundle.split_first_chunk::<4>().ok_or(BundleError::Cut)?;
     let length = u32::from_le_bytes(*length) as usize;
     if length > HEADER_MAX {
-        return Err(ParcelError::Cut);
+        return Err(BundleError::Cut);
     }
-    let (header, mut rest) = rest.split_at_checked(length).ok_or(ParcelError::Cut)?;
-    let header: Header = serde_json::from_slice(header).map_err(ParcelError::Header)?;
-    check(&header).map_err(ParcelError::Refused)?;
+    let (header, mut rest) = rest.split_at_checked(length).ok_or(BundleError::Cut)?;
+    let header: Header = serde_json::from_slice(header).map_err(BundleError::Header)?;
+    check(&header).map_err(BundleError::Refused)?;
     for (name, length) in &header.files {
-        let length = usize::try_from(*length).map_err(|_| ParcelError::Cut)?;
-        let (bytes, behind) = rest.split_at_checked(length).ok_or(ParcelError::Cut)?;
+        let length = usize::try_from(*length).map_err(|_| BundleError::Cut)?;
+        let (bytes, behind) = rest.split_at_checked(length).ok_or(BundleError::Cut)?;
         let path = dir.join(name);
-        std::fs::write(&path, bytes).map_err(|e| ParcelError::File(path, e))?;
+        std::fs::write(&path, bytes).map_err(|e| BundleError::File(path, e))?;
         rest = behind;
     }
     match rest.is_empty() {
         true => Ok(header),
-        false => Err(ParcelError::Cut),
+        false => Err(BundleError::Cut),
     }
 }
 
@@ -171,8 +171,8 @@ mod tests {
             ..Header::default()
         };
         let more = vec![("eager-501".to_owned(), vec![1, 2, 3])];
-        let parcel = pack(header, from.path(), |name| name.ends_with(".img"), more).unwrap();
-        let opened = unpack(&parcel, to.path(), |header| check_header(header, 1)).unwrap();
+        let bundle = pack(header, from.path(), |name| name.ends_with(".img"), more).unwrap();
+        let opened = unpack(&bundle, to.path(), |header| check_header(header, 1)).unwrap();
         assert_eq!(opened.templates, ["file[1:2]"]);
         let mut again = AddressMap::default();
         set_pieces(&mut again, &opened.maps[0].1);
@@ -182,12 +182,12 @@ mod tests {
         assert_eq!(std::fs::read(to.path().join("eager-501")).unwrap(), [1, 2, 3]);
         assert!(!to.path().join("dump.log").exists());
         assert!(matches!(
-            unpack(&parcel[..parcel.len() - 1], to.path(), |_| Ok(())),
-            Err(ParcelError::Cut)
+            unpack(&bundle[..bundle.len() - 1], to.path(), |_| Ok(())),
+            Err(BundleError::Cut)
         ));
         assert!(matches!(
             unpack(&[0xff; 9], to.path(), |_| Ok(())),
-            Err(ParcelError::Cut)
+            Err(BundleError::Cut)
         ));
         let out = pack(
             Header::default(),
@@ -197,7 +197,7 @@ mod tests {
         )
         .unwrap();
         let refused = unpack(&out, to.path(), |header| check_header(header, 0));
-        assert!(matches!(refused, Err(ParcelError::Refused(_))));
+        assert!(matches!(refused, Err(BundleError::Refused(_))));
         assert!(!to.path().join("../x").exists());
     }
 }

@@ -8,15 +8,15 @@ use crate::worker::Worker;
 
 /// An instance that the scheduler is not told of: it sends nobody there, and another scheduler than the one that
 /// ordered it cannot take it for one that serves.
-pub(crate) struct Apart {
+pub(crate) struct UnlistedInstance {
     worker: Arc<Worker>,
     instance: InstanceId,
 }
 
-impl Apart {
+impl UnlistedInstance {
     /// One that is about to be started.
     pub(crate) fn new(worker: &Arc<Worker>, instance: &InstanceId) -> Self {
-        worker.apart.lock().insert(instance.clone());
+        worker.unlisted.lock().insert(instance.clone());
         Self {
             worker: Arc::clone(worker),
             instance: instance.clone(),
@@ -32,8 +32,8 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for UnlistedInstance {
     fn drop(&mut self) {
-        self.worker.apart.lock().remove(&self.instance);
+        self.worker.unlisted.lock().remove(&self.instance);
     }
 }

@@ -1,37 +1,31 @@
 //! The source's side: an instance that leaves this host, or whose copy does.
 
+mod images;
+mod memory;
+mod pages;
+
 use std::collections::HashMap;
 use std::fs::File;
-use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use bytes::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, RwLock};
 use rekindle_init::protocol::{FUNCTION_PID, FUNCTION_UID};
-use rekindle_pager::PAGE;
-use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, cause_of, external_file};
-use rekindle_snapshotter::images::{parent_images, place_external};
+use rekindle_snapshotter::criu::{AfterDump, DUMP_LOG, DumpOrder, Stage, cause_of};
+use rekindle_snapshotter::images::parent_images;
 use rekindle_verify::{PagesIn, verify};
 use rekindle_wire::ids::MigrationId;
 use rekindle_wire::migration::{Departed, Leave, MigrationKind, SourceOrder, Standing, TargetOrder, TargetState};
 use rekindle_wire::{ApiError, ErrorCode};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::Sender;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::Tracking;
-use super::left::Left;
-use super::numbered::{BLOCK, Numbered, read};
-use super::parcel::{Header, pack, pieces};
-use super::peer::{Peer, write_frame};
+use super::peer::Peer;
 use super::tracking::forget_changes;
 use crate::host::probe;
 use crate::host::sandbox::InnerProc;
@@ -39,14 +33,17 @@ use crate::host::sandbox::dumper::Dumper;
 use crate::instance::checkpoint::{RoomForImages, WORKING_DIR, quiet};
 use crate::instance::expected::expected_to_travel;
 use crate::instance::isolated_process::unavailable;
+use crate::instance::quiesce::QuiescedFunction;
 use crate::instance::restore::StageError;
 use crate::instance::same_files;
 use crate::instance::semaphores;
-use crate::instance::standstill::Standstill;
 use crate::instance::{Instance, RunningInstance, gone};
 use crate::snapshots::dump_dir::{self, DumpDir};
 use crate::snapshots::{FILES_ARCHIVE, forget_outside};
 use crate::worker::Worker;
+use memory::SourcePages;
+
+use images::{pack_up, template_names};
 
 /// How long the target may take to get ready.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
@@ -55,8 +52,6 @@ const STAND_LIMIT: Duration = Duration::from_secs(20);
 const GO_LIMIT: Duration = Duration::from_secs(10);
 /// How long it is asked whether they were let go when no answer came.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
-/// How often who sends pages looks whether they are wanted still.
-const OVER_LOOK: Duration = Duration::from_secs(1);
 /// How long an instance waits for the images of an earlier copy of it to be gone.
 const IMAGES_LIMIT: Duration = Duration::from_secs(10);
 /// How long a migration source that was prepared waits to be told to leave.
@@ -69,8 +64,6 @@ const MAPS_LIMIT: Duration = Duration::from_secs(5);
 const KNOWN: &str = "known";
 /// How CRIU finds that there: a link that it makes.
 const PARENT_LINK: &str = "parent";
-/// Bytes of pages sent in one piece.
-const PIECE: usize = 256 * 1024;
 
 /// Instances that leave, by migration.
 #[derive(Default)]
@@ -110,7 +103,7 @@ pub struct MigrationSource {
     criu: Mutex<Option<Dumper>>,
     dir: DumpDir,
     /// Its pages, once it stands still.
-    left: RwLock<Option<Arc<Left>>>,
+    left: RwLock<Option<Arc<SourcePages>>>,
     /// For the images that a copy is made from: what is in them is charged to the instance until they are gone, which is before this.
     room: Mutex<Option<RoomForImages>>,
     /// What stands still here, once its copy runs.
@@ -166,7 +159,7 @@ pub async fn prepare(worker: &Arc<Worker>, order: SourceOrder) -> Result<(), Api
         let path = dump_dir::place(&worker.config, memory).join(format!("leave-{}", order.id));
         let dir = DumpDir::make(&path).map_err(|e| unavailable("make the image directory", &e))?;
         let images = File::open(dir.path()).map_err(|e| unavailable("open the image directory", &e))?;
-        let freezer = Standstill::freezer(&parts).map_err(|e| unavailable("open the function's freezer", &e))?;
+        let freezer = QuiescedFunction::freezer(&parts).map_err(|e| unavailable("open the function's freezer", &e))?;
         let images = OwnedFd::from(images);
         probe::give_outside(worker, dir.path()).await?;
         let dumper = Dumper::start(&parts.sandbox, parts.cgroup.procs_files(), &images, &freezer);
@@ -239,13 +232,13 @@ fn not_ready(instance: &Instance) -> ApiError {
 }
 
 /// What is undone when an instance does not leave after all.
-struct Door<'a> {
+struct LeaveRollback<'a> {
     instance: &'a Instance,
     parts: &'a RunningInstance,
     left: bool,
 }
 
-impl Drop for Door<'_> {
+impl Drop for LeaveRollback<'_> {
     fn drop(&mut self) {
         if !self.left {
             go_on(self.parts);
@@ -311,7 +304,7 @@ impl MigrationSource {
         let mut departed = Departed::default();
         let began = Instant::now();
         instance.usage.hold(true);
-        let mut door = Door {
+        let mut door = LeaveRollback {
             instance,
             parts: &parts,
             left: false,
@@ -325,10 +318,10 @@ impl MigrationSource {
         quiet(&parts).await;
         departed.settle_ms = ms(began);
         let pausing = Instant::now();
-        let (parcel, left) = self.checkpoint(worker, &parts, session, alone).await?;
+        let (bundle, left) = self.checkpoint(worker, &parts, session, alone).await?;
         departed.checkpoint_ms = ms(pausing);
-        departed.written_pages = left.numbered.pages;
-        departed.image_bytes = parcel.len() as u64;
+        departed.written_pages = left.numbering.pages;
+        departed.image_bytes = bundle.len() as u64;
         *self.left.write() = Some(Arc::new(left));
         if self.way != MigrationKind::Move {
             // It goes on; what its copy needs of it was dumped.
@@ -337,7 +330,7 @@ impl MigrationSource {
             worker.changed.notify_one();
             departed.pause_ms = ms(began);
             let restoring = Instant::now();
-            let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
+            let _: Standing = self.target.post("/images", bundle, STAND_LIMIT).await?;
             departed.restore_ms = ms(restoring);
             let resuming = Instant::now();
             let _: TargetState = self.target.post("/go", Vec::new(), GO_LIMIT).await?;
@@ -345,7 +338,7 @@ impl MigrationSource {
             return Ok(departed);
         }
         let restoring = Instant::now();
-        let _: Standing = self.target.post("/images", parcel, STAND_LIMIT).await?;
+        let _: Standing = self.target.post("/images", bundle, STAND_LIMIT).await?;
         departed.restore_ms = ms(restoring);
         let resuming = Instant::now();
         if let Err(error) = self.target.post::<TargetState>("/go", Vec::new(), GO_LIMIT).await {
@@ -420,7 +413,7 @@ impl MigrationSource {
         parts: &Arc<RunningInstance>,
         dumper: Dumper,
         alone: OwnedSemaphorePermit,
-    ) -> Result<(Vec<u8>, Left), ApiError> {
+    ) -> Result<(Vec<u8>, SourcePages), ApiError> {
         let room = RoomForImages::give(&self.instance, parts, Some(alone));
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let proc = InnerProc::of(parts.sandbox.init_pid()).map_err(|e| failed("look at the processes")(&e))?;
@@ -454,7 +447,7 @@ impl MigrationSource {
         let (dir, parts) = (self.dir.path().to_owned(), Arc::clone(parts));
         let packed = tokio::task::spawn_blocking(move || {
             let mut maps = Ok(Vec::new());
-            let standstill = Standstill::of(&parts, &runtime);
+            let standstill = QuiescedFunction::of(&parts, &runtime);
             let standstill = standstill.map_err(|e| unavailable("describe the processes", &e))?;
             order.freezer = standstill.freezer_path();
             let inside = runtime.block_on(dumper.go_inside());
@@ -518,72 +511,6 @@ impl MigrationSource {
         Ok(())
     }
 
-    /// Reads pages for the target, those of these numbers that there are.
-    pub fn pages(self: &Arc<Self>, wanted: Range<u64>) -> Result<Body, ApiError> {
-        let left = self.left.read().clone().ok_or_else(no_pages)?;
-        let (pieces, received) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(4);
-        let (here, runtime) = (Arc::clone(self), tokio::runtime::Handle::current());
-        tokio::task::spawn_blocking(move || {
-            here.send(&left, wanted, &pieces, &runtime);
-            // Before the room that was lent for them is taken back, which is with the source.
-            drop(left);
-            drop(here);
-        });
-        Ok(Body::from_stream(ReceiverStream::new(received)))
-    }
-
-    /// Reads these pages and sends them, as long as anybody wants them.
-    fn send(&self, left: &Left, wanted: Range<u64>, pieces: &Sender<std::io::Result<Bytes>>, runtime: &Handle) {
-        let mut number = wanted.start;
-        let mut piece = Vec::with_capacity(PIECE + 128 * 1024);
-        // A target that takes nothing any more without having said so holds this up for no longer than the migration source is kept.
-        let put = |item: std::io::Result<Bytes>| loop {
-            if self.over.load(Ordering::Relaxed) {
-                return false;
-            }
-            match runtime.block_on(tokio::time::timeout(OVER_LOOK, pieces.reserve())) {
-                Ok(Ok(room)) => {
-                    room.send(item);
-                    return true;
-                }
-                Ok(Err(_)) => return false,
-                Err(_) => {}
-            }
-        };
-        loop {
-            let block = read_block(left, number, BLOCK.min(wanted.end.saturating_sub(number)), &mut piece);
-            let (pages, ended) = match block {
-                Ok(pages) => (pages, pages == 0),
-                Err(e) => {
-                    put(Err(e));
-                    return;
-                }
-            };
-            number += pages;
-            if piece.len() >= PIECE || ended {
-                *self.heard.lock() = Instant::now();
-                if !put(Ok(std::mem::take(&mut piece).into())) {
-                    return;
-                }
-            }
-            if ended {
-                return;
-            }
-        }
-    }
-
-    /// The block with one page.
-    pub async fn block(self: &Arc<Self>, number: u64) -> Result<Vec<u8>, ApiError> {
-        *self.heard.lock() = Instant::now();
-        let left = self.left.read().clone().ok_or_else(no_pages)?;
-        let read = tokio::task::spawn_blocking(move || {
-            let mut frame = Vec::new();
-            read_block(&left, number, BLOCK, &mut frame).map(|_| frame)
-        });
-        let read = read.await.map_err(|e| unavailable("read the instance's memory", &e))?;
-        read.map_err(|e| unavailable("read the instance's memory", &e))
-    }
-
     /// Every page is at the target, or nobody wants any more: what is being sent breaks off.
     pub fn done(&self) {
         self.over.store(true, Ordering::Relaxed);
@@ -627,69 +554,6 @@ fn forget_known(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn no_pages() -> ApiError {
-    ApiError::new(ErrorCode::Conflict, "the instance has not left yet")
-}
-
 fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
-}
-
-/// Reads at most so many pages, up to a block's; 0 behind the last.
-fn read_block(left: &Left, number: u64, most: u64, into: &mut Vec<u8>) -> std::io::Result<u64> {
-    let mut buffer = [0; (BLOCK * PAGE) as usize];
-    let pages = left.read(number, &mut buffer[..(most * PAGE) as usize])?;
-    if pages > 0 {
-        write_frame(number, &buffer[..(pages * PAGE) as usize], into);
-    }
-    Ok(pages)
-}
-
-/// What CRIU calls the templates.
-fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Result<Vec<String>> {
-    let name = |file: &OwnedFd| {
-        let inode = nix::sys::stat::fstat(file)?.st_ino;
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-        let mount = info
-            .lines()
-            .find_map(|l| l.strip_prefix("mnt_id:")?.trim().parse().ok());
-        let mount = mount.ok_or_else(|| std::io::Error::other("the kernel does not say which mount a file is on"))?;
-        Ok(external_file(mount, inode))
-    };
-    files.map(name).collect()
-}
-
-/// Packs what goes to the target first.
-fn pack_up(
-    dir: &Path,
-    proc: &InnerProc,
-    parts: &RunningInstance,
-    templates: Vec<String>,
-    maps: &[(i32, rekindle_pager::address_map::AddressMap)],
-) -> Result<(Vec<u8>, Left), ApiError> {
-    let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
-    let files = read(dir, "files.img").map_err(|e| failed(&e))?;
-    // Their paths are the target's to choose.
-    let names: Vec<_> = templates.iter().map(|name| (name.as_str(), "")).collect();
-    let (_, ids) = place_external(&files, &names).map_err(|e| failed(&e))?;
-    let numbered = Numbered::read(dir, &ids).map_err(|e| failed(&e))?;
-    let own: Vec<_> = numbered
-        .travellers
-        .iter()
-        .map(|t| format!("pages-{}.img", t.memory.pages_id))
-        .collect();
-    let left = Left::open(numbered, proc, dir).map_err(|e| failed(&e))?;
-    let eager = left.eager().map_err(|e| failed(&e))?;
-    let header = Header {
-        pipes: parts.pipes.clone(),
-        templates,
-        maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
-        files: Vec::new(),
-    };
-    let wanted = |name: &str| (name.ends_with(".img") && !own.iter().any(|o| o == name)) || name == FILES_ARCHIVE;
-    let more = eager
-        .into_iter()
-        .map(|(pid, bytes)| (super::target::eager_name(pid), bytes));
-    let parcel = pack(header, dir, wanted, more.collect()).map_err(|e| failed(&e))?;
-    Ok((parcel, left))
 }

@@ -9,13 +9,13 @@ use rekindle_pager::PAGE;
 use rekindle_snapshotter::images::WrittenRun;
 use rustix::fs::OFlags;
 
-use super::numbered::{Numbered, Traveller};
+use super::super::page_numbering::{MigratedProcess, PageNumbering};
 use crate::host::sandbox::InnerProc;
 
 /// Its pages.
-pub(super) struct Left {
-    pub(super) numbered: Numbered,
-    /// In the order of the travellers.
+pub(super) struct SourcePages {
+    pub(super) numbering: PageNumbering,
+    /// In the order of the processes.
     memories: Vec<Memory>,
 }
 
@@ -26,22 +26,22 @@ struct Memory {
     dumped: Option<File>,
 }
 
-impl Left {
+impl SourcePages {
     /// `proc` is that of the processes' sandbox, `dir` has their images.
     ///
     /// # Errors
     /// When a process is gone.
-    pub(super) fn open(numbered: Numbered, proc: &InnerProc, dir: &Path) -> io::Result<Self> {
-        let open = |traveller: &Traveller| {
-            let has_dumped = traveller.memory.written.iter().any(|run| run.at.is_some());
-            let dumped = has_dumped.then(|| File::open(dir.join(format!("pages-{}.img", traveller.memory.pages_id))));
+    pub(super) fn open(numbering: PageNumbering, proc: &InnerProc, dir: &Path) -> io::Result<Self> {
+        let open = |process: &MigratedProcess| {
+            let has_dumped = process.memory.written.iter().any(|run| run.at.is_some());
+            let dumped = has_dumped.then(|| File::open(dir.join(format!("pages-{}.img", process.memory.pages_id))));
             Ok(Memory {
-                process: proc.open(&format!("{}/mem", traveller.pid), OFlags::RDONLY)?,
+                process: proc.open(&format!("{}/mem", process.pid), OFlags::RDONLY)?,
                 dumped: dumped.transpose()?,
             })
         };
-        let memories = numbered.travellers.iter().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { numbered, memories })
+        let memories = numbering.processes.iter().map(open).collect::<io::Result<_>>()?;
+        Ok(Self { numbering, memories })
     }
 
     /// The eager pages of each process, by process id.
@@ -49,16 +49,16 @@ impl Left {
     /// # Errors
     /// When they cannot be read.
     pub(super) fn eager(&self) -> io::Result<Vec<(i32, Vec<u8>)>> {
-        let of = |(traveller, memory): (&Traveller, &Memory)| {
+        let of = |(process, memory): (&MigratedProcess, &Memory)| {
             let mut bytes = Vec::new();
-            for run in traveller.memory.eager() {
+            for run in process.memory.eager() {
                 let start = bytes.len();
                 bytes.resize(start + (run.pages * PAGE) as usize, 0);
                 memory.read(*run, 0, &mut bytes[start..])?;
             }
-            Ok((traveller.pid, bytes))
+            Ok((process.pid, bytes))
         };
-        std::iter::zip(&self.numbered.travellers, &self.memories)
+        std::iter::zip(&self.numbering.processes, &self.memories)
             .map(of)
             .collect()
     }
@@ -68,11 +68,11 @@ impl Left {
     /// # Errors
     /// When they cannot be read.
     pub(super) fn read(&self, number: u64, buffer: &mut [u8]) -> io::Result<u64> {
-        let Some((traveller, run, first)) = self.numbered.find(number) else {
+        let Some((process, run, first)) = self.numbering.find(number) else {
             return Ok(0);
         };
         let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let index = self.numbered.travellers.iter().position(|t| t.pid == traveller.pid);
+        let index = self.numbering.processes.iter().position(|t| t.pid == process.pid);
         let memory = index.and_then(|index| self.memories.get(index)).ok_or_else(gone)?;
         let pages = (run.pages - first).min(buffer.len() as u64 / PAGE);
         memory.read(run, first, &mut buffer[..(pages * PAGE) as usize])?;

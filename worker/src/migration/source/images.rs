@@ -1,0 +1,65 @@
+//! Images of an instance that moves, packed for the target.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rekindle_pager::address_map::AddressMap;
+use rekindle_snapshotter::criu::external_file;
+use rekindle_snapshotter::images::place_external;
+use rekindle_wire::ApiError;
+
+use super::super::bundle::{Header, pack, pieces};
+use super::super::page_numbering::{PageNumbering, read};
+use super::super::target::eager_name;
+use super::memory::SourcePages;
+use crate::host::sandbox::InnerProc;
+use crate::instance::RunningInstance;
+use crate::instance::isolated_process::unavailable;
+use crate::snapshots::FILES_ARCHIVE;
+
+/// What CRIU calls the templates.
+pub(super) fn template_names<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> std::io::Result<Vec<String>> {
+    let name = |file: &OwnedFd| {
+        let inode = nix::sys::stat::fstat(file)?.st_ino;
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+        let mount = info
+            .lines()
+            .find_map(|l| l.strip_prefix("mnt_id:")?.trim().parse().ok());
+        let mount = mount.ok_or_else(|| std::io::Error::other("the kernel does not say which mount a file is on"))?;
+        Ok(external_file(mount, inode))
+    };
+    files.map(name).collect()
+}
+
+/// Packs what goes to the target first.
+pub(super) fn pack_up(
+    dir: &Path,
+    proc: &InnerProc,
+    parts: &RunningInstance,
+    templates: Vec<String>,
+    maps: &[(i32, AddressMap)],
+) -> Result<(Vec<u8>, SourcePages), ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("pack the instance up", e);
+    let files = read(dir, "files.img").map_err(|e| failed(&e))?;
+    // Their paths are the target's to choose.
+    let names: Vec<_> = templates.iter().map(|name| (name.as_str(), "")).collect();
+    let (_, ids) = place_external(&files, &names).map_err(|e| failed(&e))?;
+    let numbering = PageNumbering::read(dir, &ids).map_err(|e| failed(&e))?;
+    let own: Vec<_> = numbering
+        .processes
+        .iter()
+        .map(|t| format!("pages-{}.img", t.memory.pages_id))
+        .collect();
+    let left = SourcePages::open(numbering, proc, dir).map_err(|e| failed(&e))?;
+    let eager = left.eager().map_err(|e| failed(&e))?;
+    let header = Header {
+        pipes: parts.pipes.clone(),
+        templates,
+        maps: maps.iter().map(|(pid, map)| (*pid, pieces(map))).collect(),
+        files: Vec::new(),
+    };
+    let wanted = |name: &str| (name.ends_with(".img") && !own.iter().any(|o| o == name)) || name == FILES_ARCHIVE;
+    let more = eager.into_iter().map(|(pid, bytes)| (eager_name(pid), bytes));
+    let bundle = pack(header, dir, wanted, more.collect()).map_err(|e| failed(&e))?;
+    Ok((bundle, left))
+}

@@ -1,0 +1,85 @@
+//! Images of a migrated instance, checked and laid out for CRIU.
+
+use std::path::Path;
+use std::time::Instant;
+
+use rekindle_init::locks::Lock;
+use rekindle_init::protocol::{Clocks, FUNCTION_UID, held_path};
+use rekindle_snapshotter::images::place_external;
+use rekindle_verify::{EAGER_PREFIX, PagesIn, verify};
+use rekindle_wire::ApiError;
+
+use super::super::bundle::{Header, unpack};
+use super::super::checks::{check_header, check_pages};
+use super::super::page_numbering::{PageNumbering, read};
+use crate::instance::expected::expected_to_travel;
+use crate::instance::isolated_process::unavailable;
+use crate::instance::lost_locks;
+use crate::instance::restore;
+use crate::snapshots::{clocks, join_time, let_be_read, name_outputs};
+
+/// The bundle's content, as CRIU finds it.
+pub(super) struct ImagesOnDisk {
+    pub(super) header: Header,
+    pub(super) numbering: PageNumbering,
+    pub(super) clocks: Clocks,
+    /// What CRIU's restore loses.
+    pub(super) locks: Vec<Lock>,
+}
+
+/// The file of a bundle with a process's eager pages.
+pub(in crate::migration) fn eager_name(pid: i32) -> String {
+    format!("{EAGER_PREFIX}{pid}")
+}
+
+/// What is known of an instance that arrives, from elsewhere than its source.
+pub(super) struct ExpectedImages {
+    /// How many templates its snapshot has.
+    pub(super) templates: usize,
+    /// How much memory it may use, bytes.
+    pub(super) memory: u64,
+}
+
+/// Writes the images into `dir`, as CRIU is to find them here, if they are a function's; blocks.
+pub(super) fn lay_out(bundle: &[u8], dir: &Path, expected_images: &ExpectedImages) -> Result<ImagesOnDisk, ApiError> {
+    let failed = |e: &dyn std::error::Error| unavailable("lay out the images", e);
+    let refused = |e: &dyn std::error::Error| restore::failed("believe the images of an instance that moves", e);
+    let header = unpack(bundle, dir, |header| check_header(header, expected_images.templates));
+    let mut header = header.map_err(|e| refused(&e))?;
+    // What is checked here is what is edited and restored: nobody else writes to the directory.
+    let began = Instant::now();
+    let expected = expected_to_travel(FUNCTION_UID, &header.pipes, &header.templates, PagesIn::Eager);
+    let locks = lost_locks::of(&verify(dir, &expected).map_err(|e| refused(&e))?);
+    tracing::debug!(
+        ms = began.elapsed().as_secs_f64() * 1e3,
+        "checked the images of an instance that arrives"
+    );
+    let paths: Vec<_> = (0..header.templates.len()).map(|at| held_path(1 + at)).collect();
+    let names = std::iter::zip(&header.templates, &paths).map(|(name, path)| (name.as_str(), path.as_str()));
+    let files = read(dir, "files.img").map_err(|e| failed(&e))?;
+    let (files, ids) = place_external(&files, &names.collect::<Vec<_>>()).map_err(|e| failed(&e))?;
+    let numbering = PageNumbering::read(dir, &ids).map_err(|e| failed(&e))?;
+    let eager = |pid| {
+        let mut lengths = header.files.iter().filter(|(name, _)| *name == eager_name(pid));
+        lengths.next().map_or(0, |(_, bytes)| *bytes)
+    };
+    check_pages(&numbering, expected_images.memory, eager).map_err(|e| refused(&e))?;
+    let write = |name: String, bytes: &[u8]| std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e));
+    write("files.img".to_owned(), &files)?;
+    for process in &numbering.processes {
+        let pid = process.pid;
+        write(format!("pagemap-{pid}.img"), &process.memory.pagemap())?;
+        let (from, to) = (eager_name(pid), format!("pages-{}.img", process.memory.pages_id));
+        std::fs::rename(dir.join(from), dir.join(to)).map_err(|e| failed(&e))?;
+    }
+    name_outputs(dir, &mut header.pipes).map_err(|e| failed(&e))?;
+    join_time(dir).map_err(|e| failed(&e))?;
+    let clocks = clocks(dir).map_err(|e| failed(&e))?;
+    let_be_read(dir).map_err(|e| failed(&e))?;
+    Ok(ImagesOnDisk {
+        header,
+        numbering,
+        clocks,
+        locks,
+    })
+}

@@ -1,0 +1,172 @@
+//! The pages that a migrated instance left behind: received from the source, and pushed into the processes.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rekindle_pager::{PageRange, PageRef};
+use rekindle_wire::{ApiError, ErrorCode};
+use tokio::runtime::Handle;
+
+use super::super::WRITTEN;
+use super::super::written::WrittenPages;
+use super::AHEAD;
+use crate::instance::{Instance, RunningInstance};
+
+/// How long the memory behind an instance may make no progress.
+const STALL_LIMIT: Duration = Duration::from_secs(20);
+/// How long an instance that is ending may take until nothing of it is used.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// How long the pager may take for some pages.
+const FILL_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked whether anybody still waits for an instance's memory.
+const NEEDED_STILL: Duration = Duration::from_secs(1);
+/// Pages pushed in at once: faults wait that long, some 100 µs.
+const PUSHED: u64 = 128;
+
+/// Takes in what the source sends, until all is here or nobody needs it: a little while the processes stand still, the rest when they run, as both
+/// would take longer beside each other.
+pub(super) async fn receive(written: Weak<WrittenPages>) {
+    let Some(here) = written.upgrade() else { return };
+    let runs_here = here.runs_here();
+    if let Err(error) = here.stream(0, AHEAD).await {
+        tracing::warn!(%error, "the first pages of an arriving instance broke off");
+    }
+    drop(here);
+    while tokio::time::timeout(NEEDED_STILL, runs_here.notified()).await.is_err() {
+        if written.strong_count() == 0 {
+            return;
+        }
+    }
+    let mut failures = 0;
+    loop {
+        let Some(here) = written.upgrade() else { return };
+        let Some(first) = here.first_missing(0).filter(|_| !here.is_settled()) else {
+            return;
+        };
+        let streamed = here.stream(first, here.pages()).await;
+        if let Err(error) = streamed {
+            failures += 1;
+            tracing::warn!(%error, failures, "pages of an arriving instance broke off");
+            // Whoever waits for a page asks for it itself; whoever pushes says when it has been too long.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        if failures > 100 {
+            return;
+        }
+    }
+}
+
+/// Pushes what arrives into the processes while they run.
+pub(super) struct PagePush {
+    pub(super) parts: Weak<RunningInstance>,
+    pub(super) written: Arc<WrittenPages>,
+    pub(super) instance: Arc<Instance>,
+    pub(super) runtime: Handle,
+}
+
+impl PagePush {
+    /// Until every page is in, the instance has ended, or nothing moves any more; answers whether all is in. The source is told when it need
+    /// not keep what it has.
+    pub(super) fn all(self) -> bool {
+        let all_is_in = self.try_all();
+        if !all_is_in {
+            if !self.has_ended() {
+                // What cannot be pushed comes as it is touched.
+                return false;
+            }
+            // Nothing more is fetched.
+            self.written.settle(true);
+        }
+        if let Err(error) = self.runtime.block_on(self.written.tell_done()) {
+            // It notices by itself, only later.
+            tracing::debug!(%error, "the source does not hear that nothing is wanted any more");
+        }
+        all_is_in
+    }
+
+    fn try_all(&self) -> bool {
+        let mut waiting: Vec<_> = self.written.runs().collect();
+        let mut moved = Instant::now();
+        while !waiting.is_empty() {
+            let mut left = Vec::new();
+            let before: u64 = waiting.iter().map(|(range, _)| range.pages).sum();
+            for (range, number) in waiting {
+                match self.push(range, number, &mut left) {
+                    Some(()) => {}
+                    None => return false,
+                }
+            }
+            let after: u64 = left.iter().map(|(range, _)| range.pages).sum();
+            waiting = left;
+            if after < before {
+                moved = Instant::now();
+            } else if moved.elapsed() > STALL_LIMIT {
+                self.lose();
+                return false;
+            }
+            if self.parts.strong_count() == 0 {
+                return false;
+            }
+            if after > 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let Some(parts) = self.parts.upgrade() else {
+            return false;
+        };
+        // A process it has made since may still need what its parent had; that has no maps.
+        let maps = parts.pager.as_ref().and_then(|pager| pager.maps(FILL_LIMIT).ok());
+        self.written
+            .settle(maps.is_some_and(|maps| self.written.is_out_of_reach(&maps)));
+        true
+    }
+
+    /// Whether nothing of the instance is used any more; waits a while for one that is ending.
+    fn has_ended(&self) -> bool {
+        let begun = Instant::now();
+        while self.parts.strong_count() > 0 {
+            if begun.elapsed() >= END_LIMIT {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        true
+    }
+
+    /// Pushes what is here of a run; what is not, or could not be pushed, goes to `left`. `None` when there is nothing to push into.
+    fn push(&self, range: PageRange, number: u64, left: &mut Vec<(PageRange, u64)>) -> Option<()> {
+        let part = |done: u64, pages: u64| {
+            let first = PageRef {
+                page: range.first.page + done,
+                ..range.first
+            };
+            (PageRange { first, pages }, number + done)
+        };
+        let mut done = 0;
+        while done < range.pages {
+            let ready = self.written.ready_run(number + done, (range.pages - done).min(PUSHED));
+            if ready == 0 {
+                left.push(part(done, range.pages - done));
+                break;
+            }
+            let (pages, at) = part(done, ready);
+            let parts = self.parts.upgrade()?;
+            let origin = pages.first.page | WRITTEN;
+            match parts.pager.as_ref()?.fill(pages, origin, FILL_LIMIT) {
+                Ok(filled) if filled.left > 0 => left.push((pages, at)),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+            done += ready;
+        }
+        Some(())
+    }
+
+    fn lose(&self) {
+        let message = format!(
+            "{} pages of its memory did not arrive from the host it moved from, so the instance was killed",
+            self.written.missing()
+        );
+        self.instance.kill(ApiError::new(ErrorCode::MigrationLost, message));
+    }
+}
