@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the project's Markdown: links, the table of contents, the length of sentences, lines and cells, commands.
+"""Checks the project's Markdown: links, the table of contents, the length of sentences, lines and cells, commands, files.
 
 usage: check-docs.py [FN]        (FN: the built `fn`; without it commands are not checked)
 
@@ -25,6 +25,8 @@ FENCE = re.compile(r"^\s*(```|~~~)")
 LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 MARKER = re.compile(r"^(\s*)([-*+]|\d+\.)\s+")
 END = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[\"“(*_]*[A-Z0-9`\[])")
+# A file of the project, as prose names it: the end of its path.
+SOURCE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:rs|sh|py|toml|yaml|yml))`")
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|vs|etc|al|M|Fig|No)\.$")
 
 
@@ -96,6 +98,17 @@ def links(path, text):
             yield number, f"link to {target}: there is no such file"
         elif anchor and there.suffix == ".md" and anchor not in anchors(there):
             yield number, f"link to {target}: the page has no such heading"
+
+
+def sources(text, files=[]):
+    """Files that a page names and that are not there."""
+    if not files:
+        command = ["git", "ls-files", "-co", "--exclude-standard"]
+        files.extend("/" + name for name in subprocess.check_output(command, cwd=ROOT, text=True).split())
+    for number, _, line in lines_of(text):
+        for name in SOURCE.findall(line):
+            if not any(file.endswith("/" + name) for file in files):
+                yield number, f"no file {name}"
 
 
 def sentences(text):
@@ -201,6 +214,8 @@ def findings(program):
         yield from ((name, *found) for found in links(path, text))
         if name not in HISTORY:
             yield from ((name, *found) for found in prose(name, text))
+            if not name.startswith("docs/tutorial/"):
+                yield from ((name, *found) for found in sources(text))
         if program and name.startswith(COMMANDS):
             for number, command in command_lines(text):
                 if wrong := program.wrong(command):
