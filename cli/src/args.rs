@@ -52,6 +52,15 @@ else it is read from <data>/admin.key or ~/.config/rekindle/key), FN_DATA, FN_CA
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) client: ClientArgs,
+    /// The settings file of this host's roles, /etc/rekindle/rekindle.toml unless named; options and variables win over it.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "FN_CONFIG",
+        help_heading = "Settings"
+    )]
+    pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -97,6 +106,8 @@ pub(crate) enum Command {
     Status(Listing),
     /// Show what this machine can do and what to do about each lack.
     Doctor(DoctorArgs),
+    /// Show the settings that are in force for a role on this host, and where each comes from.
+    Config(ConfigArgs),
     /// Make a folder with a function in it.
     Init(InitArgs),
     /// Build a function, boot it, warm it up, snapshot it, and make it live.
@@ -354,6 +365,26 @@ pub(crate) struct DownArgs {
     /// How long the platform may take to stop before it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) wait: u64,
+}
+
+/// `fn config`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Examples:
+  fn config                          what `fn up` would run with
+  fn config worker                   what `fn worker` would
+  fn config up --changed             only what is not a default
+  fn config --config ./rekindle.toml check a file before it is installed")]
+pub(crate) struct ConfigArgs {
+    /// The role.
+    #[arg(default_value = "up", value_parser = clap::builder::PossibleValuesParser::new(crate::settings::ROLES))]
+    pub(crate) role: String,
+    /// Leave out what is as it is by default.
+    #[arg(long)]
+    pub(crate) changed: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `fn backup`.

@@ -14,6 +14,7 @@ mod out;
 mod args;
 mod client;
 mod commands;
+mod settings;
 mod show;
 mod up;
 
@@ -27,7 +28,13 @@ use crate::args::{Cli, Command, RuntimesCommand};
 use crate::client::Client;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match command_line() {
+        Ok(cli) => cli,
+        Err(error) => {
+            show::print_error(&error);
+            return ExitCode::from(2);
+        }
+    };
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -37,9 +44,29 @@ fn main() -> ExitCode {
     }
 }
 
+/// The command line, with what the settings file adds.
+fn command_line() -> Result<Cli> {
+    let mut root = Cli::command();
+    root.build();
+    let completed = settings::complete(&root, std::env::args_os().collect())?;
+    Ok(Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
+        let code = error.exit_code();
+        // Nobody is there to be told that standard error is closed.
+        drop(error.print());
+        if let Some((path, options)) = completed.from.filter(|(_, options)| code != 0 && !options.is_empty()) {
+            eprintln!("\nread from {}: {}", path.display(), options.join(", "));
+        }
+        std::process::exit(code)
+    }))
+}
+
 /// Runs one command. What needs no client and no threads comes first.
 fn run(cli: Cli) -> Result<ExitCode> {
-    let Cli { client, command } = cli;
+    let Cli {
+        client,
+        config,
+        command,
+    } = cli;
     match command {
         Command::Up(args) => up::run(&args),
         Command::Down(args) => commands::down::run(&args),
@@ -56,6 +83,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             None => block_on(async { commands::cluster::run(&Client::new(&client)?, &args.command).await }),
         },
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Config(args) => commands::config::run(config, &args),
         Command::DoctorTarget(args) => commands::doctor::target::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Completions { shell } => {

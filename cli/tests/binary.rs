@@ -48,6 +48,40 @@ fn a_wrong_command_line_ends_with_two() {
 }
 
 #[test]
+fn settings_come_from_a_file_and_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rekindle.toml");
+    fs::write(&file, "s3-bucket = \"all\"\n\n[worker]\nmemory = \"1GiB\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    let shown = rekindle(
+        dir.path(),
+        &["config", "worker", "--changed", "--json", "--config", file],
+    );
+    assert!(shown.status.success(), "{}", err(&shown));
+    let options: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let of = |name: &str| {
+        let found = options.as_array().unwrap().iter().find(|o| o["option"] == name);
+        found.map(|o| (o["value"].as_str().unwrap(), o["from"].as_str().unwrap()))
+    };
+    assert_eq!(of("memory"), Some(("1GiB", format!("{file} [worker]").as_str())));
+    assert_eq!(of("s3-bucket"), Some(("all", file)));
+    assert_eq!(of("cache").unwrap().1, "$FN_CACHE");
+
+    fs::write(file, "[worker]\nmemory = \"much\"\n").unwrap();
+    for words in [
+        &["config", "worker", "--config", file][..],
+        &["worker", "--config", file],
+    ] {
+        let refused = rekindle(dir.path(), words);
+        let said = err(&refused);
+        assert!(
+            !refused.status.success() && said.contains("--memory"),
+            "{words:?}: {said}"
+        );
+    }
+}
+
+#[test]
 fn without_a_platform_every_client_command_says_how_to_start_one() {
     let dir = tempfile::tempdir().unwrap();
     for words in [

@@ -3,6 +3,7 @@
 pub(crate) mod async_calls;
 pub(crate) mod backup;
 pub(crate) mod cluster;
+pub(crate) mod config;
 pub(crate) mod delete;
 pub(crate) mod demo;
 pub(crate) mod deploy;

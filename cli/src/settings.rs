@@ -1,0 +1,275 @@
+//! The settings file, `rekindle.toml`: what an option is where neither the command line nor its variable says it.
+//!
+//! Its keys are long names of options. A key at the top holds for every command below that has the option; one in a table
+//! named after a role holds for that role. `fn up` runs every role, so it reads every table, its own before the others'.
+//!
+//! What the file says is put into the command line before it is read. So values are checked, and errors worded, in one place.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Arg, ArgAction, Command};
+use toml::{Table, Value};
+
+#[cfg(test)]
+mod tests;
+
+/// The file that is read where none is named, if it is there.
+pub(crate) const DEFAULT_FILE: &str = "/etc/rekindle/rekindle.toml";
+/// Commands that run roles; tables of the file are named after them.
+pub(crate) const ROLES: [&str; 4] = ["up", "gateway", "scheduler", "worker"];
+/// Other commands that work on a host's platform: keys at the top hold for them.
+const TOOLS: [&str; 5] = ["down", "backup", "restore-backup", "runtimes import", "doctor"];
+/// Options that say which file to read, or only make sense on a command line.
+const NOT_IN_FILES: [&str; 7] = ["config", "help", "url", "key", "ca", "foreground", "detached"];
+/// How alike a mistyped key and an option must be to be suggested, of 1.
+const ALIKE: f64 = 0.8;
+
+/// A settings file.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    path: PathBuf,
+    table: Table,
+}
+
+/// A setting in the file: `[worker] memory`, or `memory` at the top.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// The table, if it is in one.
+    pub(crate) table: Option<&'static str>,
+    /// As the command line would have them; a flag that is off has none, one that is on an empty one.
+    pub(crate) values: Vec<String>,
+}
+
+/// A command line with what the file says put into it.
+#[derive(Debug)]
+pub(crate) struct Completed {
+    /// The words.
+    pub(crate) words: Vec<OsString>,
+    /// The file and the options that came from it, if any did.
+    pub(crate) from: Option<(PathBuf, Vec<String>)>,
+}
+
+/// Puts what the settings file says behind the command, where the command is one that reads it.
+///
+/// # Errors
+/// When a file that is named cannot be read, or one says what no option is.
+pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed> {
+    let none = |words| Completed { words, from: None };
+    let Some((name, at)) = subcommand(root, &words) else {
+        return Ok(none(words));
+    };
+    let is_role = ROLES.contains(&name.as_str());
+    if !is_role && !TOOLS.contains(&name.as_str()) {
+        return Ok(none(words));
+    }
+    let Some(settings) = Settings::find(named_file(&words))? else {
+        return Ok(none(words));
+    };
+    let command = descend(root, &name).context("a command that was just found")?;
+    let given = |arg: &Arg| {
+        let long = format!("--{}", arg.get_long().unwrap_or_default());
+        let is_it = |word: &OsString| {
+            let word = word.to_string_lossy();
+            word == long || word.strip_prefix(&long).is_some_and(|rest| rest.starts_with('='))
+        };
+        words[at..].iter().take_while(|word| *word != "--").any(is_it) || env_value(arg).is_some()
+    };
+    let (mut added, mut names) = (Vec::new(), Vec::new());
+    for (arg, setting) in settings.of(root, &name)? {
+        let arg = command.get_arguments().find(|a| a.get_long() == Some(&arg));
+        let arg = arg.context("an option that was just found")?;
+        if given(arg) {
+            continue;
+        }
+        let long = arg.get_long().unwrap_or_default();
+        names.push(format!("--{long}"));
+        added.extend(setting.values.iter().map(|value| match arg.get_action() {
+            ArgAction::SetTrue => OsString::from(format!("--{long}")),
+            _ => OsString::from(format!("--{long}={value}")),
+        }));
+    }
+    let mut completed = words;
+    let behind = completed.split_off(at);
+    completed.extend(added);
+    completed.extend(behind);
+    Ok(Completed {
+        words: completed,
+        from: Some((settings.path, names)),
+    })
+}
+
+impl Settings {
+    /// The file of this name, or the default one if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not TOML.
+    pub(crate) fn find(named: Option<PathBuf>) -> Result<Option<Self>> {
+        let path = named.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::parse(path, &text).map(Some),
+            Err(e) if named.is_none() && e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("the settings file {} cannot be read", path.display())),
+        }
+    }
+
+    fn parse(path: PathBuf, text: &str) -> Result<Self> {
+        let table = text.parse::<Table>();
+        let table = table.with_context(|| format!("the settings file {} is not TOML", path.display()))?;
+        Ok(Self { path, table })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it says for a command, by option. All of the file is checked, whatever the command.
+    ///
+    /// # Errors
+    /// A key that no option has, or a value of a kind that its option does not take.
+    pub(crate) fn of(&self, root: &Command, name: &str) -> Result<BTreeMap<String, Setting>> {
+        let mut found = BTreeMap::new();
+        let everywhere = ROLES.iter().chain(&TOOLS).filter_map(|name| descend(root, name));
+        let everywhere: Vec<_> = everywhere.collect();
+        let wanted: Vec<_> = descend(root, name).into_iter().collect();
+        for (key, value) in &self.table {
+            if value.is_table() {
+                self.role(key)?;
+                continue;
+            }
+            let setting = self.read(None, key, value, &everywhere)?;
+            if option(&wanted, key).is_some() {
+                found.insert(key.clone(), setting);
+            }
+        }
+        // A later table wins: a role's own is its last, and that of `fn up` is its.
+        for role in ROLES.iter().rev() {
+            let Some(Value::Table(table)) = self.table.get(*role) else {
+                continue;
+            };
+            let command: Vec<_> = descend(root, role).into_iter().collect();
+            for (key, value) in table {
+                let setting = self.read(Some(role), key, value, &command)?;
+                if (*role == name || name == "up") && option(&wanted, key).is_some() {
+                    found.insert(key.clone(), setting);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn role(&self, key: &str) -> Result<()> {
+        if !ROLES.contains(&key) {
+            bail!(
+                "{}: there is no role [{key}]: tables are {}",
+                self.path.display(),
+                ROLES.join(", ")
+            );
+        }
+        Ok(())
+    }
+
+    fn read(&self, table: Option<&'static str>, key: &str, value: &Value, commands: &[&Command]) -> Result<Setting> {
+        let place = table.map_or_else(|| key.to_owned(), |table| format!("[{table}] {key}"));
+        let path = self.path.display();
+        let Some(arg) = option(commands, key) else {
+            let of = table.unwrap_or("up");
+            let near = commands
+                .iter()
+                .flat_map(|c| c.get_arguments())
+                .filter_map(Arg::get_long);
+            let near = near.max_by(|a, b| strsim::jaro(a, key).total_cmp(&strsim::jaro(b, key)));
+            match near.filter(|near| strsim::jaro(near, key) >= ALIKE) {
+                Some(near) => bail!("{path}: {place} is no option: did you mean {near}?"),
+                None => bail!("{path}: {place} is no option: `fn {of} --help` lists them"),
+            }
+        };
+        let is_list = matches!(arg.get_action(), ArgAction::Append);
+        let values = match (value, arg.get_action()) {
+            (Value::Boolean(on), ArgAction::SetTrue) => Some(on.then(String::new).into_iter().collect()),
+            (_, ArgAction::SetTrue) => bail!("{path}: {place} is true or false"),
+            (Value::Array(values), _) if is_list => values.iter().map(text).collect::<Option<_>>(),
+            (value, _) => text(value).map(|text| vec![text]),
+        }
+        .with_context(|| match is_list {
+            true => format!("{path}: {place} takes text, a number or a list of them"),
+            false => format!("{path}: {place} takes one text or number"),
+        })?;
+        Ok(Setting { table, values })
+    }
+}
+
+/// A value as a word of the command line.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Boolean(on) => Some(on.to_string()),
+        Value::Datetime(_) | Value::Array(_) | Value::Table(_) => None,
+    }
+}
+
+/// The option of this name that files may set, in the first of the commands that has it.
+fn option<'a>(commands: &[&'a Command], key: &str) -> Option<&'a Arg> {
+    let mut args = commands.iter().flat_map(|command| command.get_arguments());
+    args.find(|arg| arg.get_long() == Some(key))
+        .filter(|arg| is_setting(arg))
+}
+
+/// Whether files may set it.
+pub(crate) fn is_setting(arg: &Arg) -> bool {
+    arg.get_long().is_some_and(|long| !NOT_IN_FILES.contains(&long)) && !arg.is_hide_set()
+}
+
+/// What its variable says.
+pub(crate) fn env_value(arg: &Arg) -> Option<OsString> {
+    arg.get_env().and_then(std::env::var_os)
+}
+
+/// The subcommand of this name, `runtimes import` for one within another.
+pub(crate) fn descend<'a>(root: &'a Command, name: &str) -> Option<&'a Command> {
+    name.split(' ')
+        .try_fold(root, |command, word| command.find_subcommand(word))
+}
+
+/// The subcommand of a command line, and the place behind it.
+fn subcommand(root: &Command, words: &[OsString]) -> Option<(String, usize)> {
+    let (mut command, mut path, mut behind) = (root, Vec::new(), 0);
+    let mut words = words.iter().enumerate().skip(1);
+    while let Some((at, word)) = words.next() {
+        let word = word.to_string_lossy();
+        if let Some(long) = word.strip_prefix("--") {
+            let takes_value = |arg: &Arg| arg.get_long() == Some(long) && arg.get_action().takes_values();
+            if root.get_arguments().any(takes_value) {
+                words.next();
+            }
+            continue;
+        }
+        let Some(next) = command.find_subcommand(word.as_ref()) else {
+            break;
+        };
+        (command, behind) = (next, at + 1);
+        path.push(next.get_name().to_owned());
+    }
+    (!path.is_empty()).then(|| (path.join(" "), behind))
+}
+
+/// The file that the command line or `FN_CONFIG` names.
+pub(crate) fn named_file(words: &[OsString]) -> Option<PathBuf> {
+    let mut words = words.iter().take_while(|word| *word != "--");
+    while let Some(word) = words.next() {
+        if word == "--config" {
+            return words.next().map(PathBuf::from);
+        }
+        if let Some(path) = word.to_string_lossy().strip_prefix("--config=") {
+            return Some(PathBuf::from(path));
+        }
+    }
+    std::env::var_os("FN_CONFIG")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+}
