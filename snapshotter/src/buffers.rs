@@ -1,23 +1,23 @@
-//! Buffers that are used again. Fresh memory costs the kernel a fault and a page of zeros for each 4 KiB, which is as much as reading them
-//! takes; what was used a moment ago costs nothing.
+//! Reusable buffers. Fresh memory costs the kernel a page fault and a zeroed page per 4 KiB, which takes as long as
+//! reading the data. Recently used memory costs nothing.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// One that grew beyond this is not kept.
+/// A buffer that grew beyond this size is not kept.
 const KEPT_BYTES: usize = 8 << 20;
 
-/// Where they wait. Clones are the same place.
+/// A pool of idle buffers. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffers {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// How many wait at most.
+    /// Maximum number of idle buffers.
     most: usize,
 }
 
-/// One of them, given back when dropped.
+/// A buffer of the pool. Returns to it on drop.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffers {
-    /// A place for so many.
+    /// A pool that keeps up to `most` idle buffers.
     pub(crate) fn keeping(most: usize) -> Self {
         let free = Arc::default();
         Self { free, most }
@@ -37,7 +37,7 @@ impl Buffers {
         Buffer { bytes, home }
     }
 
-    /// One to append to, with room for `bytes` to begin with.
+    /// An empty buffer with a capacity of at least `bytes`.
     pub(crate) fn empty(&self, bytes: usize) -> Buffer {
         let mut buffer = self.take();
         buffer.bytes.clear();
@@ -45,7 +45,7 @@ impl Buffers {
         buffer
     }
 
-    /// One of this length, whose bytes may be anything.
+    /// A buffer of this length with arbitrary contents.
     pub(crate) fn filled(&self, len: usize) -> Buffer {
         let mut buffer = self.take();
         buffer.bytes.resize(len, 0);

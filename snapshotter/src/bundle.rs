@@ -1,28 +1,28 @@
-//! The bundle: page maps, CRIU's images and eager pages as sections of one object, so that one GET brings them. Pure.
+//! The bundle: page maps, CRIU's images and eager pages as sections of one object, so that one GET fetches them. Pure.
 
 use crate::codec;
 use crate::digest::Digest;
 use crate::manifest::{Section, SectionEncoding};
 
-/// A bundle of more is refused: it is held in memory, and an instance with more eager memory is not one to restore
-/// lazily.
+/// Maximum size of a bundle, which is held in memory. An instance with more eager memory is no candidate for a lazy
+/// restore.
 pub(crate) const BUNDLE_MAX: u64 = 1 << 30;
 
-/// The bundle would be larger than a bundle may be.
+/// The bundle would exceed the maximum size.
 #[derive(Debug, thiserror::Error)]
 #[error("images and eager pages need more than {BUNDLE_MAX} bytes: unmap shared or locked memory before the snapshot")]
 pub struct BundleTooLarge;
 
-/// Why a section cannot be had from a bundle.
+/// Why a section cannot be read from a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum SectionError {
     /// The bundle ends before the section does.
     #[error("section lies outside the bundle")]
     Outside,
-    /// The bytes are not those that were stored.
+    /// The bytes differ from those that were stored.
     #[error("section is corrupt: its digest is {found}, not {expected}")]
     Digest {
-        /// Digest of what is there.
+        /// Digest of the bytes found.
         found: Digest,
         /// Digest in the manifest.
         expected: Digest,
@@ -32,14 +32,14 @@ pub enum SectionError {
     Decode(#[from] codec::DecodeError),
 }
 
-/// Puts sections one after the other.
+/// Concatenates sections.
 #[derive(Default)]
 pub(crate) struct BundleBuilder {
     bytes: Vec<u8>,
 }
 
 impl BundleBuilder {
-    /// Append a section. Blocks for as long as compressing takes.
+    /// Appends a section. Blocks while it compresses.
     pub(crate) fn add(&mut self, plain: &[u8]) -> Result<Section, BundleTooLarge> {
         let (mut encoding, mut block) = (SectionEncoding::Raw, Vec::new());
         if (plain.len() as u64) < BUNDLE_MAX {
@@ -70,7 +70,7 @@ impl BundleBuilder {
     }
 }
 
-/// The plain bytes of a section whose stored bytes are `stored`, checked.
+/// Decodes and checks a section, given its stored bytes.
 pub(crate) fn open_section(section: &Section, stored: &[u8]) -> Result<Vec<u8>, SectionError> {
     if stored.len() as u64 != section.stored_bytes || section.bytes > BUNDLE_MAX {
         return Err(SectionError::Outside);
@@ -86,13 +86,13 @@ pub(crate) fn open_section(section: &Section, stored: &[u8]) -> Result<Vec<u8>, 
         SectionEncoding::Raw => codec::Encoding::Raw,
         SectionEncoding::Lz4 => codec::Encoding::Lz4,
     };
-    // At most BUNDLE_MAX, so it fits; and the manifest that names the length was checked.
+    // At most BUNDLE_MAX, so it fits. The manifest that states the length was checked.
     let mut plain = vec![0; usize::try_from(section.bytes).map_err(|_| SectionError::Outside)?];
     codec::decode_unchecked(encoding, stored, &mut plain)?;
     Ok(plain)
 }
 
-/// The plain bytes of a section of `bundle`, checked.
+/// Decodes and checks a section of `bundle`.
 pub(crate) fn read_section(section: &Section, bundle: &[u8]) -> Result<Vec<u8>, SectionError> {
     let slice = || {
         let start = usize::try_from(section.offset).ok()?;

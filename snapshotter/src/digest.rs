@@ -39,7 +39,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refused = || ParseDigestError(text.chars().take(80).collect());
-        // Upper case is refused: one digest has one name.
+        // Upper case is rejected, so that each digest has exactly one name.
         if text.bytes().any(|b| b.is_ascii_uppercase()) {
             return Err(refused());
         }

@@ -1,5 +1,5 @@
-//! One flight for many: work that several ask for at once is done once, and all get its result. The work is a task of
-//! its own, so it goes on when the one who asked first goes away.
+//! Coalesces concurrent calls: work that several callers request at once runs once, and all of them get its result. The
+//! work runs in its own task, so it continues when the first caller is cancelled.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 type Flight<V> = Shared<BoxFuture<'static, Option<V>>>;
 
-/// Work under way, by what it is for.
+/// Work in flight, by key.
 pub(crate) struct Flights<K: Clone + Eq + Hash, V: Clone> {
     under_way: Mutex<HashMap<K, Flight<V>>>,
 }
@@ -30,8 +30,8 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// The result of the work under way for `key`, or of `work`, which is then started. `None` if it was cut off: its
-    /// runtime is shutting down, or it panicked.
+    /// The result of the work in flight for `key`. If there is none, starts `work` and waits for it. `None` if the work
+    /// was cut off because its runtime is shutting down or because it panicked.
     pub(crate) async fn join<F>(self: &Arc<Self>, key: K, work: impl FnOnce() -> F) -> Option<V>
     where
         F: Future<Output = V> + Send + 'static,
@@ -49,17 +49,18 @@ where
             }
         };
         if let Some(result) = result {
-            // Started without the lock: a runtime that shuts down drops the task, and with it `landing`, right here.
+            // The task is spawned without holding the lock: a runtime that shuts down drops the task, and `landing`
+            // with it, right here.
             let landing = Landing {
                 flights: self.clone(),
                 key,
             };
             let work = work();
-            // Part of the trace of who asked first.
+            // The task belongs to the first caller's trace.
             let task = async move {
                 let value = work.await;
                 drop(landing);
-                // Nobody may be waiting any more.
+                // There may be no waiters left.
                 drop(result.send(value));
             };
             tokio::spawn(task.in_current_span());
@@ -68,7 +69,7 @@ where
     }
 }
 
-/// Takes the flight out of the table when it is over, however it ends.
+/// Removes the flight from the table when the work ends, however it ends.
 struct Landing<K: Clone + Eq + Hash, V: Clone> {
     flights: Arc<Flights<K, V>>,
     key: K,

@@ -1,6 +1,6 @@
-//! What parses bytes that others wrote, as functions of bytes: for the fuzz targets in `fuzz/`, and for `tests/hostile.rs`, which
-//! gives each of them thousands of damaged inputs in every `cargo test`. Each must return, whatever it is given, and says whether it was
-//! taken: a seed must be, or it is of an older format and leads nowhere.
+//! Parsers of untrusted bytes, as functions of bytes. Used by the fuzz targets in `fuzz/`, and by `tests/hostile.rs`,
+//! which feeds each of them thousands of damaged inputs in every `cargo test`. Each must return whatever its input is,
+//! and reports whether it accepted it. A seed must be accepted. Otherwise it is of an older format and useless.
 
 use std::fs;
 use std::path::Path;
@@ -19,12 +19,12 @@ use crate::pagemap::{ChunkRef, PageIndex, PageMap, Payload, Region};
 use crate::snapshot::Process;
 use crate::working_set::{PackError, encoding};
 
-/// The first byte chooses, the rest is the input.
+/// The first byte is the selector. The rest is the input.
 fn chosen(bytes: &[u8]) -> (u8, &[u8]) {
     bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest))
 }
 
-/// Manifests; what is taken is written and taken again.
+/// Manifests. An accepted one is encoded and accepted again.
 pub fn manifest(bytes: &[u8]) -> bool {
     let Ok(manifest) = Manifest::parse(bytes) else {
         return false;
@@ -35,7 +35,7 @@ pub fn manifest(bytes: &[u8]) -> bool {
     true
 }
 
-/// The value of a manifest, in a frame with the right digest, as no mutation would find it.
+/// The value of a manifest, wrapped in a frame with the right digest, which no mutation would produce.
 pub fn manifest_value(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
@@ -46,7 +46,7 @@ pub fn manifest_value(bytes: &[u8]) -> bool {
     manifest(framed.as_bytes())
 }
 
-/// Page maps; what is taken is written and taken again, and found page by page.
+/// Page maps. An accepted one is encoded and accepted again, and every page is looked up.
 pub fn page_map(bytes: &[u8]) -> bool {
     let Ok(map) = PageMap::parse(bytes) else { return false };
     assert_eq!(PageMap::parse(&map.encode()).ok().as_ref(), Some(&map));
@@ -68,7 +68,7 @@ pub fn region(bytes: &[u8]) -> bool {
     codec::decode_unchecked(encoding, stored, &mut plain).is_ok()
 }
 
-/// Sections of a bundle: their place and encoding, then the bundle.
+/// Bundle sections: offset, size and encoding, then the bundle.
 pub fn bundle(bytes: &[u8]) -> bool {
     let Some((head, bundle)) = bytes.split_first_chunk::<13>() else {
         return false;
@@ -81,7 +81,7 @@ pub fn bundle(bytes: &[u8]) -> bool {
     let section = Section {
         offset,
         stored_bytes,
-        // A size of a few MiB: what a manifest says is believed up to 1 GiB.
+        // A size of a few MiB, because sizes in a manifest are trusted up to 1 GiB.
         bytes: word(8) % (4 << 20),
         encoding: if head[12] & 1 == 0 {
             SectionEncoding::Lz4
@@ -93,7 +93,8 @@ pub fn bundle(bytes: &[u8]) -> bool {
     bundle::read_section(&section, bundle).is_ok()
 }
 
-/// Working sets: as they are, and with the digest set right; then compared with a snapshot of another memory.
+/// Working sets: as they are, and with the digest corrected. Accepted ones are then compared with a snapshot of
+/// different memory.
 pub fn working_set(bytes: &[u8]) -> bool {
     let Ok(id) = "s-0123".parse::<SnapshotId>() else {
         return false;
@@ -118,7 +119,7 @@ pub fn working_set(bytes: &[u8]) -> bool {
     taken.is_ok_and(|set| set.check(&process).is_ok())
 }
 
-/// Of the snapshot that the seed of working sets is of: 8 pages of bytes from 16 on, a page of zeros behind them.
+/// The snapshot that the working-set seeds belong to: 8 pages of bytes from page 16 on, followed by a page of zeros.
 fn seeded_process() -> Process {
     let plain = seeded_memory();
     let hash = Digest::of(&plain);
@@ -150,7 +151,7 @@ fn seeded_memory() -> Vec<u8> {
     (0..8).flat_map(page).collect()
 }
 
-/// CRIU's images one by one; what is edited parses again.
+/// CRIU's images, one at a time. Every edited image must parse again.
 pub fn images(bytes: &[u8]) -> bool {
     let (kind, image) = chosen(bytes);
     match kind % 5 {
@@ -175,13 +176,14 @@ pub fn images(bytes: &[u8]) -> bool {
     }
 }
 
-/// The first of two parts, behind its length, and the other.
+/// The first of two length-prefixed parts, and the rest.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))
 }
 
-/// The edits of files, mm and pagemap images for a restore from a template: two images with their lengths, and the third.
+/// The edits of files, mm and pagemap images for a restore from a template: two images with their lengths, then the
+/// third.
 pub fn template(bytes: &[u8]) -> bool {
     let Some((files, rest)) = split(bytes) else {
         return false;
@@ -198,7 +200,7 @@ pub fn template(bytes: &[u8]) -> bool {
     edited.is_ok_and(|edited| edited.processes.iter().any(Option::is_some))
 }
 
-/// A page map that holds the first page of each mapping: else none of them would be mapped from a template.
+/// A page map that holds the first page of each mapping. Otherwise none of the mappings would come from a template.
 fn first_pages(mm: &[u8]) -> PageMap {
     let hash = Digest([0; 32]);
     let payload = Payload {
@@ -223,7 +225,7 @@ fn first_pages(mm: &[u8]) -> PageMap {
     PageMap::new(RegionSize::DEFAULT, regions.collect()).unwrap_or_default()
 }
 
-/// A pagemap with its pages image: decompressed, compressed, in `scratch`, which must be empty.
+/// A pagemap with its pages image: decompressed and compressed in `scratch`, which must be empty.
 pub fn pages(bytes: &[u8], scratch: &Path) -> bool {
     let Some((pagemap, pages)) = split(bytes) else {
         return false;
@@ -231,11 +233,12 @@ pub fn pages(bytes: &[u8], scratch: &Path) -> bool {
     let Ok(map) = StoredPagemap::parse(pagemap) else {
         return false;
     };
-    // A run without blocks takes its size in the file; zero blocks take none, so what they stand for is kept small here.
+    // The size of a run without blocks is in the file. Zero blocks take no space there, so the memory they stand for is
+    // limited here.
     if map.runs.iter().map(|r| r.pages).sum::<u64>() > 1024 {
         return false;
     }
-    // A size that is right, where cutting or filling makes it so.
+    // Truncating or padding the file makes its size right where possible.
     let (_, size) = map.layout();
     let mut pages = pages.to_vec();
     pages.resize(usize::try_from(size).unwrap_or(0).min(8 << 20), 0x5a);
@@ -257,7 +260,7 @@ pub fn pages(bytes: &[u8], scratch: &Path) -> bool {
     taken
 }
 
-/// A layer's tar, unpacked below `scratch`, which must be empty.
+/// A layer's tar, unpacked under `scratch`, which must be empty.
 pub fn layer(tar: &[u8], scratch: &Path) -> bool {
     let dir = scratch.join("layer");
     let Ok(packed) = zstd::encode_all(tar, 1) else {
@@ -305,7 +308,7 @@ mod tests {
         [&len.to_le_bytes()[..], first, second].concat()
     }
 
-    /// The same page map, where what is LZ4 is the difference to the first of it, laid over each.
+    /// The same page map, with LZ4 payloads turned into differences to its first payload, used as every base.
     fn with_differences(map: &PageMap) -> PageMap {
         let stored = map.regions().iter().find(|r| r.payload.is_some()).unwrap();
         let regions = map.regions().iter().map(|region| {
@@ -323,7 +326,8 @@ mod tests {
         PageMap::new(map.region_size(), regions.collect()).unwrap()
     }
 
-    /// Makes `fuzz/seeds` anew, after a change of a format: `cargo test -p rekindle-snapshotter --lib -- --ignored seeds`.
+    /// Regenerates `fuzz/seeds` after a change of format:
+    /// `cargo test -p rekindle-snapshotter --lib -- --ignored seeds`.
     #[tokio::test(flavor = "multi_thread")]
     #[ignore = "writes the seeds"]
     async fn seeds() {

@@ -1,8 +1,8 @@
-//! The hash tree of a region: some of its pages are checked against the region's digest without the others' bytes.
-//! Pure.
+//! The hash tree of a region. It allows some pages of a region to be checked against the region's digest without the
+//! bytes of the others. Pure.
 //!
-//! BLAKE3 is a tree over chunks of 1 KiB whose left subtrees are complete (its paper, section 2.1). So each page of a
-//! region is a subtree of four chunks, and what lies beside it is known by one node for each level:
+//! BLAKE3 is a tree over chunks of 1 KiB whose left subtrees are complete (section 2.1 of its paper). So each page of a
+//! region is a subtree of four chunks, and one node per level describes everything beside it:
 //!
 //! ```text
 //!             digest                 of 6 pages; known: 2 and 3
@@ -23,15 +23,15 @@ use crate::digest::Digest;
 /// The value of a subtree that is not the whole tree.
 pub(crate) type Node = ChainingValue;
 
-/// The node of a page, by its number in a region of more than one page.
+/// The node of a page, given its number in a region of more than one page.
 pub(crate) fn page_node(number: usize, bytes: &[u8]) -> Node {
     let mut hasher = Hasher::new();
     hasher.set_input_offset((number * PAGE_BYTES) as u64);
     hasher.update(bytes).finalize_non_root()
 }
 
-/// The siblings that are needed beside the pages with the numbers `known`, which are in order, each once, of a region
-/// whose pages have these `nodes`.
+/// The siblings needed to check the pages numbered `known`, in a region whose pages have these `nodes`. `known` is
+/// sorted and without duplicates.
 pub(crate) fn siblings(nodes: &[Node], known: &[usize]) -> Vec<Node> {
     let mut found = Vec::new();
     collect_siblings(nodes, 0, known, &mut found);
@@ -57,8 +57,9 @@ fn subtree(nodes: &[Node]) -> Node {
     merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
-/// The digest of a region of so many `pages` that has the pages `known`, at least one, by their numbers, in order, each
-/// once. What they lack is taken off the front of `siblings`; `None` when that has too few.
+/// The digest of a region of `pages` pages, from the pages `known` and the `siblings` of the rest. `known` has at least
+/// one page, sorted by number and without duplicates. Nodes are taken off the front of `siblings`. `None` if there are
+/// too few.
 pub(crate) fn digest(pages: usize, known: &[(usize, &[u8])], siblings: &mut &[Node]) -> Option<Digest> {
     if pages == 1 {
         return known.first().map(|(_, bytes)| Digest::of(bytes));
@@ -88,7 +89,7 @@ fn node(first: usize, pages: usize, known: &[(usize, &[u8])], siblings: &mut &[N
     Some(merge_subtrees_non_root(&left, &right, Mode::Hash))
 }
 
-/// Pages of the left subtree of a tree of so many pages, 2 or more: the largest power of two below that.
+/// Pages in the left subtree of a tree of `pages` pages, at least 2: the largest power of two below `pages`.
 fn left_pages(pages: usize) -> usize {
     pages.div_ceil(2).next_power_of_two()
 }
@@ -131,7 +132,7 @@ mod tests {
             let plain = &plain[..pages * PAGE_BYTES];
             let last = [pages - 1];
             let beside = siblings(&nodes(plain), &last);
-            // A region of one page has no node that is not its digest.
+            // In a region of one page, the only node is the digest itself.
             let mut beside = if pages == 1 { &[][..] } else { &beside };
             let found = digest(pages, &known(plain, &last), &mut beside);
             assert_eq!(found, Some(Digest::of(plain)), "{pages}");

@@ -1,11 +1,11 @@
-//! Where things lie in the store. Every key of the format is made here and nowhere else.
+//! Keys of the objects in the store. Every key of the format is built here and nowhere else.
 
 use rekindle_wire::manifest::Runtime;
 use rekindle_wire::{FunctionName, SnapshotId};
 
 use crate::digest::Digest;
 
-/// Everything about snapshots, one folder each.
+/// All snapshots, one folder each.
 pub const SNAPSHOTS: &str = "snapshots/";
 
 /// All chunks.
@@ -14,30 +14,30 @@ pub const CHUNKS: &str = "chunks/";
 /// All layers.
 pub const LAYERS: &str = "layers/";
 
-/// What the runtimes' root filesystems are, one object each.
+/// The runtimes' root filesystems, one object each.
 pub const RUNTIMES: &str = "runtimes/";
 
-/// Which snapshots functions begin as, one object for each runtime or each function.
+/// The snapshots that functions start from, one object per runtime or function.
 pub const RUNTIME_SNAPSHOTS: &str = "runtime-snapshots/";
 
-/// What publishers rely on, one folder each.
+/// What publishers rely on, one folder per publisher.
 pub const PUBLISHING: &str = "publishing/";
 
-/// What collections may be deleting, one object each.
+/// What collections may be deleting, one object per collection.
 pub const CONDEMNED: &str = "collecting/";
 
 /// The manifest's name in its snapshot's folder.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The bundle's name there.
+/// The bundle's name in that folder.
 pub const BUNDLE: &str = "bundle";
 
-/// Everything of one snapshot but its chunks.
+/// Everything of one snapshot except its chunks.
 pub fn snapshot_prefix(id: &SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}/")
 }
 
-/// The manifest, whose presence makes the snapshot exist.
+/// The manifest. A snapshot exists if and only if its manifest does.
 pub fn manifest(id: &SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}/{MANIFEST}")
 }
@@ -47,7 +47,7 @@ pub fn bundle(id: &SnapshotId) -> String {
     format!("{SNAPSHOTS}{id}/{BUNDLE}")
 }
 
-/// A file the worker added, such as the content of `/tmp`.
+/// A file added by the worker, such as the contents of `/tmp`.
 pub fn extra(id: &SnapshotId, name: &str) -> String {
     format!("{SNAPSHOTS}{id}/extra/{name}")
 }
@@ -67,7 +67,7 @@ pub fn layer(digest: &Digest) -> String {
     format!("layers/{digest}.tar.zst")
 }
 
-/// The snapshot that versions of a runtime begin as: those of all functions, or of one.
+/// The snapshot that versions of a runtime start from: those of all functions, or of one function.
 pub fn runtime_snapshot(runtime: Runtime, function: Option<&FunctionName>) -> String {
     let runtime = runtime.as_str();
     match function {
@@ -76,7 +76,7 @@ pub fn runtime_snapshot(runtime: Runtime, function: Option<&FunctionName>) -> St
     }
 }
 
-/// The snapshot that an object below [`SNAPSHOTS`] belongs to, and the rest of its key.
+/// The snapshot that an object under [`SNAPSHOTS`] belongs to, and the rest of its key.
 pub fn in_snapshot(key: &str) -> Option<(SnapshotId, &str)> {
     let (id, rest) = key.strip_prefix(SNAPSHOTS)?.split_once('/')?;
     Some((id.parse().ok()?, rest))
@@ -92,7 +92,7 @@ pub fn note(owner: &str, publication: &str, number: u32) -> String {
     format!("{PUBLISHING}{owner}/{publication}.{number}")
 }
 
-/// The publisher that an object below [`PUBLISHING`] belongs to.
+/// The publisher that an object under [`PUBLISHING`] belongs to.
 pub fn in_publishing(key: &str) -> Option<&str> {
     let (owner, _) = key.strip_prefix(PUBLISHING)?.split_once('/')?;
     Some(owner)

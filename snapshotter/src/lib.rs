@@ -1,5 +1,5 @@
-//! The snapshot format and the S3 store that holds it. CRIU writes and reads image directories; what lies between
-//! two such directories is here.
+//! The snapshot format and the S3 store that holds it. CRIU writes and reads image directories. Everything between two
+//! such directories is in this crate.
 //!
 //! ```text
 //!  CRIU dump ──► directory ──► capture::publish ──► chunks/…, snapshots/ID/bundle, then snapshots/ID/manifest.json

@@ -1,11 +1,11 @@
-//! The manifest: what a snapshot is made of, with the digest of every part. Pure.
+//! The manifest: a snapshot's parts, with the digest of each. Pure.
 //!
 //! ```text
 //! {"rekindle_snapshot":4,"blake3":"…","manifest":{…}}
 //! ```
 //!
-//! `blake3` is over the bytes of the value of `manifest` as they stand, so a flipped bit in it is noticed too. It is
-//! written last and never changed.
+//! `blake3` covers the bytes of the value of `manifest` exactly as written, so a flipped bit in the manifest is
+//! detected too. The manifest is written last and never changes.
 
 use std::fmt;
 
@@ -18,27 +18,28 @@ use serde_json::value::RawValue;
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
-/// The newest version of the format that this build reads, and writes where it must: for snapshots of runtimes, and such as are differences to others.
+/// The newest version of the format that this build reads. It writes this version only where it must: for snapshots of
+/// runtimes, and for snapshots stored as differences to others.
 pub const FORMAT: u32 = 4;
-/// The version that it writes of all others, and reads too.
+/// The version that it writes for all other snapshots. It reads this one too.
 const FORMAT_PLAIN: u32 = 3;
 
-/// Longest name of an image or extra file.
+/// Maximum length of the name of an image or extra file.
 const FILE_NAME_MAX: usize = 128;
 
-/// A run of bytes in the bundle.
+/// A contiguous range of bytes in the bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Section {
-    /// Where it starts in the bundle.
+    /// Offset in the bundle.
     pub offset: u64,
-    /// Its size there.
+    /// Size in the bundle.
     pub stored_bytes: u64,
-    /// Its size when decoded.
+    /// Size when decoded.
     pub bytes: u64,
     /// How it is stored.
     pub encoding: SectionEncoding,
-    /// BLAKE3 of the bytes as stored.
+    /// BLAKE3 of the stored bytes.
     pub blake3: Digest,
 }
 
@@ -46,13 +47,13 @@ pub struct Section {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SectionEncoding {
-    /// As it is.
+    /// Unchanged.
     Raw,
     /// One LZ4 block.
     Lz4,
 }
 
-/// A file of CRIU's.
+/// An image file of CRIU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageEntry {
@@ -62,7 +63,7 @@ pub struct ImageEntry {
     pub section: Section,
 }
 
-/// A file the worker added.
+/// A file added by the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtraEntry {
@@ -78,7 +79,7 @@ pub struct ExtraEntry {
 pub enum ExtraPlace {
     /// In the bundle.
     Section(Section),
-    /// In an object of its own.
+    /// In its own object.
     Object {
         /// Its size.
         bytes: u64,
@@ -87,23 +88,23 @@ pub enum ExtraPlace {
     },
 }
 
-/// A checkpointed process with memory of its own.
+/// A checkpointed process with private memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessEntry {
-    /// Its pid, as it sees it itself: `pagemap-PID.img`.
+    /// Its pid in its own pid namespace: `pagemap-PID.img`.
     pub pid: u32,
     /// Its page map.
     pub page_map: Section,
-    /// Its pagemap image as CRIU wrote it: which pages, in which order, its pages image had.
+    /// Its pagemap image as CRIU wrote it: the pages of its pages image, in order.
     pub pagemap: Section,
 }
 
-/// What a snapshot was made of.
+/// What a snapshot was taken of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Origin {
-    /// An instance of a function: it lives as long as the version does.
+    /// An instance of a function. The snapshot lives as long as the version does.
     Function {
         /// The function.
         function: FunctionName,
@@ -114,7 +115,8 @@ pub enum Origin {
         /// The function's own files.
         layer: LayerRef,
     },
-    /// An interpreter that has loaded no function yet: those of its runtime begin as it. It stays until another has taken its place.
+    /// An interpreter that has not loaded a function yet. Functions of its runtime start from it. It stays until
+    /// another snapshot replaces it.
     Runtime {
         /// The runtime.
         runtime: Runtime,
@@ -147,19 +149,19 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Sizes of a snapshot, bytes.
+/// Sizes of a snapshot in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
-    /// Memory of the processes that was in the dump.
+    /// Process memory in the dump.
     pub memory_bytes: u64,
-    /// Of it, in regions that are all zero.
+    /// The part of it in regions of zeros only.
     pub zero_bytes: u64,
-    /// Of it, pages that a restore needs before it begins; they are in the bundle.
+    /// The part of it that a restore needs before it starts. These pages are in the bundle.
     pub eager_bytes: u64,
-    /// Payload of all regions as stored, whether shared or not.
+    /// Stored payloads of all regions, shared or not.
     pub stored_bytes: u64,
-    /// Of `stored_bytes`, what was in the store before, or is in this snapshot more than once.
+    /// The part of `stored_bytes` that was in the store already, or occurs more than once in this snapshot.
     pub shared_bytes: u64,
 }
 
@@ -167,38 +169,39 @@ pub struct Totals {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Its id.
+    /// The snapshot's id.
     pub id: SnapshotId,
-    /// What it was made of.
+    /// What the snapshot was taken of.
     pub origin: Origin,
-    /// The snapshot that regions of it are stored as the difference to, if some are. It needs that one's chunks, not the snapshot.
+    /// The base of the regions stored as differences, if there are any. The snapshot needs the base's chunks, not the
+    /// base itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<SnapshotId>,
-    /// When it was published, seconds since the Unix epoch.
+    /// Time of publication, in seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// The machine's architecture.
+    /// Architecture of the machine.
     pub arch: String,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// CRIU's version.
+    /// Version of CRIU.
     pub criu: String,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page_bytes: u64,
-    /// Most bytes of a region.
+    /// Maximum size of a region in bytes.
     pub region_bytes: u64,
-    /// How long the processes stood still, microseconds.
+    /// How long the processes were frozen, in microseconds.
     pub frozen_us: u64,
     /// Size of the bundle.
     pub bundle_bytes: u64,
-    /// The processes, by pid.
+    /// Processes, by pid.
     pub processes: Vec<ProcessEntry>,
     /// CRIU's files, by name.
     pub images: Vec<ImageEntry>,
-    /// The worker's files.
+    /// Files added by the worker.
     pub extra: Vec<ExtraEntry>,
     /// Sizes.
     pub totals: Totals,
-    /// Where the working set is stored once it is known.
+    /// Key of the working set. The object exists once the working set is known.
     pub working_set_key: String,
 }
 
@@ -210,24 +213,24 @@ fn other_format(found: u32) -> &'static str {
     }
 }
 
-/// Why bytes are not a usable manifest.
+/// Why bytes are not a valid manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Not JSON, or not with these fields.
+    /// Not JSON, or unexpected fields.
     #[error("manifest does not parse")]
     Json(#[from] serde_json::Error),
     /// Another version of the format.
     #[error("manifest has format {0}, this build reads {FORMAT_PLAIN} and {FORMAT}: {advice}", advice = other_format(*.0))]
     Format(u32),
-    /// The bytes changed since they were written.
+    /// The bytes have changed since they were written.
     #[error("manifest is corrupt: its digest is {found}, not {expected}")]
     Digest {
-        /// Digest of what is there.
+        /// Digest of the bytes found.
         found: Digest,
-        /// Digest it names.
+        /// Digest that the manifest states.
         expected: Digest,
     },
-    /// A value that no manifest written by us has.
+    /// A value that no manifest of ours has.
     #[error("manifest is inconsistent: {0}")]
     Value(String),
 }
@@ -241,14 +244,14 @@ struct Envelope<'a> {
     manifest: &'a RawValue,
 }
 
-/// Read before the rest, so that another format is named as such rather than as an unknown field.
+/// Parsed first, so that another format is reported as such rather than as an unknown field.
 #[derive(Deserialize)]
 struct FormatOnly {
     rekindle_snapshot: u32,
 }
 
 impl Manifest {
-    /// The manifest as bytes.
+    /// Encodes the manifest.
     pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
         let manifest = serde_json::value::to_raw_value(self)?;
         let envelope = Envelope {
@@ -259,7 +262,7 @@ impl Manifest {
         Ok(serde_json::to_vec(&envelope)?)
     }
 
-    /// Read a manifest and check it.
+    /// Parses and checks a manifest.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let format = serde_json::from_slice::<FormatOnly>(bytes)?.rekindle_snapshot;
         if !(FORMAT_PLAIN..=FORMAT).contains(&format) {
@@ -280,7 +283,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The lowest version of the format that has all it says.
+    /// The lowest version of the format that can express this manifest.
     fn format(&self) -> u32 {
         match (&self.base, &self.origin) {
             (None, Origin::Function { .. } | Origin::Import { .. }) => FORMAT_PLAIN,
@@ -343,7 +346,7 @@ impl Manifest {
     }
 }
 
-/// Whether `name` is safe as a file name in any directory and as part of a key.
+/// Whether `name` is safe as a file name in any directory, and as part of a key.
 pub fn is_file_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=FILE_NAME_MAX).contains(&name.len()) && !name.starts_with('.') && name.chars().all(allowed)

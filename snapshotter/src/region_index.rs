@@ -1,8 +1,9 @@
-//! Which regions the store already has, so that a new snapshot refers to them instead of storing them again.
+//! Index of the regions that the store already has, so that a new snapshot refers to them instead of storing them
+//! again.
 //!
-//! Kept in memory for the worker's life, seeded from the page maps of the newest snapshots. An entry is only ever used
-//! after the same publish has protected its chunk from collection and then seen it in the store (`RegionIndex::confirm`), so what
-//! is remembered here never brings a collected chunk back.
+//! Kept in memory for the worker's lifetime, and seeded from the page maps of the newest snapshots. An entry is used
+//! only after the same publish has protected its chunk from collection and then seen it in the store
+//! (`RegionIndex::confirm`). So an entry here never brings back a collected chunk.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,11 +21,11 @@ use crate::pagemap::{ChunkRef, Payload, Region};
 use crate::snapshot::read_page_maps;
 use crate::store::{Store, StoreError};
 
-/// Snapshots whose page maps are read to begin with.
+/// Snapshots whose page maps seed the index.
 const SEED_SNAPSHOTS: usize = 64;
-/// Page maps read, or chunks looked up, at once.
+/// Concurrent reads of page maps or look-ups of chunks.
 const CALLS_AT_ONCE: usize = 8;
-/// Regions kept, about 80 bytes each; later ones are stored again rather than remembered.
+/// Maximum number of regions kept, at about 80 bytes each. Later ones are stored again rather than remembered.
 const REGIONS_MAX: usize = 1 << 20;
 
 /// Regions by digest. Clones share it.
@@ -36,7 +37,7 @@ pub struct RegionIndex {
 #[derive(Debug, Default)]
 struct State {
     regions: HashMap<Digest, Known>,
-    /// Chunks by number, as `Known` names them.
+    /// Chunks by number, as `Known` refers to them.
     chunks: Vec<ChunkRef>,
     numbers: HashMap<ChunkRef, u32>,
 }
@@ -50,12 +51,12 @@ struct Known {
 }
 
 impl RegionIndex {
-    /// An index that knows nothing.
+    /// An empty index.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Regions known.
+    /// Number of known regions.
     pub fn len(&self) -> usize {
         self.state.lock().regions.len()
     }
@@ -65,8 +66,8 @@ impl RegionIndex {
         self.len() == 0
     }
 
-    /// Learn the regions of the newest snapshots in the store. One that cannot be read is left out with a warning:
-    /// its regions are then stored again. Returns how many snapshots were read.
+    /// Learns the regions of the newest snapshots in the store. A snapshot that cannot be read is skipped with a
+    /// warning, and its regions are then stored again. Returns how many snapshots were read.
     pub async fn seed(&self, store: &Store) -> Result<usize, StoreError> {
         let mut ids: Vec<SnapshotId> = store
             .list_folders(keys::SNAPSHOTS)
@@ -74,7 +75,7 @@ impl RegionIndex {
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect();
-        // Ids begin with the time they were made.
+        // Ids start with their creation time.
         ids.sort_unstable_by(|a, b| b.cmp(a));
         ids.truncate(SEED_SNAPSHOTS);
         let maps = stream::iter(ids).map(|id| Box::pin(async move { (read_page_maps(store, &id).await, id) }));
@@ -88,7 +89,7 @@ impl RegionIndex {
                     self.learn(payloads);
                     read += 1;
                 }
-                // One that is being published, or was deleted meanwhile.
+                // A snapshot that is still being published, or was deleted meanwhile.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -99,7 +100,7 @@ impl RegionIndex {
         Ok(read)
     }
 
-    /// Remember payloads.
+    /// Remembers payloads.
     pub(crate) fn learn(&self, payloads: impl IntoIterator<Item = Payload>) {
         let mut state = self.state.lock();
         for payload in payloads {
@@ -121,7 +122,7 @@ impl RegionIndex {
         }
     }
 
-    /// Forget what lies in these chunks, which were found gone or corrupt: their regions are stored again.
+    /// Forgets everything in these chunks, which were found missing or corrupt. Their regions are then stored again.
     pub fn distrust(&self, chunks: &HashSet<Digest>) {
         let mut state = self.state.lock();
         let bad: Vec<ChunkRef> = state
@@ -135,9 +136,9 @@ impl RegionIndex {
         }
     }
 
-    /// Where the regions of these digests lie, for those that the store has now and keeps for this publication: each chunk is
-    /// protected, then looked up once for each `presence`, some milliseconds for 4 MiB of regions. Regions of a chunk that is
-    /// missing, cut or about to be collected are forgotten.
+    /// Locates the regions with these digests that are in the store now and are kept for this publication. Each chunk
+    /// is protected, then looked up once per `presence`, which takes some milliseconds for 4 MiB of regions. Regions of
+    /// chunks that are missing, truncated or about to be collected are forgotten.
     pub(crate) async fn confirm(
         &self,
         store: &Store,
@@ -160,7 +161,7 @@ impl RegionIndex {
         self.distrust(&condemned);
         found.retain(|_, payload| !condemned.contains(&payload.chunk.id));
         chunks.retain(|chunk| !condemned.contains(&chunk.id));
-        // Only now: what is there after it was protected stays there.
+        // Only now: a chunk seen after it was protected stays there.
         let looked_up: Vec<(ChunkRef, bool)> = stream::iter(chunks)
             .map(|chunk| Box::pin(async move { presence.of(store, chunk).await.map(|is| (chunk, is)) }))
             .buffer_unordered(CALLS_AT_ONCE)
@@ -176,7 +177,7 @@ impl RegionIndex {
     }
 }
 
-/// Which chunks the store was seen to have, by one publish: each is looked up once, however many batches of memory refer to it.
+/// Chunks that one publish has seen in the store. Each is looked up once, however many batches of memory refer to it.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     chunks: Mutex<HashMap<ChunkRef, Arc<OnceCell<bool>>>>,
@@ -215,7 +216,7 @@ impl State {
     }
 }
 
-/// Whether the chunk is there in its full size.
+/// Whether the chunk is in the store in its full size.
 async fn exists(store: &Store, chunk: ChunkRef) -> Result<bool, StoreError> {
     match store.head(&keys::chunk(&chunk.id)).await {
         Ok(found) => Ok(found.len == u64::from(chunk.len)),

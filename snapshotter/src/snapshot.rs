@@ -1,6 +1,6 @@
-//! A snapshot opened for restoring: its manifest, its page maps, and CRIU's files to be written where CRIU reads them.
+//! A snapshot opened for a restore: its manifest, its page maps, and the image files that CRIU reads.
 //!
-//! One round trip from a cold host: manifest and bundle are asked for at once.
+//! A cold host needs one round trip, because the manifest and the bundle are requested concurrently.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::store::{Store, StoreError};
 /// A checkpointed process.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// Its pid, as it sees it itself.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
-    /// Where its private anonymous memory is to be had.
+    /// Locates its private anonymous memory.
     pub page_map: Arc<PageMap>,
 }
 
-/// A snapshot, opened. Holds the bundle in memory (compressed) until dropped.
+/// An open snapshot. Holds the compressed bundle in memory until dropped.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// What it is made of.
     pub manifest: Manifest,
-    /// BLAKE3 of the manifest as it lies in the store: of all that the snapshot is.
+    /// BLAKE3 of the stored manifest, and so of everything in the snapshot.
     pub digest: Digest,
-    /// Its processes, by pid.
+    /// Processes, by pid.
     pub processes: Vec<Process>,
     bundle: Bytes,
     store: Store,
@@ -43,7 +43,7 @@ pub struct Snapshot {
 /// Why a snapshot could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is none of this id: never published, or deleted.
+    /// No snapshot has this id: it was never published, or it was deleted.
     #[error("snapshot {0} does not exist")]
     NotFound(SnapshotId),
     /// The store failed.
@@ -51,11 +51,11 @@ pub enum OpenError {
     Store {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The store's error.
         #[source]
         cause: StoreError,
     },
-    /// The manifest is not usable.
+    /// The manifest cannot be used.
     #[error(
         "manifest of snapshot {id} ({key}) is not usable: deploy its function again; `fn snapshot delete --force` removes it"
     )]
@@ -64,30 +64,30 @@ pub enum OpenError {
         id: SnapshotId,
         /// The manifest's key.
         key: String,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         cause: ManifestError,
     },
-    /// The manifest is another snapshot's.
+    /// The manifest belongs to another snapshot.
     #[error("object {key} is the manifest of {found}, not of {id}")]
     OtherSnapshot {
         /// The snapshot.
         id: SnapshotId,
         /// The manifest's key.
         key: String,
-        /// What it says.
+        /// The id in the manifest.
         found: SnapshotId,
     },
-    /// The bundle has another size than the manifest says.
+    /// The bundle's size differs from the manifest.
     #[error("bundle of snapshot {id} ({key}) has {found} bytes instead of {expected}")]
     BundleSize {
         /// The snapshot.
         id: SnapshotId,
         /// The bundle's key.
         key: String,
-        /// Its size.
+        /// Actual size.
         found: u64,
-        /// The size it should have.
+        /// Size in the manifest.
         expected: u64,
     },
     /// A part of the bundle is corrupt.
@@ -99,9 +99,9 @@ pub enum OpenError {
         id: SnapshotId,
         /// The bundle's key.
         key: String,
-        /// Which part.
+        /// The part's name.
         part: String,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         cause: Box<SectionError>,
     },
@@ -112,16 +112,16 @@ pub enum OpenError {
         id: SnapshotId,
         /// The process.
         pid: u32,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: ParseError,
     },
-    /// A file could not be written here.
+    /// A file could not be written on this host.
     #[error("could not write {}", path.display())]
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         cause: std::io::Error,
     },
@@ -132,11 +132,11 @@ pub enum OpenError {
         id: SnapshotId,
         /// The image.
         name: String,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: ImageError,
     },
-    /// A file that is not in the snapshot was asked for.
+    /// The requested file is not in the snapshot.
     #[error("snapshot {id} has no file \"{name}\"")]
     NoSuchFile {
         /// The snapshot.
@@ -144,12 +144,12 @@ pub enum OpenError {
         /// The file.
         name: String,
     },
-    /// A file in an object of its own is corrupt.
+    /// A file stored in its own object is corrupt.
     #[error("object {key} is corrupt: its digest is {found}, not {expected}")]
     Extra {
-        /// Its key.
+        /// The object's key.
         key: String,
-        /// Digest of what is there.
+        /// Digest of the bytes found.
         found: Digest,
         /// Digest in the manifest.
         expected: Digest,
@@ -162,7 +162,7 @@ impl OpenError {
         matches!(self, Self::NotFound(_))
     }
 
-    /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
+    /// Whether the store answered and its data is missing or wrong. Retrying later does not help.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Store { cause, .. } => cause.is_not_found(),
@@ -180,10 +180,11 @@ impl OpenError {
 }
 
 impl Snapshot {
-    /// Open a snapshot: manifest and bundle are read, manifest and page maps checked and parsed.
+    /// Opens a snapshot: reads the manifest and the bundle, then checks and parses the manifest and the page maps.
     pub async fn open(store: &Store, id: &SnapshotId) -> Result<Self, OpenError> {
         let key = keys::bundle(id);
-        // At once, as both names are known: a round trip less. What the manifest says comes first.
+        // Both keys are known, so both are requested concurrently, which saves a round trip. Errors of the manifest
+        // come first.
         let (manifest, bundle) = tokio::join!(read_with_digest(store, id), store.get(&key));
         let (manifest, digest) = manifest?;
         let bundle = bundle.map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
@@ -213,12 +214,13 @@ impl Snapshot {
         })
     }
 
-    /// Its id.
+    /// The snapshot's id.
     pub fn id(&self) -> &SnapshotId {
         &self.manifest.id
     }
 
-    /// The layers its processes have open: the root filesystem, and the function's own files. Only a function's has both.
+    /// The layers that its processes have open: the root filesystem and the function's own files. Only a function's
+    /// snapshot has both.
     pub fn layers(&self) -> Option<(&LayerRef, &LayerRef)> {
         match &self.manifest.origin {
             Origin::Function { rootfs, layer, .. } => Some((rootfs, layer)),
@@ -226,13 +228,13 @@ impl Snapshot {
         }
     }
 
-    /// The process of this pid.
+    /// The process with this pid.
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.processes.iter().find(|p| p.pid == pid)
     }
 
-    /// Write all files CRIU restores from into `dir`, which is made if absent and must have none of them yet. Each is
-    /// checked before its first byte is written.
+    /// Writes all files that CRIU restores from into `dir`. The directory is created if it is absent, and must not hold
+    /// any of the files. Each file is checked before its first byte is written.
     pub async fn write_images(&self, dir: &Path) -> Result<(), OpenError> {
         let (snapshot, dir) = (self.clone(), dir.to_owned());
         let write = move || {
@@ -246,7 +248,7 @@ impl Snapshot {
         on_blocking_thread(write).await
     }
 
-    /// The pagemap image of a process as CRIU wrote it.
+    /// A process's pagemap image as CRIU wrote it.
     pub fn pagemap_image(&self, pid: u32) -> Result<Vec<u8>, OpenError> {
         let entry = self.manifest.processes.iter().find(|p| p.pid == pid);
         let name = format!("pagemap-{pid}.img");
@@ -259,7 +261,7 @@ impl Snapshot {
         }
     }
 
-    /// One of the files CRIU restores from; of process memory, its eager part only.
+    /// One of the files that CRIU restores from. For process memory, only the eager part.
     pub fn image(&self, name: &str) -> Result<Vec<u8>, OpenError> {
         match self.manifest.images.iter().find(|i| i.name == name) {
             Some(image) => self.section(&image.section, name),
@@ -270,12 +272,12 @@ impl Snapshot {
         }
     }
 
-    /// Names of the files the worker added.
+    /// Names of the files added by the worker.
     pub fn extra_files(&self) -> impl Iterator<Item = &str> {
         self.manifest.extra.iter().map(|e| e.name.as_str())
     }
 
-    /// Write a file the worker added to `path`, which must not exist. On an error nothing is left there.
+    /// Writes a file added by the worker to `path`, which must not exist. On error no file is left there.
     pub async fn write_extra(&self, name: &str, path: &Path) -> Result<(), OpenError> {
         let Some(ExtraEntry { place, .. }) = self.manifest.extra.iter().find(|e| e.name == name) else {
             return Err(OpenError::NoSuchFile {
@@ -305,12 +307,12 @@ impl Snapshot {
     }
 }
 
-/// The manifest of a snapshot, checked.
+/// A snapshot's manifest, checked.
 pub async fn read_manifest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Manifest, OpenError> {
     read_with_digest(store, id).await.map(|(manifest, _)| manifest)
 }
 
-/// The digest of a snapshot's manifest as it lies in the store.
+/// The digest of a snapshot's manifest as stored.
 pub async fn manifest_digest<O: Objects>(store: &O, id: &SnapshotId) -> Result<Digest, OpenError> {
     read_with_digest(store, id).await.map(|(_, digest)| digest)
 }
@@ -340,12 +342,12 @@ async fn read_with_digest<O: Objects>(store: &O, id: &SnapshotId) -> Result<(Man
     }
 }
 
-/// The page maps of a snapshot without the rest of its bundle: they lie at its front.
+/// A snapshot's page maps without the rest of its bundle. They are at the front of the bundle.
 pub(crate) async fn read_page_maps(store: &Store, id: &SnapshotId) -> Result<Vec<PageMap>, OpenError> {
     page_maps_of(store, &read_manifest(store, id).await?).await
 }
 
-/// The same of a manifest that was read.
+/// Like `read_page_maps`, for a manifest that has already been read.
 pub(crate) async fn page_maps_of<O: Objects>(store: &O, manifest: &Manifest) -> Result<Vec<PageMap>, OpenError> {
     let id = &manifest.id;
     let mut maps = Vec::with_capacity(manifest.processes.len());
@@ -405,7 +407,7 @@ fn check_file(path: &Path, key: String, expected: Digest) -> Result<(), OpenErro
     if found == expected {
         return Ok(());
     }
-    // The error tells; a file that stays would only be refused again, as it must not exist.
+    // The caller gets the error. A leftover file would only be rejected on the next try, since `path` must not exist.
     drop(std::fs::remove_file(path));
     Err(OpenError::Extra { key, found, expected })
 }
@@ -415,7 +417,7 @@ async fn on_blocking_thread<T: Send + 'static>(
 ) -> Result<T, OpenError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        // Nothing here panics; if it does, the panic goes on where the work was asked for.
+        // Nothing here is expected to panic. If it does, the panic continues in the caller.
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(error) => Err(OpenError::Write {
             path: PathBuf::new(),

@@ -1,4 +1,4 @@
-//! For this crate's tests: a store served in this process, and dumps made by the real CRIU.
+//! Support for this crate's tests: a store served in this process, and dumps made by the real CRIU.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ use crate::images::testing::{Run, framed, mm_image, pagemap_image, varint};
 use crate::manifest::Origin;
 use crate::store::{Store, StoreConfig, Timeouts};
 
-/// An S3 server in this process and a store on it. The server ends with the test's runtime.
+/// An S3 server in this process and a store on it. The server stops with the test's runtime.
 pub(crate) struct TestStore {
     pub(crate) store: Store,
     pub(crate) address: SocketAddr,
@@ -84,7 +84,7 @@ impl TestStore {
         path
     }
 
-    /// Ends the server: when this returns, nobody is answered any more.
+    /// Stops the server. Once this returns, no request is answered any more.
     pub(crate) async fn stop(&self) {
         self.stop.send(true).unwrap();
         while TcpStream::connect(self.address).await.is_ok() {
@@ -92,7 +92,7 @@ impl TestStore {
         }
     }
 
-    /// Flip a bit of an object, as a store with rotten disks would.
+    /// Flips a bit of an object, as a store with failing disks would.
     pub(crate) async fn flip(&self, key: &str, at: usize) {
         let mut bytes = self.store.get(key).await.unwrap().to_vec();
         let at = at % bytes.len();
@@ -106,13 +106,13 @@ impl TestStore {
     }
 }
 
-/// Says why a test is skipped; where all must run, that is a failure.
+/// Prints why a test is skipped. Fails instead where every test must run.
 fn skipped(reason: &str) {
     assert!(std::env::var("REKINDLE_REQUIRE_ALL").as_deref() != Ok("1"), "{reason}");
     println!("skipped: {reason}");
 }
 
-/// A server that is not ours, with the user that [`config`] names. `None`: skipped, and said so.
+/// A third-party server, with the user that [`config`] names. `None` if the test is skipped, which is printed.
 pub(crate) fn other_server(kind: Kind) -> Option<Server> {
     Server::start(kind, Ipv4Addr::LOCALHOST, ("test-key", "test-secret"))
 }
@@ -140,8 +140,8 @@ pub(crate) fn meta() -> CaptureMeta {
 
 const CRIU: &str = "/usr/local/lib/rekindle/criu/criu";
 
-/// 8 MiB of which each page is another, 2 MiB of noise, 4 MiB touched but zero; a child that shares all of it and has
-/// changed a little, and a shared mapping, whose pages are never lazy.
+/// 8 MiB of distinct pages, 2 MiB of noise, 4 MiB that were touched but are zero. A child process shares all of it and
+/// has changed a little. There is also a shared mapping, whose pages are never lazy.
 const PROGRAM: &str = r#"
 import mmap, os, random, sys, time
 pattern = bytearray(8 << 20)
@@ -165,19 +165,19 @@ while True:
     time.sleep(1)
 "#;
 
-/// A program of two processes, ended when dropped.
+/// A program of two processes, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The child of the program has its parent's process group, which is its own: setsid made it.
+        // The child shares its parent's process group, which is the parent's own because of setsid.
         let group = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
         drop(self.0.wait());
     }
 }
 
-/// Dump the test program with CRIU into `dir`. `None`, saying why, where that cannot be.
+/// Dumps the test program with CRIU into `dir`. Prints why and returns `None` where that is impossible.
 pub(crate) fn criu_dump(dir: &Path) -> Option<()> {
     if !Path::new(CRIU).exists() || !nix::unistd::geteuid().is_root() {
         skipped(&format!("needs root and CRIU at {CRIU} (scripts/install-criu.sh)"));
@@ -211,7 +211,7 @@ pub(crate) fn criu_dump(dir: &Path) -> Option<()> {
     Some(())
 }
 
-/// Bytes that LZ4 cannot shrink.
+/// Bytes that LZ4 cannot compress.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut hasher = blake3::Hasher::new();
@@ -219,15 +219,15 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A dump as CRIU lays it out, of one process (pid 7): `lazy` from address 0x10000 on, then one eager page. For tests of
-/// what happens around a dump; whether it is like CRIU's own is for the tests that run CRIU.
+/// A dump laid out as CRIU does it, of one process (pid 7): `lazy` from address 0x10000 on, then one eager page. For
+/// tests of the code around a dump. Tests that run CRIU check whether the dump matches CRIU's own.
 pub(crate) fn small_dump(dir: &Path, lazy: &[u8]) {
     let mut pages = dump_without_pages(dir, lazy.len() as u64 / 4096);
     pages.write_all(lazy).unwrap();
     pages.write_all(&[0x5a; 4096]).unwrap();
 }
 
-/// Such a dump whose memory is still to be written: so many lazy pages, and the eager one.
+/// Such a dump without its memory: this many lazy pages, plus the eager one, are still to be written.
 pub(crate) fn dump_without_pages(dir: &Path, pages: u64) -> File {
     std::fs::create_dir_all(dir).unwrap();
     let first = 0x10;
@@ -252,21 +252,21 @@ pub(crate) fn dump_without_pages(dir: &Path, pages: u64) -> File {
     File::create(dir.join("pages-1.img")).unwrap()
 }
 
-/// A network path to a server that counts, and can be cut or stall.
+/// A network path to a server that counts traffic and can be cut or stalled.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     traffic: Arc<Traffic>,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// Bytes and connections so far, and what is allowed, all connections together.
+/// Bytes and connections so far, and their limits, over all connections.
 struct Traffic {
     up: AtomicU64,
     down: AtomicU64,
     connections: AtomicU64,
     up_limit: u64,
     down_limit: u64,
-    /// How long what goes up takes at most; each packet another time.
+    /// Maximum delay of upstream traffic. Each packet is delayed differently.
     delay: Duration,
 }
 
@@ -277,17 +277,17 @@ impl Drop for Wire {
 }
 
 impl Wire {
-    /// A path to `server` that is cut for good when `up_limit` bytes have gone up.
+    /// A path to `server` that is cut for good once `up_limit` bytes have been sent.
     pub(crate) async fn to(server: SocketAddr, up_limit: u64) -> Self {
         Self::with_limits(server, up_limit, u64::MAX, Duration::ZERO).await
     }
 
-    /// Such a path on which what goes up takes up to `delay`.
+    /// Such a path, which delays upstream traffic by up to `delay`.
     pub(crate) async fn slow(server: SocketAddr, up_limit: u64, delay: Duration) -> Self {
         Self::with_limits(server, up_limit, u64::MAX, delay).await
     }
 
-    /// A path on which nothing more comes down after `down_limit` bytes, while connections stay open.
+    /// A path that delivers nothing after `down_limit` bytes while connections stay open.
     pub(crate) async fn stalling(server: SocketAddr, down_limit: u64) -> Self {
         Self::with_limits(server, u64::MAX, down_limit, Duration::ZERO).await
     }
@@ -314,17 +314,17 @@ impl Wire {
         Self { address, traffic, task }
     }
 
-    /// Bytes that went up.
+    /// Bytes sent.
     pub(crate) fn sent(&self) -> u64 {
         self.traffic.up.load(SeqCst)
     }
 
-    /// Bytes that came down.
+    /// Bytes received.
     pub(crate) fn received(&self) -> u64 {
         self.traffic.down.load(SeqCst)
     }
 
-    /// Connections there were.
+    /// Number of connections so far.
     pub(crate) fn connections(&self) -> u64 {
         self.traffic.connections.load(SeqCst)
     }
@@ -349,7 +349,7 @@ async fn carry(mut client: TcpStream, server: SocketAddr, traffic: Arc<Traffic>)
             n = client.read(&mut from_client) => match n {
                 Ok(n) if n > 0 && up.fetch_add(n as u64, SeqCst) + n as u64 <= *up_limit => {
                     if !delay.is_zero() {
-                        // As different as the bytes: requests have signatures.
+                        // The delay depends on the bytes, and requests differ because they are signed.
                         let part = blake3::hash(&from_client[..n]).as_bytes()[0];
                         tokio::time::sleep(delay.mul_f64(f64::from(part) / 255.0)).await;
                     }
@@ -373,7 +373,7 @@ async fn carry(mut client: TcpStream, server: SocketAddr, traffic: Arc<Traffic>)
     }
 }
 
-/// A configuration whose calls give up at once, for stores that are gone.
+/// A configuration whose calls give up at once, for unreachable stores.
 pub(crate) fn impatient(address: SocketAddr) -> StoreConfig {
     let mut config = config(address);
     config.timeouts = Timeouts {

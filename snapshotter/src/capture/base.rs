@@ -1,4 +1,4 @@
-//! The memory that a process began as: what it has changed little since is stored as the difference to it.
+//! The memory that a process started from. Regions that have changed little since are stored as differences to it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::digest::Digest;
 use crate::pagemap::{Base, ChunkRef, PageMap, Payload, Region};
 use crate::snapshot::Snapshot;
 
-/// Chunks fetched at once.
+/// Maximum number of concurrent chunk fetches.
 const CALLS_AT_ONCE: usize = 4;
-/// How many pages before a region its base may begin. Nothing is mapped below so many (the kernel's `mmap_min_addr`), so that what lies elsewhere, too, can be
-/// the same difference.
+/// Maximum distance in pages from the start of a base to the start of its region. Nothing is mapped below this address
+/// (the kernel's `mmap_min_addr`), so the same difference also works for the same bytes elsewhere.
 const PAGES_BEFORE: u64 = 16;
 
 /// The memory of a snapshot, by process and address.
@@ -37,7 +37,7 @@ impl fmt::Debug for BaseMemory {
 }
 
 impl BaseMemory {
-    /// That of `snapshot`, read by `reader`.
+    /// The memory of `snapshot`, read through `reader`.
     pub fn new(snapshot: &Snapshot, reader: RegionReader) -> Self {
         let maps = snapshot.processes.iter().map(|p| (p.pid, Arc::clone(&p.page_map)));
         Self {
@@ -47,18 +47,18 @@ impl BaseMemory {
         }
     }
 
-    /// Which snapshot's it is.
+    /// The snapshot that the memory belongs to.
     pub(super) fn id(&self) -> &SnapshotId {
         &self.id
     }
 
-    /// All that something can be the difference to.
+    /// Every payload that can be a base.
     pub(super) fn payloads(&self) -> impl Iterator<Item = Payload> {
         let regions = self.maps.values().flat_map(|map| map.regions());
         regions.filter(|r| r.base.is_none()).filter_map(|r| r.payload)
     }
 
-    /// Has its chunks be on this host, so that [`Self::difference`] need not wait for the store.
+    /// Fetches its chunks to this host, so that [`Self::difference`] need not wait for the store.
     pub(super) async fn bring(&self) -> Result<(), ReadError> {
         let chunks: BTreeSet<(Digest, u32)> = self.payloads().map(|p| (p.chunk.id, p.chunk.len)).collect();
         let reader = &self.reader;
@@ -85,7 +85,8 @@ impl BaseMemory {
         })
     }
 
-    /// The LZ4 block of the difference of `cut`, whose bytes these are, to `base`. `None` if there is none that is worth it, or the base is not here.
+    /// The LZ4 block of the difference between `cut`, with the bytes `plain`, and `base`. `None` if the difference is
+    /// not worth storing, or the base is not on this host.
     pub(super) fn difference<'a>(
         &self,
         cut: &CutRegion,

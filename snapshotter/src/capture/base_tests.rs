@@ -1,4 +1,4 @@
-//! Snapshots whose memory is stored as the difference to another's.
+//! Snapshots whose memory is stored as differences to another snapshot's.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,12 +21,13 @@ fn reader(server: &TestStore, cache: &str) -> RegionReader {
     RegionReader::new(server.store.clone(), cache)
 }
 
-/// Memory that LZ4 cannot shrink.
+/// Memory that LZ4 cannot compress.
 fn first_memory() -> Vec<u8> {
     noise(REGIONS * REGION, 7)
 }
 
-/// The same a while later: a counter in every page of every third region, a region anew, one that moved with a change, and some more at the end.
+/// The same memory a while later: a counter in every page of every third region, a new region, a region that moved with
+/// a change, and some pages more at the end.
 fn later_memory() -> Vec<u8> {
     let mut memory = first_memory();
     for region in (0..REGIONS).step_by(3) {
@@ -35,7 +36,7 @@ fn later_memory() -> Vec<u8> {
         }
     }
     memory[REGION..2 * REGION].copy_from_slice(&noise(REGION, 9));
-    // A region that is stored as a difference is elsewhere, too: there it must be one to the same bytes.
+    // A region that is stored as a difference also occurs elsewhere, where it must decode to the same bytes.
     let (of, to) = (3 * REGION, 31 * REGION);
     memory.copy_within(of..of + REGION, to);
     memory.extend_from_slice(&noise(5 * 4096, 11));
@@ -47,7 +48,7 @@ struct Published2 {
     later: Published,
 }
 
-/// Both memories published, the later on top of the first, by a worker with `reader`.
+/// Publishes both memories, the later on top of the first, from a worker with `reader`.
 async fn publish_both(server: &TestStore, reader: &RegionReader, index: &RegionIndex) -> Published2 {
     let (first, later) = (server.scratch("first"), server.scratch("later"));
     small_dump(&first, &first_memory());
@@ -85,7 +86,7 @@ async fn memory_that_changed_little_is_stored_as_the_difference_and_comes_back()
     );
     let totals = &later.manifest.totals;
     let new = totals.stored_bytes - totals.shared_bytes;
-    // The region anew, the pages at the end, and the differences.
+    // The new region, the pages at the end, and the differences.
     let whole = (REGION + 5 * 4096) as u64;
     assert!((whole..whole + 14 * 1024).contains(&new), "{totals:?}");
 
@@ -100,7 +101,7 @@ async fn memory_that_changed_little_is_stored_as_the_difference_and_comes_back()
     assert_eq!(differences, expected.into_iter().collect::<Vec<_>>());
     assert_eq!(regions[3].payload, regions[31].payload, "one payload for both");
 
-    // By whoever has published it, by a host that has nothing, and from its cache.
+    // Read by the publisher, by a host that has nothing, and from that host's cache.
     let other = reader(&server, "other");
     for reader in [&own, &other, &other] {
         assert!(memory_of(&server, &later.id, reader).await == later_memory());
@@ -158,7 +159,7 @@ async fn what_has_no_base_in_the_store_is_stored_whole() {
     let base = publish(&server.store, &index, &first, meta()).await.unwrap();
     let opened = Snapshot::open(&server.store, &base.id).await.unwrap();
     let memory = BaseMemory::new(&opened, own.clone());
-    // On this host they are, in the store no longer.
+    // On this host, but no longer in the store.
     memory.bring().await.unwrap();
     for key in server.keys("chunks/").await {
         server.store.delete_once(&key).await.unwrap();

@@ -1,4 +1,4 @@
-//! The last steps: the objects that belong to one snapshot alone are put, its manifest last, or removed again.
+//! The last steps: puts the objects that belong to one snapshot only, its manifest last, or removes them again.
 
 use bytes::Bytes;
 
@@ -7,7 +7,8 @@ use crate::keys;
 use crate::manifest::{ExtraPlace, Manifest};
 use crate::store::{Outcome, Store, StoreError};
 
-/// Put everything but the chunks and the manifest. [`Outcome::AlreadyPresent`] if another snapshot has the id.
+/// Puts everything except the chunks and the manifest. Returns [`Outcome::AlreadyPresent`] if another snapshot has the
+/// id.
 pub(super) async fn put_parts(
     store: &Store,
     files: &[ExtraFile],
@@ -15,7 +16,7 @@ pub(super) async fn put_parts(
     bundle: Bytes,
 ) -> Result<Outcome, StoreError> {
     let id = &manifest.id;
-    // An id is used once; whoever finds its bundle there must leave it alone.
+    // An id is used once. Whoever finds a foreign bundle under it must leave it alone.
     if store.put_if_absent(&keys::bundle(id), bundle.clone()).await? == Outcome::AlreadyPresent
         && store.get(&keys::bundle(id)).await? != bundle
     {
@@ -25,7 +26,7 @@ pub(super) async fn put_parts(
         let file = files.iter().find(|f| f.name == entry.name);
         if let (ExtraPlace::Object { .. }, Some(file)) = (&entry.place, file) {
             let key = keys::extra(id, &entry.name);
-            // Ours, if the answer to the first attempt got lost.
+            // The object is ours if the response to the first attempt was lost.
             if store.put_file_if_absent(&key, &file.path).await? == Outcome::AlreadyPresent
                 && !store.has_file(&key, &file.path).await?
             {
@@ -36,18 +37,18 @@ pub(super) async fn put_parts(
     Ok(Outcome::Created)
 }
 
-/// Put the manifest: the snapshot exists.
+/// Puts the manifest, which makes the snapshot exist.
 pub(super) async fn put_manifest(store: &Store, manifest: &Manifest, encoded: &[u8]) -> Result<Outcome, StoreError> {
     let key = keys::manifest(&manifest.id);
     match store.put_if_absent(&key, Bytes::copy_from_slice(encoded)).await? {
-        // Ours, if the answer to the first attempt got lost.
+        // The manifest is ours if the response to the first attempt was lost.
         Outcome::AlreadyPresent if store.get(&key).await? == encoded => Ok(Outcome::Created),
         outcome => Ok(outcome),
     }
 }
 
-/// Remove what was put for a snapshot that came to nothing: the manifest too, as it may have arrived although the store
-/// said nothing.
+/// Removes the objects of a snapshot whose publication failed. This includes the manifest, which may have arrived
+/// although the store did not confirm it.
 pub(super) async fn clear(store: &Store, manifest: &Manifest) {
     let id = &manifest.id;
     let extra = manifest.extra.iter().map(|e| keys::extra(id, &e.name));

@@ -1,4 +1,4 @@
-//! Cuts a window of memory into regions: where the region size says, and around runs of zero pages. Pure.
+//! Cuts a window of memory into regions: at multiples of the region size, and around runs of zero pages. Pure.
 //!
 //! ```text
 //! window   |  region size  |  region size  |  region size  |
@@ -6,37 +6,39 @@
 //! regions  [      LZ4     ][     zero     ][ LZ4 ][ zero  ][]
 //! ```
 //!
-//! What lies around the memory of one region size has no say in how it is cut, but that zeros next to zeros become one region.
+//! How the memory of one region size is cut does not depend on its surroundings, except that adjacent zeros become one
+//! region.
 
 use super::split::Cut;
 use crate::codec::{PAGE_BYTES, RegionSize, is_zero};
 use crate::pagemap::PageIndex;
 
-/// Zero pages in a row that are cut out of a region: 64 KiB. They then cost neither a payload nor memory on any host; fewer cost LZ4 less
-/// than the two more entries of the page map (112 bytes). Regions of 64 KiB are so cut as they always were.
+/// Length of a run of zero pages that is cut out of a region: 64 KiB. Such a run costs no payload and no memory on any
+/// host. Shorter runs cost LZ4 less than two more entries of the page map (112 bytes). Regions of 64 KiB are cut as
+/// before.
 const ZERO_RUN: usize = 16;
 
-/// A region to be, by its place in the window's bytes.
+/// A future region, located in its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CutRegion {
-    /// Its first page.
+    /// First page.
     pub(super) first: PageIndex,
-    /// How many.
+    /// Number of pages.
     pub(super) pages: u16,
-    /// Where it starts in the window, bytes.
+    /// Byte offset in the window.
     pub(super) at: usize,
     /// Whether all its bytes are zero.
     pub(super) zero: bool,
 }
 
 impl CutRegion {
-    /// Its bytes in those of its window.
+    /// The region's bytes within `window`.
     pub(super) fn of<'a>(&self, window: &'a [u8]) -> &'a [u8] {
         &window[self.at..self.at + usize::from(self.pages) * PAGE_BYTES]
     }
 }
 
-/// The regions of `window`, whose bytes these are, by address.
+/// The regions of `window`, whose contents are `bytes`, by address.
 pub(super) fn cut(window: &Cut, bytes: &[u8], size: RegionSize) -> Vec<CutRegion> {
     let zero: Vec<bool> = bytes.chunks_exact(PAGE_BYTES).map(is_zero).collect();
     let size = u64::from(size.pages());
@@ -44,7 +46,7 @@ pub(super) fn cut(window: &Cut, bytes: &[u8], size: RegionSize) -> Vec<CutRegion
     let mut from = 0;
     while from < zero.len() {
         let page = window.first.0 + from as u64;
-        // Less than a region size, so it fits.
+        // Less than the region size, so it fits.
         let left = (size - page % size) as usize;
         let to = zero.len().min(from + left);
         cut_around_zeros(window, &zero[..to], from, &mut regions);
@@ -53,7 +55,7 @@ pub(super) fn cut(window: &Cut, bytes: &[u8], size: RegionSize) -> Vec<CutRegion
     regions
 }
 
-/// The regions of the pages from `from` on to the end of `zero`: one region size.
+/// Cuts the pages from `from` to the end of `zero`, which are within one region size.
 fn cut_around_zeros(window: &Cut, zero: &[bool], from: usize, regions: &mut Vec<CutRegion>) {
     let mut start = from;
     let mut at = from;
@@ -94,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// A window of runs of zero pages and others, somewhere in its 4 MiB.
+    /// A window of zero and nonzero runs of pages, somewhere in its 4 MiB.
     fn window() -> impl Strategy<Value = (Cut, Vec<u8>)> {
         let runs = proptest::collection::vec((1..60_usize, any::<bool>()), 1..30);
         (0..1024_u64, runs).prop_map(|(skip, runs)| {

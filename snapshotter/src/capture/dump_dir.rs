@@ -1,4 +1,4 @@
-//! Reads the directory that CRIU dumped into.
+//! Reads a directory that CRIU dumped into.
 #![expect(
     unsafe_code,
     reason = "maps the small images; memmap2 cannot promise that nobody changes the files"
@@ -17,7 +17,7 @@ use crate::codec::PAGE_BYTES;
 use crate::images::{ImageError, PagemapImage, parse_vmas, parse_wiped_on_fork};
 use crate::manifest::is_file_name;
 
-/// Why a directory cannot be taken as a dump.
+/// Why a directory cannot be used as a dump.
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
     /// A file could not be read.
@@ -25,36 +25,36 @@ pub enum DumpError {
     Read {
         /// The file, or the directory as `.`.
         name: String,
-        /// Why.
+        /// The operating system's error.
         #[source]
         cause: io::Error,
     },
-    /// A file is not the image its name says.
+    /// A file is not the image that its name suggests.
     #[error("{name} cannot be used")]
     Image {
         /// The file.
         name: String,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: ImageError,
     },
-    /// An image is not there.
+    /// An image is missing.
     #[error("{0} is missing: the dump did not finish")]
     Missing(String),
     /// The dump builds on an earlier one.
     #[error("the dump is incremental (it has a \"parent\"): dump without --prev-images-dir")]
     Incremental,
-    /// The pages image has not the pages the pagemap lists: cut off, or compressed by CRIU.
+    /// The pages image does not have the pages that the pagemap lists: it is truncated, or CRIU compressed it.
     #[error("{name} has {found} bytes instead of {expected}: it is cut off, or was dumped with --compress")]
     PagesSize {
         /// The file.
         name: String,
-        /// Its size.
+        /// Actual size.
         found: u64,
-        /// The size it should have.
+        /// Expected size.
         expected: u64,
     },
-    /// Two processes have their pages in one file.
+    /// Two processes share one pages image.
     #[error("{0} has the pages of two processes")]
     SharedPages(String),
     /// Lazy memory outside every mapping.
@@ -62,7 +62,7 @@ pub enum DumpError {
     Unmapped {
         /// The file.
         name: String,
-        /// Where.
+        /// The address.
         #[source]
         cause: Unmapped,
     },
@@ -89,27 +89,27 @@ impl std::ops::Deref for FileBytes {
     }
 }
 
-/// A process with memory of its own.
+/// A process with its own memory.
 pub(super) struct DumpedProcess {
     pub(super) pid: u32,
     pages_id: u32,
     pages: fs::File,
     split: Split,
-    /// The pagemap image, as it is.
+    /// The unchanged pagemap image.
     pub(super) pagemap: FileBytes,
     /// The pagemap image without lazy memory.
     pub(super) eager_pagemap: Vec<u8>,
 }
 
-/// A dump: small images mapped, pages images open.
+/// A dump: small images are mapped, pages images are open.
 pub(super) struct Dump {
-    /// Its directory.
+    /// The directory.
     pub(super) path: PathBuf,
     /// By pid.
     pub(super) processes: Vec<DumpedProcess>,
-    /// All files that are kept as they are, by name.
+    /// Files that are kept unchanged, by name.
     pub(super) images: BTreeMap<String, FileBytes>,
-    /// Bytes of pages images among `images`: shared memory.
+    /// Size of the pages images among `images`: shared memory.
     pub(super) other_pages_bytes: u64,
 }
 
@@ -128,7 +128,7 @@ impl DumpedProcess {
 
     /// The pages that stay in the pages image, in order. Blocks.
     pub(super) fn eager_pages(&self) -> Result<Vec<u8>, DumpError> {
-        // At most the file's size, which was checked against the pagemap, and such a dump was in memory.
+        // At most the file's size, which was checked against the pagemap. A dump of that size was in memory before.
         let mut pages = vec![0; self.eager_bytes() as usize];
         let mut rest = pages.as_mut_slice();
         for run in &self.split.eager {
@@ -145,14 +145,14 @@ impl DumpedProcess {
         &self.split.lazy
     }
 
-    /// The pages image. It has all pages of all windows.
+    /// The pages image. It has every page of every window.
     pub(super) fn file(&self) -> &fs::File {
         &self.pages
     }
 }
 
-/// Read a dump, but for its memory. Logs, sockets and statistics of CRIU's are left out. Pages images are opened for writing
-/// too if they are to be `consumed`.
+/// Reads a dump except for its memory. CRIU's logs, sockets and statistics are left out. With `consume`, pages images
+/// are opened for writing too.
 pub(super) fn read_dump(dir: &Path, consume: bool) -> Result<Dump, DumpError> {
     let mut images = BTreeMap::new();
     for name in image_names(dir)? {
@@ -204,7 +204,7 @@ fn take_process(
         name: pagemap_name,
         cause,
     })?;
-    // What is not in the snapshot reads as zeros. A piece is within one mapping.
+    // Memory that is not in the snapshot reads as zeros. A piece lies within one mapping.
     let wiped = parse_wiped_on_fork(mm).map_err(image(&mm_name))?;
     split.lazy.retain(|cut| {
         let address = cut.first.address();
@@ -239,7 +239,7 @@ fn take_process(
     })
 }
 
-/// Names of the files that are part of the dump.
+/// Names of the files that belong to the dump.
 fn image_names(dir: &Path) -> Result<Vec<String>, DumpError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(reading("."))? {
@@ -265,9 +265,9 @@ fn map_file(path: &Path) -> io::Result<FileBytes> {
     if file.metadata()?.len() == 0 {
         return Ok(FileBytes::Empty);
     }
-    // JUSTIFICATION: shared memory is among the images and may be large; reading it would have it in memory twice.
+    // JUSTIFICATION: the images include shared memory and may be large. Reading them would hold that memory twice.
     // SAFETY: the bytes must not change while the mapping lives. CRIU has finished, the directory is private to the
-    // worker, and `publish` requires that it be left alone; the mapping is read only.
+    // worker, and `publish` requires that it be left alone. The mapping is read-only.
     let map = unsafe { Mmap::map(&file)? };
     Ok(FileBytes::Mapped(map))
 }
@@ -276,11 +276,11 @@ fn pages_name(id: u32) -> String {
     format!("pages-{id}.img")
 }
 
-/// The pid in `pagemap-PID.img`; `None` for other files, such as `pagemap-shmem-ID.img`.
+/// The pid in `pagemap-PID.img`. `None` for other files, such as `pagemap-shmem-ID.img`.
 fn pagemap_pid(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("pagemap-")?.strip_suffix(".img")?;
     let pid = digits.parse().ok()?;
-    // One spelling only.
+    // Only the canonical spelling is accepted.
     (digits == u32::to_string(&pid)).then_some(pid)
 }
 

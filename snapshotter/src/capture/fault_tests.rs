@@ -1,4 +1,4 @@
-//! What happens when bytes rot and connections break: an error that names what is bad, or the right bytes.
+//! Corrupt bytes and broken connections lead either to an error that names what is bad, or to the right bytes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -252,7 +252,7 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     assert_eq!(local.unwrap().concat(), captured.memory);
     assert_eq!(wire.received(), received, "all from disk");
 
-    // What the disk does not take is fetched once, where it is read from what was brought.
+    // What does not fit on the disk is fetched once, and read from the bytes passed as `brought`.
     let nowhere = RegionReader::new(
         store.clone(),
         ChunkCache::open(&captured.server.scratch("small"), 1).unwrap(),
@@ -268,7 +268,7 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     assert_eq!(wire.received(), received, "from what was brought");
     assert_eq!(later.bring(chunk).await.unwrap(), None, "it is on the disk");
 
-    // One that rots is fetched again, and what was given of it before is given again.
+    // A chunk that rots is fetched again, and regions given before are given again.
     let path = dir.join(chunk.id.to_string());
     let mut rotten = std::fs::read(&path).unwrap();
     *rotten.last_mut().unwrap() ^= 1;
@@ -308,7 +308,7 @@ async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() 
     let store = Store::connect(impatient(unhindered.address)).await.unwrap();
     publish(&store, &RegionIndex::new(), &dump, meta()).await.unwrap();
     let all = unhindered.sent();
-    // A chunk of 1 MiB, then bundle and manifest in the last few KB, where the cuts are close to each other.
+    // A chunk of 1 MiB, then the bundle and the manifest in the last few KB, where the cuts are close to each other.
     let limits = (0..8)
         .map(|n| n * all / 8)
         .chain((0..40).map(|n| all - 12_000 + n * 330));
@@ -326,7 +326,7 @@ async fn a_publish_that_is_cut_off_anywhere_leaves_no_snapshot_or_a_whole_one() 
         match (result, opened) {
             (Ok(_), Ok(_)) => whole += 1,
             (Err(_), Err(error)) if error.is_not_found() => failed += 1,
-            // The manifest arrived, the answer did not, and neither did the attempt to take it back.
+            // The manifest arrived, but its response did not, and neither did the attempt to remove it.
             (Err(_), Ok(snapshot)) => {
                 snapshot.write_images(&server.scratch(id.as_str())).await.unwrap();
                 whole += 1;
@@ -409,8 +409,8 @@ async fn a_chunk_that_is_corrupt_is_put_by_another_name_by_the_next_publish() {
     is_whole(&again).await;
     assert_eq!(server.keys("chunks/").await.len(), 2);
 
-    // So does a worker that knows nothing, however long what it meets is. What it meets it leaves, as the store may
-    // have it.
+    // So does a worker that knows nothing, whatever length the existing object has. It leaves that object alone,
+    // because the store may have it.
     let junk = Bytes::from_static(b"junk");
     for taken in server.keys("chunks/").await {
         server.store.put(&taken, junk.clone()).await.unwrap();
@@ -420,7 +420,7 @@ async fn a_chunk_that_is_corrupt_is_put_by_another_name_by_the_next_publish() {
     assert_eq!(server.keys("chunks/").await.len(), 3);
     assert_eq!(server.store.get(key).await.unwrap(), junk);
 
-    // What is there and right is what it puts.
+    // An existing object with the right bytes is used.
     let fourth = publish(&server.store, &RegionIndex::new(), &dump, meta()).await;
     is_whole(&fourth.unwrap()).await;
     assert_eq!(server.keys("chunks/").await.len(), 3);
@@ -441,7 +441,7 @@ async fn a_chunk_seen_by_an_earlier_publish_is_looked_up_again_by_the_next() {
     server.store.delete(key).await.unwrap();
     publish(&server.store, &index, &dump, meta()).await.unwrap();
     assert_eq!(server.store.get(key).await.unwrap(), good);
-    // One that is cut off is not taken for it, and left.
+    // A truncated object is not accepted, and is left alone.
     server.store.put(key, good.slice(..good.len() / 2)).await.unwrap();
     let whole = publish(&server.store, &index, &dump, meta()).await.unwrap();
     let snapshot = Snapshot::open(&server.store, &whole.id).await.unwrap();
@@ -484,7 +484,7 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     let store = &captured.server.store;
     let reader = captured.reader(&captured.server.scratch("cache"));
     assert!(load_working_set(store, snapshot.id()).await.unwrap().is_none());
-    // Backwards, with repeats, a page of no region, and a process that is not in the snapshot.
+    // Backwards, with repeats, with a page of no region, and a process that is not in the snapshot.
     let pages = captured.memory.len() / PAGE_BYTES;
     let first = 0x10000 / PAGE_BYTES as u64;
     let touched = |pid, page, written| Touched {
@@ -532,7 +532,7 @@ async fn a_working_set_comes_back_in_order_with_the_snapshots_bytes() {
     captured.server.flip(&key, 90).await;
     let error = load_working_set(store, snapshot.id()).await.unwrap_err();
     assert!(error.to_string().contains(&key), "{error}");
-    // One of an earlier version is none, one of a later stays.
+    // One of an earlier version counts as none. One of a later version stays.
     let mut other = b"RKWS\x03\0".to_vec();
     store.put(&key, other.clone().into()).await.unwrap();
     assert!(load_working_set(store, snapshot.id()).await.unwrap().is_none());

@@ -1,4 +1,4 @@
-//! A capture of much memory needs little: measured in a process of its own.
+//! A capture of much memory needs little memory, measured in its own process.
 
 use std::io::Write as _;
 use std::process::Command;
@@ -9,21 +9,21 @@ use crate::testing::{TestStore, config, dump_without_pages, meta, noise};
 
 /// Memory of the dump.
 const DUMP: usize = 1 << 30;
-/// What the process that captures it may need at most, program and runtime included.
+/// Maximum memory of the capturing process, including the program and the runtime.
 const BOUND_KIB: u64 = 200 << 10;
 
-/// For the child: the store's address and the dump.
+/// The store's address and the dump's path, for the child.
 const ADDRESS: &str = "REKINDLE_TEST_CAPTURE_STORE";
 const DIR: &str = "REKINDLE_TEST_CAPTURE_DIR";
 
-/// The most memory this process ever had, KiB.
+/// Peak memory of this process in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
 }
 
-/// 1 GiB: noise, text and zeros by turns, 1 MiB each, no two alike.
+/// 1 GiB: noise, text and zeros in turns of 1 MiB each, all distinct.
 fn write_dump(dir: &Path) {
     let mut pages = dump_without_pages(dir, DUMP as u64 / 4096);
     for at in 0..(DUMP >> 20) as u64 {
@@ -38,7 +38,7 @@ fn write_dump(dir: &Path) {
     pages.write_all(&[0; 4096]).unwrap();
 }
 
-/// In the child this captures; else it starts the child.
+/// Captures in the child. Otherwise starts the child.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capture_of_one_gib_needs_less_than_200_mib() {
     if let (Ok(address), Ok(dir)) = (std::env::var(ADDRESS), std::env::var(DIR)) {

@@ -1,4 +1,4 @@
-//! Capture: a directory CRIU dumped into becomes a snapshot in the store.
+//! Capture: turns a directory that CRIU dumped into a snapshot in the store.
 //!
 //! ```text
 //! read directory ─► memory, batch by batch: read ─► cut into regions ─► hash ─► which does the store have?
@@ -6,10 +6,10 @@
 //!   ─► put manifest if absent: the snapshot exists
 //! ```
 //!
-//! Nothing refers to what was put before the manifest; if a step fails, the bundle and extra files are removed again
-//! and chunks are left for the garbage collection. Memory used does not grow with the dump's, but for about 200 bytes a
-//! region and the bundle: some batches and at most [`UPLOADS_AT_ONCE`] chunks are held, about 150 MiB. With
-//! [`CaptureOptions::consume`] the dump itself shrinks as it is read.
+//! Until the manifest is put, nothing refers to the objects put before it. If a step fails, the bundle and the extra
+//! files are removed again, and chunks are left to garbage collection. Memory use does not grow with the dump, except
+//! for the bundle and about 200 bytes per region. Some batches and at most [`UPLOADS_AT_ONCE`] chunks are held, about
+//! 150 MiB. With [`CaptureOptions::consume`] the dump itself shrinks as it is read.
 
 mod base;
 #[cfg(test)]
@@ -54,17 +54,18 @@ use dump_dir::{Dump, read_dump};
 use pack::{Stored, store_memory};
 use parts::{bundle, hash_extra};
 
-/// Chunks on their way to the store at once.
+/// Maximum number of concurrent chunk uploads.
 pub const UPLOADS_AT_ONCE: usize = 8;
 
 /// How memory is captured.
 #[derive(Debug, Clone)]
 pub struct CaptureOptions {
-    /// How it is cut and compressed.
+    /// How memory is cut and compressed.
     pub codec: Codec,
-    /// Threads that compute at once.
+    /// Number of threads that compute at once.
     pub threads: usize,
-    /// Whether pages leave the dump as they are read, so that they are not in memory twice. The dump cannot be used again.
+    /// Whether pages are removed from the dump as they are read, so that they are not in memory twice. The dump cannot
+    /// be used again.
     pub consume: bool,
 }
 
@@ -78,22 +79,23 @@ impl Default for CaptureOptions {
     }
 }
 
-/// What a snapshot is of.
+/// What a snapshot is taken of.
 #[derive(Debug, Clone)]
 pub struct CaptureMeta {
-    /// The id it shall have.
+    /// The snapshot's id.
     pub id: SnapshotId,
-    /// What it is made of.
+    /// What it is taken of.
     pub origin: Origin,
     /// CRIU's version.
     pub criu: String,
-    /// How long the processes stood still, milliseconds.
+    /// How long the processes were frozen, in milliseconds.
     pub frozen_ms: f64,
-    /// Further files to keep with it.
+    /// Further files to keep with the snapshot.
     pub extra: Vec<ExtraFile>,
-    /// The memory that its processes began as, if it is known: what they have changed little is stored as the difference to it.
+    /// The memory that the processes started from, if it is known. Regions that changed little are stored as
+    /// differences to it.
     pub base: Option<BaseMemory>,
-    /// How its memory is captured.
+    /// How the memory is captured.
     pub options: CaptureOptions,
 }
 
@@ -102,34 +104,34 @@ pub struct CaptureMeta {
 pub struct ExtraFile {
     /// Its name in the snapshot: letters, digits, `.`, `_`, `-`.
     pub name: String,
-    /// Where it is now. It must not change until publishing is over.
+    /// Its current path. The file must not change until publishing ends.
     pub path: PathBuf,
 }
 
-/// A snapshot that exists.
+/// A published snapshot.
 #[derive(Debug, Clone)]
 pub struct Published {
     /// Its id.
     pub id: SnapshotId,
-    /// Its sizes, as users see them.
+    /// Its sizes, as shown to users.
     pub summary: SnapshotSummary,
     /// Its manifest.
     pub manifest: Manifest,
-    /// BLAKE3 of the manifest as it lies in the store.
+    /// BLAKE3 of the manifest as stored.
     pub digest: Digest,
-    /// Bytes put into the store for it, all objects together.
+    /// Bytes stored for it, over all objects.
     pub new_bytes: u64,
 }
 
 /// Why no snapshot was published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The directory is not one we can take.
+    /// The directory cannot be used as a dump.
     #[error("could not take the dump in {}", path.display())]
     Dump {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         cause: DumpError,
     },
@@ -138,23 +140,23 @@ pub enum PublishError {
     Store {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The store's error.
         #[source]
         cause: StoreError,
     },
-    /// A collection may be deleting what it needs.
+    /// A collection may be deleting chunks that the snapshot needs.
     #[error("could not protect the chunks of snapshot {id}")]
     Protect {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The error of the publication.
         #[source]
         cause: PublicationError,
     },
     /// Another snapshot has the id.
     #[error("snapshot {0} exists already: publish with a fresh id")]
     IdTaken(SnapshotId),
-    /// An extra file has a name that is no file name.
+    /// The name of an extra file is not a valid file name.
     #[error("\"{0}\" is not a usable name for a file of a snapshot: use letters, digits, '.', '_' and '-'")]
     ExtraName(String),
     /// An extra file cannot be read.
@@ -162,7 +164,7 @@ pub enum PublishError {
     Extra {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         cause: std::io::Error,
     },
@@ -171,25 +173,25 @@ pub enum PublishError {
     TooLarge {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// How large a bundle may be.
         #[source]
         cause: BundleTooLarge,
     },
-    /// A manifest or page map of ours would not be read back. A bug.
+    /// A page map of ours would not parse. A bug.
     #[error("snapshot {id} would not be readable")]
     PageMap {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: Box<PageMapError>,
     },
-    /// A manifest of ours would not be read back. A bug.
+    /// A manifest of ours would not parse. A bug.
     #[error("manifest of snapshot {id} would not be readable")]
     Manifest {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: ManifestError,
     },
@@ -205,8 +207,8 @@ impl PublishError {
     }
 }
 
-/// Publish the dump in `dir` as a snapshot. The processes need not stand still: only the files in `dir` are read, and they
-/// must not change. Runs on the runtime's blocking threads where it computes. On an error no snapshot of that id exists.
+/// Publishes the dump in `dir` as a snapshot. The processes need not be frozen: only the files in `dir` are read, and
+/// these must not change. Computes on the runtime's blocking threads. On error no snapshot of that id exists.
 pub async fn publish(
     store: &Store,
     index: &RegionIndex,
@@ -225,8 +227,8 @@ pub async fn publish(
     published
 }
 
-/// Publish under `publication`. `settled` is false at the end only if the manifest may arrive in the store yet: what it refers to
-/// must then stay protected until nobody believes that any more.
+/// Publishes under `publication`. At the end, `settled` is false only if the manifest may still arrive in the store.
+/// The objects it refers to must then stay protected until that has become impossible.
 async fn publish_as(
     publication: &Publication,
     settled: &mut bool,
@@ -245,7 +247,7 @@ async fn publish_as(
     let protected = |cause| PublishError::Protect { id: id.clone(), cause };
     let base = meta.base.as_ref();
     let stored = Box::pin(store_memory(store, publication, index, &dump, base, &meta.options, &id)).await?;
-    // Elsewhere a difference is of no use.
+    // A difference is useless without its base, so only the other regions are remembered.
     let plain = stored.new.iter().filter(|new| !stored.bases.contains_key(&new.hash));
     index.learn(plain.copied());
     let new_chunk_bytes = stored.new_bytes;
@@ -282,14 +284,14 @@ async fn publish_as(
     };
     let encoded = encode_checked(&manifest).map_err(|cause| PublishError::Manifest { id: id.clone(), cause })?;
 
-    // From here on the snapshot has objects of its own.
+    // From here on the snapshot has its own objects.
     publication.protect(&[]).await.map_err(protected)?;
     let parts_put = put_parts(store, &meta.extra, &manifest, parts.bytes)
         .await
         .map_err(in_store);
     let ready = match parts_put {
         Ok(Outcome::Created) => publication.confirm().await.map_err(protected),
-        // The folder is that snapshot's, not ours to clear; its bundle was not touched.
+        // The folder belongs to that snapshot, so it is not cleared. Its bundle was not touched.
         Ok(Outcome::AlreadyPresent) => return Err(PublishError::IdTaken(id)),
         Err(error) => Err(error),
     };
@@ -323,7 +325,7 @@ async fn publish_as(
 }
 
 impl Manifest {
-    /// The snapshot's sizes, as users see them.
+    /// The snapshot's sizes, as shown to users.
     pub fn summary(&self) -> SnapshotSummary {
         SnapshotSummary {
             id: self.id.clone(),
@@ -339,7 +341,7 @@ impl Manifest {
     }
 }
 
-/// The processes' page maps, in the dump's order, and the sizes.
+/// The processes' page maps, in the dump's order, and the totals.
 fn page_maps(dump: &Dump, stored: Stored, codec: Codec) -> Result<(Vec<PageMap>, Totals), PageMapError> {
     let mut totals = Totals::default();
     let mut regions: Vec<Vec<Region>> = dump.processes.iter().map(|_| Vec::new()).collect();
@@ -347,7 +349,7 @@ fn page_maps(dump: &Dump, stored: Stored, codec: Codec) -> Result<(Vec<PageMap>,
         let region = Region {
             first: piece.region.first,
             pages: piece.region.pages,
-            // A hash that is neither known nor new cannot be: every one was looked up, and stored if not found.
+            // Every hash was looked up, and stored if not found, so it is either known or new.
             payload: piece.hash.and_then(|hash| stored.payloads.get(&hash).copied()),
             base: piece.hash.and_then(|hash| stored.base_of(hash, piece.region.first)),
         };
@@ -389,7 +391,7 @@ fn kernel_release() -> String {
         .unwrap_or_default()
 }
 
-/// Compute where blocking is allowed. A panic goes on in the caller.
+/// Runs work on a thread that may block. A panic continues in the caller.
 async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PublishError> + Send + 'static,
 ) -> Result<T, PublishError> {

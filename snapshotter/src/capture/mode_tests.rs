@@ -1,4 +1,4 @@
-//! Every mode of the codec gives back the memory, and however many threads there are, the same objects.
+//! Every mode of the codec round-trips the memory, and the objects do not depend on the number of threads.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::digest::Digest;
 use crate::snapshot::Snapshot;
 use crate::testing::{TestStore, meta, noise, small_dump};
 
-/// Runs of pages of all kinds, up to 24 MiB: over several windows, the first of them cut off.
+/// Runs of pages of all kinds, up to 24 MiB: they span several windows, the first of which is partial.
 fn memory() -> impl Strategy<Value = Vec<u8>> {
     let run = (0..5_u8, 1..400_usize, any::<u64>());
     proptest::collection::vec(run, 1..30).prop_map(|runs| {
@@ -20,7 +20,7 @@ fn memory() -> impl Strategy<Value = Vec<u8>> {
                 0 => bytes.resize(bytes.len() + len, 0),
                 1 => bytes.extend(noise(len, seed)),
                 2 => bytes.extend(std::iter::repeat_n(seed.to_le_bytes(), len / 8).flatten()),
-                // Equal in every run: deduplicated.
+                // The same in every run, so it is deduplicated.
                 3 => bytes.extend(noise(len, 7)),
                 _ => bytes.extend(noise(len, seed).into_iter().map(|b| b'a' + b % 9)),
             }
@@ -41,7 +41,7 @@ fn options(size: RegionSize, acceleration: u8, threads: usize) -> CaptureOptions
     }
 }
 
-/// The plain way to cut at a region size and nothing else: what the sizes of the real way may not exceed.
+/// Cuts at the region size only. The sizes of the real algorithm must not exceed those of this one.
 fn naive_stored(memory: &[u8], size: RegionSize, acceleration: Acceleration) -> u64 {
     let mut seen = std::collections::HashSet::new();
     let mut stored = 0;
@@ -110,7 +110,8 @@ proptest! {
                 if size <= RegionSize::DEFAULT {
                     prop_assert_eq!(new, naive, "up to 64 KiB, zeros change no cut");
                 } else {
-                    // Without its zeros a region may be raw, which costs an eighth at most; matches hardly reach over them.
+                    // Without its zeros a region may be raw, which costs an eighth at most. Matches rarely reach across
+                    // the zeros.
                     prop_assert!(new <= naive * 8 / 7 + 4096, "{new} against {naive}");
                 }
             }

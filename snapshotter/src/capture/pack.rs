@@ -1,12 +1,12 @@
-//! Memory becomes chunks in the store, in a pipeline that holds little of it at once.
+//! Turns memory into chunks in the store, in a pipeline that holds little of it at once.
 //!
 //! ```text
 //! batches ─► read, cut, hash ─► does the store have it? ─► which are new ─► compress ─► pack ─► put
-//!            READ_AHEAD at once, in order                  in order         a core each  in order  UPLOADS_AT_ONCE
+//!            READ_AHEAD at once, in order                  in order    one core each  in order  UPLOADS_AT_ONCE
 //! ```
 //!
-//! Every choice that shows in the objects is made in the order of addresses, so however many threads there are, the objects are
-//! the same.
+//! Every decision that affects the objects is made in address order, so the objects do not depend on the number of
+//! threads.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -29,33 +29,34 @@ use crate::pagemap::{Base, ChunkRef, PageIndex, Payload};
 use crate::region_index::{Presence, RegionIndex};
 use crate::store::{Outcome, Store, StoreError};
 
-/// A chunk is closed when it has this much: one GET of it is short, and few are needed. The largest region fills one.
+/// Size at which a chunk is closed. One GET of such a chunk is short, and few are needed. The largest region fills a
+/// chunk.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Names tried for a chunk while collections may be deleting objects of those names.
+/// Maximum number of names tried for a chunk while collections may be deleting objects with those names.
 const NAMES_MAX: usize = 16;
-/// A difference that LZ4 has made so much smaller than its region is taken without asking what the region would take by itself.
+/// A difference that LZ4 shrinks to this fraction of its region is accepted without compressing the region on its own.
 const SURELY_SMALLER: usize = 16;
-/// Batches read, and looked up in the store, ahead of those that are compressed.
+/// Batches that are read, and looked up in the store, ahead of those being compressed.
 const READ_AHEAD: usize = 6;
 
-/// The memory of a dump, now in the store.
+/// A dump's memory, now in the store.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// All of it, by process and address.
+    /// All pieces, by process and address.
     pub(super) pieces: Vec<Piece>,
-    /// Where each digest's bytes lie.
+    /// Location of each digest's bytes.
     pub(super) payloads: HashMap<Digest, Payload>,
-    /// Of them, those that are new.
+    /// The new ones among `payloads`.
     pub(super) new: Vec<Payload>,
-    /// Of those, the bases of what are differences, with where each lay.
+    /// The bases of the new payloads that are differences, each with the page at which its region was.
     pub(super) bases: HashMap<Digest, (PageIndex, Base)>,
-    /// Their bytes in chunks.
+    /// Bytes of the new payloads in chunks.
     pub(super) new_bytes: u64,
 }
 
 impl Stored {
-    /// What bytes of this digest at page `first` are the difference to, if they are stored as one. What was found in another place is so here, too: as
-    /// far from its base.
+    /// The base of the bytes with this digest at page `first`, if they are stored as a difference. If the bytes were
+    /// found at another address, the base shifts by the same distance.
     pub(super) fn base_of(&self, hash: Digest, first: PageIndex) -> Option<Base> {
         let (lay, base) = self.bases.get(&hash)?;
         let first = PageIndex((base.first.0 + first.0).saturating_sub(lay.0));
@@ -63,7 +64,7 @@ impl Stored {
     }
 }
 
-/// Store what the store does not have yet of the dump's lazy memory.
+/// Stores the part of the dump's lazy memory that the store does not have yet.
 pub(super) async fn store_memory(
     store: &Store,
     publication: &Publication,
@@ -148,7 +149,8 @@ pub(super) async fn store_memory(
     })
 }
 
-/// The memory to store differences to, if it is here and the index knows where it lies. Without it a snapshot is as good, and larger.
+/// The base memory, if its chunks are on this host and the index knows where they are. Without a base the snapshot is
+/// just as good, only larger.
 async fn usable<'a>(base: Option<&'a BaseMemory>, index: &RegionIndex) -> Option<&'a BaseMemory> {
     let base = base?;
     if let Err(error) = base.bring().await {
@@ -160,28 +162,28 @@ async fn usable<'a>(base: Option<&'a BaseMemory>, index: &RegionIndex) -> Option
     Some(base)
 }
 
-/// A region to be stored.
+/// A region to store.
 #[derive(Clone, Copy)]
 struct New {
     piece: Piece,
-    /// What its difference may be stored to.
+    /// The base that it may be stored as a difference to.
     base: Option<Base>,
 }
 
-/// What was read so far, in order.
+/// The pieces read so far, in order.
 #[derive(Debug, Default)]
 struct Seen {
     pieces: Vec<Piece>,
-    /// Where those lie that the store had.
+    /// Location of the pieces that the store already had.
     payloads: HashMap<Digest, Payload>,
-    /// Those that it is given.
+    /// Digests of the pieces being stored.
     new: HashSet<Digest>,
 }
 
 impl Seen {
     /// The pieces of `memory` that must be stored.
     fn choose(&mut self, memory: &Memory, bases: &[Option<Base>], known: HashMap<Digest, Payload>) -> Vec<New> {
-        // Where the store has it and keeps it.
+        // Only a base that the store has and keeps.
         let kept = |base: Base| {
             let payload = *known.get(&base.payload.hash)?;
             Some(Base { payload, ..base })
@@ -206,16 +208,17 @@ impl Seen {
     }
 }
 
-/// The payloads of a batch: its LZ4 blocks one after the other, and its memory, where those lie that are as they are.
+/// The payloads of a batch: its LZ4 blocks one after the other, and its memory, which holds the payloads that are
+/// stored uncompressed.
 struct Encoded {
     blocks: Buffer,
     memory: Memory,
     regions: Vec<(Digest, Encoding, Range<usize>)>,
-    /// What those are differences to that are, and where they lie.
+    /// The bases of the payloads that are differences, each with the page of its region.
     bases: Vec<(Digest, (PageIndex, Base))>,
 }
 
-/// A region's payload, not in a chunk yet.
+/// A region's payload, not yet in a chunk.
 struct Packed<'a> {
     hash: Digest,
     encoding: Encoding,
@@ -241,7 +244,7 @@ fn encode(
             blocks.extend_from_slice(block);
             let is_small = block.len() * SURELY_SMALLER <= plain.len();
             let len = blocks.len() - start;
-            // Reading it takes two payloads.
+            // Reading a difference takes two payloads.
             let mut alone = || compressor.block(plain).map_or(plain.len(), <[u8]>::len);
             if is_small || len * 2 <= alone() {
                 regions.push((hash, Encoding::Lz4, start..blocks.len()));
@@ -284,7 +287,7 @@ impl Encoded {
     }
 }
 
-/// A chunk being filled.
+/// A chunk that is being filled.
 struct OpenChunk {
     bytes: Buffer,
     regions: Vec<(Digest, Encoding, u32, u32)>,
@@ -298,11 +301,11 @@ impl OpenChunk {
         }
     }
 
-    /// Append a payload. If the chunk was full, it is returned, and the payload is the first of a new one.
+    /// Appends a payload. If the chunk is full, it is returned and the payload starts a new one.
     fn add(&mut self, payload: &Packed<'_>, buffers: &Buffers) -> Option<Self> {
         let full = self.bytes.len() + payload.bytes.len() > CHUNK_BYTES;
         let full = full.then(|| std::mem::replace(self, Self::new(buffers)));
-        // A chunk has at most 4 MiB, so all offsets and lengths fit.
+        // A chunk is at most 4 MiB, so all offsets and lengths fit.
         let at = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let (offset, len) = (at(self.bytes.len()), at(payload.bytes.len()));
         self.bytes.extend_from_slice(payload.bytes);
@@ -319,8 +322,8 @@ async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> R
         if names == NAMES_MAX {
             return Err(PublicationError::NoName);
         }
-        // An object of this name may be deleted at any moment, or is not what its name says. A zero byte at the end,
-        // which no region refers to, gives another.
+        // An object of this name may be deleted at any moment, or does not match its name. Appending a zero byte, which
+        // no region refers to, gives the chunk another name.
         bytes = [&bytes[..], &[0]].concat().into();
         id = Digest::of(&bytes);
         names += 1;
@@ -339,13 +342,14 @@ async fn upload(store: &Store, publication: &Publication, chunk: OpenChunk) -> R
     Ok(payloads.collect())
 }
 
-/// Puts a chunk where there is none. Answers whether its bytes are there: what is there may be another's, and damaged.
+/// Puts a chunk if the store has none of this name. Returns whether the store now has these bytes: an existing object
+/// may be foreign and damaged.
 async fn put_or_find(store: &Store, id: &Digest, bytes: &Bytes) -> Result<bool, StoreError> {
     let key = keys::chunk(id);
     if store.put_if_absent(&key, bytes.clone()).await? == Outcome::Created {
         return Ok(true);
     }
-    // Its length first: whoever put it may have put anything.
+    // The length first, because the object may be anything.
     let is_there = store.head(&key).await?.len == bytes.len() as u64 && store.get(&key).await? == *bytes;
     if !is_there {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! The parts of a snapshot beside its chunks: the bundle and the extra files.
+//! The parts of a snapshot other than its chunks: the bundle and the extra files.
 
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;
@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::manifest::{ExtraEntry, ExtraPlace, ImageEntry, ProcessEntry};
 use crate::pagemap::PageMap;
 
-/// An extra file up to this size travels in the bundle.
+/// Maximum size of an extra file that is stored in the bundle.
 const EXTRA_IN_BUNDLE_MAX: u64 = 1 << 20;
 
 /// The bundle, and what the manifest says about it.
@@ -21,7 +21,7 @@ pub(super) struct Parts {
     pub(super) extra: Vec<ExtraEntry>,
 }
 
-/// An extra file, read if it is small.
+/// An extra file, whose bytes are read if it is small.
 pub(super) struct HashedExtra {
     name: String,
     small: Option<Vec<u8>>,
@@ -29,8 +29,7 @@ pub(super) struct HashedExtra {
     blake3: Digest,
 }
 
-/// The bundle: page maps first, so that they can be had without the rest, then images, then extra files.
-/// Blocks.
+/// Builds the bundle: page maps first, so that they can be read on their own, then images, then extra files. Blocks.
 pub(super) fn bundle(
     id: &SnapshotId,
     dump: &Dump,
@@ -88,7 +87,7 @@ pub(super) fn bundle(
     })
 }
 
-/// Read the small ones and hash the others.
+/// Reads the small files and hashes the others.
 pub(super) async fn hash_extra(files: Vec<ExtraFile>) -> Result<Vec<HashedExtra>, PublishError> {
     let hash = |file: ExtraFile| -> std::io::Result<HashedExtra> {
         let bytes = std::fs::metadata(&file.path)?.len();

@@ -1,4 +1,5 @@
-//! Reads a dump's lazy memory, batch by batch, and hashes it. What was read may be given back to the file system at once.
+//! Reads and hashes a dump's lazy memory, batch by batch. Pages that have been read may be given back to the file
+//! system at once.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -14,26 +15,26 @@ use crate::buffers::{Buffer, Buffers};
 use crate::codec::{PAGE_BYTES, RegionSize};
 use crate::digest::Digest;
 
-/// A batch is closed when it has as much: a window, or several small ones.
+/// Size at which a batch is closed: one window, or several small ones.
 const BATCH_BYTES: usize = RegionSize::MAX.bytes();
 
-/// Some windows of one process.
+/// Consecutive windows of one process.
 #[derive(Debug, Clone)]
 pub(super) struct Batch {
-    /// Which process of the dump, by its place there.
+    /// Index of the process in the dump.
     process: usize,
-    /// Which of its windows.
+    /// Indices of its windows.
     windows: std::ops::Range<usize>,
 }
 
-/// A region whose bytes were looked at.
+/// A region that has been read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
-    /// Which process of the dump, by its place there.
+    /// Index of the process in the dump.
     pub(super) process: usize,
-    /// Which pages, and where they lie in the batch's bytes.
+    /// Its pages, and their position in the batch's bytes.
     pub(super) region: CutRegion,
-    /// The digest of its bytes; `None` if all are zero.
+    /// Digest of its bytes. `None` if all are zero.
     pub(super) hash: Option<Digest>,
 }
 
@@ -66,7 +67,8 @@ pub(super) fn batches(dump: &Dump) -> Vec<Batch> {
     batches
 }
 
-/// Read a batch into one of `buffers`, cut it into regions of `size` and hash them. With `consume` its pages leave the dump. Blocks.
+/// Reads a batch into one of `buffers`, cuts it into regions of `size` and hashes them. With `consume`, its pages are
+/// removed from the dump. Blocks.
 pub(super) fn read(
     dump: &Dump,
     batch: &Batch,
@@ -105,10 +107,11 @@ pub(super) fn read(
     Ok(Memory { bytes, pieces })
 }
 
-/// Memory that was copied would be there twice until the directory goes. A file system that cannot punch holes keeps it that long.
+/// Punches the copied pages out of the file. Otherwise they would be in memory twice until the directory is removed, as
+/// they are on file systems that cannot punch holes.
 fn give_back(file: &File, window: &Cut) {
     let page = PAGE_BYTES as i64;
-    // The file has these pages, so their places in it are file offsets.
+    // The file has these pages, so their offsets are valid file offsets.
     let (offset, len) = (window.file_page as i64 * page, i64::from(window.pages) * page);
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     if let Err(error) = fallocate(file, flags, offset, len) {
@@ -116,7 +119,7 @@ fn give_back(file: &File, window: &Cut) {
     }
 }
 
-/// How many threads may compute at once: they wait here, not the runtime.
+/// Limits how many threads compute at once. They wait here rather than in the runtime.
 #[derive(Debug, Clone)]
 pub(super) struct Cores {
     free: Arc<(Mutex<usize>, Condvar)>,
@@ -130,14 +133,14 @@ impl Cores {
         }
     }
 
-    /// Run `work` when fewer than that many others run. Blocks.
+    /// Runs `work` once fewer than that many threads are running. Blocks.
     pub(super) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let _core = Core::take(&self.free);
         work()
     }
 }
 
-/// One of them, given back when dropped.
+/// A permit of `Cores`, returned on drop.
 struct Core<'a>(&'a (Mutex<usize>, Condvar));
 
 impl<'a> Core<'a> {

@@ -1,43 +1,44 @@
-//! Cuts a process's lazy memory into windows that are read one by one, each later cut into regions (`cut.rs`). Pure.
+//! Cuts a process's lazy memory into windows. They are read one by one, and `cut.rs` later cuts them into regions.
+//! Pure.
 
 use crate::codec::RegionSize;
 use crate::images::{PagemapImage, Vma};
 use crate::pagemap::PageIndex;
 
-/// Pages of a window: the largest region, so that every region size divides it.
+/// Pages in a window: the largest region, so that every region size divides it.
 const WINDOW: u64 = RegionSize::MAX.pages() as u64;
 
-/// Consecutive pages of one mapping, within 4 MiB of the address space, consecutive in the pages image as well.
+/// Consecutive pages of one mapping, within 4 MiB of the address space. They are also consecutive in the pages image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// The first page.
     pub(crate) first: PageIndex,
-    /// How many, 1 to 1024.
+    /// Number of pages, 1 to 1024.
     pub(crate) pages: u16,
-    /// Where the first lies in the pages image, pages.
+    /// Index of the first page in the pages image.
     pub(crate) file_page: u64,
 }
 
-/// A run of pages in the pages image, pages.
+/// A range of page indices in the pages image.
 pub(crate) type FileRun = std::ops::Range<u64>;
 
-/// Where the pages of a pages image go.
+/// How the pages of a pages image are divided.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
     /// Lazy memory, by address.
     pub(crate) lazy: Vec<Cut>,
-    /// What a restore needs in the pages image, in order.
+    /// The pages that a restore needs in the pages image, in order.
     pub(crate) eager: Vec<FileRun>,
-    /// Pages in the image together.
+    /// Total pages in the image.
     pub(crate) pages: u64,
 }
 
-/// Lazy pages that are in no mapping of the process.
+/// Lazy pages outside all mappings of the process.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("lazy memory at {:#x} is in no mapping of the process", .0.address())]
 pub struct Unmapped(PageIndex);
 
-/// Split the pages of `pagemap`; windows end where a mapping ends and at each multiple of 4 MiB.
+/// Splits the pages of `pagemap`. Windows end where a mapping ends and at each multiple of 4 MiB.
 pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmapped> {
     let mut split = Split::default();
     for entry in &pagemap.entries {
@@ -68,8 +69,8 @@ pub(crate) fn split(pagemap: &PagemapImage, vmas: &[Vma]) -> Result<Split, Unmap
     Ok(split)
 }
 
-/// Append `first..end`, as a part of the last piece where that may be continued: CRIU ends entries wherever its pipes
-/// were full, and equal memory should be cut alike.
+/// Appends `first..end`, merging it into the last piece where possible. CRIU ends entries wherever its pipes were full,
+/// but equal memory should be cut the same way.
 fn push(lazy: &mut Vec<Cut>, first: PageIndex, end: PageIndex, file_page: u64, vma_start: Option<u64>) {
     // A window has 1024 pages, so the difference fits.
     let pages = u16::try_from(end.0 - first.0).unwrap_or(RegionSize::MAX.pages());
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
     use crate::images::testing::{Run, pagemap_image};
 
-    /// Mappings with gaps, and runs of pages inside them, some directly after the one before.
+    /// Mappings with gaps, and runs of pages inside them. Some runs directly follow the one before.
     fn process() -> impl Strategy<Value = (Vec<Vma>, Vec<Run>)> {
         let vma = (
             0..4_u64,
@@ -130,7 +131,7 @@ mod tests {
         fn every_lazy_page_is_in_one_window_and_every_other_stays((vmas, runs) in process()) {
             let pagemap = PagemapImage::parse(&pagemap_image(&runs)).unwrap();
             let split = split(&pagemap, &vmas).unwrap();
-            // The naive way, page by page: (page, its place in the file).
+            // The naive way, page by page: (page, its index in the file).
             let pages = runs.iter().flat_map(|run| (run.first..run.first + run.pages).map(|page| (page, run.lazy)));
             let pages: Vec<_> = pages.zip(0..).collect();
             let lazy: Vec<_> = pages.iter().filter(|((_, lazy), _)| *lazy).map(|((page, _), at)| (*page, *at)).collect();

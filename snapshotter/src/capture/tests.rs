@@ -1,4 +1,4 @@
-//! Real dumps through a real S3 protocol and back.
+//! Real dumps, stored and read back over the real S3 protocol.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,9 +1,10 @@
-//! Chunks on this host's disk: one file each, named by the chunk's digest, at most so many bytes together. Which
-//! chunk goes first is greedy-dual's to say: small ones stay longer, as each costs a round trip; of equal ones the longest unused goes.
+//! Chunks on this host's disk, one file per chunk, named by its digest. Their total size is bounded. Eviction is
+//! greedy-dual: small chunks stay longer because each costs a round trip, and of equal chunks the least recently used
+//! goes.
 //!
-//! Only whole chunks whose digest was checked are put in, by rename. What comes out is checked again by the reader
-//! (region by region), so a file that rots is noticed. All calls block for as long as the disk does. One process at a
-//! time may use a directory.
+//! Only whole chunks whose digest was checked are inserted, by rename. The reader checks every region again on the way
+//! out, so a file that rots on disk is detected. All calls block on disk I/O. Only one process at a time may use a
+//! directory.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,12 +21,12 @@ use crate::digest::Digest;
 use crate::pagemap::ChunkRef;
 use rekindle_retention::GreedyDual;
 
-/// What a round trip to the store takes, about, and how many bytes come in a second: which chunks are worth keeping only depends on
-/// their ratio.
+/// The approximate duration of a round trip to the store, and bytes received per second. Only their ratio decides which
+/// chunks are worth keeping.
 const ROUND_TRIP: Duration = Duration::from_millis(30);
 const BYTES_A_SECOND: u64 = 200 << 20;
 
-/// What it would take to have a chunk of `bytes` again.
+/// The cost of fetching a chunk of `bytes` again.
 fn cost(bytes: u64) -> Duration {
     ROUND_TRIP + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / BYTES_A_SECOND)
 }
@@ -57,7 +58,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How long each is.
+    /// Length of each chunk.
     chunks: HashMap<Digest, u64>,
     bytes: u64,
     worth: GreedyDual<Digest>,
@@ -65,28 +66,28 @@ struct State {
     evicted_bytes: u64,
 }
 
-/// How a cache is used. What is counted is counted from when it was opened.
+/// How a cache is used. Counters start when the cache is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheUse {
-    /// Bytes in it, and how many there may be.
+    /// Bytes in the cache.
     pub bytes: u64,
-    /// The limit.
+    /// Maximum bytes in the cache.
     pub max_bytes: u64,
-    /// Chunks in it.
+    /// Chunks in the cache.
     pub chunks: u64,
-    /// Reads it answered.
+    /// Reads that the cache answered.
     pub hits: u64,
     /// Chunks that had to be fetched.
     pub misses: u64,
-    /// Chunks that had to go.
+    /// Evicted chunks.
     pub evicted: u64,
-    /// Their bytes.
+    /// Bytes of the evicted chunks.
     pub evicted_bytes: u64,
 }
 
 impl ChunkCache {
-    /// The cache in `dir`, which is made if absent. Chunks left there by an earlier run are kept, unfinished files
-    /// and others' removed.
+    /// Opens the cache in `dir`, which is created if it is absent. Chunks from an earlier run are kept. Unfinished and
+    /// foreign files are removed.
     pub fn open(dir: &Path, max_bytes: u64) -> Result<Self, CacheError> {
         let refused = |cause| CacheError {
             path: dir.to_owned(),
@@ -113,7 +114,7 @@ impl ChunkCache {
         self.inner.state.lock().bytes
     }
 
-    /// How it is used.
+    /// How the cache is used.
     pub fn usage(&self) -> CacheUse {
         let state = self.inner.state.lock();
         CacheUse {
@@ -127,18 +128,18 @@ impl ChunkCache {
         }
     }
 
-    /// A chunk has to be fetched.
+    /// Counts a chunk that has to be fetched.
     pub(super) fn missed(&self) {
         self.inner.misses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the chunk is in the cache; that may change at any moment.
+    /// Whether the chunk is in the cache. The answer may be stale at once.
     pub fn contains(&self, id: &Digest) -> bool {
         self.inner.state.lock().chunks.contains_key(id)
     }
 
-    /// Fill `into` from the chunk, beginning at `offset`. `false` if the chunk is not here (or not so long, or cannot be
-    /// read: then it is dropped).
+    /// Fills `into` from the chunk, starting at `offset`. Returns `false` if the chunk is not in the cache. A chunk
+    /// that is too short or unreadable is dropped, which also returns `false`.
     pub(super) fn read(&self, id: &Digest, offset: u64, into: &mut [u8]) -> bool {
         {
             let mut state = self.inner.state.lock();
@@ -161,7 +162,7 @@ impl ChunkCache {
         }
     }
 
-    /// Keep a chunk whose digest was checked. A chunk larger than the whole cache is not kept.
+    /// Inserts a chunk whose digest was checked. A chunk larger than the whole cache is not inserted.
     pub(super) fn insert(&self, chunk: ChunkRef, bytes: &[u8]) -> io::Result<()> {
         let len = bytes.len() as u64;
         if len > self.inner.max_bytes {
@@ -171,7 +172,7 @@ impl ChunkCache {
         let temporary = self.inner.dir.join(format!("tmp-{number}"));
         let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, self.path(&chunk.id)));
         if written.is_err() {
-            // It may not even be there.
+            // The temporary file may not even exist.
             drop(fs::remove_file(&temporary));
             return written;
         }
@@ -185,14 +186,14 @@ impl ChunkCache {
         Ok(())
     }
 
-    /// Drop a chunk, as it was found corrupt.
+    /// Drops a chunk that was found corrupt.
     pub(super) fn remove(&self, id: &Digest) {
         let mut state = self.inner.state.lock();
         if let Some(bytes) = state.chunks.remove(id) {
             state.bytes -= bytes;
         }
         state.worth.forget(id);
-        // If it is not there any more, all the better.
+        // A file that is already gone is fine.
         drop(fs::remove_file(self.path(id)));
     }
 
@@ -221,7 +222,7 @@ impl ChunkCache {
     }
 }
 
-/// What is in the directory, the oldest file as the longest unused.
+/// The contents of the directory. The oldest file counts as least recently used.
 fn scan(dir: &Path) -> io::Result<State> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {

@@ -1,11 +1,13 @@
-//! Reads regions: from the chunk cache, else from the store. Whatever comes back was checked by its digest.
+//! Reads regions from the chunk cache, or else from the store. Every returned region has been checked against its
+//! digest.
 //!
 //! ```text
 //! read(region) ─► zero? ─► cached on disk? ─► digest right? ─► bytes
 //!                              │ no               │ no: drop the cached chunk
-//!                              └──────────────────┴─► fetch the chunk (once, however many wait) ─► digest right?
-//!                                                       ├─► cache it, behind
-//!                                                       └─► cut out and decode ─► digest right? ─► bytes
+//!                              └─────────┬────────┘
+//!                              fetch the chunk, once for all waiters ─► digest right?
+//!                                ├─► cache it in the background
+//!                                └─► cut out and decode ─► digest right? ─► bytes
 //! ```
 
 use std::collections::HashMap;
@@ -26,43 +28,43 @@ use crate::keys;
 use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
 use crate::store::{Store, StoreError};
 
-/// Buffers of up to 4 MiB that wait for the next chunk that is read whole.
+/// Idle buffers that are kept for whole-chunk reads, of up to 4 MiB each.
 const SCRATCH: usize = 4;
-/// From so many chunks on their way to the cache on, each fetch waits until its own is there: what memory holds of them is bounded.
+/// Chunks on their way to the cache from which on each fetch waits for its own cache write. Bounds the memory they use.
 const KEPT_BEHIND: usize = 4;
-/// Costs no memory until it is read.
+/// Uses no memory until it is read.
 static ZEROS: [u8; RegionSize::MAX.bytes()] = [0; RegionSize::MAX.bytes()];
 
-/// Why a region cannot be had. Final: everything that a retry can mend was retried.
+/// Why a region cannot be read. The error is final: every retry that could help has been made.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
-    /// The store does not have the chunk, or does not answer.
+    /// The store does not have the chunk or does not answer.
     #[error("could not fetch chunk {chunk}")]
     Fetch {
         /// The chunk.
         chunk: Digest,
-        /// Why.
+        /// The store's error.
         #[source]
         cause: Arc<StoreError>,
     },
-    /// The chunk in the store is not what its name says.
+    /// The chunk in the store does not match its digest.
     #[error("chunk {chunk} in the store is corrupt: it has {found_bytes} bytes with the digest {found}")]
     Corrupt {
         /// The chunk.
         chunk: Digest,
-        /// Digest of what is there.
+        /// Digest of the bytes in the store.
         found: Digest,
-        /// Size of what is there.
+        /// Size of the bytes in the store.
         found_bytes: u64,
     },
-    /// The chunk is right but does not hold the region.
+    /// The chunk is intact but does not hold the region.
     #[error("chunk {chunk} does not hold the region at {first} that the page map says it holds")]
     Region {
         /// The chunk.
         chunk: Digest,
         /// The region's first page.
         first: PageIndex,
-        /// Why.
+        /// The decoder's error.
         #[source]
         cause: Arc<DecodeError>,
     },
@@ -75,7 +77,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Which chunk it is about.
+    /// The chunk that could not be read.
     pub fn chunk(&self) -> Digest {
         match self {
             Self::Fetch { chunk, .. }
@@ -85,7 +87,7 @@ impl ReadError {
         }
     }
 
-    /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
+    /// Whether the store answered and its data is missing or wrong. Retrying later does not help.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Corrupt { .. } | Self::Region { .. } => true,
@@ -101,18 +103,18 @@ pub struct RegionReader {
     inner: Arc<Inner>,
 }
 
-/// What was read since the reader was made.
+/// Reads since the reader was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadCounts {
-    /// Regions that came from the chunk cache.
+    /// Regions read from the chunk cache.
     pub cached_regions: u64,
-    /// Their plain bytes.
+    /// Decoded bytes of those regions.
     pub cached_bytes: u64,
-    /// Regions that came from the store, or with a chunk that was on its way from there.
+    /// Regions read from the store, including those that joined a fetch already in flight.
     pub fetched_regions: u64,
-    /// Their plain bytes.
+    /// Decoded bytes of those regions.
     pub fetched_bytes: u64,
-    /// Chunks that were fetched whole.
+    /// Chunks fetched whole.
     pub fetched_chunks: u64,
 }
 
@@ -139,16 +141,16 @@ impl Tier {
 struct Inner {
     store: Store,
     cache: ChunkCache,
-    /// Whether what was fetched last could be kept: it is told when that changes.
+    /// Whether the last cache write succeeded. A change is logged.
     caches: AtomicBool,
     counts: Counts,
-    /// For the bytes of chunks that are read whole, and of their regions.
+    /// Buffers for chunks that are read whole, and for their regions.
     scratch: Buffers,
-    /// Chunks that were fetched and are on their way to the cache.
+    /// Chunks that were fetched and are being written to the cache.
     being_kept: Mutex<HashMap<Digest, Bytes>>,
-    /// Told when one of them is there, or could not be put there.
+    /// Notified when one of these writes ends, successfully or not.
     kept: Notify,
-    /// Chunks being fetched now.
+    /// Fetches in flight.
     fetches: Arc<Flights<Digest, Result<Bytes, ReadError>>>,
 }
 
@@ -182,7 +184,7 @@ impl RegionReader {
         self.inner.cache.usage()
     }
 
-    /// What was read so far.
+    /// What has been read so far.
     pub fn counts(&self) -> ReadCounts {
         let Counts {
             cached,
@@ -199,12 +201,12 @@ impl RegionReader {
         }
     }
 
-    /// Whether a chunk is in the cache; that may change at any moment.
+    /// Whether a chunk is in the cache. The answer may be stale at once.
     pub fn is_cached(&self, chunk: &Digest) -> bool {
         self.inner.cache.contains(chunk)
     }
 
-    /// The region's plain bytes, checked. Fetches its chunk if it is not on this host.
+    /// The region's decoded and checked bytes. Fetches its chunk if it is not on this host.
     pub async fn read(&self, region: &Region) -> Result<Bytes, ReadError> {
         let Some(payload) = &region.payload else {
             return Ok(zeros(region));
@@ -214,7 +216,7 @@ impl RegionReader {
         if let Some(bytes) = blocking(chunk, move || this.read_local(&wanted)).await? {
             return Ok(bytes);
         }
-        // Both chunks at once: one round trip.
+        // Fetch both chunks concurrently: one round trip.
         let (bytes, base) = futures::future::try_join(self.fetch(chunk), self.read_base(region)).await?;
         let (wanted, payload) = (*region, *payload);
         let plain = blocking(chunk, move || cut_out(&wanted, &payload, &bytes, base.as_deref())).await??;
@@ -222,17 +224,17 @@ impl RegionReader {
         Ok(plain)
     }
 
-    /// What the region is the difference to, if it is one.
+    /// The bytes of the region's base, if the region is stored as a difference.
     async fn read_base(&self, region: &Region) -> Result<Option<Bytes>, ReadError> {
         match &region.base {
-            // Which is no difference itself, so that this ends.
+            // A base is never a difference itself, so the recursion ends.
             Some(base) => Box::pin(self.read(&base.region())).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// The region's plain bytes if they can be had without the network; for threads that may block on the disk but
-    /// have no runtime. A cached chunk that turns out corrupt is dropped, and the answer is `None`.
+    /// The region's decoded bytes if they are available without the network. For threads that may block on the disk but
+    /// have no runtime. If a cached chunk turns out to be corrupt, it is dropped and the answer is `None`.
     pub fn read_local(&self, region: &Region) -> Option<Bytes> {
         let Some(payload) = &region.payload else {
             return Some(zeros(region));
@@ -258,7 +260,8 @@ impl RegionReader {
         }
     }
 
-    /// Waits until all that was fetched is in the cache, or could not be put there: before the cache's directory is looked at or removed.
+    /// Waits until every fetched chunk has been written to the cache, or its write has failed. Call this before reading
+    /// or removing the cache's directory.
     pub async fn settled(&self) {
         loop {
             let mut kept = std::pin::pin!(self.inner.kept.notified());
@@ -270,7 +273,7 @@ impl RegionReader {
         }
     }
 
-    /// Has a chunk be on this host, for [`Self::read_chunk`]: its bytes, unless it is in the cache.
+    /// Makes sure a chunk is on this host, ahead of [`Self::read_chunk`]. Returns its bytes unless it is in the cache.
     pub async fn bring(&self, chunk: ChunkRef) -> Result<Option<Bytes>, ReadError> {
         if self.inner.cache.contains(&chunk.id) {
             return Ok(None);
@@ -278,9 +281,11 @@ impl RegionReader {
         self.fetch(chunk).await.map(Some)
     }
 
-    /// Gives `take` the plain bytes of these regions of one chunk, checked, each with its place among them: for reading ahead. The chunk is
-    /// fetched at most once, and not if it was `brought`, and so are the chunks of what they are differences to; the rest is done on one of the runtime's
-    /// blocking threads, in a few buffers. A region may come twice if a cached chunk turns out corrupt on the way.
+    /// Calls `take` with the decoded, checked bytes of each of these regions of one chunk, and with its index among
+    /// `regions`. For reading ahead. The chunk is fetched at most once, and not at all if its bytes are passed as
+    /// `brought`. The chunks of the regions' bases are fetched at most once each. Decoding runs on one of the runtime's
+    /// blocking threads, in a few reused buffers. `take` may see a region twice if a cached chunk turns out to be
+    /// corrupt midway.
     pub async fn read_chunk(
         &self,
         chunk: ChunkRef,
@@ -323,7 +328,8 @@ impl RegionReader {
         blocking(chunk, each).await?
     }
 
-    /// The same from the cached chunk, which is read at once. `false` if it is not here, or was corrupt and is dropped.
+    /// Like `read_chunk`, from the cached chunk, which is read in one go. Returns `false` if it is not in the cache, or
+    /// was corrupt and has been dropped.
     fn each_local(
         &self,
         chunk: ChunkRef,
@@ -355,7 +361,8 @@ impl RegionReader {
         }
     }
 
-    /// The same from this part of the chunk. Stops at the first region that it does not hold, and answers which chunk is to blame.
+    /// Like `read_chunk`, from this part of the chunk. Stops at the first region that cannot be decoded and returns the
+    /// chunk at fault.
     fn each_of(
         &self,
         held: Part<'_>,
@@ -397,7 +404,7 @@ impl RegionReader {
         self.inner.cache.remove(chunk);
     }
 
-    /// The whole chunk, checked; whoever asks for one that is being fetched waits for that fetch.
+    /// The whole chunk, checked. Concurrent calls for the same chunk share one fetch.
     async fn fetch(&self, chunk: ChunkRef) -> Result<Bytes, ReadError> {
         let inner = self.inner.clone();
         let fetched = self.inner.fetches.join(chunk.id, || inner.fetch_and_cache(chunk)).await;
@@ -406,13 +413,13 @@ impl RegionReader {
 }
 
 impl Inner {
-    /// Puts a chunk into the cache, as far as the disk takes it.
+    /// Writes a chunk to the cache. A failure, such as a full disk, is only logged.
     fn keep(&self, chunk: ChunkRef, bytes: &[u8]) {
         match self.cache.insert(chunk, bytes) {
             Ok(_) if self.caches.swap(true, Ordering::Relaxed) => {}
             Ok(_) => tracing::info!("chunks can be cached again"),
             Err(error) => {
-                // The bytes are there all the same: a full disk makes restores slower, not impossible.
+                // The caller has the bytes anyway: a full disk makes restores slower, not impossible.
                 let error = &error as &dyn std::error::Error;
                 if self.caches.swap(false, Ordering::Relaxed) {
                     tracing::warn!(chunk = %chunk.id, error, "chunks cannot be cached");
@@ -422,14 +429,14 @@ impl Inner {
     }
 
     async fn fetch_and_cache(self: Arc<Self>, chunk: ChunkRef) -> Result<Bytes, ReadError> {
-        // Whoever looked for it before an earlier fetch had ended asks again: it is here now.
+        // A caller that looked before an earlier fetch ended looks again: the chunk may be local now.
         let this = Arc::clone(&self);
         if let Some(bytes) = blocking(chunk, move || this.whole_local(chunk)).await? {
             return Ok(bytes);
         }
         self.cache.missed();
         let bytes = Box::pin(self.fetch_checked(chunk)).await?;
-        // Whoever waits for it, a page fault maybe, does not wait for the disk.
+        // The waiters, such as a page fault, must not wait for the disk.
         let being_kept = {
             let mut being_kept = self.being_kept.lock();
             being_kept.insert(chunk.id, bytes.clone());
@@ -442,7 +449,7 @@ impl Inner {
             this.kept.notify_waiters();
         });
         if being_kept >= KEPT_BEHIND {
-            // It does not panic; a shutdown is the only other way to fail.
+            // The task does not panic, so it can only fail on shutdown.
             let _ = keeping.await;
         }
         Ok(bytes)
@@ -484,7 +491,7 @@ impl Inner {
     }
 }
 
-/// Work on a chunk's bytes where blocking is allowed.
+/// Runs work on a chunk's bytes on a thread that may block.
 async fn blocking<T: Send + 'static>(
     chunk: ChunkRef,
     work: impl FnOnce() -> T + Send + 'static,
@@ -494,7 +501,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 fn zeros(region: &Region) -> Bytes {
-    // A region of a page map is never longer.
+    // No region of a page map is longer.
     Bytes::from_static(&ZEROS[..region.plain_len().min(ZEROS.len())])
 }
 
@@ -504,7 +511,7 @@ fn cut_out(region: &Region, payload: &Payload, bytes: &[u8], base: Option<&[u8]>
     decode(region, payload, held.of(payload), base).map_err(|cause| not_held(region.first, chunk, cause))
 }
 
-/// The bytes of a chunk from one of them on.
+/// The bytes of a chunk from an offset on.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     chunk: ChunkRef,
@@ -513,7 +520,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// A payload's bytes in it; none where it is not there, as a chunk may be shorter than the page map says.
+    /// A payload's bytes in this part. Empty if they lie outside: the chunk may be shorter than the page map says.
     fn of(self, payload: &Payload) -> &'a [u8] {
         let start = payload
             .offset
@@ -539,7 +546,7 @@ fn decode(region: &Region, payload: &Payload, stored: &[u8], base: Option<&[u8]>
     Ok(plain.into())
 }
 
-/// Decodes a payload, and what it is the difference to gives it back; the digest is that of the whole.
+/// Decodes a payload and applies it to its base if it is a difference. The digest covers the resulting region.
 fn decode_into(
     region: &Region,
     payload: &Payload,

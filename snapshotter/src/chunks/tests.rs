@@ -1,4 +1,4 @@
-//! The chunk cache by itself.
+//! The chunk cache on its own.
 
 use std::fs;
 

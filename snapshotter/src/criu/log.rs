@@ -1,5 +1,5 @@
-//! Why CRIU failed, by its log. What it says last is that it failed, what it says first may be something that it does
-//! without: the cause is looked for in the whole of it.
+//! Finds the cause of a CRIU failure in its log. The last message only says that it failed, and the first may be a
+//! harmless one. So the whole log is searched.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,13 +8,13 @@ use std::path::Path;
 
 use super::CriuError;
 
-/// Bytes of a log that are read. With the highest log level one of a large function has some hundred kilobytes.
+/// Bytes of a log that are read. At the highest log level, the log of a large function has some hundred kilobytes.
 const LOG_MAX: u64 = 8 << 20;
 
-/// What CRIU says in each log of a host where it may not raise its own limits, and does without.
+/// An error that CRIU logs on every host where it may not raise its own limits. It is harmless.
 const HARMLESS: [&str; 1] = ["Can't setup RLIMIT_NOFILE"];
 
-/// What a part of CRIU's message means for a function, and what to do.
+/// What parts of CRIU's messages mean for a function, and what to do about them.
 const KNOWN: [(&str, &str); 21] = [
     (
         "Non-empty write queue on an in-flight socket",
@@ -104,8 +104,8 @@ const KNOWN: [(&str, &str); 21] = [
     ),
 ];
 
-/// The cause of a failure, from the log at `path`, with what to do where that is known; to stand behind a message.
-/// Empty where the log has none, or where it was not CRIU that failed.
+/// The cause of a failure, from the log at `path`, with advice where there is some. The text is appended to a message.
+/// Empty if the log has no cause, or if CRIU was not what failed.
 pub fn cause_of(failure: &CriuError, path: &Path) -> String {
     if matches!(failure, CriuError::Stage(..)) {
         return String::new();
@@ -113,17 +113,17 @@ pub fn cause_of(failure: &CriuError, path: &Path) -> String {
     cause_in(path)
 }
 
-/// The same, where it is known that it was CRIU.
+/// Like `cause_of`, where it is known that CRIU failed.
 pub fn cause_in(path: &Path) -> String {
     let log = read_log(path).unwrap_or_default();
     cause(&String::from_utf8_lossy(&log)).map_or_else(String::new, |cause| format!("; {cause}"))
 }
 
-/// A log that CRIU wrote, 8 MiB of it at most. The CRIU of a sandbox may have become the function's: no link is
-/// followed, and nothing but a file is read.
+/// Reads a log that CRIU wrote, 8 MiB of it at most. A sandbox's CRIU may be under the function's control, so no link
+/// is followed and only a regular file is read.
 ///
 /// # Errors
-/// When there is none.
+/// If there is no such file.
 pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -143,7 +143,7 @@ fn cause(log: &str) -> Option<String> {
     first_error(log).map(|error| format!("criu: {error}"))
 }
 
-/// The first error in some lines of a log: those behind it are mostly what came of it.
+/// The first error in part of a log. Later errors are mostly its consequences.
 pub(super) fn first_error(log: &str) -> Option<&str> {
     errors(log).next()
 }
@@ -153,7 +153,7 @@ fn errors(log: &str) -> impl Iterator<Item = &str> {
     messages.filter(|error| !HARMLESS.iter().any(|harmless| error.contains(harmless)))
 }
 
-/// What an error says, without its time: `(00.012345) Error (criu/file.c:12): says`.
+/// The text of an error without its time: `(00.012345) Error (criu/file.c:12): says`.
 fn message(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("Error (")?;
     let (_, says) = rest.split_once("): ")?;

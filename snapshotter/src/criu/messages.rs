@@ -1,4 +1,4 @@
-//! The part of CRIU's RPC messages that is used here. Field numbers are those of CRIU's `rpc.proto`.
+//! The subset of CRIU's RPC messages that is used here. Field numbers are those of CRIU's `rpc.proto`.
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct InheritFdMessage {
@@ -119,7 +119,7 @@ pub(super) struct Response {
     pub(super) version: Option<VersionResponse>,
 }
 
-/// `IGNORE` of CRIU's cgroup modes: init's cgroup is inherited, none is dumped.
+/// `IGNORE` of CRIU's cgroup modes: init's cgroup is inherited and none is dumped.
 pub(super) const CGROUPS_IGNORE: i32 = 0;
-/// `SKIP` of CRIU's network lock methods: nothing arrives on a sandbox's loopback but what the worker sends.
+/// `SKIP` of CRIU's network lock methods: only the worker's traffic arrives on a sandbox's loopback.
 pub(super) const NETWORK_LOCK_SKIP: i32 = 3;

@@ -3,7 +3,7 @@
 //! ```text
 //! worker                      criu
 //!   │── request ───────────────>│
-//!   │<───────────── notify(stage)│   at the stages asked for; criu waits for each answer
+//!   │<───────────── notify(stage)│   at the requested stages; criu waits for each reply
 //!   │── go on ─────────────────>│
 //!   │<────────────────── response│
 //! ```
@@ -20,68 +20,69 @@ use super::log::first_error;
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
 use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
 
-/// The longest response CRIU sends, bytes, with room.
+/// Maximum size of a CRIU response in bytes, with some margin.
 const RESPONSE_MAX: usize = 64 * 1024;
-/// The largest unlinked file that goes into the images, bytes.
+/// Maximum size in bytes of an unlinked file that goes into the images.
 const GHOST_LIMIT: u32 = 16 << 20;
 
-/// Why CRIU did not do what was asked.
+/// Why CRIU failed to do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CriuError {
-    /// Its socket broke: it died.
+    /// The socket broke because CRIU died.
     #[error("criu ended without an answer")]
     Died(#[source] io::Error),
-    /// It did not answer in time.
+    /// CRIU did not respond in time.
     #[error("criu did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// Its answer cannot be read.
+    /// The response cannot be decoded.
     #[error("criu's answer is not understood")]
     Malformed(#[source] prost::DecodeError),
-    /// It says that it failed.
+    /// CRIU reported a failure.
     #[error("criu refused to {what}: {message} (errno {errno})")]
     Failed {
-        /// What was asked.
+        /// The request.
         what: &'static str,
-        /// Its message, the first error of its log that is one.
+        /// Its message: the first real error in its log.
         message: String,
-        /// Its errno, 0 if none.
+        /// Its errno, or 0.
         errno: i32,
     },
-    /// What the caller wanted done at a stage failed.
+    /// The caller's work at a stage failed.
     #[error("at stage {0:?}")]
     Stage(Stage, #[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Where in a dump or restore CRIU stops and waits.
+/// A point in a dump or restore at which CRIU stops and waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// Dump: everything is written and the processes still stand.
+    /// Dump: everything is written and the processes are still stopped.
     PostDump,
-    /// Restore: the images are read, and nothing of them is made yet.
+    /// Restore: the images have been read, and nothing has been restored yet.
     PreRestore,
-    /// Restore: the processes have all their mappings, and threads; they get their rights next.
+    /// Restore: the processes have all their mappings and threads. Their privileges are set next.
     PostRestore,
-    /// Restore: the processes have their memory and registered their userfaultfd, and stand before their first instruction.
+    /// Restore: the processes have their memory, have registered their userfaultfd, and are about to run their first
+    /// instruction.
     PreResume,
-    /// Any other, by CRIU's name.
+    /// Any other stage, by CRIU's name.
     Other(String),
 }
 
-/// A file descriptor of the CRIU process to be given to restored processes in place of `key`.
+/// A file descriptor of the CRIU process that restored processes get in place of `key`.
 #[derive(Debug, Clone)]
 pub struct InheritFd {
-    /// Such as `pipe:[1234]`, as it was at the dump.
+    /// Identifies the original at the dump, such as `pipe:[1234]`.
     pub key: String,
     /// The descriptor's number in the CRIU process.
     pub fd: i32,
 }
 
-/// What becomes of processes that were dumped.
+/// What happens to the processes after a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterDump {
-    /// They go on.
+    /// They continue to run.
     Run,
-    /// They stand still, as after `SIGSTOP`.
+    /// They stay stopped, as after `SIGSTOP`.
     Stop,
 }
 
@@ -92,19 +93,20 @@ pub struct DumpOrder {
     pub images_dir: String,
     /// The root of the process tree, in CRIU's pid namespace.
     pub pid: i32,
-    /// What becomes of the processes.
+    /// What happens to the processes afterwards.
     pub after: AfterDump,
-    /// The frozen control group of the processes, as CRIU sees it, which seizes whatever is in it before it thaws it, and freezes it again at its end.
-    /// Without one they are stopped one after the other, and what is not in the tree goes on.
+    /// The processes' frozen control group, as CRIU sees it. CRIU seizes every process in it before thawing it, and
+    /// freezes it again at the end. Without a control group, processes are stopped one after the other, and those
+    /// outside the tree go on.
     pub freezer: Option<String>,
-    /// Files that are not to be looked for by their path, by [`external_file`].
+    /// Files that CRIU must not look up by path, as [`external_file`] names them.
     pub external: Vec<String>,
-    /// A directory below the image directory that is taken to have the content of every page that is not marked as changed since:
-    /// the dump then only says which pages there are. See [`parent_images`](crate::images::parent_images).
+    /// A directory below the image directory. CRIU assumes that it has the contents of every page not marked as changed
+    /// since, so the dump only records which pages exist. See [`parent_images`](crate::images::parent_images).
     pub parent: Option<String>,
     /// 0 to 4.
     pub log_level: i32,
-    /// How long it may take.
+    /// Time limit.
     pub limit: Duration,
 }
 
@@ -113,11 +115,11 @@ pub struct DumpOrder {
 pub struct RestoreOrder {
     /// The image directory, as CRIU sees it.
     pub images_dir: String,
-    /// What takes the place of what was outside the tree.
+    /// Replacements for what was outside the process tree.
     pub inherit: Vec<InheritFd>,
     /// 0 to 4.
     pub log_level: i32,
-    /// How long it may take.
+    /// Time limit.
     pub limit: Duration,
 }
 
@@ -131,16 +133,16 @@ impl Session {
     /// A session, and the descriptor to start `criu swrk` with.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok((Self { socket: ours }, theirs))
     }
 
-    /// Takes a checkpoint. `at` is called at each stage while the processes stand still.
+    /// Takes a checkpoint. `at` is called at each stage while the processes are stopped.
     ///
     /// # Errors
-    /// See [`CriuError`]. The processes go on then.
+    /// See [`CriuError`]. The processes then continue to run.
     pub fn dump(
         &self,
         order: &DumpOrder,
@@ -159,10 +161,10 @@ impl Session {
         self.converse("dump", Kind::Dump, options, order.limit, at).map(drop)
     }
 
-    /// Orders a restore of whose images none need be there yet, and of which nothing is heard until [`Self::hear_restored`].
+    /// Orders a restore whose images need not exist yet. Nothing is received until [`Self::hear_restored`].
     ///
     /// # Errors
-    /// When it has died.
+    /// If CRIU has died.
     pub fn order_restore(&self, order: &RestoreOrder) -> Result<(), CriuError> {
         self.send(&Request {
             kind: Kind::Restore.into(),
@@ -171,11 +173,11 @@ impl Session {
         })
     }
 
-    /// Restores a checkpoint. `at` is called at each stage, [`Stage::PreResume`] last before the processes run. Returns the
-    /// root's process id in CRIU's pid namespace.
+    /// Restores a checkpoint. `at` is called at each stage. [`Stage::PreResume`] is the last stage before the processes
+    /// run. Returns the root's process id in CRIU's pid namespace.
     ///
     /// # Errors
-    /// See [`CriuError`]. What was restored may run on: whoever has the sandbox must kill it.
+    /// See [`CriuError`]. Restored processes may continue to run: the sandbox's owner must kill it.
     pub fn restore(
         &self,
         order: &RestoreOrder,
@@ -185,10 +187,10 @@ impl Session {
         self.hear_restored(order.limit, at)
     }
 
-    /// The rest of [`Self::restore`], of what was ordered before; within `limit` from now on.
+    /// Completes a restore that was ordered with `Self::order_restore`, within `limit` from now.
     ///
     /// # Errors
-    /// As there.
+    /// As for `Self::restore`.
     pub fn hear_restored(
         &self,
         limit: Duration,
@@ -198,11 +200,11 @@ impl Session {
         Ok(response.restore.map_or(0, |r| r.pid))
     }
 
-    /// Has CRIU probe the kernel, which leaves the result where it runs. That something CRIU can do without is missing makes it
-    /// answer that the check failed; the probe is kept all the same.
+    /// Makes CRIU probe the kernel. CRIU leaves the result in its working directory. If the kernel lacks an optional
+    /// feature, CRIU reports that the check failed, but keeps the result all the same.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If CRIU does not respond.
     pub fn probe(&self, images_dir: String, limit: Duration) -> Result<(), CriuError> {
         let options = common(images_dir, 1, PROBE_LOG, limit);
         match self.converse("probe", Kind::Check, options, limit, |_| Ok(())) {
@@ -219,10 +221,11 @@ impl Session {
         self.ask_version(true, limit)
     }
 
-    /// Lets go of a CRIU that nothing was asked of. One whose socket just closes calls it an error on its standard error.
+    /// Ends a CRIU process that was never asked for anything. If its socket just closed, it would log an error on its
+    /// standard error.
     ///
     /// # Errors
-    /// See [`CriuError`]. It ends all the same.
+    /// See [`CriuError`]. CRIU ends in any case.
     pub fn dismiss(self, limit: Duration) -> Result<(), CriuError> {
         self.ask_version(false, limit).map(drop)
     }
@@ -287,7 +290,7 @@ impl Session {
             };
             let asked = Instant::now();
             let done = at(&stage);
-            // What the caller takes for it is not CRIU's.
+            // The caller's time does not count against CRIU's limit.
             deadline += asked.elapsed();
             let go_on = Request {
                 kind: Kind::Notify.into(),
@@ -301,7 +304,7 @@ impl Session {
         }
     }
 
-    /// Whether it has said something, or is gone, though nothing was to be heard of it.
+    /// Whether CRIU has sent something unexpected, or has died.
     pub fn has_spoken(&self) -> bool {
         let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -341,12 +344,12 @@ impl Session {
     }
 }
 
-/// How CRIU is told of an open file that it shall not look for by its path: by the mount it is on and its inode.
+/// CRIU's name of an open file that it must not look up by path: its mount and inode.
 pub fn external_file(mount: u64, inode: u64) -> String {
     format!("file[{mount:x}:{inode:x}]")
 }
 
-/// The path of a descriptor of the CRIU process itself: of a directory that lies outside the sandbox's mount namespace.
+/// A path through a descriptor of the CRIU process, to a directory outside the sandbox's mount namespace.
 pub fn own_descriptor(fd: i32) -> String {
     format!("/proc/self/fd/{fd}")
 }
@@ -374,10 +377,11 @@ fn common(images_dir: String, log_level: i32, log: &str, limit: Duration) -> Opt
         manage_cgroups_mode: Some(CGROUPS_IGNORE),
         ghost_limit: Some(GHOST_LIMIT),
         timeout: Some(u32::try_from(limit.as_secs()).unwrap_or(u32::MAX).max(1)),
-        // A connection left open at the checkpoint is closed in every restored instance, not silently dead.
+        // A connection open at the checkpoint is closed in every restored instance, rather than silently dead.
         tcp_close: Some(true),
         network_lock: Some(NETWORK_LOCK_SKIP),
-        // It has not all rights of the host's root, in a sandbox none of them; and finds its probe where it is told to.
+        // CRIU lacks some privileges of the host's root, and in a sandbox all of them. It finds its probe where it is
+        // told to.
         unprivileged: Some(true),
         ..Options::default()
     }

@@ -1,4 +1,4 @@
-//! `mm-PID.img`: the process's mappings, where they begin and end and what they are.
+//! `mm-PID.img`: the process's mappings, their bounds and their kinds.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::{ImageError, first_message, framing};
 const KIND: &str = "mm";
 const MM_MAGIC: u32 = 0x5749_2820;
 
-/// The whole message, so that it can be written again. Mappings stay the bytes they came as.
+/// The whole message, so that it can be encoded again. Mappings stay the bytes that they were.
 #[derive(Clone, PartialEq, prost::Message)]
 struct MmEntry {
     #[prost(uint64, required, tag = "1")]
@@ -69,7 +69,7 @@ pub(super) struct VmaEntry {
     madv: Option<u64>,
 }
 
-/// Fields written after those of a mapping's message: of a field that comes twice, the last counts.
+/// Fields appended to a mapping's message. If a field occurs twice, the last occurrence counts.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Changed {
     #[prost(uint64, optional, tag = "1")]
@@ -90,13 +90,14 @@ struct Changed {
 
 /// An ordinary mapping.
 const STATUS_REGULAR: u32 = 1 << 0;
-/// The one whose end `brk` moves.
+/// The mapping whose end `brk` moves.
 pub(super) const STATUS_HEAP: u32 = 1 << 5;
 pub(super) const STATUS_FILE_PRIVATE: u32 = 1 << 6;
 const STATUS_ANON_PRIVATE: u32 = 1 << 9;
 /// vsyscall, vdso and vvar.
 const STATUS_KERNEL: u32 = 1 << 2 | 1 << 3 | 1 << 12;
-/// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one: it overlaps the mapping it is in.
+/// Not a mapping but a range with guard pages (`MADV_GUARD_INSTALL`) inside one. It overlaps the mapping that contains
+/// it.
 const STATUS_GUARD: u32 = 1 << 16;
 const MAP_PRIVATE: u32 = 0x2;
 const MAP_ANONYMOUS: u32 = 0x20;
@@ -104,10 +105,10 @@ const PROT_EXEC: u32 = 4;
 pub(super) const MAP_GROWSDOWN: u32 = 0x100;
 const MAP_LOCKED: u32 = 0x2000;
 pub(super) const MAP_HUGETLB: u32 = 0x4_0000;
-/// What a private mapping of a file cannot be in the place of anonymous memory.
+/// Flags that rule out replacing anonymous memory with a private file mapping.
 const FLAGS_OF_ANONYMOUS_ONLY: u32 = MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB;
 const MADV_WIPEONFORK: u64 = 1 << 18;
-/// The kernel refuses it for a mapping of a file.
+/// The kernel rejects this for a file mapping.
 const MADV_OF_ANONYMOUS_ONLY: u64 = MADV_WIPEONFORK;
 
 /// A mapping of the process, `start..end` in bytes.
@@ -119,16 +120,16 @@ pub struct Vma {
     pub end: u64,
 }
 
-/// An mm image whose mappings can be looked at and changed.
+/// An mm image whose mappings can be read and changed.
 pub(super) struct MmImage {
     entry: MmEntry,
     vmas: Vec<VmaEntry>,
     guards: Vec<Range<u64>>,
-    /// What mappings that were cut up have become, by their number.
+    /// What mappings that were cut up have become, by index.
     pieces: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
-/// A private mapping of a file: its file's id, and which byte of the file it begins with.
+/// A private file mapping: the file's id, and the offset at which the mapping starts in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileMapping {
     pub(super) file: u32,
@@ -139,9 +140,9 @@ pub(super) struct FileMapping {
 /// A part of a mapping that is to be mapped from another file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Addresses, bytes.
+    /// Byte addresses.
     pub(super) range: Range<u64>,
-    /// Which byte of the other file it begins with.
+    /// Offset at which it starts in the other file.
     pub(super) offset: u64,
 }
 
@@ -166,18 +167,18 @@ impl MmImage {
         })
     }
 
-    /// Whether writing it again gives the message it came as: else there is something in it that we do not know.
+    /// Whether encoding it again gives the original message. If not, the message has something unknown in it.
     pub(super) fn is_faithful(&self, image: &[u8]) -> bool {
         self.encode() == image
     }
 
-    /// What the image has of all mappings but guard ranges, as they come.
+    /// All mappings except guard ranges, as encoded in the image, in order.
     pub(super) fn entries(&self) -> impl Iterator<Item = (usize, &VmaEntry)> {
         let all = self.vmas.iter().enumerate();
         all.filter(|(_, v)| v.status & STATUS_GUARD == 0)
     }
 
-    /// All mappings but guard ranges, as they come.
+    /// All mappings except guard ranges, in order.
     pub(super) fn vmas(&self) -> impl Iterator<Item = (usize, Vma)> {
         self.entries().map(|(at, v)| {
             (
@@ -190,7 +191,7 @@ impl MmImage {
         })
     }
 
-    /// Whether mapping `at` is private anonymous memory that a private mapping of a file can stand in for.
+    /// Whether mapping `at` is private anonymous memory that a private file mapping can replace.
     pub(super) fn can_map_a_file(&self, at: usize) -> bool {
         let vma = &self.vmas[at];
         let plain = STATUS_REGULAR | STATUS_ANON_PRIVATE;
@@ -205,7 +206,7 @@ impl MmImage {
         self.guards.iter().any(|g| g.start < vma.end && vma.start < g.end)
     }
 
-    /// Whether CRIU can leave the pages of mapping `at` to a pager: its own rule.
+    /// Whether CRIU can leave the pages of mapping `at` to a pager. This is CRIU's own rule.
     pub(super) fn can_be_lazy(&self, at: usize) -> bool {
         let vma = &self.vmas[at];
         let private = MAP_ANONYMOUS | MAP_PRIVATE;
@@ -218,7 +219,7 @@ impl MmImage {
         self.vmas[at].status & plain == plain
     }
 
-    /// What mapping `at` is, if it is an ordinary private mapping of a file.
+    /// The file mapping at `at`, if it is an ordinary private one.
     pub(super) fn file_mapping(&self, at: usize) -> Option<FileMapping> {
         let vma = &self.vmas[at];
         let ordinary = vma.status == STATUS_REGULAR | STATUS_FILE_PRIVATE
@@ -231,7 +232,7 @@ impl MmImage {
         })
     }
 
-    /// Makes mapping `at` a private mapping of file `id` from byte `offset` on.
+    /// Turns mapping `at` into a private mapping of file `id` from byte `offset` on.
     pub(super) fn map_file(&mut self, at: usize, id: u32, offset: u64) {
         let vma = &self.vmas[at];
         let other = Changed {
@@ -245,8 +246,8 @@ impl MmImage {
         self.entry.vmas[at].extend_from_slice(&other.encode_to_vec());
     }
 
-    /// Cuts mapping `at`, a private mapping of a file, so that `parts`, by address and inside it, are mapped from file `id`. What
-    /// lies between stays as it is.
+    /// Cuts up mapping `at`, a private file mapping, so that `parts` are mapped from file `id`. `parts` is sorted by
+    /// address and inside the mapping. The rest of the mapping stays as it is.
     pub(super) fn map_parts(&mut self, at: usize, id: u32, parts: &[Part]) {
         let vma = &self.vmas[at];
         let (raw, offset) = (&self.entry.vmas[at], vma.pgoff.unwrap_or(0));
@@ -297,18 +298,19 @@ pub fn parse_vmas(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
     Ok(vmas)
 }
 
-/// Where a process has its arguments and its environment, bytes: anybody on the host may have the kernel read them (`/proc/PID/cmdline`).
+/// The byte ranges of a process's arguments and environment. Anyone on the host can make the kernel read them
+/// (`/proc/PID/cmdline`).
 ///
 /// # Errors
-/// When the image does not parse.
+/// If the image does not parse.
 pub fn argument_areas(image: &[u8]) -> Result<[Range<u64>; 2], ImageError> {
     let entry = MmImage::parse(image)?.entry;
     Ok([entry.arg_start..entry.arg_end, entry.env_start..entry.env_end])
 }
 
-/// The mappings in an mm image that a fork's child finds empty (`MADV_WIPEONFORK`), by address. That is where libraries keep
-/// what no two processes may share, such as the state of a random generator (BoringSSL, AWS-LC) or the mark by which it
-/// notices a fork: so a copy of a snapshot must find it empty too.
+/// The mappings in an mm image that are empty in a forked child (`MADV_WIPEONFORK`), by address. Libraries keep there
+/// what two processes must not share, such as the state of a random generator (BoringSSL, AWS-LC) or a mark that
+/// detects a fork. So a copy of a snapshot must find these mappings empty too.
 pub fn parse_wiped_on_fork(image: &[u8]) -> Result<Vec<Vma>, ImageError> {
     let image = MmImage::parse(image)?;
     let wiped = image

@@ -1,4 +1,4 @@
-//! `pagemap-ID.img`: which pages of an address space are in `pages-N.img`, in the order in which they lie there.
+//! `pagemap-ID.img`: which pages of an address space are in `pages-N.img`, in the order of that file.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub const PE_LAZY: u32 = 1 << 1;
 /// The pages are in the pages image.
 pub const PE_PRESENT: u32 = 1 << 2;
 
-/// Addresses end here: 57 bits.
+/// End of the address space: 57 bits.
 const ADDRESS_END: u64 = 1 << 57;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -31,7 +31,7 @@ struct HeadMessage {
 struct EntryMessage {
     #[prost(uint64, required, tag = "1")]
     vaddr: u64,
-    /// Zero where the number is in `nr_pages`, as CRIU writes it from 4.0 on.
+    /// Zero if the number is in `nr_pages`, as CRIU writes it from 4.0 on.
     #[prost(uint32, required, tag = "2")]
     compat_nr_pages: u32,
     #[prost(bool, optional, tag = "3")]
@@ -54,7 +54,7 @@ fn run_message(first: PageIndex, pages: u64, flags: u32) -> Vec<u8> {
     entry.encode_to_vec()
 }
 
-/// A pagemap image of these runs, first page and count each, all with these flags.
+/// A pagemap image of these runs, each a first page and a count, all with the same flags.
 pub(super) fn encode_runs(pages_id: u32, flags: u32, runs: impl Iterator<Item = (PageIndex, u64)>) -> Vec<u8> {
     let entries = runs.map(|(first, pages)| run_message(first, pages, flags));
     let messages: Vec<_> = std::iter::once(HeadMessage { pages_id }.encode_to_vec())
@@ -63,13 +63,13 @@ pub(super) fn encode_runs(pages_id: u32, flags: u32, runs: impl Iterator<Item = 
     framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice))
 }
 
-/// Fields of an entry's message.
+/// Field numbers of an entry's message.
 pub(super) const FIELD_ADDRESS: u64 = 1;
 pub(super) const FIELD_PAGES: u64 = 5;
 
-/// An entry of a pagemap image as it stands there, its addresses checked.
+/// An entry of a pagemap image as encoded there, with checked addresses.
 pub(super) struct RawEntry<'a> {
-    /// Which entry, from 1: the head is 0.
+    /// Number of the entry, from 1: the head is 0.
     pub(super) number: usize,
     pub(super) message: &'a [u8],
     pub(super) address: u64,
@@ -78,7 +78,7 @@ pub(super) struct RawEntry<'a> {
     pub(super) flags: u32,
 }
 
-/// The parts of a pagemap image, with what `of` makes of each entry: the number of its pages image, its head, its runs.
+/// Parses a pagemap image into the number of its pages image, its head, and the result of `of` for each entry.
 pub(super) fn parse_with<T>(
     image: &[u8],
     of: impl Fn(RawEntry<'_>) -> Result<T, ImageError>,
@@ -94,14 +94,14 @@ pub(super) fn parse_with<T>(
             cause,
         })?;
         let entry = checked(number, message, &fields, end)?;
-        // Checked to be below the end of all addresses.
+        // Checked to be below the end of the address space.
         end = entry.address + entry.pages * PAGE_BYTES as u64;
         runs.push(of(entry)?);
     }
     Ok((pages_id, messages[0].to_vec(), runs))
 }
 
-/// Entries come by address, whole pages each, below the end of all addresses.
+/// Checks that entries are sorted by address, consist of whole pages, and lie below the end of the address space.
 fn checked<'a>(number: usize, message: &'a [u8], fields: &EntryMessage, end: u64) -> Result<RawEntry<'a>, ImageError> {
     let address = fields.vaddr;
     let pages = fields.nr_pages.unwrap_or(u64::from(fields.compat_nr_pages));
@@ -110,7 +110,7 @@ fn checked<'a>(number: usize, message: &'a [u8], fields: &EntryMessage, end: u64
     if pages == 0 || last.is_none_or(|l| l > ADDRESS_END) || !address.is_multiple_of(page) || address < end {
         return Err(ImageError::Range { address, pages });
     }
-    // Images from before the flags say it by in_parent alone.
+    // Images from before the flags express this through in_parent alone.
     let in_parent = fields.in_parent.unwrap_or(false);
     let mut flags = fields.flags.unwrap_or(if in_parent { 0 } else { PE_PRESENT });
     if in_parent {
@@ -125,30 +125,31 @@ fn checked<'a>(number: usize, message: &'a [u8], fields: &EntryMessage, end: u64
     })
 }
 
-/// A run of eager pages, and where in the pages image they lie.
+/// A run of eager pages and its position in the pages image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EagerRun {
     /// Its first page.
     pub first: PageIndex,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
-    /// How many pages of the pages image lie before it, counting eager ones only.
+    /// Number of eager pages before it in the pages image.
     pub at: u64,
 }
 
 /// Where a page of a pages image comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageFrom {
-    /// The pages image as it was: which of its pages.
+    /// This page of the original pages image.
     Image(u64),
-    /// What was added: which of these.
+    /// This one of the added pages.
     Added(usize),
 }
 
-/// A pagemap image of eager runs with these pages besides, by address; the number of its pages image, and what that has then, in order.
+/// Adds pages to a pagemap image of eager runs. `pages` is sorted by address. Returns the number of its pages image,
+/// the new pagemap image, and the source of each page of the new pages image, in order.
 ///
 /// # Errors
-/// When the image does not parse.
+/// If the image does not parse.
 pub fn with_eager_pages(image: &[u8], pages: &[PageIndex]) -> Result<(u32, Vec<u8>, Vec<PageFrom>), ImageError> {
     let parsed = PagemapImage::parse(image)?;
     let (encoded, order) = parsed.encode_with(pages);
@@ -160,25 +161,25 @@ pub fn with_eager_pages(image: &[u8], pages: &[PageIndex]) -> Result<(u32, Vec<u
 pub struct PagemapEntry {
     /// Its first page.
     pub first: PageIndex,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Whether they are private anonymous memory that CRIU can restore lazily.
+    /// Whether this is private anonymous memory that CRIU can restore lazily.
     pub lazy: bool,
     message: Vec<u8>,
 }
 
-/// A pagemap image, all of whose pages are in the pages image.
+/// A pagemap image whose pages are all in the pages image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PagemapImage {
-    /// N of the `pages-N.img` that has the pages.
+    /// N of the `pages-N.img` that holds the pages.
     pub pages_id: u32,
-    /// The runs, by address.
+    /// Runs, by address.
     pub entries: Vec<PagemapEntry>,
     head: Vec<u8>,
 }
 
 impl PagemapEntry {
-    /// Its message, of these of its pages only.
+    /// The entry's message, restricted to these of its pages.
     fn part(&self, first: u64, pages: u64) -> Result<Vec<u8>, ImageError> {
         wire::with_varint(&self.message, FIELD_ADDRESS, PageIndex(first).address())
             .and_then(|message| wire::with_varint(&message, FIELD_PAGES, pages))
@@ -187,7 +188,7 @@ impl PagemapEntry {
 }
 
 impl PagemapImage {
-    /// Read a pagemap image. One with pages that are elsewhere is refused.
+    /// Parses a pagemap image. An image with pages elsewhere is rejected.
     pub fn parse(image: &[u8]) -> Result<Self, ImageError> {
         let (pages_id, head, entries) = parse_with(image, plain)?;
         Ok(Self {
@@ -197,8 +198,8 @@ impl PagemapImage {
         })
     }
 
-    /// Where in the image's pages the eager ones lie that are in one of `ranges`, which come by address: runs of them, by
-    /// address. Each is inside one range and one entry.
+    /// The positions in the pages image of eager pages that lie in one of `ranges`. `ranges` and the returned runs are
+    /// sorted by address. Each run is inside one range and one entry.
     pub(super) fn eager_in(&self, ranges: &[Range<PageIndex>]) -> Vec<EagerRun> {
         let mut runs = Vec::new();
         let mut at = 0;
@@ -218,7 +219,8 @@ impl PagemapImage {
         runs
     }
 
-    /// The image of the eager runs but for `taken`, which [`Self::eager_in`] gave; and which of the pages it keeps, in order.
+    /// Encodes the eager runs without `taken`, which [`Self::eager_in`] returned. Also returns the pages that are kept,
+    /// in order.
     pub(super) fn encode_eager_without(&self, taken: &[EagerRun]) -> Result<(Vec<u8>, Vec<EagerRun>), ImageError> {
         let (mut messages, mut kept) = (vec![self.head.clone()], Vec::new());
         let (mut at, mut taken) = (0, taken.iter().peekable());
@@ -246,8 +248,8 @@ impl PagemapImage {
         Ok((framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), kept))
     }
 
-    /// The image, of eager runs, with these pages besides, by address; and where each page of the pages image that belongs to it comes from. Pages that it has already
-    /// are passed over.
+    /// Encodes the image, which has eager runs only, with `pages` added. `pages` is sorted by address. Also returns
+    /// where each page of the resulting pages image comes from. Pages that the image already has are skipped.
     pub(super) fn encode_with(&self, pages: &[PageIndex]) -> (Vec<u8>, Vec<PageFrom>) {
         let (mut messages, mut order) = (vec![self.head.clone()], Vec::new());
         let mut added = pages.iter().enumerate().peekable();
@@ -274,7 +276,7 @@ impl PagemapImage {
         (framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice)), order)
     }
 
-    /// The image with those runs only that are not lazy: what a restore must find in its directory.
+    /// Encodes only the runs that are not lazy: those that a restore must find in its directory.
     pub fn encode_eager(&self) -> Vec<u8> {
         let eager = self.entries.iter().filter(|e| !e.lazy).map(|e| e.message.as_slice());
         framing::image(PAGEMAP_MAGIC, std::iter::once(self.head.as_slice()).chain(eager))
@@ -313,7 +315,7 @@ mod tests {
 
     fn image(entries: &[EntryMessage]) -> Vec<u8> {
         let head = HeadMessage { pages_id: 3 }.encode_to_vec();
-        // A field of a later CRIU, which must survive an edit: tag 15, varint 1.
+        // A field of a later CRIU that must survive an edit: tag 15, varint 1.
         let entries = entries.iter().map(|e| [e.encode_to_vec(), vec![0x78, 1]].concat());
         let messages: Vec<_> = std::iter::once(head).chain(entries).collect();
         framing::image(PAGEMAP_MAGIC, messages.iter().map(Vec::as_slice))
@@ -341,7 +343,7 @@ mod tests {
             let entries = PagemapImage::parse(image).unwrap().entries.into_iter();
             entries.map(|e| (e.first, e.pages)).collect()
         };
-        // Page 4 was there.
+        // Page 4 was there before.
         let expected = image(&[added(1), low, added(5), high, added(11)]);
         assert_eq!((id, runs(&after)), (3, runs(&expected)));
         let (image, new) = (PageFrom::Image, PageFrom::Added);
