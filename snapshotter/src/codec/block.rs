@@ -1,29 +1,29 @@
-//! Reads LZ4 blocks, in safe Rust: they come from a store. Pure.
+//! Decodes LZ4 blocks in safe Rust, because they come from a store. Pure.
 //!
-//! After the description of the block format (lz4_Block_format.md). Memory of processes is full of short patterns that repeat for
-//! pages (zeros, tables of one value): a match that overlaps itself is copied in pieces that double, where lz4_flex's safe decoder goes
-//! byte by byte (decision 22).
+//! Follows the description of the block format (lz4_Block_format.md). Process memory is full of short patterns that
+//! repeat for pages (zeros, tables of one value). A self-overlapping match is copied in pieces of doubling size,
+//! whereas lz4_flex's safe decoder copies it byte by byte (decision 22).
 
-/// Bytes copied at once where there is room for them, whatever the length: a copy of a known size is a move of registers.
+/// Bytes copied at once where there is room, whatever the length. A copy of constant size compiles to register moves.
 const WIDE: usize = 16;
-/// The shortest match.
+/// Minimum length of a match.
 const MATCH_MIN: usize = 4;
 
-/// Why bytes are no block.
+/// Why bytes are not a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// It ends within a sequence.
     #[error("it ends too early")]
     Short,
-    /// It holds more than there is room for.
+    /// It holds more than fits.
     #[error("it holds more than its region")]
     Long,
-    /// A match begins before the first byte.
+    /// A match starts before the first byte.
     #[error("it repeats what it does not have")]
     Offset,
 }
 
-/// Decodes `block` into `plain`; answers how many bytes it held. What lies behind them may have been written to.
+/// Decodes `block` into `plain` and returns the number of bytes it held. The bytes after them may be overwritten.
 pub(super) fn decode(block: &[u8], plain: &mut [u8]) -> Result<usize, BlockError> {
     let (mut at, mut end) = (0, 0);
     loop {
@@ -71,7 +71,7 @@ pub(super) fn decode(block: &[u8], plain: &mut [u8]) -> Result<usize, BlockError
     }
 }
 
-/// The rest of a length: a byte that is not 255 ends it.
+/// The remainder of a length. A byte other than 255 ends it.
 fn more(block: &[u8], at: &mut usize) -> Result<usize, BlockError> {
     let mut sum = 0;
     loop {
@@ -84,7 +84,8 @@ fn more(block: &[u8], at: &mut usize) -> Result<usize, BlockError> {
     }
 }
 
-/// Continues what lies from `start` to `end` for `length` bytes more: each copy is of whole repetitions, and twice as long as the one before.
+/// Repeats the bytes from `start` to `end` for another `length` bytes. Each copy consists of whole repetitions, and is
+/// twice as long as the one before.
 fn repeat(plain: &mut [u8], start: usize, end: usize, length: usize) {
     if end - start == 1 {
         let byte = plain[start];
@@ -105,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of which many repeat at all distances.
+    /// Bytes with many repetitions at all distances.
     fn repetitive() -> impl Strategy<Value = Vec<u8>> {
         let run = (proptest::collection::vec(any::<u8>(), 1..40), 1..60_usize);
         proptest::collection::vec(run, 0..60).prop_map(|runs| {
@@ -141,7 +142,7 @@ mod tests {
             let (mut ours, mut theirs) = (vec![0; plain.len()], vec![0; plain.len()]);
             let expected = lz4_flex::block::decompress_into(&block, &mut theirs).ok();
             let found = decode(&block, &mut ours).ok();
-            // An offset of 0, which no encoder writes, is for each decoder to read as it likes.
+            // An offset of 0, which no encoder writes, is undefined for decoders.
             if let (Some(found), Some(expected)) = (found, expected) {
                 prop_assert_eq!(found, expected);
                 prop_assert!(ours[..found] == theirs[..found]);

@@ -1,7 +1,7 @@
-//! The region codec: a region's bytes become nothing (all zero), themselves (raw) or one LZ4 block. Pure.
+//! The region codec: encodes a region as nothing (all zero), as its own bytes (raw), or as one LZ4 block. Pure.
 //!
-//! Blocks are made by liblz4, whose `acceleration` lz4_flex lacks and whose blocks are 1 % smaller, and are read by `block`: what is
-//! written is our own memory, what is read comes from a store, and safe Rust reads that (decision 4).
+//! liblz4 encodes blocks: lz4_flex lacks its `acceleration`, and liblz4's blocks are 1 % smaller. `block` decodes them.
+//! The encoder's input is our own memory. The decoder's input comes from a store, so it is safe Rust (decision 4).
 
 mod block;
 mod settings;
@@ -13,22 +13,22 @@ use crate::digest::Digest;
 pub use block::BlockError;
 pub use settings::{Acceleration, Codec, RegionSize, SettingError};
 
-/// Bytes of a page. The format is for 4 KiB pages; a manifest with others is refused.
+/// Bytes of a page. The format requires 4 KiB pages. A manifest with another page size is rejected.
 pub const PAGE_BYTES: usize = 4096;
 
 /// How a region's payload is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// As it is: LZ4 would not have saved an eighth.
+    /// Uncompressed: LZ4 would save less than an eighth.
     Raw,
     /// One LZ4 block without a header.
     Lz4,
 }
 
-/// What [`encode`] made of a region.
+/// Result of [`encode`] for a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Encoded {
-    /// All bytes are zero; nothing is stored.
+    /// All bytes are zero. Nothing is stored.
     Zero,
     /// The payload is the region itself.
     Raw,
@@ -36,10 +36,10 @@ pub enum Encoded {
     Lz4(Vec<u8>),
 }
 
-/// Why a payload could not be turned back into its region.
+/// Why a payload could not be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Raw payload of another size than the region.
+    /// A raw payload whose size is not the region's.
     #[error("raw payload has {found} bytes, the region {expected}")]
     RawLength {
         /// Bytes of the payload.
@@ -52,7 +52,7 @@ pub enum DecodeError {
     Lz4 {
         /// Bytes of the region.
         expected: usize,
-        /// What the decoder says.
+        /// The decoder's error.
         #[source]
         cause: BlockError,
     },
@@ -64,10 +64,10 @@ pub enum DecodeError {
         /// Bytes of the region.
         expected: usize,
     },
-    /// The bytes are not those that were hashed.
+    /// The bytes do not match the digest.
     #[error("bytes have the digest {found}, not {expected}")]
     Digest {
-        /// Digest of what was decoded.
+        /// Digest of the decoded bytes.
         found: Digest,
         /// Digest in the page map.
         expected: Digest,
@@ -76,13 +76,14 @@ pub enum DecodeError {
 
 /// Whether every byte is zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // Whole words at a time; the loop over a block without early exit is what the compiler turns into SIMD.
+    // The loop over a block has no early exit, so the compiler turns it into SIMD.
     bytes
         .chunks(1024)
         .all(|block| block.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
-/// Classify and compress a region. Raw when LZ4 needs 7/8 of its size or more: then decoding is not worth the saving.
+/// Classifies and compresses a region. Raw if LZ4 needs 7/8 of its size or more, as the saving is not worth the
+/// decoding then.
 pub fn encode(plain: &[u8], acceleration: Acceleration) -> Encoded {
     if is_zero(plain) {
         return Encoded::Zero;
@@ -93,7 +94,7 @@ pub fn encode(plain: &[u8], acceleration: Acceleration) -> Encoded {
     }
 }
 
-/// Makes LZ4 blocks, one after the other, in one buffer.
+/// Makes LZ4 blocks, one at a time, in one buffer.
 #[derive(Debug)]
 pub struct Compressor {
     acceleration: Acceleration,
@@ -101,7 +102,7 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// One that has made none yet.
+    /// A compressor with an empty buffer.
     pub fn new(acceleration: Acceleration) -> Self {
         Self {
             acceleration,
@@ -109,9 +110,9 @@ impl Compressor {
         }
     }
 
-    /// The region as one LZ4 block of less than 7/8 of its size; `None` if there is no such block.
+    /// The region as one LZ4 block of less than 7/8 of its size. `None` if there is none.
     pub fn block(&mut self, plain: &[u8]) -> Option<&[u8]> {
-        // One byte more would be 7/8: so LZ4 itself gives up as soon as its block cannot be used.
+        // One byte more would be 7/8. With this limit, LZ4 itself gives up as soon as its block is useless.
         let most = (plain.len() * 7).checked_sub(1)? / 8;
         if self.buffer.len() < most {
             self.buffer.resize(most, 0);
@@ -122,7 +123,7 @@ impl Compressor {
     }
 }
 
-/// Decode `stored` into `plain`, whose length is the region's, without checking the digest.
+/// Decodes `stored` into `plain`, whose length is the region's, without checking the digest.
 pub fn decode_unchecked(encoding: Encoding, stored: &[u8], plain: &mut [u8]) -> Result<(), DecodeError> {
     let expected = plain.len();
     match encoding {
@@ -142,13 +143,13 @@ pub fn decode_unchecked(encoding: Encoding, stored: &[u8], plain: &mut [u8]) -> 
     }
 }
 
-/// Decode `stored` into `plain` and check the digest. On an error `plain` holds garbage and must not be used.
+/// Decodes `stored` into `plain` and checks the digest. On error `plain` holds garbage and must not be used.
 pub fn decode(encoding: Encoding, stored: &[u8], expected: Digest, plain: &mut [u8]) -> Result<(), DecodeError> {
     decode_unchecked(encoding, stored, plain)?;
     check(plain, expected)
 }
 
-/// Check the digest of a region's plain bytes.
+/// Checks the digest of a region's decoded bytes.
 pub fn check(plain: &[u8], expected: Digest) -> Result<(), DecodeError> {
     let found = Digest::of(plain);
     if found == expected {

@@ -1,4 +1,4 @@
-//! What an operator chooses of the codec: the size of regions, and how hard LZ4 looks for repetitions.
+//! The operator's settings of the codec: the region size, and how hard LZ4 looks for repetitions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use rekindle_wire::manifest::ByteSize;
 
 use super::PAGE_BYTES;
 
-/// Most pages of the largest region: 4 MiB, a whole chunk.
+/// Maximum pages of a region: 4 MiB, a whole chunk.
 const PAGES_MAX: u16 = 1024;
 /// Highest acceleration.
 const ACCELERATION_MAX: u8 = 32;
@@ -15,34 +15,34 @@ const ACCELERATION_MAX: u8 = 32;
 /// Why a setting was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// No size a region can have.
+    /// Not a valid region size.
     #[error("\"{0}\" is not a region size: write a power of two from 4K (each page by itself) to 4M, for example 64K")]
     Region(String),
-    /// No acceleration.
+    /// Not a valid acceleration.
     #[error("\"{0}\" is not an acceleration: write a whole number from 1 (smallest) to {ACCELERATION_MAX} (fastest)")]
     Acceleration(String),
 }
 
-/// The most bytes of a region, and the alignment of what it may not reach over: a power of two from 4 KiB to 4 MiB.
+/// The maximum size of a region, and the alignment that regions must not cross. A power of two from 4 KiB to 4 MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionSize {
     pages: u16,
 }
 
 impl RegionSize {
-    /// Each page by itself.
+    /// Each page on its own.
     pub const PAGE: Self = Self { pages: 1 };
     /// 64 KiB.
     pub const DEFAULT: Self = Self { pages: 16 };
     /// 4 MiB.
     pub const MAX: Self = Self { pages: PAGES_MAX };
 
-    /// Regions of so many pages; `None` if regions cannot be so large.
+    /// The size in pages. `None` if no region has it.
     pub fn from_pages(pages: u16) -> Option<Self> {
         (pages.is_power_of_two() && pages <= PAGES_MAX).then_some(Self { pages })
     }
 
-    /// Regions of so many bytes; `None` if regions cannot be so large.
+    /// The size in bytes. `None` if no region has it.
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         let page = PAGE_BYTES as u64;
         if !bytes.is_multiple_of(page) {
@@ -84,12 +84,12 @@ impl fmt::Display for RegionSize {
     }
 }
 
-/// LZ4's acceleration, 1 to 32: the higher, the sooner it gives up looking for a repetition. Decoding is the same.
+/// LZ4's acceleration, 1 to 32: the higher, the sooner it stops looking for a repetition. Decoding is not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Acceleration(u8);
 
 impl Acceleration {
-    /// `None` if it is not from 1 to 32.
+    /// `None` unless it is from 1 to 32.
     pub fn new(acceleration: u8) -> Option<Self> {
         (1..=ACCELERATION_MAX)
             .contains(&acceleration)
@@ -128,9 +128,9 @@ impl fmt::Display for Acceleration {
 /// How memory is cut and compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Codec {
-    /// Most bytes of a region.
+    /// Maximum size of a region.
     pub region: RegionSize,
-    /// How hard LZ4 looks.
+    /// How hard LZ4 looks for repetitions.
     pub acceleration: Acceleration,
 }
 

@@ -1,4 +1,4 @@
-//! The codec against a naive model: what a region is, and that it comes back, in every mode.
+//! The codec against a naive model: regions round-trip in every mode.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn acceleration() -> impl Strategy<Value = Acceleration> {
     (1..=32_u8).prop_map(|n| Acceleration::new(n).unwrap())
 }
 
-/// A region of each size, full or not, of all kinds of pages.
+/// Regions of each size, full or not, with all kinds of pages.
 fn region_bytes() -> impl Strategy<Value = Vec<u8>> {
     let size = prop_oneof![4 => Just(0_usize), 4 => Just(1), 2 => Just(2), 1 => Just(3), 1 => Just(4)];
     (size, any::<u16>(), any::<u64>(), 0..5_u8).prop_map(|(size, pages, seed, kind)| {
@@ -22,14 +22,14 @@ fn region_bytes() -> impl Strategy<Value = Vec<u8>> {
                 (1, 1) | (2, _) => bytes.extend_from_slice(&noise(PAGE_BYTES, seed ^ page)),
                 (3, _) => bytes.extend(std::iter::repeat_n(seed.to_le_bytes(), PAGE_BYTES / 8).flatten()),
                 _ => {
-                    // Text-like: few byte values.
+                    // Like text: few byte values.
                     let noise = noise(PAGE_BYTES, seed.wrapping_add(page));
                     bytes.extend(noise.into_iter().map(|b| b'a' + b % 5));
                 }
             }
         }
         if kind == 4 {
-            // One set byte at its very end.
+            // One set byte at the very end.
             bytes.fill(0);
             bytes[pages * PAGE_BYTES - 1] = 1;
         }
@@ -46,7 +46,7 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What an LZ4 block means, straight from its description: literals, then a match, until the block ends.
+/// Decodes an LZ4 block straight from its description: literals, then a match, until the block ends.
 fn naive_decode(mut block: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     fn byte(block: &mut &[u8]) -> usize {

@@ -1,6 +1,6 @@
-//! `core-TID.img`: of it, where a thread's restartable-sequences area lies, and who its user is.
+//! `core-TID.img`: the location of a thread's restartable-sequences area, and the thread's user.
 //!
-//! The kernel writes to that area as soon as CRIU has registered it, which is before anybody else could touch the process's
+//! The kernel writes to that area as soon as CRIU has registered it, before anything else could touch the process's
 //! memory.
 
 use prost::Message as _;
@@ -30,7 +30,7 @@ struct RseqEntry {
     size: u32,
 }
 
-/// A core entry and, in it, a thread's, and in that its credentials: as bytes, to be put back among the rest.
+/// A core entry, the thread entry in it, and the credentials in that: as bytes that can be put back among the rest.
 #[derive(Clone, PartialEq, prost::Message)]
 struct CoreBytes {
     #[prost(bytes = "vec", optional, tag = "5")]
@@ -47,7 +47,7 @@ struct ThreadBytes {
 
 const FIELD_CREDS: u64 = 10;
 
-/// User and group ids: real, effective, saved, of file systems.
+/// User and group ids: real, effective, saved and file system.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Ids {
     #[prost(uint32, required, tag = "1")]
@@ -68,10 +68,11 @@ struct Ids {
     fsgid: u32,
 }
 
-/// The image of a thread that is another user, and of the group of the same number. `None` if it is not, in every respect, the user `from`.
+/// The image of a thread with another user and the group of the same number. `None` unless the thread is the user
+/// `from` in every respect.
 ///
 /// # Errors
-/// When the image does not parse.
+/// If the image does not parse.
 pub fn with_user(image: &[u8], from: u32, to: u32) -> Result<Option<Vec<u8>>, ImageError> {
     let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
     let malformed = |cause| ImageError::Message {
@@ -103,7 +104,7 @@ pub fn with_user(image: &[u8], from: u32, to: u32) -> Result<Option<Vec<u8>>, Im
     )))
 }
 
-/// The restartable-sequences area of the thread: address and bytes; `None` if it registered none.
+/// The thread's restartable-sequences area: address and size. `None` if it registered none.
 pub fn rseq_area(image: &[u8]) -> Result<Option<(u64, u32)>, ImageError> {
     let entries = framing::entries(image, CORE_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
     let core: CoreEntry = first_message(&entries, KIND)?;
@@ -127,7 +128,7 @@ mod tests {
             fsuid,
             fsgid,
         };
-        // Behind them what is not known here: securebits.
+        // They are followed by a field unknown here: securebits.
         let creds = [ids.encode_to_vec(), vec![0x68, 7]].concat();
         let thread = ThreadBytes { creds: Some(creds) };
         let comm = [0x6a, 2, b'p', b'y'];

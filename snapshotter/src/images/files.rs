@@ -1,4 +1,5 @@
-//! `files.img`: the open and mapped files of all processes. Entries are added; of those that are there, only pipes get other names.
+//! `files.img`: the open and mapped files of all processes. Entries can be added. Of the existing ones, only pipes are
+//! renamed.
 
 use std::collections::HashMap;
 
@@ -24,13 +25,13 @@ struct FileEntry {
     pipe: Option<Vec<u8>>,
 }
 
-/// Field of [`FileEntry::pipe`], and of [`PipeEntry::pipe_id`] in it.
+/// Field numbers of [`FileEntry::pipe`], and of [`PipeEntry::pipe_id`] in it.
 const FIELD_PIPE: u64 = 18;
 const FIELD_PIPE_ID: u64 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct PipeEntry {
-    /// The inode, by which CRIU names the pipe.
+    /// The inode, by which CRIU identifies the pipe.
     #[prost(uint32, required, tag = "2")]
     pipe_id: u32,
 }
@@ -45,12 +46,12 @@ struct RegularFile {
     pos: u64,
     #[prost(message, required, tag = "5")]
     owner: Owner,
-    /// Bytes: a path need not be UTF-8.
+    /// Bytes, because a path need not be UTF-8.
     #[prost(bytes = "vec", required, tag = "6")]
     name: Vec<u8>,
 }
 
-/// Who gets signals of a file: nobody.
+/// The owner that gets a file's signals: nobody.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Owner {
     #[prost(uint32, required, tag = "1")]
@@ -65,7 +66,7 @@ struct Owner {
     pid: u32,
 }
 
-/// The regular file at `path`, opened to read.
+/// The regular file at `path`, opened for reading.
 fn regular_file(id: u32, path: &str) -> FileEntry {
     let regular = RegularFile {
         id,
@@ -80,7 +81,7 @@ fn regular_file(id: u32, path: &str) -> FileEntry {
     }
 }
 
-/// A files image that entries can be added to.
+/// A files image to which entries can be added.
 pub(super) struct FilesImage<'a> {
     messages: Vec<&'a [u8]>,
     added: Vec<Vec<u8>>,
@@ -110,12 +111,12 @@ impl<'a> FilesImage<'a> {
         })
     }
 
-    /// The path of regular file `id`, as the processes saw it, if it is UTF-8.
+    /// The path of regular file `id` as the processes saw it, if it is UTF-8.
     pub(super) fn name(&self, id: u32) -> Option<&str> {
         std::str::from_utf8(self.names.get(&id)?).ok()
     }
 
-    /// Adds the regular file at `path`. Answers its id, unless there are no more.
+    /// Adds the regular file at `path`. Returns its id, or `None` if ids have run out.
     pub(super) fn add(&mut self, path: &str) -> Option<u32> {
         let id = self.last_id.checked_add(1)?;
         self.last_id = id;
@@ -123,13 +124,13 @@ impl<'a> FilesImage<'a> {
         Some(id)
     }
 
-    /// Which files have this name.
+    /// The files with this name.
     pub(super) fn ids_of(&self, name: &str) -> impl Iterator<Item = u32> {
         let all = self.names.iter();
         all.filter_map(move |(id, known)| (known == name.as_bytes()).then_some(*id))
     }
 
-    /// The image, with regular file `id` opened by another path.
+    /// Encodes the image, with other paths for some regular files.
     pub(super) fn encode_placed(&self, paths: &HashMap<u32, &str>) -> Result<Vec<u8>, ImageError> {
         let mut messages = Vec::with_capacity(self.messages.len());
         for (entry, message) in self.messages.iter().enumerate() {
@@ -152,11 +153,11 @@ impl<'a> FilesImage<'a> {
     }
 }
 
-/// A files image whose pipes have other numbers, by those they have; `None` where another pipe has one of the new ones. What CRIU has kept of a pipe's
-/// data is not found by the new number, nor is it wanted: a pipe that is inherited has its own.
+/// Renumbers the pipes of a files image, from old to new numbers. `None` if another pipe already has one of the new
+/// numbers. CRIU does not find a pipe's saved data by its new number, and need not: an inherited pipe has its own data.
 ///
 /// # Errors
-/// When the image does not parse.
+/// If the image does not parse.
 pub fn renumber_pipes(image: &[u8], numbers: &HashMap<u32, u32>) -> Result<Option<Vec<u8>>, ImageError> {
     let messages = framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
     let mut out = Vec::with_capacity(messages.len());
@@ -185,7 +186,7 @@ pub fn renumber_pipes(image: &[u8], numbers: &HashMap<u32, u32>) -> Result<Optio
     Ok(Some(framing::image(FILES_MAGIC, out.iter().map(Vec::as_slice))))
 }
 
-/// The paths of regular files, by id; those that are not UTF-8 are shown as well as they can be.
+/// The paths of regular files, by id. Paths that are not UTF-8 are converted lossily.
 pub fn file_names(image: &[u8]) -> Result<HashMap<u32, String>, ImageError> {
     let names = FilesImage::parse(image)?.names.into_iter();
     Ok(names
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     fn pipe(id: u32, number: u32) -> Vec<u8> {
-        // Between the numbers of both lies what is not known here: the flags.
+        // Between the two numbers is a field unknown here: the flags.
         let entry = [0x08, 5, 0x10, number as u8, 0x18, 1];
         let file = FileEntry {
             kind: 2,

@@ -1,29 +1,29 @@
-//! The frame of an image file: magic numbers, then entries with their lengths.
+//! The framing of an image file: magic numbers, then length-prefixed entries.
 //!
 //! ```text
 //! 0x54564319:u32 kind:u32 { len:u32 message[len] }*     little-endian
 //! ```
 
-/// First word of every image but a few.
+/// First word of nearly every image.
 const COMMON_MAGIC: u32 = 0x5456_4319;
 
 /// Why bytes are not a framed image.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FramingError {
-    /// Other magic numbers.
+    /// The magic numbers are different.
     #[error("magic numbers {found:#x?} instead of {expected:#x}")]
     Magic {
-        /// The first two words, if there are so many.
+        /// The first two words, if there are as many.
         found: Option<(u32, u32)>,
-        /// The second word expected.
+        /// The expected second word.
         expected: u32,
     },
-    /// An entry reaches beyond the end.
+    /// An entry extends beyond the end.
     #[error("entry {0} is cut off")]
     Cut(usize),
 }
 
-/// The messages of an image that begins with its own magic number alone.
+/// The messages of an image that starts with its own magic number only.
 pub(super) fn bare_entries(bytes: &[u8], magic: u32) -> Result<Vec<&[u8]>, FramingError> {
     match word(bytes) {
         Some((found, rest)) if found == magic => messages(rest),
@@ -67,14 +67,14 @@ fn messages(mut rest: &[u8]) -> Result<Vec<&[u8]>, FramingError> {
     Ok(found)
 }
 
-/// An image of kind `magic` with these messages. A message is at most 4 GiB, as it came from such an image.
+/// Encodes an image of kind `magic`. Messages are at most 4 GiB, because they come from such an image.
 pub(super) fn image<'a>(magic: u32, messages: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = COMMON_MAGIC.to_le_bytes().to_vec();
     out.extend_from_slice(&bare_image(magic, messages));
     out
 }
 
-/// The same without the common magic number.
+/// Like `image`, without the common magic number.
 pub(super) fn bare_image<'a>(magic: u32, messages: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = magic.to_le_bytes().to_vec();
     for message in messages {
@@ -99,7 +99,7 @@ mod tests {
             prop_assert_eq!(entries(&bytes, 7).unwrap(), messages.iter().map(Vec::as_slice).collect::<Vec<_>>());
             prop_assert!(entries(&bytes, 8).is_err());
             let cut = cut.index(bytes.len());
-            // A cut between two entries leaves a shorter image; any other is noticed.
+            // A cut between two entries leaves a shorter image. Any other cut is detected.
             if let Ok(fewer) = entries(&bytes[..cut], 7) {
                 prop_assert!(fewer.len() < messages.len());
             }

@@ -1,4 +1,4 @@
-//! `inventory.img`: of it, whether and how the pages of a directory are compressed, as CRIU 4.3 says it there.
+//! `inventory.img`: whether and how a directory's pages are compressed, as CRIU 4.3 records it there.
 //!
 //! It has no common magic number before its own.
 
@@ -9,9 +9,9 @@ pub(super) const INVENTORY_MAGIC: u32 = 0x5831_3116;
 const FIELD_VERSION: u64 = 1;
 const FIELD_COMPRESS: u64 = 15;
 const FIELD_BLOCK_SIZE: u64 = 16;
-/// What every CRIU from 1.x to 4.2 writes and reads.
+/// Read and written by every CRIU from 1.x to 4.2.
 const VERSION_PLAIN: u32 = 2;
-/// What CRIU 4.3 writes where an older one would misread the directory.
+/// Written by CRIU 4.3 where an older one would misread the directory.
 const VERSION_COMPRESSED: u32 = 3;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -29,7 +29,7 @@ struct InventoryEntry {
 pub struct Inventory<'a> {
     /// Whether pages may be stored compressed.
     pub compressed: bool,
-    /// Memory bytes of a block, where it says so.
+    /// Bytes of memory per block, if stated.
     pub block_bytes: Option<u32>,
     version: u32,
     message: &'a [u8],
@@ -37,7 +37,7 @@ pub struct Inventory<'a> {
 }
 
 impl<'a> Inventory<'a> {
-    /// Read an inventory.
+    /// Parses an inventory.
     pub fn parse(image: &'a [u8]) -> Result<Self, ImageError> {
         let messages =
             framing::bare_entries(image, INVENTORY_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
@@ -64,7 +64,7 @@ impl<'a> Inventory<'a> {
         })
     }
 
-    /// The image, saying that pages are compressed in blocks of so many bytes.
+    /// Encodes the image, stating that pages are compressed in blocks of `block_bytes` bytes.
     pub fn encode_compressed(&self, block_bytes: u32) -> Result<Vec<u8>, ImageError> {
         let version = u64::from(VERSION_COMPRESSED);
         let edited = wire::with_varint(self.message, FIELD_VERSION, version)
@@ -73,8 +73,8 @@ impl<'a> Inventory<'a> {
         self.encode(edited)
     }
 
-    /// The image, saying that pages are not compressed. One that has a parent stays what older CRIUs refuse, as its
-    /// parent may be compressed.
+    /// Encodes the image, stating that pages are not compressed. A directory with a parent keeps a version that older
+    /// CRIUs reject, because its parent may be compressed.
     pub fn encode_plain(&self, has_parent: bool) -> Result<Vec<u8>, ImageError> {
         let version = if has_parent { self.version } else { VERSION_PLAIN };
         let edited = wire::without(self.message, FIELD_COMPRESS)

@@ -1,4 +1,4 @@
-//! `mm-PID.img` once more, for people and for conversions: every mapping with what it is of.
+//! `mm-PID.img` again, for display and for conversions: every mapping with its backing.
 
 use super::ImageError;
 use super::mm::{MAP_GROWSDOWN, MAP_HUGETLB, MmImage, STATUS_FILE_PRIVATE, STATUS_HEAP};
@@ -14,22 +14,22 @@ const STATUS_SYSVIPC: u32 = 1 << 10;
 /// The mapping belongs to a plugin, such as one for GPUs.
 const STATUS_PLUGIN: u32 = 1 << 27;
 
-/// What a mapping is of.
+/// What backs a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// The heap that `brk` moves.
     Heap,
     /// A stack.
     Stack,
-    /// Memory of the process alone.
+    /// Private memory.
     Anonymous,
     /// Memory shared with other processes.
     Shared,
-    /// A file, by its id in `files.img`; what is changed in memory stays private.
+    /// A file, by its id in `files.img`. Changes in memory stay private.
     FilePrivate(u64),
     /// A file, by its id in `files.img`.
     FileShared(u64),
-    /// The kernel's own: vdso, vvar, vsyscall.
+    /// The kernel: vdso, vvar, vsyscall.
     Kernel,
 }
 
@@ -40,11 +40,11 @@ pub struct Mapping {
     pub start: u64,
     /// One past its last byte.
     pub end: u64,
-    /// Where it begins in what it maps, bytes.
+    /// Offset in what it maps, in bytes.
     pub offset: u64,
-    /// What may be done with it: 1 read, 2 write, 4 execute.
+    /// Permitted access: 1 read, 2 write, 4 execute.
     pub access: u32,
-    /// What it is of.
+    /// What backs it.
     pub backing: Backing,
     flags: u32,
     status: u32,
@@ -52,19 +52,19 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether CRIU 4.3 wants its pages uncompressed: huge pages, and what belongs to a plugin.
+    /// Whether CRIU 4.3 requires its pages to be uncompressed: huge pages and plugin memory.
     pub fn is_kept_raw(&self) -> bool {
         self.flags & MAP_HUGETLB != 0 || self.status & STATUS_PLUGIN != 0
     }
 
-    /// The shared object its pages are dumped with, if they are not dumped with its process.
+    /// The shared object that its pages are dumped with, if they are not dumped with its process.
     pub fn shared_object(&self) -> Option<u64> {
         let shared = STATUS_FILE_SHARED | STATUS_ANON_SHARED | STATUS_SYSVIPC;
         (self.flags & MAP_SHARED != 0 || self.status & shared != 0).then_some(self.shmid)
     }
 }
 
-/// The mappings in an mm image, by address. Ranges of guard pages inside them are none.
+/// The mappings in an mm image, by address. Ranges of guard pages inside them do not count.
 pub fn parse_mappings(image: &[u8]) -> Result<Vec<Mapping>, ImageError> {
     let mm = MmImage::parse(image)?;
     let mut mappings = Vec::new();

@@ -1,7 +1,7 @@
 //! CRIU's image files, as far as we read or edit them. Pure.
 //!
-//! Messages are declared with the fields we need only. An entry that is kept is written back as the bytes it came
-//! as, so that nothing CRIU put into it is lost.
+//! Messages are declared with only the fields we need. An entry that is kept is written back byte for byte, so that
+//! nothing from CRIU is lost.
 //!
 //! Source of the format: CRIU's `images/*.proto` and its image headers (magic numbers), as of CRIU 4.2.
 
@@ -37,38 +37,38 @@ pub use time::{ClockTimes, OtherTime, clock_times, in_criu_s_time};
 pub use travel::{Travelling, WrittenRun, parent_images, place_external, travelling};
 pub use users::in_users_of;
 
-/// Why bytes are not the image they should be.
+/// Why bytes are not the expected image.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// Not framed as an image of this kind.
+    /// The framing of an image of this kind is wrong.
     #[error("not a CRIU {kind} image")]
     Framing {
-        /// Which kind was expected.
+        /// The expected kind.
         kind: &'static str,
         /// What is wrong.
         #[source]
         cause: FramingError,
     },
-    /// An entry is not the protobuf message it should be.
+    /// An entry is not the expected protobuf message.
     #[error("entry {entry} of the CRIU {kind} image does not decode")]
     Message {
-        /// Which kind of image.
+        /// The kind of image.
         kind: &'static str,
-        /// Which entry, from 0.
+        /// Number of the entry, from 0.
         entry: usize,
-        /// What the decoder says.
+        /// The decoder's error.
         #[source]
         cause: prost::DecodeError,
     },
-    /// An image without its first entry.
+    /// The image has no first entry.
     #[error("CRIU {0} image is empty")]
     Empty(&'static str),
-    /// An entry with an address that is not a page's, out of range, or out of order.
+    /// An entry whose address is not page-aligned, is out of range, or is out of order.
     #[error("pagemap entry at {address:#x} of {pages} pages is out of range or out of order")]
     Range {
         /// Its address.
         address: u64,
-        /// Its pages.
+        /// Number of pages.
         pages: u64,
     },
     /// Pages that are in an earlier, incremental image.
@@ -80,9 +80,9 @@ pub enum ImageError {
     /// A field that cannot be edited.
     #[error("a message of the CRIU {kind} image is no protobuf")]
     Wire {
-        /// Which kind of image.
+        /// The kind of image.
         kind: &'static str,
-        /// Where.
+        /// The position.
         #[source]
         cause: wire::WireError,
     },
@@ -92,7 +92,7 @@ pub enum ImageError {
         /// Its address.
         address: u64,
     },
-    /// A mapping that ends before it begins.
+    /// A mapping that ends before it starts.
     #[error("the mapping at {address:#x} ends before it begins")]
     Mapping {
         /// Its address.
@@ -106,12 +106,12 @@ pub enum ImageError {
         /// Its flags.
         flags: u32,
     },
-    /// An image directory of another version, or compressed in a way that is not known.
+    /// An image directory of an unknown version, or with an unknown compression.
     #[error("image version {version} with compression {compress} is not known: this build reads CRIU 4.3 and older")]
     Version {
         /// The version.
         version: u32,
-        /// How its pages are compressed.
+        /// The compression mode of its pages.
         compress: u32,
     },
     /// Pages that were left in the dumped process.

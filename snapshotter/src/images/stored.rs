@@ -1,11 +1,9 @@
-//! `pagemap-*.img` in every form CRIU gives it: pages in a parent directory (`PE_PARENT`), and from CRIU 4.3 on pages
-//! stored as LZ4 blocks. [`super::PagemapImage`] is the plain form, which all else works with.
-//!
+//! `pagemap-*.img` in every form that CRIU writes: pages in a parent directory (`PE_PARENT`), and from CRIU 4.3 on
+//! pages stored as LZ4 blocks. [`super::PagemapImage`] is the plain form, which the rest of the code uses.
 //! ```text
 //! pages-N.img of a compressed run:  [to a multiple of 4096, if PE_PAYLOAD_ALIGNED] block block … block
-//! a block of B bytes of memory:     no bytes: all zero · B bytes: as it is · fewer: one LZ4 block
+//! a block of B bytes of memory:     no bytes: all zero · B bytes: uncompressed · fewer: one LZ4 block
 //! ```
-//!
 //! Source: the messages and the checks of CRIU 4.3's `crit`.
 
 use prost::Message as _;
@@ -14,10 +12,10 @@ use super::pagemap::{FIELD_ADDRESS, FIELD_PAGES, KIND, PAGEMAP_MAGIC, PE_PARENT,
 use super::{ImageError, framing, wire};
 use crate::codec::PAGE_BYTES;
 
-/// The run's bytes begin at a multiple of the page size.
+/// The run's bytes start at a multiple of the page size.
 pub const PE_PAYLOAD_ALIGNED: u32 = 1 << 3;
 
-/// Most bytes of memory in a block.
+/// Maximum bytes of memory in a block.
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
 
 const FIELD_COMPAT_PAGES: u64 = 2;
@@ -41,25 +39,25 @@ struct BlocksOnly {
     blocks: Option<BlocksMessage>,
 }
 
-/// How a run's pages are cut into blocks.
+/// How a run's pages are divided into blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// Bytes of each block in the pages image.
+    /// Size of each block in the pages image.
     pub sizes: Vec<u32>,
-    /// Pages of each block; the last may have fewer.
+    /// Pages per block. The last block may have fewer.
     pub pages_per_block: u32,
 }
 
 /// A run of pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRun {
-    /// Address of its first page; of shared memory, its place in the object.
+    /// Address of its first page. For shared memory, its offset in the object.
     pub address: u64,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
     /// `PE_*`.
     pub flags: u32,
-    /// Its blocks, if its pages are not there one after the other.
+    /// Its blocks. `None` if its pages are stored one after the other.
     pub blocks: Option<Blocks>,
     message: Vec<u8>,
 }
@@ -67,15 +65,15 @@ pub struct StoredRun {
 /// A pagemap image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPagemap {
-    /// N of the `pages-N.img` that has the pages.
+    /// N of the `pages-N.img` that holds the pages.
     pub pages_id: u32,
-    /// The runs, by address.
+    /// Runs, by address.
     pub runs: Vec<StoredRun>,
     head: Vec<u8>,
 }
 
 impl StoredRun {
-    /// Whether its pages are in the pages image beside it.
+    /// Whether its pages are in the accompanying pages image.
     pub fn is_present(&self) -> bool {
         self.flags & PE_PRESENT != 0
     }
@@ -85,7 +83,7 @@ impl StoredRun {
         self.address + self.pages * PAGE_BYTES as u64
     }
 
-    /// Bytes it has in the pages image, padding aside.
+    /// Its bytes in the pages image, without padding.
     pub fn payload_bytes(&self) -> u64 {
         match &self.blocks {
             _ if !self.is_present() => 0,
@@ -116,7 +114,7 @@ impl StoredRun {
         })
     }
 
-    /// A part of the run, or what makes it longer, with its pages in the pages image as they are.
+    /// The run, shortened or extended, with its pages uncompressed in the pages image.
     pub fn present_as(&self, address: u64, pages: u64, flags: u32) -> Result<Self, ImageError> {
         let mut message = edited(wire::without(&self.message, FIELD_IN_PARENT))?;
         for (field, value) in [
@@ -142,13 +140,13 @@ fn edited(result: Result<Vec<u8>, wire::WireError>) -> Result<Vec<u8>, ImageErro
 }
 
 impl StoredPagemap {
-    /// Read a pagemap image. Every count is checked; memory used is proportional to `image`.
+    /// Parses a pagemap image. Every count is checked. Memory use is proportional to `image`.
     pub fn parse(image: &[u8]) -> Result<Self, ImageError> {
         let (pages_id, head, runs) = parse_with(image, stored)?;
         Ok(Self { pages_id, runs, head })
     }
 
-    /// The image with these runs instead.
+    /// The image with other runs.
     pub fn with_runs(&self, runs: Vec<StoredRun>) -> Self {
         Self {
             pages_id: self.pages_id,
@@ -157,13 +155,13 @@ impl StoredPagemap {
         }
     }
 
-    /// The image as bytes: what it was parsed from, where nothing was changed.
+    /// Encodes the image. If nothing was changed, this is what it was parsed from.
     pub fn encode(&self) -> Vec<u8> {
         let runs = self.runs.iter().map(|r| r.message.as_slice());
         framing::image(PAGEMAP_MAGIC, std::iter::once(self.head.as_slice()).chain(runs))
     }
 
-    /// Where each run begins in the pages image, and the image's size.
+    /// The offset of each run in the pages image, and the image's size.
     pub fn layout(&self) -> (Vec<u64>, u64) {
         let mut end = 0_u64;
         let mut offsets = Vec::with_capacity(self.runs.len());
@@ -172,7 +170,7 @@ impl StoredPagemap {
                 end = end.next_multiple_of(PAGE_BYTES as u64);
             }
             offsets.push(end);
-            // Runs do not overlap, so together they have no more than the address space.
+            // Runs do not overlap, so their total is at most the address space.
             end += run.payload_bytes();
         }
         (offsets, end)
@@ -183,7 +181,7 @@ impl StoredPagemap {
         self.runs.iter().any(|r| r.flags & PE_PARENT != 0)
     }
 
-    /// Whether any run is stored as only CRIU 4.3 stores it.
+    /// Whether any run is stored in a form that only CRIU 4.3 uses.
     pub fn is_compressed(&self) -> bool {
         let of_4_3 = |run: &StoredRun| run.blocks.is_some() || run.flags & PE_PAYLOAD_ALIGNED != 0;
         self.runs.iter().any(of_4_3)
@@ -220,7 +218,7 @@ fn stored(entry: RawEntry<'_>) -> Result<StoredRun, ImageError> {
     })
 }
 
-/// `None` where the counts and sizes contradict each other.
+/// `None` if the counts and sizes contradict each other.
 fn checked_blocks(message: BlocksMessage, pages: u64) -> Option<Blocks> {
     let per_block = u64::from(message.pages_per_block);
     let page = PAGE_BYTES as u64;

@@ -1,11 +1,11 @@
-//! Edits images so that private anonymous memory becomes private mappings of one file a process, its template. Pure.
+//! Edits images so that private anonymous memory becomes private mappings of one file per process, its template. Pure.
 //!
-//! What a process has written of its programs' and libraries' data is private memory too: those pages move from the pages
-//! image into the template, and their mappings are cut there ("folded"). A few pages between them that it has not written are folded along, as
-//! the file has them: CRIU takes some 20 µs for each mapping.
+//! The data of programs and libraries that a process has written to is private memory too. Those pages move from the
+//! pages image into the template, and their mappings are cut there ("folded"). A few unwritten pages between them are
+//! folded as well, with the file's contents, because CRIU needs some 20 µs per mapping.
 //!
-//! In the template, the mappings of a process lie one after the other in the order of their addresses; those that touch
-//! stay together, so that the kernel can join them as it could before.
+//! In the template, a process's mappings follow each other in address order. Adjacent mappings stay adjacent, so that
+//! the kernel can merge them as before.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,20 +17,21 @@ use super::pagemap::{EagerRun, PagemapImage};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::{PageIndex, PageMap};
 
-/// The largest template, bytes of addresses (not of memory): what is larger is restored without.
+/// Maximum size of a template, in bytes of addresses (not of memory). Larger processes are restored without one.
 const TEMPLATE_BYTES_MAX: u64 = 1 << 40;
 
-/// Pages not written that are folded along, between two that were: each piece of a mapping costs a restore what mapping so many pages does.
+/// Maximum number of unwritten pages folded between two written ones. Each extra piece of a mapping costs a restore as
+/// much as mapping this many pages.
 const GAP_PAGES_MAX: u64 = 16;
 
 /// A range of addresses that maps the template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateArea {
-    /// Its first page.
+    /// First page.
     pub first: PageIndex,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Which page of the template its first page is.
+    /// The template's page at its first page.
     pub at: u64,
 }
 
@@ -44,26 +45,27 @@ impl TemplateArea {
 /// How a process's memory is laid out for a restore from a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TemplateLayout {
-    /// Mappings that map the template, by address. They lie in it one after the other, without gaps.
+    /// Mappings of the template, by address. They follow each other in it without gaps.
     pub mappings: Vec<TemplateArea>,
-    /// Anonymous mappings of which the snapshot holds nothing: the kernel itself can serve them.
+    /// Anonymous mappings for which the snapshot holds no memory. The kernel itself can serve them.
     pub empty: Vec<TemplateArea>,
-    /// Anonymous mappings that map no template and of which the snapshot holds something, by address: CRIU's own rule has them served by a pager. `None` if
-    /// there are such that are no plain memory, which only CRIU can prepare for that.
+    /// Anonymous mappings without a template for which the snapshot holds memory, by address. By CRIU's own rule, a
+    /// pager serves them. `None` if some of them are not plain memory, which only CRIU can prepare for a pager.
     pub anonymous: Option<Vec<TemplateArea>>,
-    /// Those of `mappings` that stood for a private mapping of a file, by address. Their pages are those that were written, and so were
-    /// eager, and what lay between.
+    /// Those of `mappings` that replace a private file mapping, by address. They contain the written pages, which were
+    /// eager, and the pages between them.
     pub folded: Vec<FoldedArea>,
 }
 
-/// A part of a private mapping of a file that the process had written to; a few of its pages may be as the file has them.
+/// A part of a private file mapping that the process had written to. A few of its pages may equal the file's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoldedArea {
-    /// Which of the template it maps.
+    /// The area of the template that it maps.
     pub area: TemplateArea,
-    /// The file, by its path in the process's own mount namespace.
+    /// Path of the file in the process's mount namespace.
     pub file: String,
-    /// Which byte of the file its first page is: what it reads as when the process has given its own copy up.
+    /// Offset in the file of its first page. The area reads as this part of the file once the process has discarded its
+    /// own copy.
     pub offset: u64,
 }
 
@@ -74,17 +76,17 @@ fn containing<T>(areas: &[T], page: PageIndex, area: impl Fn(&T) -> &TemplateAre
 }
 
 impl TemplateLayout {
-    /// Pages of the template: those of all mappings.
+    /// Pages in the template, over all mappings.
     pub fn pages(&self) -> u64 {
         self.mappings.last().map_or(0, |m| m.at + m.pages)
     }
 
-    /// The mapping `page` is in.
+    /// The mapping that contains `page`.
     pub fn mapping(&self, page: PageIndex) -> Option<&TemplateArea> {
         containing(&self.mappings, page, |m| m)
     }
 
-    /// The folded area `page` is in.
+    /// The folded area that contains `page`.
     pub fn folded(&self, page: PageIndex) -> Option<&FoldedArea> {
         containing(&self.folded, page, |f| &f.area)
     }
@@ -96,43 +98,43 @@ pub struct TemplateProcess<'a> {
     pub mm: &'a [u8],
     /// Its `pagemap-PID.img`.
     pub pagemap: &'a [u8],
-    /// Where its pages are to be had.
+    /// Locates its pages.
     pub page_map: &'a PageMap,
-    /// The absolute path by which CRIU opens the template.
+    /// The absolute path at which CRIU opens the template.
     pub path: &'a str,
 }
 
-/// What the images become.
+/// The edited images.
 #[derive(Debug)]
 pub struct TemplateImages {
     /// `files.img`.
     pub files: Vec<u8>,
-    /// For each process what becomes of it; `None` for one that must be restored without.
+    /// The edit of each process. `None` if it must be restored without a template.
     pub processes: Vec<Option<TemplateEdit>>,
 }
 
-/// What a process's images become.
+/// A process's edited images.
 #[derive(Debug)]
 pub struct TemplateEdit {
     /// `mm-PID.img`.
     pub mm: Vec<u8>,
     /// `pagemap-PID.img`.
     pub pagemap: Vec<u8>,
-    /// How its memory is laid out.
+    /// The layout of its memory.
     pub layout: TemplateLayout,
     /// N of its `pages-N.img`.
     pub pages_id: u32,
-    /// Which of the pages in it go into the template.
+    /// Pages of that file that move into the template.
     pub folded: Vec<EagerRun>,
-    /// Which stay, in their order.
+    /// Pages that stay, in order.
     pub kept: Vec<EagerRun>,
 }
 
-/// Edits the images of `processes`. One whose image holds what we do not know, or that is too large, is left as it is.
-/// `lasting` tells whether the file of a path is the same wherever the snapshot is restored.
+/// Edits the images of `processes`. A process is left unchanged if its image has something unknown or is too large.
+/// `lasting` tells whether a path names the same file wherever the snapshot is restored.
 ///
 /// # Errors
-/// When an image does not parse.
+/// If an image does not parse.
 pub fn map_templates(
     files: &[u8],
     processes: &[TemplateProcess<'_>],
@@ -149,7 +151,7 @@ pub fn map_templates(
     })
 }
 
-/// Whole pages of a mapping; `None` if it does not consist of such.
+/// The pages of a mapping. `None` if its bounds are not page-aligned.
 fn whole_pages(vma: Vma) -> Option<Range<PageIndex>> {
     let page = PAGE_BYTES as u64;
     let whole = vma.start < vma.end && vma.start.is_multiple_of(page) && vma.end.is_multiple_of(page);
@@ -159,9 +161,9 @@ fn whole_pages(vma: Vma) -> Option<Range<PageIndex>> {
 /// The process's mappings that map the template, as they are found.
 struct Plan {
     layout: TemplateLayout,
-    /// Mappings that do as a whole.
+    /// Mappings that map it as a whole.
     whole: Vec<(usize, u64)>,
-    /// Those that do in part.
+    /// Mappings that map it in part.
     cut: Vec<(usize, Vec<Part>)>,
 }
 
@@ -217,7 +219,7 @@ fn map_template(
     }))
 }
 
-/// What of the process can map a template; `None` if its mappings make no sense.
+/// Plans which parts of the process map a template. `None` if its mappings are inconsistent.
 fn plan(
     process: &TemplateProcess<'_>,
     mm: &MmImage,
@@ -233,8 +235,8 @@ fn plan(
         whole: Vec::new(),
         cut: Vec::new(),
     };
-    // Only the data of programs and libraries: a mapping of another kind of file may be grown by the program, and what
-    // lies behind its end is nothing that a template has.
+    // Only the data of programs and libraries is folded. A program may extend other kinds of files, and a template has
+    // nothing beyond a file's end.
     let code: HashSet<_> = mm
         .vmas()
         .filter_map(|(at, _)| mm.file_mapping(at).filter(|m| m.executable))
@@ -279,7 +281,7 @@ fn plan(
     Some(plan)
 }
 
-/// Runs of one mapping, by address, as few ranges: each with what lies between its runs, where that is little.
+/// Merges runs of one mapping, sorted by address, into few ranges. Small gaps between runs are included.
 fn joined(runs: &[EagerRun]) -> Vec<Range<PageIndex>> {
     let mut ranges: Vec<Range<PageIndex>> = Vec::new();
     for run in runs {
@@ -292,7 +294,7 @@ fn joined(runs: &[EagerRun]) -> Vec<Range<PageIndex>> {
     ranges
 }
 
-/// Has what was written of a private mapping of a file mapped from the template.
+/// Maps the written parts of a private file mapping from the template.
 fn fold(
     plan: &mut Plan,
     at: usize,

@@ -30,7 +30,7 @@ pub(crate) fn varint(tag: u8, mut value: u64) -> Vec<u8> {
     out
 }
 
-/// `pagemap-PID.img`, its pages in `pages-1.img`.
+/// `pagemap-PID.img`, with its pages in `pages-1.img`.
 pub(crate) fn pagemap_image(runs: &[Run]) -> Vec<u8> {
     let entry = |run: &Run| {
         let flags = if run.lazy { 6 } else { 4 };

@@ -1,7 +1,8 @@
-//! Which time namespace a dump's processes are in: that of the CRIU that dumped them, or another.
+//! The time namespace of a dump's processes: that of the CRIU that dumped them, or another.
 //!
-//! A process that CRIU has restored is in one of its own, which has its clocks go on. Dumped again, it is one that is to be restored in namespaces of its own, in
-//! several more steps than a process that shares all with CRIU, whose clocks go on as well: its image of the clocks is then called by 0.
+//! A restored process is in its own time namespace, in which its clocks continue. A second dump of it would be restored
+//! in its own namespaces too. That takes several more steps than a process that shares everything with CRIU. Its clocks
+//! continue in that case as well: the image of its clocks then has the number 0.
 
 use std::collections::BTreeSet;
 
@@ -25,19 +26,20 @@ struct InventoryEntry {
     own: Option<Ids>,
 }
 
-/// Processes that are to come into CRIU's own time namespace.
+/// Processes that are to join CRIU's own time namespace.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OtherTime {
-    /// The number of the image of their clocks, which is to be 0.
+    /// The number of their clocks' image, which must become 0.
     pub clocks: u32,
-    /// What becomes of each `ids-PID.img`, in order.
+    /// The edited `ids-PID.img` files, in order.
     pub ids: Vec<Vec<u8>>,
 }
 
-/// The `ids-PID.img` of a dump, edited. `None` where its processes are in CRIU's time namespace already, or not all in one.
+/// Edits the `ids-PID.img` files of a dump. `None` if its processes are already in CRIU's time namespace, or not all in
+/// the same one.
 ///
 /// # Errors
-/// When an image does not parse.
+/// If an image does not parse.
 pub fn in_criu_s_time(inventory: &[u8], ids: &[Vec<u8>]) -> Result<Option<OtherTime>, ImageError> {
     let entries = framing::bare_entries(inventory, INVENTORY_MAGIC);
     let entries = entries.map_err(|cause| ImageError::Framing { kind: INVENTORY, cause })?;
@@ -83,7 +85,7 @@ struct Clocks {
     boottime: TimeEntry,
 }
 
-/// Clocks as they were at a checkpoint, in seconds and nanoseconds.
+/// Clocks at a checkpoint, in seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockTimes {
     /// `CLOCK_MONOTONIC`.
@@ -92,10 +94,10 @@ pub struct ClockTimes {
     pub boottime: (u64, u64),
 }
 
-/// What `timens-ID.img` says.
+/// The contents of `timens-ID.img`.
 ///
 /// # Errors
-/// When it does not parse.
+/// If it does not parse.
 pub fn clock_times(image: &[u8]) -> Result<ClockTimes, ImageError> {
     let entries = framing::entries(image, TIME_MAGIC).map_err(|cause| ImageError::Framing { kind: "timens", cause })?;
     let Clocks { monotonic, boottime } = first_message(&entries, "timens")?;
@@ -132,7 +134,7 @@ mod tests {
     }
 
     fn ids(time: u8) -> Vec<u8> {
-        // What is not known here stays: the network's id.
+        // A field unknown here stays: the network's id.
         framing::image(IDS_MAGIC, [&[0x08, 2, 0x30, 2, 0x60, time][..]].into_iter())
     }
 

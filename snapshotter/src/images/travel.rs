@@ -1,8 +1,9 @@
-//! Images of an instance that moves: what CRIU is told so that it dumps no page's content, and what its images then say. Pure.
+//! Images of a migrating instance: input that makes CRIU dump no page contents, and the resulting images' meaning.
+//! Pure.
 //!
-//! CRIU leaves out of a dump what an earlier one has. Told of an earlier one that has everything, it only says which pages there
-//! are ([`PE_PARENT`]); where the kernel marks pages as changed and some are, it dumps those. What a private mapping of a template
-//! has not written is no page of the process at all.
+//! CRIU omits from a dump what an earlier dump has. Given an earlier one that has everything, it only records which
+//! pages exist ([`PE_PARENT`]). Where the kernel tracks changed pages, CRIU dumps the changed ones. Pages that a
+//! private mapping of a template has not written do not count as the process's pages.
 
 use std::collections::HashMap;
 
@@ -17,11 +18,11 @@ use super::{ImageError, framing};
 use crate::codec::PAGE_BYTES;
 use crate::pagemap::PageIndex;
 
-/// What CRIU up to 4.2 writes.
+/// The version that CRIU up to 4.2 writes.
 const IMAGES_VERSION: u32 = 2;
-/// Later than any process was started, microseconds: so none is taken for another one with the same pid.
+/// Later than the start of any process, in microseconds. So no process is taken for another one with the same pid.
 const LATE_US: u64 = 1 << 60;
-/// Addresses of user space, pages.
+/// Size of the user address space in pages.
 const ADDRESS_PAGES: u64 = 1 << 45;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -32,7 +33,7 @@ struct ParentInventory {
     dump_uptime: Option<u64>,
 }
 
-/// The files of an earlier dump that has every page of the processes with these ids: names and content.
+/// The files of an earlier dump that has every page of the processes with these ids: names and contents.
 pub fn parent_images(pids: impl IntoIterator<Item = i32>) -> Vec<(String, Vec<u8>)> {
     let inventory = ParentInventory {
         version: IMAGES_VERSION,
@@ -53,36 +54,36 @@ pub fn parent_images(pids: impl IntoIterator<Item = i32>) -> Vec<(String, Vec<u8
     .collect()
 }
 
-/// Pages that are the process's own, next to each other and of one kind.
+/// Consecutive private pages of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenRun {
-    /// The first.
+    /// First page.
     pub first: PageIndex,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
-    /// Whether CRIU must restore them itself: no pager can.
+    /// Whether CRIU must restore them itself because no pager can.
     pub eager: bool,
-    /// How many pages lie before them in the pages image; `None` if they are not there.
+    /// Number of pages before them in the pages image. `None` if they are not in it.
     pub at: Option<u64>,
 }
 
-/// The memory of a process that moves.
+/// The memory of a migrating process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Travelling {
     /// N of its `pages-N.img`.
     pub pages_id: u32,
-    /// What it has written, by address.
+    /// Pages that the process has written, by address.
     pub written: Vec<WrittenRun>,
-    /// What maps a template, by address, and the template's file id.
+    /// Areas that map a template, by address, each with the template's file id.
     pub mapped: Vec<(TemplateArea, u32)>,
-    /// Other private memory that a pager serves, by address: first page and how many.
+    /// Other private memory that a pager serves, by address: first page and number of pages.
     pub lazy: Vec<(PageIndex, u64)>,
-    /// Whether all of that is plain anonymous memory, which a pager can register itself.
+    /// Whether all of `lazy` is plain anonymous memory, which a pager can register itself.
     pub plain: bool,
 }
 
 impl Travelling {
-    /// The pagemap image of what CRIU restores itself, in the order of [`Self::eager`].
+    /// The pagemap image of the pages that CRIU restores itself, in the order of [`Self::eager`].
     pub fn pagemap(&self) -> Vec<u8> {
         encode_runs(
             self.pages_id,
@@ -91,17 +92,17 @@ impl Travelling {
         )
     }
 
-    /// What CRIU restores itself.
+    /// The pages that CRIU restores itself.
     pub fn eager(&self) -> impl Iterator<Item = &WrittenRun> {
         self.written.iter().filter(|run| run.eager)
     }
 }
 
-/// What the images `mm-PID.img` and `pagemap-PID.img` of such a dump say. `templates` are the ids of the files that are templates; what has one of
-/// the addresses `early` is eager, as the kernel touches it before a pager could answer.
+/// Interprets the images `mm-PID.img` and `pagemap-PID.img` of such a dump. `templates` are the file ids of templates.
+/// Pages with one of the addresses `early` are eager, because the kernel touches them before a pager could answer.
 ///
 /// # Errors
-/// When an image does not parse.
+/// If an image does not parse.
 pub fn travelling(mm: &[u8], pagemap: &[u8], templates: &[u32], early: &[u64]) -> Result<Travelling, ImageError> {
     let mm = MmImage::parse(mm)?;
     let page = PAGE_BYTES as u64;
@@ -146,7 +147,7 @@ pub fn travelling(mm: &[u8], pagemap: &[u8], templates: &[u32], early: &[u64]) -
     })
 }
 
-/// Cuts a run where its pages begin or cease to be served by a pager.
+/// Cuts a run at the bounds of what a pager serves.
 fn cut(
     first: u64,
     pages: u64,
@@ -181,11 +182,12 @@ fn cut(
     }
 }
 
-/// Has the files that were dumped under these names, as [`external_file`](crate::criu::external_file) makes them, opened by
-/// these paths. Answers the image, and the ids of those that are in it: one file may have several, as CRIU remembers few of them.
+/// Changes the paths of files that were dumped under names from [`external_file`](crate::criu::external_file), so that
+/// CRIU opens these paths instead. Returns the image, and the ids of the files found in it. One file may have several
+/// ids, because CRIU remembers only a few files.
 ///
 /// # Errors
-/// When the image does not parse.
+/// If the image does not parse.
 pub fn place_external(files: &[u8], names: &[(&str, &str)]) -> Result<(Vec<u8>, Vec<u32>), ImageError> {
     let files = FilesImage::parse(files)?;
     let of = |(name, path)| files.ids_of(name).map(move |id| (id, path));
@@ -205,7 +207,7 @@ mod tests {
         let (_, parent) = files.iter().find(|(name, _)| name == "pagemap-501.img").unwrap();
         let (_, _, runs) = parse_with(parent, |e| Ok((e.address, e.pages))).unwrap();
         assert_eq!(runs, [(0, ADDRESS_PAGES)]);
-        // Mappings of no known kind: nothing of them is served.
+        // Mappings of no known kind: none of them is served.
         let mm = mm_image(&[(0x1000, 0x8000, 1)]);
         let pagemap = encode_runs(7, PE_PARENT, [(PageIndex(1), 3)].into_iter());
         let moving = travelling(&mm, &pagemap, &[], &[]).unwrap();

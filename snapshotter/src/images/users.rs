@@ -1,5 +1,5 @@
-//! Which user namespace a dump's processes are in. The CRIU that dumps is in the host's, and the one that restores in
-//! that of the processes.
+//! The user namespace of a dump's processes. The CRIU that dumps runs in the host's user namespace, and the one that
+//! restores runs in that of the processes.
 
 use super::inventory::{INVENTORY_MAGIC, KIND};
 use super::time::{IDS_MAGIC, KIND as IDS};
@@ -14,17 +14,17 @@ struct Ids {
     users: Option<u32>,
 }
 
-/// The ids of CRIU itself, not looked into.
+/// The ids of CRIU itself, left undecoded.
 #[derive(Clone, PartialEq, prost::Message)]
 struct InventoryEntry {
     #[prost(bytes = "vec", optional, tag = "3")]
     own: Option<Vec<u8>>,
 }
 
-/// An `inventory.img` by which CRIU was in the user namespace of the process with these ids (`ids-PID.img`).
+/// The `inventory.img` of a CRIU in the same user namespace as the process with these ids (`ids-PID.img`).
 ///
 /// # Errors
-/// When an image does not parse.
+/// If an image does not parse.
 pub fn in_users_of(inventory: &[u8], ids: &[u8]) -> Result<Vec<u8>, ImageError> {
     let entries = framing::bare_entries(inventory, INVENTORY_MAGIC);
     let entries = entries.map_err(|cause| ImageError::Framing { kind: KIND, cause })?;
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     fn inventory(users: u8) -> Vec<u8> {
-        // What is not known here stays: the version, the network's id, what comes after.
+        // Fields unknown here stay: the version, the network's id, and what follows.
         let own = [0x30, 2, 0x50, users];
         let entry = [&[0x08, 2, 0x1a, 4][..], &own, &[0x20, 1]].concat();
         framing::bare_image(INVENTORY_MAGIC, std::iter::once(entry.as_slice()))

@@ -1,4 +1,4 @@
-//! Edits of a protobuf message that leave every other byte of it as it is.
+//! Edits a protobuf message and leaves all its other bytes unchanged.
 //!
 //! Source of the encoding: protobuf's own description of its wire format.
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 #[error("field at byte {0} is cut off or has no valid tag")]
 pub struct WireError(usize);
 
-/// A field as it stands in a message.
+/// A field as encoded in a message.
 struct Field {
     number: u64,
     /// The whole field, tag included.
@@ -76,7 +76,7 @@ pub(super) fn without(message: &[u8], number: u64) -> Result<Vec<u8>, WireError>
     Ok(out)
 }
 
-/// The message with this number as its field `number`: in its place where it is there, else at the end.
+/// Sets field `number` to this value: in place if it exists, otherwise at the end.
 pub(super) fn with_varint(message: &[u8], number: u64, value: u64) -> Result<Vec<u8>, WireError> {
     let mut new = Vec::new();
     push_varint(&mut new, number << 3);
@@ -84,7 +84,7 @@ pub(super) fn with_varint(message: &[u8], number: u64, value: u64) -> Result<Vec
     with_field(message, number, &new)
 }
 
-/// The message with these bytes as its field `number`: in its place where it is there, else at the end.
+/// Sets field `number` to these bytes: in place if it exists, otherwise at the end.
 pub(super) fn with_bytes(message: &[u8], number: u64, bytes: &[u8]) -> Result<Vec<u8>, WireError> {
     let mut new = Vec::with_capacity(bytes.len() + 8);
     push_varint(&mut new, number << 3 | 2);

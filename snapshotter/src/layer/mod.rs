@@ -1,5 +1,5 @@
-//! Layers: archives of files that instances have in common, such as a runtime's root filesystem, named by what is in
-//! them: `layers/{BLAKE3 of the tar}.tar.zst`.
+//! Layers: archives of files that instances share, such as a runtime's root filesystem. They are named by their
+//! contents: `layers/{BLAKE3 of the tar}.tar.zst`.
 
 mod stream;
 #[cfg(test)]
@@ -24,17 +24,17 @@ pub use rekindle_confined::layer::{Name, UnpackError};
 
 /// zstd's own default: layers are packed once and unpacked on every host.
 const ZSTD_LEVEL: i32 = 3;
-/// Times a download that broke off is begun again.
+/// Maximum attempts of a download that breaks off.
 const ATTEMPTS: u32 = 3;
-/// Names tried for a layer while collections may be deleting objects of those names.
+/// Maximum number of names tried for a layer while collections may be deleting objects with those names.
 const NAMES_MAX: usize = 16;
-/// What a tar is made of.
+/// Size of a tar block.
 const TAR_BLOCK_BYTES: usize = 512;
-/// Marks directories and files that are being written.
+/// Marks directories and files that are still being written.
 const UNFINISHED: &str = ".tmp-";
 
-/// Unpacks an archive into an empty directory, and checks it: in a process without rights, as the archive is not
-/// trusted before it is read to its end. Blocks.
+/// Unpacks an archive into an empty directory and checks it. Runs in a process without privileges, because the archive
+/// is not trusted until it has been read to its end. Blocks.
 pub type Unpack = dyn Fn(&mut dyn io::Read, &Path, &Name) -> Result<(), UnpackError> + Send + Sync;
 
 /// Why a layer could not be published.
@@ -45,7 +45,7 @@ pub enum PublishLayerError {
     File {
         /// The tar, or the compressed file beside it.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         cause: io::Error,
     },
@@ -54,11 +54,11 @@ pub enum PublishLayerError {
     Store {
         /// The layer.
         digest: Digest,
-        /// Why.
+        /// The store's error.
         #[source]
         cause: StoreError,
     },
-    /// A collection may be deleting it.
+    /// A collection may be deleting the layer.
     #[error("could not protect the layer from collection")]
     Protect(#[from] PublicationError),
 }
@@ -66,7 +66,7 @@ pub enum PublishLayerError {
 /// Why a layer is not on this host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum FetchLayerError {
-    /// The reference names no digest.
+    /// The reference has no valid digest.
     #[error("layer reference is malformed")]
     Reference(#[source] Arc<ParseDigestError>),
     /// The store does not have it, or failed.
@@ -74,25 +74,25 @@ pub enum FetchLayerError {
     Store {
         /// The layer.
         digest: Digest,
-        /// Why.
+        /// The store's error.
         #[source]
         cause: Arc<StoreError>,
     },
-    /// The archive was refused, is corrupt, or could not be written here.
+    /// The archive was rejected, is corrupt, or could not be written to this host.
     #[error("could not unpack layer {digest}")]
     Unpack {
         /// The layer.
         digest: Digest,
-        /// Why.
+        /// The unpacker's error.
         #[source]
         cause: Arc<UnpackError>,
     },
-    /// A directory could not be made, renamed or flushed.
+    /// A directory could not be created, renamed or flushed.
     #[error("could not put layer in place at {}", path.display())]
     Place {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         cause: Arc<io::Error>,
     },
@@ -101,9 +101,9 @@ pub enum FetchLayerError {
     Shutdown(Digest),
 }
 
-/// Store a tar as a layer, if the store does not have it yet. No collection deletes it before `publication` is over.
+/// Stores a tar as a layer, if the store does not have it yet. No collection deletes it before `publication` ends.
 ///
-/// Writes a compressed copy beside the tar meanwhile. Only regular files, directories, symbolic and hard links can be
+/// Writes a temporary compressed copy next to the tar. Only regular files, directories, symbolic and hard links can be
 /// unpacked again ([`fetch_layer`]).
 pub async fn publish_layer(
     store: &Store,
@@ -134,15 +134,15 @@ pub async fn publish_layer(
     let packed = Unfinished::beside(tar_path);
     let (tar, zst) = (tar_path.to_owned(), packed.0.clone());
     blocking_pack(tar_path, move || compress(&tar, tar_bytes, &zst)).await?;
-    // Where another has put it in the meantime, that one is taken, as above.
+    // If another publisher has stored the layer meanwhile, its object is used, as above.
     store.put_file_if_absent(&key, &packed.0).await.map_err(failed)?;
     Ok(layer)
 }
 
-/// Have the layer's files in `dest_dir`, owned by root, with their modes and times as in the archive.
+/// Makes the layer's files available in `dest_dir`, owned by root, with modes and times from the archive.
 ///
-/// If `dest_dir` exists it is taken as complete, as it only ever appears by rename, when everything is in it and was
-/// checked. Calls at the same time for one directory share the work; processes may race, the first wins.
+/// An existing `dest_dir` counts as complete, because it only appears by rename once everything in it was checked.
+/// Concurrent calls for one directory share the work. If several processes race, the first wins.
 pub async fn fetch_layer(
     store: &Store,
     layer: &LayerRef,
@@ -163,8 +163,8 @@ pub async fn fetch_layer(
     fetched.unwrap_or(Err(FetchLayerError::Shutdown(digest)))
 }
 
-/// Remove what unfinished fetches left in the directory that holds layers; to be called before the first fetch, as
-/// fetches under way would lose their files.
+/// Removes the leftovers of unfinished fetches from the directory of layers. Must be called before the first fetch,
+/// because fetches in flight would lose their files.
 pub fn remove_unfinished(layers_dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(layers_dir)? {
         let entry = entry?;
@@ -175,10 +175,10 @@ pub fn remove_unfinished(layers_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes an unpacked layer out of the way of fetches; dropping what this answers removes its files, which blocks.
+/// Moves an unpacked layer out of the way of fetches. Dropping the result removes its files, which blocks.
 ///
 /// # Errors
-/// When it cannot be renamed.
+/// If it cannot be renamed.
 pub fn discard(dest_dir: &Path) -> io::Result<Unfinished> {
     let remains = Unfinished::beside(dest_dir);
     fs::rename(dest_dir, &remains.0)?;
@@ -251,7 +251,7 @@ async fn fetch_into(
     };
     let unpacked = tokio::task::spawn_blocking(move || unpack(&mut reader, &dir, &name));
     let (pumped, unpacked) = tokio::join!(pump, unpacked);
-    // If the body broke off, the unpacking failed as well, for no reason of its own.
+    // If the body broke off, unpacking failed as a mere consequence.
     pumped.map_err(failed)?;
     let unpacked = unpacked.map_err(|_| FetchLayerError::Shutdown(digest))?;
     unpacked.map_err(|cause| FetchLayerError::Unpack {
@@ -260,19 +260,19 @@ async fn fetch_into(
     })
 }
 
-/// Rename, when the files are on disk: after a power cut the directory is complete or absent.
+/// Renames once the files are on disk: after a power failure the directory is complete or absent.
 fn put_in_place(unfinished: &Path, dest: &Path) -> io::Result<()> {
     let dir = fs::File::open(unfinished)?;
     nix::unistd::syncfs(&dir)?;
     match fs::rename(unfinished, dest) {
         Ok(()) => Ok(()),
-        // Another process was first; its files are the same.
+        // Another process was first. Its files are the same.
         Err(_) if dest.is_dir() => fs::remove_dir_all(unfinished),
         Err(error) => Err(error),
     }
 }
 
-/// A file or directory that is removed unless it was renamed away.
+/// A file or directory that is removed on drop unless it was renamed.
 pub struct Unfinished(PathBuf);
 
 impl Unfinished {
@@ -285,18 +285,19 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Most often it is not there any more; what cannot be removed is for `remove_unfinished`.
+        // It usually no longer exists. Whatever cannot be removed is left to `remove_unfinished`.
         drop(fs::remove_dir_all(&self.0).or_else(|_| fs::remove_file(&self.0)));
     }
 }
 
-/// A name that a layer can have.
+/// A possible name of a layer.
 struct Candidate {
     digest: Digest,
     tar_bytes: u64,
 }
 
-/// The names that a layer of this archive can have, the plain one first: an archive may end in any number of blocks of zeros.
+/// The possible names of a layer with this archive, the plain one first. An archive may end in any number of zero
+/// blocks.
 fn hash_file(path: &Path) -> io::Result<Vec<Candidate>> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(fs::File::open(path)?)?;
@@ -311,7 +312,7 @@ fn hash_file(path: &Path) -> io::Result<Vec<Candidate>> {
     Ok(names)
 }
 
-/// The archive, with zeros after it up to `tar_bytes`.
+/// Compresses the archive, padded with zeros to `tar_bytes`.
 fn compress(tar: &Path, tar_bytes: u64, zst: &Path) -> io::Result<()> {
     let out = fs::File::create_new(zst)?;
     let mut encoder = zstd::Encoder::new(out, ZSTD_LEVEL)?;

@@ -1,4 +1,4 @@
-//! An object's body as a blocking reader, so that it is unpacked while it arrives.
+//! An object's body as a blocking reader, so that it can be unpacked as it arrives.
 
 use std::io::{self, Read};
 
@@ -8,21 +8,21 @@ use tokio::sync::mpsc;
 
 use crate::store::{Store, StoreError};
 
-/// Pieces between network and reader; each is at most some 64 KiB.
+/// Pieces buffered between network and reader, each at most some 64 KiB.
 const PIECES: usize = 32;
 
-/// The reading end; to be used on a blocking thread.
+/// The reading end, for use on a blocking thread.
 pub(super) struct BodyReader {
     pieces: mpsc::Receiver<Bytes>,
     current: Bytes,
-    /// Set when the body came to its end rather than broke off.
+    /// Set if the body was complete rather than interrupted.
     whole: bool,
     expected: u64,
     received: u64,
 }
 
-/// A reader of `body`, which has `bytes` bytes, and the future that feeds it and must be run beside it. The future ends
-/// when the body is over, breaks off, takes too long, or the reader was dropped.
+/// A reader of `body`, which has `bytes` bytes, and the future that feeds it and must run concurrently. The future ends
+/// when the body is complete, breaks off or takes too long, or when the reader was dropped.
 pub(super) fn bridge<'a>(
     store: &'a Store,
     key: &'a str,
@@ -34,7 +34,7 @@ pub(super) fn bridge<'a>(
         while let Some(piece) = body.next().await {
             let piece = piece.map_err(|e| store.body_failed(key, e))?;
             if sender.send(piece).await.is_err() {
-                // The reader has had enough, and says itself why.
+                // The reader has stopped and reports the reason itself.
                 return Ok(());
             }
         }

@@ -1,4 +1,4 @@
-//! Layers through a real S3 protocol; archives that try to get out.
+//! Layers over a real S3 protocol, and archives that try to escape.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -9,7 +9,7 @@ use crate::testing::TestStore;
 /// A tar entry: path, kind, link target, content.
 type Raw<'a> = (&'a str, tar::EntryType, &'a str, &'a [u8]);
 
-/// Writes names as they are, which `tar::Builder` would refuse.
+/// Writes names unchanged, even those that `tar::Builder` would reject.
 fn tar_of(entries: &[Raw<'_>]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, kind, link, content) in entries {

@@ -1,4 +1,4 @@
-//! The page map as bytes. All integers little-endian; the table is in docs/reference/snapshot-format.md.
+//! Encoding of the page map. All integers are little-endian. The table is in docs/reference/snapshot-format.md.
 //!
 //! ```text
 //! "RKPM" version:u16 region_pages:u16 chunks:u32 regions:u32 (bases:u32)
@@ -7,10 +7,10 @@
 //! (bases  × the same)
 //! ```
 //!
-//! What is in brackets is in version 3, which is written where a region is stored as the difference to another, its base: bases are in the order of those
-//! regions, one each.
+//! Parts in parentheses are in version 3 only, which is written if a region is stored as the difference to another, its
+//! base. There is one base per such region, in the order of these regions.
 //!
-//! The bytes carry no digest of their own: the manifest has it.
+//! The encoding has no digest of its own: the manifest has it.
 
 use std::collections::HashMap;
 
@@ -19,11 +19,11 @@ use crate::codec::{Encoding, RegionSize};
 use crate::digest::Digest;
 
 const MAGIC: &[u8; 4] = b"RKPM";
-/// Without regions that are differences.
+/// Without regions stored as differences.
 const VERSION_PLAIN: u16 = 2;
 const VERSION: u16 = 3;
 const HEADER_BYTES: usize = 16;
-/// The number of bases, behind the header of version 3.
+/// Size of the number of bases, which follows the header of version 3.
 const BASES_BYTES: usize = 4;
 const CHUNK_BYTES: usize = 36;
 const REGION_ENTRY_BYTES: usize = 56;
@@ -37,36 +37,36 @@ const KIND_DIFFERENCE: u8 = 3;
 /// Why bytes are not a page map.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum ParseError {
-    /// Does not begin with the magic.
+    /// Does not start with the magic number.
     #[error("not a page map")]
     Magic,
-    /// Another version of the format, or other region sizes.
+    /// Another version of the format, or an unsupported region size.
     #[error(
         "page map has version {version} with regions of {region_pages} pages; this build reads versions {VERSION_PLAIN} and {VERSION} with a power of two up to 1024"
     )]
     Version {
         /// The version found.
         version: u16,
-        /// The region size found, pages.
+        /// The region size found, in pages.
         region_pages: u16,
     },
-    /// The counts in the header and the size do not agree.
+    /// The header's counts do not match the size.
     #[error("page map has {found} bytes where its header says {expected}")]
     Length {
-        /// Bytes there are.
+        /// Actual bytes.
         found: u64,
-        /// Bytes there should be.
+        /// Expected bytes.
         expected: u64,
     },
-    /// A region's entry has a value no entry has.
+    /// A region's entry has an invalid value.
     #[error("entry {0} of the page map is malformed")]
     Entry(usize),
-    /// There are more or fewer bases than regions that are differences.
+    /// The number of bases differs from the number of regions stored as differences.
     #[error("page map has {found} bases for {expected} regions that are differences")]
     Bases {
-        /// Bases there are.
+        /// Number of bases.
         found: usize,
-        /// Regions that have one.
+        /// Number of regions with a base.
         expected: usize,
     },
     /// The regions contradict each other or their chunks.
@@ -74,7 +74,7 @@ pub enum ParseError {
     Regions(#[source] Box<PageMapError>),
 }
 
-/// Reads little-endian integers from the front of a slice whose length was checked before.
+/// Reads little-endian integers from the front of a slice whose length has been checked.
 struct Cursor<'a>(&'a [u8]);
 
 impl Cursor<'_> {
@@ -101,7 +101,7 @@ impl Cursor<'_> {
 }
 
 impl PageMap {
-    /// The page map as bytes. Chunks are listed in the order of their first use.
+    /// Encodes the page map. Chunks are listed in the order of their first use.
     pub fn encode(&self) -> Vec<u8> {
         let mut chunks = Chunks::default();
         let mut entries = Vec::with_capacity(self.regions.len() * REGION_ENTRY_BYTES);
@@ -113,7 +113,7 @@ impl PageMap {
             chunks.push(&mut entries, &base.region());
         }
         let mut out = Vec::with_capacity(HEADER_BYTES + BASES_BYTES + chunks.bytes.len() + entries.len());
-        // 2^32 regions would be 16 TiB of memory; a length that did not fit would not parse, so it cannot mislead.
+        // 2^32 regions would be 16 TiB of memory. A count that did not fit would not parse, so it cannot mislead.
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
         out.extend_from_slice(MAGIC);
         let version = if bases.is_empty() { VERSION_PLAIN } else { VERSION };
@@ -129,7 +129,7 @@ impl PageMap {
         out
     }
 
-    /// Read a page map. Every length and order is checked; memory used is proportional to `bytes`.
+    /// Parses a page map. Every length and order is checked. Memory use is proportional to `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut header = Cursor(bytes);
         if header.take::<4>().as_ref() != Some(MAGIC) {
@@ -157,7 +157,7 @@ impl PageMap {
             let found = bytes.len() as u64;
             return Err(ParseError::Length { found, expected });
         }
-        // The counts fit in `bytes.len()`, as was just checked, so they fit in usize.
+        // The counts were just checked against `bytes.len()`, so they fit in usize.
         let (chunk_bytes, region_bytes) = header.0.split_at(chunk_count as usize * CHUNK_BYTES);
         let chunks = chunk_bytes
             .chunks_exact(CHUNK_BYTES)
@@ -173,7 +173,7 @@ impl PageMap {
             let (mut region, is_difference) = parse_region(entry, &chunks).ok_or(malformed.clone())?;
             if is_difference {
                 differences += 1;
-                // If there are too few of them, that is told below.
+                // Missing bases are reported below.
                 region.base = match bases.next() {
                     Some(base) => Some(parse_base(base, &chunks).ok_or(malformed)?),
                     None => None,
@@ -191,7 +191,7 @@ impl PageMap {
     }
 }
 
-/// The chunks of a page map that is being written, in the order of their first use.
+/// The chunks of a page map being encoded, in the order of their first use.
 #[derive(Default)]
 struct Chunks {
     numbers: HashMap<ChunkRef, u32>,
@@ -234,7 +234,7 @@ fn parse_chunk(entry: &[u8]) -> Option<ChunkRef> {
     })
 }
 
-/// A region that holds something and is no difference itself.
+/// A region that has a payload and is not a difference itself.
 fn parse_base(entry: &[u8], chunks: &[ChunkRef]) -> Option<Base> {
     let (region, is_difference) = parse_region(entry, chunks)?;
     let payload = region.payload.filter(|_| !is_difference)?;
@@ -245,7 +245,7 @@ fn parse_base(entry: &[u8], chunks: &[ChunkRef]) -> Option<Base> {
     })
 }
 
-/// Answers the region, without its base, and whether it has one.
+/// Returns the region without its base, and whether it has one.
 fn parse_region(entry: &[u8], chunks: &[ChunkRef]) -> Option<(Region, bool)> {
     let mut entry = Cursor(entry);
     let first = PageIndex(entry.u64()?);

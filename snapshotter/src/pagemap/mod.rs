@@ -1,7 +1,7 @@
-//! Our page map: for one process, where each page of its private anonymous memory is to be had. Pure.
+//! Our page map: locates each page of a process's private anonymous memory. Pure.
 //!
-//! A page that is in no region reads as zero. Regions never overlap, and those that hold something never reach over a
-//! multiple of the region size in the address space, so that equal memory at equal addresses cuts into equal regions and is stored once.
+//! A page in no region reads as zero. Regions never overlap. A region with a payload never crosses a multiple of the
+//! region size in the address space. So equal memory at equal addresses is cut into equal regions and stored once.
 
 mod encoding;
 #[cfg(test)]
@@ -14,11 +14,11 @@ use crate::digest::Digest;
 
 pub use encoding::ParseError;
 
-/// A page's number in an address space: its address divided by the page size.
+/// A page number in an address space: the address divided by the page size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageIndex(pub u64);
 
-/// One past the largest page number there can be: 57 bits of address.
+/// One past the largest possible page number: 57 bits of address.
 pub(crate) const PAGE_INDEX_END: u64 = 1 << 45;
 
 impl PageIndex {
@@ -39,7 +39,8 @@ impl fmt::Display for PageIndex {
     }
 }
 
-/// The largest chunk, bytes: readers take in what they need of one at once. One is closed when it has half of that, and no region is larger than that half.
+/// Maximum size of a chunk in bytes. Readers load what they need of one at once. A chunk is closed at half of this
+/// size, and no region is larger than that half.
 pub const CHUNK_BYTES_MAX: u32 = 8 << 20;
 
 /// A chunk: its name in the store and its size.
@@ -47,39 +48,39 @@ pub const CHUNK_BYTES_MAX: u32 = 8 << 20;
 pub struct ChunkRef {
     /// BLAKE3 of the object's bytes.
     pub id: Digest,
-    /// Size of the object, bytes.
+    /// Size of the object in bytes.
     pub len: u32,
 }
 
-/// Where a region's payload lies and what it must decode to.
+/// Location of a region's payload, and what it must decode to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Payload {
-    /// BLAKE3 of the region's plain bytes.
+    /// BLAKE3 of the region's decoded bytes.
     pub hash: Digest,
     /// How it is stored.
     pub encoding: Encoding,
-    /// The chunk it is in.
+    /// The chunk that contains it.
     pub chunk: ChunkRef,
-    /// Where in the chunk it starts, bytes.
+    /// Offset in the chunk, in bytes.
     pub offset: u32,
-    /// How long it is there, bytes.
+    /// Length in the chunk, in bytes.
     pub len: u32,
 }
 
-/// A region of another snapshot that a region is stored as the difference to.
+/// A region of another snapshot, to which a region is stored as the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Base {
-    /// Its first page. It need not be the region's, but they have a page in common.
+    /// Its first page. It may differ from the region's, but they have a page in common.
     pub first: PageIndex,
-    /// Its pages, as those of a [`Region`].
+    /// Number of pages, as in a [`Region`].
     pub pages: u16,
-    /// Where its own bytes lie: they are no difference to anything.
+    /// Location of its own bytes, which are not a difference.
     pub payload: Payload,
 }
 
 impl Base {
-    /// Makes what the pages of `region` hold their difference to it, or the difference what they hold: exclusive or, where both have bytes. `plain` is
-    /// the region's bytes, `own` the base's.
+    /// Turns the contents of `region` into their difference to this base, or back: exclusive or, where both have bytes.
+    /// `plain` has the region's bytes, `own` the base's.
     pub fn exclusive_or(&self, region: &Region, plain: &mut [u8], own: &[u8]) {
         let start = region.first.max(self.first);
         let skip = |first: PageIndex| (start.0 - first.0) as usize * PAGE_BYTES;
@@ -91,7 +92,7 @@ impl Base {
         }
     }
 
-    /// It by itself, to be read.
+    /// The base as a region, to be read.
     pub fn region(&self) -> Region {
         Region {
             first: self.first,
@@ -105,29 +106,29 @@ impl Base {
 /// A run of consecutive pages, stored as one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Its first page.
+    /// First page.
     pub first: PageIndex,
-    /// Its pages: at least 1, at most what the region size allows, or 4 MiB if all are zero.
+    /// Number of pages: at least 1. At most the region size, or 4 MiB if all are zero.
     pub pages: u16,
-    /// Its payload; `None` if all its bytes are zero.
+    /// Its payload. `None` if all its bytes are zero.
     pub payload: Option<Payload>,
-    /// What the payload is the difference to (exclusive or, at the same addresses), if it is one: an LZ4 block then.
+    /// The base, if the payload is a difference (exclusive or, at the same addresses). It is an LZ4 block then.
     pub base: Option<Base>,
 }
 
 impl Region {
-    /// The chunks that it takes to read it.
+    /// The chunks needed to read it.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkRef> + use<> {
         let base = self.base.map(|base| base.payload.chunk);
         self.payload.map(|own| own.chunk).into_iter().chain(base)
     }
 
-    /// The payload that others may refer to: its own, or what it is the difference to. Nobody else can refer to a difference.
+    /// The payload that others may refer to: its own, or that of its base. Others cannot refer to a difference.
     pub fn plain_payload(&self) -> Option<Payload> {
         self.base.map_or(self.payload, |base| Some(base.payload))
     }
 
-    /// What is stored for it, bytes: with what it is the difference to.
+    /// Bytes stored for it, including its base.
     pub fn stored_bytes(&self) -> u64 {
         let bytes = |payload: Option<Payload>| payload.map_or(0, |p| u64::from(p.len));
         bytes(self.payload) + bytes(self.base.map(|base| base.payload))
@@ -138,12 +139,12 @@ impl Region {
         PageIndex(self.first.0 + u64::from(self.pages))
     }
 
-    /// Whether `page` is one of its pages.
+    /// Whether it contains `page`.
     pub fn contains(&self, page: PageIndex) -> bool {
         self.first <= page && page < self.end()
     }
 
-    /// Size of its plain bytes.
+    /// Size of its decoded bytes.
     pub fn plain_len(&self) -> usize {
         usize::from(self.pages) * PAGE_BYTES
     }
@@ -155,22 +156,22 @@ impl fmt::Display for Region {
     }
 }
 
-/// Why regions do not make a page map.
+/// Why regions do not form a page map.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum PageMapError {
     /// No pages, too many, or beyond the address space.
     #[error("{0} has a page count or address out of range")]
     Range(Box<Region>),
-    /// Holds something, and is larger than a region or reaches over a multiple of its size.
+    /// Has a payload, and is larger than the region size or crosses a multiple of it.
     #[error("{0} reaches over a multiple of {1}")]
     Boundary(Box<Region>, RegionSize),
-    /// Starts before the end of the one before it.
+    /// Starts before the end of the previous region.
     #[error("{0} is out of order or overlaps the region before it")]
     Order(Box<Region>),
-    /// The difference to something that cannot be its base: no pages in common, a difference itself, or out of range.
+    /// Its base is invalid: no pages in common, a difference itself, or out of range.
     #[error("what {0} is stored as the difference to cannot be")]
     Base(Box<Region>),
-    /// The payload lies outside its chunk or has an impossible length, or its chunk has.
+    /// The payload is outside its chunk, or the payload or the chunk has an impossible length.
     #[error("payload of {0} has an impossible length or lies outside its chunk, of {CHUNK_BYTES_MAX} bytes at most")]
     Payload(Box<Region>),
 }
@@ -183,7 +184,7 @@ pub struct PageMap {
 }
 
 impl PageMap {
-    /// A page map of `regions` of at most `size`, which must be in the order of their addresses.
+    /// A page map of `regions`, which are at most `size` and must be sorted by address.
     pub fn new(size: RegionSize, regions: Vec<Region>) -> Result<Self, PageMapError> {
         let mut end = PageIndex(0);
         for region in &regions {
@@ -196,7 +197,7 @@ impl PageMap {
         Ok(Self { size, regions })
     }
 
-    /// The size regions were cut to.
+    /// The region size.
     pub fn region_size(&self) -> RegionSize {
         self.size
     }
@@ -206,7 +207,7 @@ impl PageMap {
         &self.regions
     }
 
-    /// The region `page` is in; `None` means that the page reads as zero. O(log n), allocates nothing.
+    /// The region that contains `page`. `None` means that the page reads as zero. O(log n), allocates nothing.
     pub fn lookup(&self, page: PageIndex) -> Option<&Region> {
         let after = self.regions.partition_point(|r| r.first <= page);
         let region = self.regions.get(after.checked_sub(1)?)?;
@@ -222,7 +223,7 @@ impl PageMap {
             .any(|r| r.payload.is_some())
     }
 
-    /// Pages in all regions together.
+    /// Pages in all regions.
     pub fn page_count(&self) -> u64 {
         self.regions.iter().map(|r| u64::from(r.pages)).sum()
     }
@@ -256,7 +257,7 @@ fn check(size: RegionSize, region: &Region) -> Result<(), PageMapError> {
     }
 }
 
-/// Whether so many plain bytes may be stored so.
+/// Whether this payload is possible for `plain` decoded bytes.
 fn fits(payload: &Payload, plain: usize) -> bool {
     let (plain, len) = (plain as u64, u64::from(payload.len));
     let is_possible = match payload.encoding {

@@ -1,4 +1,4 @@
-//! Page maps against a naive model, and bytes that are no page maps.
+//! Page maps against a naive model, and bytes that are not page maps.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn payload(pages: u16) -> impl Strategy<Value = Option<Payload>> {
     prop_oneof![1 => Just(None), 3 => stored.prop_map(Some)]
 }
 
-/// What a region of these pages may be the difference to.
+/// A possible base of a region with these pages.
 fn base(region: Region) -> impl Strategy<Value = Option<Base>> {
     let pages = (1..=64_u16, 0..64_u64);
     let base = pages.prop_flat_map(move |(pages, before)| {
@@ -44,7 +44,7 @@ fn base(region: Region) -> impl Strategy<Value = Option<Base>> {
     prop_oneof![3 => Just(None), 1 => base]
 }
 
-/// The same page map, where some regions are differences.
+/// The same page map, with some regions stored as differences.
 fn with_bases() -> impl Strategy<Value = PageMap> {
     page_map().prop_flat_map(|map| {
         let bases: Vec<_> = map.regions().iter().map(|region| base(*region)).collect();
@@ -58,7 +58,7 @@ fn with_bases() -> impl Strategy<Value = PageMap> {
     })
 }
 
-/// One region in each of some windows of the region size.
+/// One region in each of several windows of the region size.
 fn page_map() -> impl Strategy<Value = PageMap> {
     prop::sample::select(vec![1_u16, 16, 64, 1024]).prop_flat_map(|size| {
         let region = (0..size, 1..=size).prop_flat_map(move |(skip, pages)| {

@@ -1,4 +1,4 @@
-//! What a store is reached by, and how long it may take.
+//! How a store is reached, and how long its calls may take.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ pub struct StoreConfig {
     pub endpoint: Option<String>,
     /// The bucket.
     pub bucket: String,
-    /// All keys begin with this and a `/`; may be empty.
+    /// Prefix of all keys, followed by a `/`. May be empty.
     pub prefix: String,
-    /// The region; any name does for a server of one's own.
+    /// The region. For a self-hosted server any name works.
     pub region: String,
-    /// Access key id and secret; `None` for the usual AWS environment (variables, profile, instance role).
+    /// Access key id and secret. `None` for the usual AWS environment (variables, profile, instance role).
     pub credentials: Option<(String, String)>,
-    /// Bucket in the path rather than in the host name: needed by most servers but AWS.
+    /// Whether the bucket goes into the path rather than the host name, which most servers other than AWS need.
     pub force_path_style: bool,
-    /// How the server encrypts what it keeps.
+    /// Server-side encryption of the stored objects.
     pub encryption: Encryption,
     /// Limits.
     pub timeouts: Timeouts,
 }
 
-/// What is asked of the server for each object that is written.
+/// The encryption requested for each object that is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Encryption {
-    /// Whatever the bucket does by itself.
+    /// The bucket's default.
     #[default]
     AsBucket,
-    /// With keys of the server's own (SSE-S3).
+    /// With the server's own keys (SSE-S3).
     Aes256,
-    /// With a key of its key service (SSE-KMS): this one, or the bucket's.
+    /// With a key of the server's key service (SSE-KMS): this one, or the bucket's default.
     Kms(Option<String>),
 }
 
 impl Encryption {
-    /// The word for the request.
+    /// The algorithm for the request.
     pub(super) fn algorithm(&self) -> Option<ServerSideEncryption> {
         match self {
             Self::AsBucket => None,
@@ -47,7 +47,7 @@ impl Encryption {
         }
     }
 
-    /// The key for the request.
+    /// The key id for the request.
     pub(super) fn key(&self) -> Option<String> {
         match self {
             Self::Kms(key) => key.clone(),
@@ -58,7 +58,7 @@ impl Encryption {
 
 impl std::fmt::Debug for StoreConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The secret stays out of logs.
+        // Keeps the secret out of logs.
         f.debug_struct("StoreConfig")
             .field("endpoint", &self.endpoint)
             .field("bucket", &self.bucket)
@@ -69,23 +69,23 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
-/// How long calls may take. A call that moves bytes gets more time, by their number.
+/// How long calls may take. Calls that move bytes get extra time, depending on the number of bytes.
 #[derive(Debug, Clone)]
 pub struct Timeouts {
-    /// Opening a connection.
+    /// Time limit for opening a connection.
     pub connect: Duration,
-    /// One attempt of a call, bodies aside.
+    /// Time limit of one attempt, bodies excluded.
     pub attempt: Duration,
-    /// A call with all its attempts, bodies aside.
+    /// Time limit of a call with all its attempts, bodies excluded.
     pub operation: Duration,
-    /// Attempts of a call.
+    /// Maximum attempts per call.
     pub attempts: u32,
-    /// The slowest transfer that is waited for, bytes per second.
+    /// The slowest acceptable transfer, in bytes per second.
     pub slowest_bytes_per_s: u64,
 }
 
 impl Default for Timeouts {
-    /// A read of a chunk that cannot be had fails within 10 seconds: 9 and the time of its body.
+    /// A failing read of a chunk ends within 10 seconds: 9 plus the time of its body.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
@@ -102,12 +102,12 @@ impl Timeouts {
         Duration::from_millis(bytes.saturating_mul(1000) / self.slowest_bytes_per_s.max(1))
     }
 
-    /// Limit of one attempt that moves `bytes`.
+    /// Time limit of one attempt that moves `bytes`.
     pub(super) fn attempt(&self, bytes: u64) -> Duration {
         self.attempt + self.transfer(bytes)
     }
 
-    /// Limit of a call that moves `bytes`.
+    /// Time limit of a call that moves `bytes`.
     pub(super) fn operation(&self, bytes: u64) -> Duration {
         self.operation + self.transfer(bytes)
     }

@@ -1,9 +1,9 @@
-//! What can go wrong in a call to the store.
+//! Errors of calls to the store.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A call to the store failed. Says key and bucket; why is in the source.
+/// A call to the store failed. The message has the key and the bucket, the source has the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The object does not exist.
@@ -14,49 +14,49 @@ pub enum StoreError {
         /// The bucket.
         bucket: String,
     },
-    /// The server refused, or could not be reached within all retries.
+    /// The server refused, or was unreachable in all attempts.
     #[error("could not {operation} {key} in bucket {bucket}")]
     Failed {
-        /// What was tried.
+        /// The attempted operation.
         operation: &'static str,
         /// The full key.
         key: String,
         /// The bucket.
         bucket: String,
-        /// Why.
+        /// The SDK's error.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// No answer within the limit.
+    /// No response within the time limit.
     #[error("could not {operation} {key} in bucket {bucket} within {after:?}: check that the store answers")]
     Timeout {
-        /// What was tried.
+        /// The attempted operation.
         operation: &'static str,
         /// The full key.
         key: String,
         /// The bucket.
         bucket: String,
-        /// The limit.
+        /// The time limit.
         after: Duration,
     },
-    /// The answer does not fit the question.
+    /// The response does not match the request.
     #[error("object {key} in bucket {bucket} came back wrong: {what}")]
     Answer {
         /// The full key.
         key: String,
         /// The bucket.
         bucket: String,
-        /// What does not fit.
+        /// The mismatch.
         what: String,
     },
-    /// A local file.
+    /// A local file could not be accessed.
     #[error("could not {operation} {}", path.display())]
     File {
-        /// What was tried.
+        /// The attempted operation.
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         cause: std::io::Error,
     },

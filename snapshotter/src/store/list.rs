@@ -1,8 +1,8 @@
-//! Listing keys.
+//! Lists keys.
 
 use super::{Store, StoreError};
 
-/// A listing longer than this is an error rather than unbounded memory.
+/// Maximum length of a listing. A longer one is an error rather than unbounded memory.
 const LIST_MAX: usize = 1_000_000;
 
 /// An object in a listing.
@@ -10,14 +10,15 @@ const LIST_MAX: usize = 1_000_000;
 pub struct ObjectInfo {
     /// Its key, without the store's prefix.
     pub key: String,
-    /// Its size, bytes.
+    /// Size in bytes.
     pub len: u64,
-    /// When it was last written by the store's own clock, milliseconds since the Unix epoch; `None` if the store does not say.
+    /// Time of the last write by the store's own clock, in milliseconds since the Unix epoch. `None` if the store does
+    /// not report it.
     pub modified_unix_ms: Option<i64>,
 }
 
 impl Store {
-    /// All objects whose keys begin with `prefix`, by key.
+    /// All objects whose keys start with `prefix`, by key.
     pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, StoreError> {
         let mut found = Vec::new();
         let mut token = None;
@@ -41,7 +42,8 @@ impl Store {
         }
     }
 
-    /// The folders directly below `prefix`, which ends with `/`: their names, without `prefix` and the `/` after them.
+    /// Names of the folders directly below `prefix`, which ends with `/`. The names have neither `prefix` nor a final
+    /// `/`.
     pub async fn list_folders(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let below = self.full_key(prefix);
         let mut found = Vec::new();
@@ -89,7 +91,7 @@ impl Store {
     }
 }
 
-/// A time as the store tells it.
+/// A time as reported by the store.
 pub(super) fn milliseconds(time: Option<&aws_sdk_s3::primitives::DateTime>) -> Option<i64> {
     time.and_then(|t| t.to_millis().ok())
 }

@@ -1,7 +1,7 @@
-//! The object store. The only module that touches aws-sdk-s3; everything else says keys and bytes.
+//! The object store. The only module that touches aws-sdk-s3. All other code deals in keys and bytes.
 //!
-//! Every call ends: each attempt, the retries and the transfer of a body have limits ([`Timeouts`]). One client is
-//! kept for the life of the process and shared by clones, so that its connections stay open.
+//! Every call ends: each attempt, the retries and the transfer of a body have limits ([`Timeouts`]). One client lives
+//! as long as the process and is shared by clones, so that its connections stay open.
 
 mod config;
 mod error;
@@ -34,7 +34,7 @@ pub use observer::{StoreEvent, StoreObserver};
 use tracing::Instrument as _;
 pub use write::Outcome;
 
-/// A bucket, or a part of one below a prefix. Cheap to clone.
+/// A bucket, or the part of one below a prefix. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -47,7 +47,7 @@ struct Inner {
     prefix: String,
     encryption: Encryption,
     timeouts: Timeouts,
-    /// Whether the SHA-256 of a body is part of its request's signature: where somebody could change it on the way.
+    /// Whether a request's signature covers the SHA-256 of its body: where it could be altered in transit.
     signs_bodies: bool,
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// A client for `config`. Sends nothing yet: a wrong address shows at the first call.
+    /// A client for `config`. Sends nothing yet, so a wrong address only shows at the first call.
     pub async fn connect(config: StoreConfig) -> Result<Self, StoreError> {
         let StoreConfig {
             endpoint,
@@ -106,8 +106,8 @@ impl Store {
                         .with_initial_backoff(Duration::from_millis(50))
                         .with_max_backoff(Duration::from_secs(1)),
                 )
-                // Everything stored is named or listed by its BLAKE3, which is checked end to end; the SDK's CRC32 and its
-                // own guess at a stalled body would come on top of that and of the transfer limit.
+                // All stored data is named or listed by its BLAKE3 digest, which is checked end to end. The SDK's CRC32
+                // would be redundant, and so would its own detection of stalled bodies, given the transfer limit.
                 .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
                 .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
                 .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
@@ -126,7 +126,7 @@ impl Store {
         })
     }
 
-    /// The same store, whose requests from now on `observer` is told of. Those of other clones are not its business.
+    /// The same store, which reports its requests to `observer` from now on. Requests of other clones are not reported.
     #[must_use]
     pub fn observed(&self, observer: StoreObserver) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// Make the bucket if it is not there. Needed with a server of one's own; in AWS the bucket exists.
+    /// Creates the bucket if it does not exist. Needed with a self-hosted server. In AWS the bucket exists.
     pub async fn ensure_bucket(&self) -> Result<(), StoreError> {
         let bucket = &self.inner.bucket;
         let made = self
@@ -161,7 +161,7 @@ impl Store {
         }
     }
 
-    /// Whether the bucket is there and may be used. Opens a connection if none is open.
+    /// Checks that the bucket exists and may be used. Opens a connection if none is open.
     pub async fn check(&self) -> Result<(), StoreError> {
         let call = Box::pin(self.inner.client.head_bucket().bucket(&self.inner.bucket).send());
         let answer = self.bounded("reach", "", 0, call).await?;
@@ -177,8 +177,8 @@ impl Store {
         format!("{}{key}", self.inner.prefix)
     }
 
-    /// Give the SDK's operation, which has its own limits, a last limit of ours. The SDK's futures have 16 KiB: callers
-    /// box them, so that theirs stay small.
+    /// Adds our own final time limit to an SDK operation, which has its own limits too. The SDK's futures have 16 KiB:
+    /// callers box them to keep their own futures small.
     async fn bounded<T, E: Failure>(
         &self,
         operation: &'static str,
@@ -190,7 +190,7 @@ impl Store {
         self.bounded_until(operation, key, Instant::now() + limit, call).await
     }
 
-    /// The same until a moment. Each call is one span, and is told to who wants to know.
+    /// Like `bounded`, until a deadline. Each call has one span and is reported to the observer.
     async fn bounded_until<T, E: Failure>(
         &self,
         operation: &'static str,
@@ -200,7 +200,7 @@ impl Store {
     ) -> Result<Result<T, E>, StoreError> {
         let started = Instant::now();
         let after = deadline.saturating_duration_since(started);
-        // What nobody asked for by a traced request (filling templates, collecting) is counted, and is no trace of its own.
+        // Calls outside a traced request (filling templates, collecting) are counted, but do not start their own trace.
         let is_traced = !tracing::Span::current().is_none();
         let span = if is_traced {
             self.span(operation, key)
@@ -274,7 +274,7 @@ impl Store {
     }
 }
 
-/// Whether what is sent to this URL never leaves the host: its name is a loopback address.
+/// Whether requests to this URL never leave the host because its name is a loopback address.
 fn stays_on_this_host(endpoint: &str) -> bool {
     let Ok(url) = endpoint.parse::<http::Uri>() else {
         return false;
@@ -286,7 +286,7 @@ fn stays_on_this_host(endpoint: &str) -> bool {
         .is_ok_and(|address| address.is_loopback())
 }
 
-/// `bytes=a-b` with b inclusive, as HTTP has it. `range` must not be empty.
+/// `bytes=a-b` with b inclusive, as HTTP defines it. `range` must not be empty.
 fn http_range(range: &Range<u64>) -> String {
     format!("bytes={}-{}", range.start, range.end - 1)
 }

@@ -1,4 +1,4 @@
-//! Who is told of each request to the store, and the span of each.
+//! Observers of requests to the store, and the span of each request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use aws_sdk_s3::error::SdkError;
 
 use super::StoreError;
 
-/// What happened at the store.
+/// An event at the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// A request is over, the SDK's own retries included. A body that is read counts as one of its own.
+    /// A request has ended, including the SDK's own retries. Reading a body counts as a separate request.
     Request {
         /// `get`, `read` (a body), `put`, `look up`, `list`, `delete`, …
         operation: &'static str,
         /// `ok`, `not_found`, `precondition`, `refused`, `server_error`, `unreachable`, `broken` or `timeout`.
         outcome: &'static str,
-        /// How long it took.
+        /// Duration of the request.
         took: Duration,
     },
     /// Bytes of bodies were received.
@@ -25,10 +25,10 @@ pub enum StoreEvent {
     Sent(u64),
 }
 
-/// Somebody who wants to know. Called on the tasks that wait for the store: it must not block.
+/// Receives events. It is called on the tasks that wait for the store, so it must not block.
 pub type StoreObserver = Arc<dyn Fn(StoreEvent) + Send + Sync>;
 
-/// An error of a request, in a word.
+/// A one-word description of a request's error.
 pub(super) trait Failure {
     fn word(&self) -> &'static str;
 }

@@ -1,4 +1,4 @@
-//! Reading objects: whole, in part, into a file. A body that breaks off is asked for again.
+//! Reads objects: whole, in part, or into a file. An interrupted body is requested again.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,9 +12,9 @@ use tokio::io::AsyncWriteExt;
 use super::list::{ObjectInfo, milliseconds};
 use super::{Store, StoreError, StoreEvent, http_range};
 
-/// Times a body is asked for again after it broke off.
+/// Maximum attempts to read a body.
 const BODY_ATTEMPTS: u32 = 3;
-/// An object larger than this is for [`Store::get_to_file`].
+/// Maximum size of an object read into memory. Larger ones need [`Store::get_to_file`].
 const IN_MEMORY_MAX: u64 = 2 << 30;
 
 impl Store {
@@ -23,7 +23,7 @@ impl Store {
         self.read(key, None).await
     }
 
-    /// The bytes of `range`, all of them. An empty range is empty without a call.
+    /// All bytes of `range`. An empty range needs no call.
     pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
         if range.is_empty() {
             return Ok(Bytes::new());
@@ -61,14 +61,14 @@ impl Store {
         })
     }
 
-    /// Stream the object into a new file at `path`; nothing of it is left on an error. Returns its size.
+    /// Streams the object into a new file at `path`. On error nothing of it is left. Returns its size.
     pub async fn get_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
         let started = Instant::now();
         let mut attempt = 1;
         loop {
             let result = self.stream_to_file(key, path, started).await;
             let Err(error) = result else { return result };
-            // Nothing is there to remove if the file could not be made: the first error is the one to tell.
+            // If the file could not be created, there is nothing to remove. The first error is the one to report.
             drop(tokio::fs::remove_file(path).await);
             if attempt == BODY_ATTEMPTS || !matches!(error, StoreError::Failed { operation: "read", .. }) {
                 return Err(error);
@@ -105,14 +105,14 @@ impl Store {
             .await?
     }
 
-    /// The body as a stream of pieces, and its size, for who unpacks while it arrives, within
+    /// The body as a stream of pieces, and its size, for callers that unpack it as it arrives. To be used within
     /// [`Store::bounded_transfer`].
     pub(crate) async fn open_stream(&self, key: &str) -> Result<(ByteStream, u64), StoreError> {
         let (answer, expected) = self.open(key, None, Instant::now()).await?;
         Ok((answer.body, expected))
     }
 
-    /// Give a transfer of `bytes` the time it may take.
+    /// Limits a transfer of `bytes` to the time that it may take.
     pub(crate) async fn bounded_transfer(
         &self,
         key: &str,
@@ -127,7 +127,7 @@ impl Store {
         self.bounded("read", key, bytes, transfer).await?
     }
 
-    /// Tells of a body's bytes. Within the span of its reading.
+    /// Reports received bytes of a body. Must be called within the span of the read.
     fn received(&self, bytes: u64) {
         tracing::Span::current().record("rekindle.s3.bytes", bytes);
         self.tell(StoreEvent::Received(bytes));
@@ -210,7 +210,7 @@ impl Store {
         Ok((answer, expected))
     }
 
-    /// When a read that began at `started` must be over: all its attempts share the time of one call.
+    /// The deadline of a read that began at `started`. All its attempts share the time of one call.
     fn deadline(&self, started: Instant, bytes: u64) -> Instant {
         started + self.inner.timeouts.operation(bytes)
     }

@@ -1,5 +1,5 @@
-//! A server that answers by a script: what no real one does when it is asked to. Throttling, credentials that have run out, a bucket that
-//! is gone, and what is sent to be encrypted.
+//! A server that answers by a script, with responses that no real server gives on request: throttling, expired
+//! credentials, a missing bucket. Also shows which requests ask for encryption.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::testing::config;
 
-/// Begins the line of a head that asks for encryption.
+/// Start of the header line that requests encryption.
 const ENCRYPTION: &str = "x-amz-server-side-encryption: ";
 
-/// The heads of the requests that came.
+/// Headers of the requests received.
 type Heads = Arc<Mutex<Vec<String>>>;
 
-/// Answers the first requests by `script` (status, error code), all others with success.
+/// Answers the first requests by `script` (status, error code), and all others with success.
 async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = config(listener.local_addr().unwrap());
@@ -30,7 +30,7 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
             tokio::spawn(async move {
                 while let Some(head) = request(&mut socket).await {
                     let completes = head.starts_with("post") && head.contains("uploadid=");
-                    // As servers do, it says which encryption it was asked for; in the capitals of the values there are.
+                    // Like real servers, it echoes the requested encryption, in the spelling of the known values.
                     let encrypts = ["AES256", "aws:kms"].into_iter().find_map(|value| {
                         let asked = format!("{ENCRYPTION}{}\r\n", value.to_lowercase());
                         head.contains(&asked).then(|| format!("{ENCRYPTION}{value}\r\n"))
@@ -69,7 +69,7 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
     (config, heads)
 }
 
-/// Reads a request; answers its head. `None` at the connection's end.
+/// Reads a request and returns its head. `None` at the end of the connection.
 async fn request(socket: &mut tokio::net::TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

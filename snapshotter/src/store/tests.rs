@@ -1,5 +1,5 @@
-//! The store against the embedded server and independent ones, with and without encryption; and against servers that do not
-//! answer.
+//! The store against the embedded server and independent ones, with and without encryption, and against servers that do
+//! not respond.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rekindle_s3_servers::{Kind, Server};
 use super::*;
 use crate::testing::{TestStore, Wire, config, impatient, noise, other_server};
 
-/// What every S3 server must do for us.
+/// What we require of every S3 server.
 async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
     store.ensure_bucket().await.unwrap();
     store.check().await.unwrap();
@@ -43,7 +43,7 @@ async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
         );
     }
 
-    // One winner.
+    // Exactly one wins.
     let race = (0..16_u8).map(|n| store.put_if_absent("a/race", Bytes::from(vec![n; 5000])));
     let outcomes: Vec<_> = futures::future::join_all(race)
         .await
@@ -65,7 +65,7 @@ async fn keeps_the_contract(store: &Store, scratch: &std::path::Path) {
         assert_eq!(store.put_file(&key, &from).await.unwrap(), len as u64);
         assert_eq!(store.get_to_file(&key, &to).await.unwrap(), len as u64);
         assert!(std::fs::read(&to).unwrap() == bytes, "{name} came back changed");
-        // Never over what is there, and what that is can be told.
+        // An existing object is never overwritten, and its contents can be checked.
         let other = scratch.join(format!("{name}.other"));
         std::fs::write(&other, noise(len, 3)).unwrap();
         let put = store.put_file_if_absent(&key, &other).await.unwrap();
@@ -116,7 +116,7 @@ async fn independent_servers_keep_the_contract() {
     }
 }
 
-/// A bucket that is missing and a wrong secret are told as what they are, by every server, and not as an object that is not there.
+/// Every server reports a missing bucket and a wrong secret as such, not as a missing object.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_bucket_and_a_wrong_secret_are_told_by_every_server() {
     let embedded = TestStore::start().await;
@@ -156,7 +156,7 @@ async fn a_missing_bucket_and_a_wrong_secret_are_told_by_every_server() {
     }
 }
 
-/// A server that encrypts keeps the contract with it, says that it does, and has nothing on its disk that can be read.
+/// A server that encrypts fulfils the contract, reports the encryption, and has no plain text on its disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
     let with_key = || Encryption::Kms(Some(Kind::ENCRYPTION_KEY.to_owned()));
@@ -187,7 +187,7 @@ async fn a_server_that_encrypts_keeps_the_contract_and_no_plain_text() {
     }
 }
 
-/// A key that the server does not have is an error, before anything is kept.
+/// A key that the server does not have is an error before anything is stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_the_server_does_not_have_is_an_error() {
     let Some(server) = other_server(Kind::Minio) else {
@@ -207,7 +207,7 @@ fn holds(all: &[u8], part: &[u8]) -> bool {
     all.windows(part.len()).any(|w| w == part)
 }
 
-/// A server that does not encrypt is not believed to: it refuses, or does not say that it does.
+/// A server that does not encrypt is detected: it refuses, or does not confirm the encryption.
 #[tokio::test(flavor = "multi_thread")]
 async fn encryption_that_a_server_does_not_do_is_an_error() {
     let embedded = TestStore::start().await;
@@ -293,8 +293,8 @@ async fn one_client_keeps_its_connections() {
     for _ in 0..20 {
         store.get("x").await.unwrap();
     }
-    // hyper takes a connection back in a task of its own, so a call right after another may open one more; on a busy machine
-    // that happens more than once.
+    // hyper returns a connection to its pool in a separate task, so a call right after another may open one more. On a
+    // busy machine that happens more than once.
     assert!(
         wire.connections() <= 7,
         "{} connections for 21 calls",

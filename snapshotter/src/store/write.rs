@@ -1,4 +1,4 @@
-//! Writing objects: whole, only if absent, from a file in parts. And deleting.
+//! Writes objects (whole, conditionally, or from a file in parts) and deletes them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,26 +12,26 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::{Store, StoreError, StoreEvent};
 
-/// A file of more than this goes up in parts.
+/// A larger file is uploaded in parts.
 const PART_BYTES: u64 = 16 << 20;
-/// S3 takes at most this many parts.
+/// Maximum number of parts in S3.
 const PARTS_MAX: u64 = 10_000;
-/// Parts on their way at once; bounds the memory of an upload to this many parts.
+/// Concurrent part uploads. An upload holds at most this many parts in memory.
 const PARTS_AT_ONCE: usize = 4;
-/// Times a conditional put is tried again when the server says that another one is under way.
+/// Maximum attempts of a conditional put while the server reports a concurrent one.
 const CONFLICT_ATTEMPTS: u32 = 5;
 
-/// What a conditional put did.
+/// Result of a conditional put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The object is there now.
+    /// The object exists now.
     Created,
-    /// Another object has the key; it is as it was.
+    /// Another object has the key. It was left unchanged.
     AlreadyPresent,
 }
 
 impl Store {
-    /// Write an object, replacing what was there.
+    /// Writes an object, replacing any existing one.
     pub async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
         self.put_object(key, bytes, false)
             .await?
@@ -39,8 +39,8 @@ impl Store {
             .map_err(|e| self.failed("put", key, e))
     }
 
-    /// Write an object if its key is free; exactly one of several writers creates it. A retry after a lost answer may
-    /// find its own object and say [`Outcome::AlreadyPresent`].
+    /// Writes an object if its key is free. Exactly one of several writers creates it. A retry after a lost response
+    /// may find its own object and return [`Outcome::AlreadyPresent`].
     pub async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<Outcome, StoreError> {
         let mut attempt = 1;
         loop {
@@ -61,7 +61,7 @@ impl Store {
         }
     }
 
-    /// Write a file as an object, in parts if it is large. Returns its size. The file must not change meanwhile.
+    /// Writes a file as an object, in parts if it is large. Returns its size. The file must not change meanwhile.
     pub async fn put_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
         let len = file_len(path).await?;
         if len <= PART_BYTES {
@@ -73,7 +73,7 @@ impl Store {
         self.put_large(key, path, len, false).await.map(|_| len)
     }
 
-    /// The same if its key is free, as [`Self::put_if_absent`].
+    /// Like [`Self::put_if_absent`], from a file, in parts if it is large.
     pub async fn put_file_if_absent(&self, key: &str, path: &Path) -> Result<Outcome, StoreError> {
         let len = file_len(path).await?;
         if len <= PART_BYTES {
@@ -83,7 +83,7 @@ impl Store {
         self.put_large(key, path, len, true).await
     }
 
-    /// Whether an object has the bytes of a file.
+    /// Whether an object has the same bytes as a file.
     pub(crate) async fn has_file(&self, key: &str, path: &Path) -> Result<bool, StoreError> {
         let len = file_len(path).await?;
         if self.head(key).await?.len != len {
@@ -117,7 +117,7 @@ impl Store {
                 what: "a multipart upload without an id".to_owned(),
             });
         };
-        // Some servers say it of the whole upload, some of each part.
+        // Some servers report the encryption once per upload, others for each part.
         let said = started.server_side_encryption();
         let result = match said.map_or(Ok(()), |said| self.check_encryption(key, Some(said))) {
             Ok(()) => self.put_parts(key, upload, path, len, said.is_none(), if_absent).await,
@@ -143,7 +143,7 @@ impl Store {
         result
     }
 
-    /// Remove an object. It is no error if there is none.
+    /// Deletes an object. A missing object is not an error.
     pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let call = self
             .inner
@@ -155,8 +155,8 @@ impl Store {
         done.map(drop).map_err(|e| self.failed("delete", key, e))
     }
 
-    /// Remove an object with one request and no other: once this has answered, no second one is on its way that the store
-    /// might obey later. It is no error if there is no object.
+    /// Deletes an object with exactly one request. Once this returns, no further request is in flight that the store
+    /// might execute later. A missing object is not an error.
     pub async fn delete_once(&self, key: &str) -> Result<(), StoreError> {
         let call = self
             .inner
@@ -202,7 +202,8 @@ impl Store {
         Ok(put)
     }
 
-    /// Whether the server says that it does what was asked for: one that knows no encryption may keep an object as it is without a word.
+    /// Checks that the server confirms the requested encryption. A server without encryption may silently store an
+    /// object unencrypted.
     fn check_encryption(&self, key: &str, said: Option<&ServerSideEncryption>) -> Result<(), StoreError> {
         match self.inner.encryption.algorithm() {
             Some(asked) if said != Some(&asked) => Err(StoreError::Answer {
@@ -217,7 +218,7 @@ impl Store {
         }
     }
 
-    /// Tells of a body's bytes once its request has succeeded. Within the request's span.
+    /// Reports the sent bytes of a body once its request has succeeded. Must be called within the request's span.
     async fn sending<T, E>(&self, bytes: u64, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         tracing::Span::current().record("rekindle.s3.bytes", bytes);
         let sent = call.await;
@@ -264,7 +265,7 @@ impl Store {
             .set_if_none_match(if_absent.then(|| "*".to_owned()))
             .multipart_upload(parts)
             .customize()
-            // The server may put the parts together only now.
+            // The server may assemble the parts only now.
             .config_override(aws_sdk_s3::config::Builder::new().timeout_config(self.inner.timeouts.for_bytes(len)));
         match self.bounded("complete", key, len, Box::pin(call.send())).await? {
             Ok(_) => Ok(Outcome::Created),
@@ -313,7 +314,7 @@ impl Store {
     }
 }
 
-/// Whether a conditional request was refused since the object is there.
+/// Whether a conditional request failed because the object exists.
 fn is_present<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     error.as_service_error().and_then(|e| e.code()) == Some("PreconditionFailed")
 }

@@ -1,9 +1,8 @@
-//! Comparing a working set with its snapshot: whoever may write working sets could else write memory of every copy.
-//! Pure.
+//! Compares a working set with its snapshot. Otherwise anyone who may write working sets could write to every copy's
+//! memory. Pure.
 //!
-//! Each page must be what the page map says by the digest of the page's region, whose hash tree is put together of the
-//! pages that the set has of the region and the siblings that come with it. One wrong page, and nothing of the set is
-//! taken.
+//! Each page must match the page map, by the digest of the page's region. The region's hash tree is rebuilt from the
+//! set's pages of that region and the siblings that come with them. A single wrong page makes the whole set invalid.
 
 use super::{PackError, UncheckedWorkingSet, WorkingSetPack, WorkingSetPage, number_of};
 use crate::hash_tree::{self, Node};
@@ -11,7 +10,7 @@ use crate::pagemap::{Payload, Region};
 use crate::snapshot::Process;
 
 impl UncheckedWorkingSet {
-    /// The set, if every page of it is the snapshot's that has these processes. Takes about a microsecond a page, on
+    /// Returns the set if all its pages match the snapshot with these processes. Takes about a microsecond per page on
     /// the calling thread.
     pub fn check(self, processes: &[Process]) -> Result<WorkingSetPack, PackError> {
         let pages = &self.pack.pages;
@@ -53,7 +52,7 @@ impl UncheckedWorkingSet {
     }
 }
 
-/// The region with its payload, unless it is all zero.
+/// The region and its payload, unless it is all zero.
 pub(super) fn holding(region: &Region) -> Option<(&Region, &Payload)> {
     region.payload.as_ref().map(|payload| (region, payload))
 }

@@ -1,7 +1,8 @@
-//! The working set as bytes. All integers little-endian; the table is in docs/reference/snapshot-format.md. Pure.
+//! Encoding of the working set. All integers are little-endian. The table is in docs/reference/snapshot-format.md.
+//! Pure.
 //!
 //! ```text
-//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]    digest: BLAKE3 of all that follows but the blocks' bytes
+//! "RKWS" version:u16 0:u16 pages:u32 blocks:u32 digest[32]    digest: BLAKE3 of the rest, without block bytes
 //! snapshot[32]                                                  BLAKE3 of the snapshot's id
 //! recording:u32 restores:u32 siblings:u32
 //! pages    × { pid:u32 kind:u32 page:u64 }                      kind: 0 zero, 1 stored; + 2 written
@@ -10,8 +11,8 @@
 //! block bytes
 //! ```
 //!
-//! The digest tells damage, not forgery: whoever writes the object makes it. What the pages hold is believed once it
-//! was compared with the regions (`check`).
+//! The digest detects damage, not forgery, because the object's writer computes it. The contents of the pages are
+//! trusted only after a comparison with the regions (`check`).
 
 use bytes::Bytes;
 use rekindle_wire::SnapshotId;
@@ -23,7 +24,7 @@ use crate::hash_tree::Node;
 use crate::pagemap::{PAGE_INDEX_END, PageIndex, Region};
 
 const MAGIC: &[u8; 4] = b"RKWS";
-/// The only one that is read: earlier ones have nothing to compare their pages with the regions by.
+/// The only version that is read. Earlier ones have no data to compare their pages with the regions.
 pub(super) const VERSION: u16 = 4;
 const HEADER_BYTES: usize = 48;
 const NODE_BYTES: usize = 32;
@@ -37,33 +38,33 @@ const WRITTEN: u32 = 2;
 /// Why bytes are not a working set.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    /// Does not begin with the magic, or is shorter than a header.
+    /// Does not start with the magic number, or is shorter than a header.
     #[error("not a working set")]
     Magic,
     /// Another version of the format.
     #[error("working set has version {0}; this build reads {VERSION}")]
     Version(u16),
-    /// The bytes changed since they were written.
+    /// The bytes have changed since they were written.
     #[error("working set is corrupt: its digest is {found}, not {expected}")]
     Digest {
-        /// Digest of what is there.
+        /// Digest of the bytes found.
         found: Digest,
-        /// Digest in its header.
+        /// Digest in the header.
         expected: Digest,
     },
     /// Made for another snapshot.
     #[error("working set is of another snapshot")]
     OtherSnapshot,
-    /// Counts and sizes do not agree, or a field has a value that none of ours has.
+    /// Counts and sizes do not match, or a field has a value that we never write.
     #[error("working set is malformed")]
     Malformed,
     /// A block does not decode.
     #[error("block {0} of the working set does not decode")]
     Block(usize, #[source] DecodeError),
-    /// Names a process that the snapshot does not have.
+    /// Has pages of a process that is not in the snapshot.
     #[error("working set has pages of process {0}, which the snapshot does not have")]
     Process(u32),
-    /// Pages hold something where the snapshot holds nothing.
+    /// A page has contents where the snapshot has none.
     #[error("working set has bytes for {page} of process {pid}, where the snapshot has none")]
     NotZero {
         /// The process.
@@ -71,7 +72,7 @@ pub enum PackError {
         /// The page.
         page: PageIndex,
     },
-    /// Pages hold something else than the region that they are of.
+    /// Pages differ from the region that they belong to.
     #[error("the working set's pages in {region} of process {pid} are not the snapshot's")]
     Forged {
         /// The process.
@@ -85,7 +86,7 @@ fn snapshot_mark(id: &SnapshotId) -> Digest {
     Digest::of(id.as_str().as_bytes())
 }
 
-/// The working set as bytes, with the `siblings` of its pages. At most [`PAGES_MAX`] pages, so all counts fit.
+/// Encodes the working set, with the `siblings` of its pages. It has at most [`PAGES_MAX`] pages, so all counts fit.
 pub(crate) fn encode(id: &SnapshotId, pack: &WorkingSetPack, siblings: &[Node]) -> Vec<u8> {
     let WorkingSetPack { recording, pages } = pack;
     let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
@@ -127,7 +128,7 @@ pub(crate) fn encode(id: &SnapshotId, pack: &WorkingSetPack, siblings: &[Node]) 
     out
 }
 
-/// Takes bytes off the front; `None` when there are too few.
+/// Takes bytes off the front. `None` if there are too few.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -148,14 +149,14 @@ impl<'a> Cursor<'a> {
     fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
-    /// A count of things of `size` bytes each, all of which must still follow.
+    /// A count of items of `size` bytes each, all of which must still follow.
     fn count(&mut self, size: usize) -> Option<usize> {
         let count = usize::try_from(self.u32()?).ok()?;
         (count.checked_mul(size)? <= self.0.len()).then_some(count)
     }
 }
 
-/// Read a working set of `id`. All of its form is checked, and none of what its pages hold.
+/// Parses a working set of `id`. Checks its structure completely, but not the contents of its pages.
 pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<UncheckedWorkingSet, PackError> {
     let mut rest = Cursor(packed);
     if rest.array::<4>().as_ref() != Some(MAGIC) {
@@ -186,7 +187,7 @@ pub(crate) fn decode(id: &SnapshotId, packed: &[u8]) -> Result<UncheckedWorkingS
     })();
     let recording = recording.ok_or_else(malformed)?;
     let siblings = rest.count(NODE_BYTES).ok_or_else(malformed)?;
-    // No overflow: each count was seen to fit.
+    // No overflow: each count was checked to fit.
     let tables = pages * ENTRY_BYTES + blocks * BLOCK_BYTES + siblings * NODE_BYTES;
     let payload = rest.0.get(tables..).ok_or_else(malformed)?;
     let found = Digest::of(&body[..body.len() - payload.len()]);

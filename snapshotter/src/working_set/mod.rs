@@ -1,8 +1,8 @@
-//! The working set: the pages that were touched from a restore to its first response, in that order, as one object. A
-//! cold host reads it with one GET instead of the chunks the pages are spread over.
+//! The working set: the pages touched between a restore and its first response, in that order, as one object. A cold
+//! host reads it with one GET, instead of all the chunks that the pages are spread over.
 //!
-//! It is made from the snapshot's own regions, never from an instance's memory, which has long gone other ways. Whoever
-//! reads one compares it with them: it is a hint.
+//! It is built from the snapshot's own regions, never from an instance's memory, which has long since diverged. Readers
+//! compare it with the regions, because it is only a hint.
 
 mod check;
 pub(crate) mod encoding;
@@ -24,10 +24,10 @@ use crate::store::{Store, StoreError};
 
 pub use encoding::PackError;
 
-/// Most pages of a working set: 256 MiB. What was touched later than that is left to faults.
+/// Maximum pages of a working set: 256 MiB. Pages touched later are left to page faults.
 pub const PAGES_MAX: usize = 65_536;
 
-/// Restores that are recorded and merged; with so many a set is whole.
+/// Number of restores that are recorded and merged. With this many, a set is complete.
 pub const RESTORES: u32 = 3;
 
 static ZERO_PAGE: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
@@ -39,22 +39,22 @@ pub struct WorkingSetPage {
     pub pid: u32,
     /// The page.
     pub page: PageIndex,
-    /// Its bytes; `None` if all are zero.
+    /// Its bytes. `None` if all are zero.
     pub content: Option<Bytes>,
-    /// Whether every restore that was recorded has written to it.
+    /// Whether it was written to in every recorded restore.
     pub written: bool,
 }
 
-/// Which restores a working set was recorded from.
+/// The restores that a working set was recorded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recording {
-    /// How often the snapshot's set was recorded anew before, as it no longer fitted.
+    /// How often the snapshot's set was recorded again because it no longer fitted.
     pub number: u32,
-    /// The restores that are merged in it, on all hosts, as far as they were counted.
+    /// Number of restores merged into it, on all hosts, as far as they were counted.
     pub restores: u32,
 }
 
-/// A working set whose pages are the snapshot's.
+/// A working set whose pages match the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkingSetPack {
     /// What it was recorded from.
@@ -63,11 +63,11 @@ pub struct WorkingSetPack {
     pub pages: Vec<WorkingSetPage>,
 }
 
-/// A working set as it was read. What its pages hold is whatever its writer chose.
+/// A working set as read. The contents of its pages are whatever its writer chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UncheckedWorkingSet {
     pack: WorkingSetPack,
-    /// What the regions of its pages are hashed with, by process and address.
+    /// Nodes of the regions' hash trees beside these pages, by process and address.
     siblings: Vec<Node>,
 }
 
@@ -83,18 +83,18 @@ pub struct Touched {
 }
 
 impl WorkingSetPage {
-    /// Its bytes, a page of them.
+    /// The page's bytes.
     pub fn bytes(&self) -> &[u8] {
         self.content.as_deref().unwrap_or(&ZERO_PAGE)
     }
 }
 
-/// What was stored.
+/// A working set that was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredWorkingSet {
-    /// Pages in it.
+    /// Number of pages.
     pub pages: usize,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
@@ -106,7 +106,7 @@ pub enum WorkingSetError {
     Read {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The reader's error.
         #[source]
         cause: ReadError,
     },
@@ -115,16 +115,16 @@ pub enum WorkingSetError {
     Store {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The store's error.
         #[source]
         cause: StoreError,
     },
-    /// The object is not a working set of this snapshot. It can be deleted: the next restore makes another.
+    /// The object is not a working set of this snapshot. It can be deleted, and the next restore makes another.
     #[error("working set {key} is not usable")]
     Pack {
         /// Its key.
         key: String,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         cause: PackError,
     },
@@ -134,13 +134,13 @@ pub enum WorkingSetError {
 }
 
 impl WorkingSetError {
-    /// Whether there is one, of a version that only a later build reads.
+    /// Whether it has a version that only a later build can read.
     pub fn is_of_a_later_build(&self) -> bool {
         matches!(self, Self::Pack { cause: PackError::Version(version), .. } if *version > encoding::VERSION)
     }
 }
 
-/// Store the working set of `snapshot`: the pages `order`, of which the first [`PAGES_MAX`] are kept, each once. Pages of
+/// Stores the working set of `snapshot`. Keeps the first [`PAGES_MAX`] pages of `order`, without duplicates. Pages of
 /// processes that are not in the snapshot are left out.
 pub async fn store_working_set(
     store: &Store,
@@ -164,7 +164,8 @@ pub async fn store_working_set(
         let content = match process.page_map.lookup(*page) {
             None => None,
             Some(region) => {
-                // Neighbours are touched one after the other, so the last region often serves the next page too.
+                // Neighbouring pages are touched one after the other, so the last region often serves the next page
+                // too.
                 let kept = last.take().filter(|(of, kept, _)| of == pid && kept == region);
                 let bytes = match kept {
                     Some((_, _, bytes)) => bytes,
@@ -196,19 +197,19 @@ pub async fn store_working_set(
     let encoded = tokio::task::spawn_blocking(encode).await;
     let encoded = Bytes::from(encoded.map_err(|_| WorkingSetError::Shutdown)?);
     let bytes = encoded.len() as u64;
-    // In the place of an earlier one, which whoever stores has merged into its own.
+    // This replaces an earlier set, which the caller has merged into this one.
     let put = store.put(&keys::working_set(&id), encoded).await;
     put.map_err(|cause| WorkingSetError::Store { id, cause })?;
     Ok(StoredWorkingSet { pages: count, bytes })
 }
 
-/// The trees of the regions that have pages of the set, by process and address.
+/// Hash trees of the regions with pages in the set, by process and address.
 type Trees = BTreeMap<(u32, PageIndex), Tree>;
 
 /// The hash tree of a region.
 struct Tree {
     nodes: Vec<Node>,
-    /// The numbers of its pages that are in the set.
+    /// Numbers of its pages that are in the set.
     known: BTreeSet<usize>,
 }
 
@@ -230,7 +231,7 @@ fn siblings(trees: &Trees) -> Vec<Node> {
     trees.values().flat_map(of_region).collect()
 }
 
-/// The working set of a snapshot; `None` while it has none, or one of an earlier version: that is recorded anew.
+/// The working set of a snapshot. `None` if it has none, or one of an earlier version, which is recorded again.
 pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<UncheckedWorkingSet>, WorkingSetError> {
     let key = keys::working_set(id);
     let packed = match store.get(&key).await {
@@ -247,7 +248,7 @@ pub async fn load_working_set(store: &Store, id: &SnapshotId) -> Result<Option<U
     }
 }
 
-/// Which of the region's pages `page` is. It lies in it, as it was looked up by it.
+/// The page's number in its region. The region contains it, because it was found by looking up this page.
 fn number_of(region: &Region, page: PageIndex) -> usize {
     (page.0 - region.first.0) as usize
 }

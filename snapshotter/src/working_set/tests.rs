@@ -1,4 +1,4 @@
-//! Working sets as bytes, and compared with their snapshot.
+//! Encoding of working sets, and their comparison with a snapshot.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::snapshot::Process;
 use crate::testing::noise;
 
 const RECORDING: Recording = Recording { number: 4, restores: 2 };
-/// The first page of the snapshot's memory.
+/// First page of the snapshot's memory.
 const FIRST: u64 = 4096;
 
-/// A snapshot's memory: two processes that have the same.
+/// A snapshot's memory: two processes with the same contents.
 #[derive(Debug, Clone)]
 struct Memory {
     plain: Vec<u8>,
@@ -24,7 +24,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// Regions of so many pages, each after a gap, of zeros alone or with a zero page among others.
+    /// Regions with these numbers of pages, each after a gap. A region consists of zeros only, or has a zero page among
+    /// others.
     fn of(cuts: &[(usize, usize, bool)], seed: u64) -> Self {
         let mut plain = Vec::new();
         let mut regions = Vec::new();
@@ -109,7 +110,7 @@ fn pack(pages: &[WorkingSetPage]) -> WorkingSetPack {
     }
 }
 
-/// A snapshot's memory, and pages of it in any order.
+/// A snapshot's memory, and some of its pages in any order.
 fn memory_and_pages() -> impl Strategy<Value = (Memory, Vec<WorkingSetPage>)> {
     let cut = (0..3_usize, 1..20_usize, prop::bool::weighted(0.2));
     let cuts = (proptest::collection::vec(cut, 1..6), any::<u64>());
@@ -125,7 +126,7 @@ fn memory_and_pages() -> impl Strategy<Value = (Memory, Vec<WorkingSetPage>)> {
     })
 }
 
-/// What is read of a set whose writer has made all its digests right.
+/// Reads a set back whose writer has made all its digests right.
 fn read_back(memory: &Memory, pages: &[WorkingSetPage], siblings: &[Node]) -> Result<WorkingSetPack, PackError> {
     let set = decode(&id(), &encode(&id(), &pack(pages), siblings)).unwrap();
     set.check(&memory.processes)
@@ -193,7 +194,7 @@ proptest! {
         prop_assert!(decode(&id(), &packed[..cut.index(packed.len())]).is_err());
         let at = at.index(packed.len());
         packed[at] ^= 1 << bit;
-        // A block of LZ4 may say the same in two ways.
+        // An LZ4 block may encode the same bytes in two ways.
         if let Ok(Ok(checked)) = decode(&id(), &packed).map(|set| set.check(&memory.processes)) {
             prop_assert_eq!(checked, pack(&pages));
         }
