@@ -33,7 +33,7 @@ pub enum AuthorityError {
     Crypto {
         /// What.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: rcgen::Error,
     },

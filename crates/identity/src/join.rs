@@ -68,7 +68,7 @@ pub enum JoinError {
     Call {
         /// Where.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: CallError,
     },

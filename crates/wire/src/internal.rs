@@ -272,7 +272,7 @@ pub enum PrepareEvent {
     },
     /// The version cannot serve.
     Failed {
-        /// Why.
+        /// The cause.
         error: ApiError,
     },
 }

@@ -91,7 +91,7 @@ pub struct UnknownReason(String);
 /// A version whose snapshot is to be made anew.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Renewal {
-    /// Why.
+    /// The cause.
     pub reason: RenewalReason,
     /// The same in a sentence.
     pub why: String,

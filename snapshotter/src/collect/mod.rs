@@ -1,13 +1,15 @@
-//! Collection: what nothing refers to is removed from the store, while others publish. Decision 7 has the protocol and why it is
-//! safe; [`Publication`] is the publishers' half of it.
+//! Collection: removes from the store what nothing refers to, while others publish. Decision 7 describes the protocol
+//! and why it is safe. [`Publication`] is the publishers' half of it.
 //!
 //! ```text
-//! list chunks, layers ─► look: notes, manifests, what the caller knows ─► remove snapshots nobody wants, manifest first
-//!   ─► what is needed by none of them is condemned: put collecting/RUN ─► look again ─► remove what is still needed by none,
-//!   and what is left of snapshots that do not exist ─► remove notes and lists of the dead ─► remove collecting/RUN
+//! list chunks, layers ─► view: notes, manifests, caller's rule ─► remove unwanted snapshots, manifest first
+//!   ─► condemn what none of them needs: put collecting/RUN ─► view again ─► remove what is still unneeded,
+//!   and remains of snapshots that do not exist ─► remove notes and lists of the dead ─► remove
+//!   collecting/RUN
 //! ```
 //!
-//! Cut off anywhere, it leaves nothing but a list, and the next collection does the rest. Two at a time do no harm either.
+//! Interrupted at any point, a collection leaves only a list behind, and the next collection does the rest. Two
+//! concurrent collections are harmless too.
 
 #[cfg(test)]
 mod model;
@@ -42,16 +44,18 @@ pub use view::{Found, Rule, Wanted};
 
 use view::View;
 
-/// A publisher's notes, or a collection's list, older than this by the store's own clock are those of a dead one.
+/// Age, by the store's own clock, at which a publisher's notes or a collection's list count as those of a dead one.
 pub const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// A collection that has taken this long deletes nothing more: far less than [`LIFE`], after which its list is not heeded.
+/// Duration after which a collection deletes nothing more. It is far less than [`LIFE`], after which its list is
+/// ignored.
 const RUN_LIMIT: Duration = Duration::from_secs(3600);
-/// Most objects condemned by one collection; the next takes the rest. Publishers read the list.
+/// Maximum number of objects condemned by one collection. Publishers read the list, and the next collection takes the
+/// rest.
 pub const CONDEMNED_MAX: usize = 50_000;
-/// Objects read or removed at once.
+/// Concurrent reads or removals of objects.
 const CALLS_AT_ONCE: usize = 8;
 
-/// Why a collection ended early. What it had begun to delete is left to the next.
+/// Why a collection ended early. Whatever it started to delete is left to the next one.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// The store failed.
@@ -60,33 +64,33 @@ pub enum CollectError {
     /// A snapshot could not be read.
     #[error("a snapshot could not be read for a collection")]
     Snapshot(#[from] OpenError),
-    /// The caller could not say what is needed.
+    /// The caller could not determine what is needed.
     #[error("what is needed could not be told")]
     Rule(#[source] Box<dyn Error + Send + Sync>),
-    /// A list cannot be read.
+    /// A list cannot be parsed.
     #[error("{key} cannot be read, so it is not known what a publisher relies on")]
     Names {
         /// The list.
         key: String,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: NamesError,
     },
-    /// A runtime's alias cannot be read.
+    /// A runtime's alias cannot be parsed.
     #[error("{key} cannot be read, so it is not known which layer it needs: import the runtimes again")]
     Runtime {
         /// The alias.
         key: String,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: Box<dyn Error + Send + Sync>,
     },
-    /// It took too long.
+    /// The collection took too long.
     #[error("it took more than {RUN_LIMIT:?} and was given up: look after the store's speed")]
     TooLong,
 }
 
-/// Remove what nobody needs, or with `dry_run` only count it.
+/// Removes what nobody needs, or only counts it with `dry_run`.
 pub async fn collect<O: Objects>(
     objects: &O,
     seen: &mut Seen,
@@ -103,7 +107,7 @@ pub async fn collect<O: Objects>(
     };
     let collected = run.all(seen, rule).await;
     if collected.is_err() && run.listed && !run.deleting {
-        // Nothing of it was acted on, so nobody need heed it. If this fails too, it expires.
+        // The list was not acted on, so nobody needs to heed it. If this removal fails too, the list expires.
         drop(objects.delete_once(&run.list).await);
     }
     collected
@@ -111,7 +115,7 @@ pub async fn collect<O: Objects>(
 
 struct Run<'a, O> {
     objects: &'a O,
-    /// The key of its list.
+    /// Key of its list.
     list: String,
     listed: bool,
     /// Whether a condemned object may have been deleted.
@@ -144,7 +148,7 @@ impl<O: Objects> Run<'_, O> {
         collected.more = condemned.len() > CONDEMNED_MAX;
         condemned.truncate(CONDEMNED_MAX);
         let others = self.objects.list(keys::CONDEMNED).await?;
-        // An empty list still tells the store's time.
+        // Even an empty list reveals the store's time.
         let clock = !(before.notes.is_empty() && others.is_empty());
         if !self.dry_run && (clock || !condemned.is_empty()) {
             let names = condemned.iter().map(|o| &o.key);
@@ -156,7 +160,7 @@ impl<O: Objects> Run<'_, O> {
             self.objects.put(&self.list, list).await?;
         }
 
-        // Only now: a publisher whose note is not seen here began after the list was put, and heeds it.
+        // The order matters: a publisher whose note is not seen here began after the list was put, and heeds the list.
         let after = View::of(self.objects, seen, rule).await?;
         let but = if self.dry_run { unwanted } else { BTreeSet::new() };
         match after.needed(&but) {
@@ -185,7 +189,7 @@ impl<O: Objects> Run<'_, O> {
         Ok(collected)
     }
 
-    /// Remove whole snapshots, each manifest first: from then on that snapshot does not exist.
+    /// Removes whole snapshots, each manifest first: from then on the snapshot does not exist.
     async fn remove_snapshots(&self, view: &View, ids: &BTreeSet<SnapshotId>) -> Result<Swept, CollectError> {
         let mut parts: BTreeMap<SnapshotId, Vec<ObjectInfo>> = BTreeMap::new();
         for object in &view.objects {
@@ -206,7 +210,8 @@ impl<O: Objects> Run<'_, O> {
         Ok(all)
     }
 
-    /// Remove objects. Each request is answered before this answers; after an error some may not have been.
+    /// Removes objects. Every request has a response before this returns. After an error, some objects may not have
+    /// been removed.
     async fn remove(&self, objects: Vec<ObjectInfo>) -> Result<Swept, CollectError> {
         let all = swept(&objects);
         if self.dry_run {
@@ -220,12 +225,12 @@ impl<O: Objects> Run<'_, O> {
         Ok(all)
     }
 
-    /// Remove the lists of collections and the notes of publishers that are dead. What such notes named was kept this time, so
-    /// that one who is not dead after all has until the next collection to find them gone.
+    /// Removes the lists of dead collections and the notes of dead publishers. The objects named in such notes were
+    /// kept this time. So a publisher that is still alive has until the next collection to find its notes gone.
     async fn bury(&self, view: &View) -> Result<(), CollectError> {
         let lists = self.objects.list(keys::CONDEMNED).await?;
         let own = lists.iter().find(|l| l.key == self.list);
-        // The store's time, by the store. Without one nobody is dead.
+        // The time by the store's clock. Without it, nothing counts as dead.
         let Some(now) = own.and_then(|l| l.modified_unix_ms) else {
             return Ok(());
         };
@@ -247,8 +252,8 @@ impl<O: Objects> Run<'_, O> {
         Ok(())
     }
 
-    /// Remove the names of runtimes' snapshots that are not there. Should one name another since, that one goes, too, and the next deploy makes its own: nothing
-    /// depends on it.
+    /// Removes the names of runtimes' snapshots that do not exist. If a name has been changed to another snapshot
+    /// since, that name goes too and the next deploy makes its own: nothing depends on it.
     async fn forget_names(&self, view: &View) -> Result<(), CollectError> {
         let gone = view.named.iter().filter(|(_, id)| !view.may_exist(id));
         for (key, _) in gone.filter(|_| !self.dry_run) {
@@ -259,7 +264,7 @@ impl<O: Objects> Run<'_, O> {
 
     fn in_time(&self) -> Result<(), CollectError> {
         let (instant, time) = self.begun;
-        // The one does not count while the machine sleeps, the other may be set back.
+        // The first clock stops while the machine sleeps. The second one may be set back.
         let taken = instant.elapsed().max(time.elapsed().unwrap_or_default());
         if taken < RUN_LIMIT {
             Ok(())
@@ -269,8 +274,8 @@ impl<O: Objects> Run<'_, O> {
     }
 }
 
-/// What is left of snapshots that do not exist and are not about to: listed before, and still without manifest or publisher
-/// afterwards. An id is used once, so nobody comes back to it.
+/// The remains of snapshots that do not exist and are not being published: listed before, and still without manifest or
+/// publisher afterwards. An id is used once, so it never comes back.
 fn remains<'a>(before: &'a View, after: &'a View) -> impl Iterator<Item = &'a ObjectInfo> {
     let existed: BTreeSet<&SnapshotId> = before.found.iter().map(|(id, _)| id).collect();
     before.objects.iter().filter(move |object| {
@@ -285,7 +290,7 @@ fn swept(objects: &[ObjectInfo]) -> Swept {
     }
 }
 
-/// Keys of all that a snapshot needs.
+/// Keys of everything that a snapshot needs.
 #[cfg(test)]
 pub(crate) async fn needs_of<O: Objects>(objects: &O, id: &SnapshotId) -> BTreeSet<String> {
     let bundle = objects.list(&crate::keys::bundle(id)).await.unwrap()[0].len;

@@ -1,5 +1,5 @@
-//! A store that is a map, whose requests take effect one at a time, each when a scheduler says so: every interleaving of the
-//! actors' requests can be had, and a request may be lost, answered with an error, or obeyed long after its sender died.
+//! A model of the store: a map whose requests take effect one at a time, when a scheduler says so. Every interleaving
+//! of the actors' requests is possible. A request may be lost, fail, or take effect long after its sender died.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::objects::Objects;
 use crate::keys;
 use crate::store::{ObjectInfo, StoreError};
 
-/// Numbers that look random, the same for the same seed (SplitMix64).
+/// Pseudo-random numbers, determined by the seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub(super) struct Dice(pub(super) u64);
 
@@ -36,20 +36,20 @@ impl Dice {
     }
 }
 
-/// How the store makes a protocol out of ours that is not safe.
+/// Deviations of the model from our protocol, each of which makes it unsafe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// Publishers do not look what is condemned.
+    /// Publishers do not check what is condemned.
     NobodyLooks,
     /// Collections do not read notes.
     NotesUnread,
     /// Collections read manifests before notes.
     ManifestsFirst,
-    /// Publishers take their notes back before they put the manifest.
+    /// Publishers remove their notes before they put the manifest.
     NotesTakenBack,
-    /// Publishers look whether a chunk is there before they protect it.
+    /// Publishers check whether a chunk exists before they protect it.
     LookedBefore,
-    /// What the caller knows is read before the manifests.
+    /// The caller's rule is evaluated before the manifests are read.
     RuleFirst,
 }
 
@@ -66,9 +66,9 @@ pub(super) struct World {
     pub(super) broken: Option<Broken>,
     /// Whether requests may fail.
     pub(super) faults: bool,
-    /// Who may have the next request obeyed.
+    /// The actor whose next request may take effect.
     pub(super) turn: Option<usize>,
-    /// Sent by somebody who died or gave up; obeyed at any later time, or never.
+    /// Requests of actors that died or gave up. They take effect at any later time, or never.
     limbo: Vec<Write>,
     /// Listings for [`Broken::ManifestsFirst`], by actor.
     stale: BTreeMap<usize, Vec<ObjectInfo>>,
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Something long on its way arrives.
+    /// Lets a delayed request take effect.
     pub(super) fn arrival(&mut self) {
         if self.limbo.is_empty() {
             return;
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// Everything on its way arrives or is lost.
+    /// Lets every delayed request take effect or get lost.
     pub(super) fn drain(&mut self) {
         while !self.limbo.is_empty() {
             self.arrival();
@@ -139,7 +139,7 @@ pub(super) struct Model {
     pub(super) collects: bool,
 }
 
-/// A write that was sent. Dropped before it was obeyed, it may be obeyed later.
+/// A write that was sent. If it is dropped before taking effect, it may still take effect later.
 struct Sent<'a> {
     model: &'a Model,
     write: Option<Write>,
@@ -154,11 +154,11 @@ impl Drop for Sent<'_> {
 }
 
 impl Model {
-    /// Waits until it is this actor's turn, and takes it.
+    /// Waits for this actor's turn and takes it.
     pub(super) async fn turn(&self) {
         std::future::poll_fn(|context| {
             let mut world = self.world.lock();
-            // Of several requests at once any may be first.
+            // Of several concurrent requests, any may be first.
             if world.turn == Some(self.actor) && world.dice.once_in(2) {
                 world.turn = None;
                 world.requests += 1;
@@ -199,7 +199,7 @@ impl Model {
         self.turn().await;
         let mut world = self.world.lock();
         if world.faults && world.dice.once_in(100) {
-            // No answer: obeyed, or on its way, or lost.
+            // No response: the request took effect, is delayed, or was lost.
             match world.dice.roll(3) {
                 0 => {
                     let write = sent.write.take();

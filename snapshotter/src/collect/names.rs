@@ -7,13 +7,13 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The version of such a list that this build reads and writes.
+/// The version of the format that this build reads and writes.
 const FORMAT: u32 = 1;
 
-/// Bytes are not a list of names that this build reads. Whoever meets one must not go on as if it were empty.
+/// The bytes are not a list that this build can read. Readers must not treat such a list as empty.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
-    /// Not JSON, or not with these fields.
+    /// Not JSON, or unexpected fields.
     #[error("list of names does not parse")]
     Json(#[from] serde_json::Error),
     /// Another version.
@@ -27,7 +27,7 @@ struct Names<T> {
     names: T,
 }
 
-/// The list as bytes.
+/// Encodes the list.
 pub(super) fn encode<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<Bytes, NamesError> {
     let names: Vec<&String> = names.into_iter().collect();
     let list = Names {
@@ -37,7 +37,7 @@ pub(super) fn encode<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<
     Ok(serde_json::to_vec(&list)?.into())
 }
 
-/// The names in the list.
+/// Parses the list.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<String>, NamesError> {
     let list: Names<Vec<String>> = serde_json::from_slice(bytes)?;
     if list.rekindle_names == FORMAT {

@@ -1,4 +1,4 @@
-//! What a snapshot needs of the store, and whose it is.
+//! What a snapshot needs from the store, and what it belongs to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::manifest::{FORMAT, ManifestError, Origin};
 use crate::pagemap::Region;
 use crate::snapshot::{OpenError, page_maps_of, read_manifest};
 
-/// Whose a snapshot is, by its manifest.
+/// What a snapshot belongs to, by its manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Of {
-    /// A version's.
+    /// A version.
     Version(FunctionName, VersionNumber),
-    /// A runtime's, for the versions of this function, or of all.
+    /// A runtime, for the versions of one function or of all functions.
     Runtime(Option<FunctionName>),
-    /// Nobody's: it was imported.
+    /// Nothing, because it was imported.
     Import,
 }
 
-/// What a snapshot needs. Never changes, as its manifest does not.
+/// What a snapshot needs. It never changes, because the manifest does not.
 #[derive(Debug)]
 pub(super) struct Needs {
     pub(super) of: Of,
@@ -30,23 +30,23 @@ pub(super) struct Needs {
     pub(super) keys: BTreeSet<String>,
 }
 
-/// What could be learnt of a snapshot whose manifest is there.
+/// What is known of a snapshot that has a manifest.
 #[derive(Debug, Clone)]
 pub(super) enum Learnt {
-    /// All.
+    /// All its needs.
     Needs(Arc<Needs>),
-    /// It is damaged: nobody can restore it, and what it needs is not known.
+    /// It is damaged: it cannot be restored, and its needs are unknown.
     Damaged,
-    /// It was written by a newer build, which knows.
+    /// A newer build wrote it and knows its needs.
     Newer,
 }
 
-/// Snapshots read before, so that a collection reads only new ones. Losing it costs time.
+/// Snapshots read before, so that a collection reads only new ones. Losing this cache only costs time.
 #[derive(Debug, Default)]
 pub struct Seen(HashMap<SnapshotId, Arc<Needs>>);
 
 impl Seen {
-    /// Keep what is known of these snapshots only.
+    /// Forgets all snapshots except these.
     pub(super) fn keep(&mut self, there: &BTreeSet<SnapshotId>) {
         self.0.retain(|id, _| there.contains(id));
     }
@@ -62,7 +62,8 @@ impl Seen {
     }
 }
 
-/// Read a snapshot's manifest and page maps. `bundle_bytes` is its bundle's size as listed. `None` if it was deleted meanwhile.
+/// Reads a snapshot's manifest and page maps. `bundle_bytes` is the listed size of its bundle. `None` if the snapshot
+/// was deleted meanwhile.
 pub(super) async fn learn<O: Objects>(
     objects: &O,
     id: &SnapshotId,
@@ -86,7 +87,7 @@ pub(super) async fn learn<O: Objects>(
         Err(error) => return damaged(error),
     };
     if bundle_bytes != Some(manifest.bundle_bytes) {
-        // A listing of several pages may have passed the bundle's place before it was put, and the manifest's after.
+        // A listing of several pages may have passed the bundle's key before it was put, and the manifest's key after.
         let key = keys::bundle(id);
         let listed = objects.list(&key).await;
         let listed = listed.map_err(|cause| OpenError::Store { id: id.clone(), cause })?;
@@ -107,7 +108,7 @@ pub(super) async fn learn<O: Objects>(
         Err(error) => return damaged(error),
     };
     let regions = maps.iter().flat_map(|map| map.regions());
-    // What others are differences to, too: the snapshot that it came from may go before.
+    // Includes the chunks of bases, because the snapshot that they came from may be deleted first.
     let chunks = regions.flat_map(Region::chunks).map(|chunk| keys::chunk(&chunk.id));
     let mut keys: BTreeSet<String> = chunks.collect();
     let of = match manifest.origin {

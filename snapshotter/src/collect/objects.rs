@@ -1,4 +1,4 @@
-//! What the protocol asks of a store, so that it can be run on a model of one, request by request.
+//! The protocol's requirements on a store, so that it can run request by request on a model.
 
 use std::ops::Range;
 
@@ -6,22 +6,23 @@ use bytes::Bytes;
 
 use crate::store::{ObjectInfo, Store, StoreError};
 
-/// A store as publishers and collections see it. What one call has written, every later call sees, in listings too, as S3
-/// has it since 2020.
+/// A store as seen by publishers and collections. Writes are visible to every later call, including listings, as in S3
+/// since 2020.
 pub trait Objects: Clone + Send + Sync + 'static {
-    /// All objects whose keys begin with `prefix`, by key.
+    /// All objects whose keys start with `prefix`, by key.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<ObjectInfo>, StoreError>> + Send;
 
     /// The whole object.
     fn get(&self, key: &str) -> impl Future<Output = Result<Bytes, StoreError>> + Send;
 
-    /// The bytes of `range`, all of them.
+    /// All bytes of `range`.
     fn get_range(&self, key: &str, range: Range<u64>) -> impl Future<Output = Result<Bytes, StoreError>> + Send;
 
-    /// Write an object, replacing what was there.
+    /// Writes an object, replacing any existing one.
     fn put(&self, key: &str, bytes: Bytes) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Remove an object with one request: after an answer none is on its way any more. No error if there is none.
+    /// Deletes an object with exactly one request: after its response, no further one is in flight. A missing object is
+    /// not an error.
     fn delete_once(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 

@@ -1,4 +1,4 @@
-//! The publisher's half of the protocol (decision 7): say what you rely on, then look whether it is condemned.
+//! The publisher's half of the protocol (decision 7): note what you rely on, then check whether it is condemned.
 //!
 //! ```text
 //! protect(names) ─► put publishing/OWNER/N ─► list collecting/, get what is new there ─► which names may be used
@@ -6,8 +6,8 @@
 //! confirm() ─► all of publishing/OWNER/ still stands ─► the manifest is put ─► finish(): publishing/OWNER/ goes
 //! ```
 //!
-//! Nobody waits for anybody: a condemned name is not used. A chunk to be shared is then stored anew, and one to be put gets
-//! another name, by a zero byte at its end.
+//! Nobody waits: a condemned name is simply not used. A chunk that was to be shared is then stored again, and a new
+//! chunk gets another name from a zero byte at its end.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,36 +23,36 @@ use super::objects::Objects;
 use crate::keys;
 use crate::store::{Store, StoreError};
 
-/// The longest a publication may take. What it relies on is safe for [`super::LIFE`], which is far longer.
+/// Time limit of a publication. What it relies on is safe for [`super::LIFE`], which is far longer.
 pub const PUBLICATION_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Notes removed at once.
+/// Concurrent removals of notes.
 const CALLS_AT_ONCE: usize = 8;
 
-/// Why a publisher may not go on.
+/// Why a publisher must stop.
 #[derive(Debug, thiserror::Error)]
 pub enum PublicationError {
     /// The store failed.
     #[error("could not note in the store what is relied on")]
     Store(#[from] StoreError),
-    /// A list in the store cannot be read.
+    /// A list in the store cannot be parsed.
     #[error("{key} cannot be read, so it is not known what a collection deletes")]
     Names {
         /// The list.
         key: String,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: NamesError,
     },
-    /// It took too long, or a collection took it for dead.
+    /// The publication took too long, or a collection considered it dead.
     #[error("{0} took too long: publish again")]
     Expired(String),
-    /// One content has no name that may be used.
+    /// No name for an object's contents may be used.
     #[error("every name tried for a new object is being deleted by a collection: publish again")]
     NoName,
 }
 
-/// Who publishes; the name of its folder in the store. Each is used by one publisher at a time.
+/// A publisher, by the name of its folder in the store. Only one publisher at a time uses a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner(String);
 
@@ -62,29 +62,30 @@ impl Owner {
         Self(id.as_str().to_owned())
     }
 
-    /// A deploy: it relies on layers until its version is written down.
+    /// A deploy. It relies on layers until its version is recorded.
     pub fn deploy(function: &FunctionName, version: VersionNumber) -> Self {
         Self(format!("v-{function}-{version}"))
     }
 
-    /// Anybody else, for as long as it takes.
+    /// Any other publisher, with a unique name.
     pub fn other() -> Self {
         Self(format!("o-{}", Uuid::now_v7().simple()))
     }
 
-    /// The name as text.
+    /// The name of its folder.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether this is the name of a deploy's folder.
+/// Whether the name is that of a deploy's folder.
 pub(super) fn is_deploy(owner: &str) -> bool {
     owner.starts_with("v-")
 }
 
-/// A publish under way. Clones are the same one. Dropped without [`Publication::finish`], what it relied on stays safe until
-/// its notes expire: right for whoever cannot say what became of its last put.
+/// A publication in progress. Clones share it. If it is dropped without [`Publication::finish`], what it relied on
+/// stays safe until its notes expire. That is right for a publisher that does not know whether its last put took
+/// effect.
 #[derive(Debug, Clone)]
 pub struct Publication<O: Objects = Store> {
     inner: Arc<Inner<O>>,
@@ -94,19 +95,19 @@ pub struct Publication<O: Objects = Store> {
 struct Inner<O> {
     objects: O,
     owner: Owner,
-    /// Tells its notes from those of another publisher who took the same name.
+    /// Distinguishes its notes from those of another publisher with the same name.
     id: String,
     begun: (Instant, SystemTime),
-    /// Names that wait for the round under way to end; the next round takes them all.
+    /// Names that wait for the current round to end. The next round takes them all.
     waiting: Mutex<Vec<String>>,
     state: tokio::sync::Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Notes begun: numbers below it may exist.
+    /// Notes begun: lower numbers may exist.
     begun: u32,
-    /// Notes that were answered, so they exist.
+    /// Notes whose puts were confirmed, so they exist.
     written: Vec<u32>,
     /// Names asked for, and whether they may be used.
     verdicts: HashMap<String, bool>,
@@ -115,7 +116,7 @@ struct State {
 }
 
 impl<O: Objects> Publication<O> {
-    /// A publication that relies on nothing yet. Sends nothing.
+    /// A publication that does not rely on anything yet. Sends no request.
     pub fn new(objects: O, owner: Owner) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -129,10 +130,10 @@ impl<O: Objects> Publication<O> {
         }
     }
 
-    /// Of the objects with these keys, those that may be relied on from now until [`Publication::finish`], there already or to be put
-    /// now; no collection deletes them. The others may vanish at any moment, even when they are put again. Calls at the same time
-    /// share their requests: a put, a listing. With no names it still says that there is a publisher, so that a snapshot's
-    /// folder is not taken for the remains of one.
+    /// Protects the objects with these keys, whether they exist already or are yet to be put. Returns the keys that may
+    /// be relied on until [`Publication::finish`]: no collection deletes those. All others may vanish at any moment,
+    /// even if they are put again. Concurrent calls share their requests: one put and one listing. A call without names
+    /// still announces the publisher, so that its snapshot's folder does not count as remains.
     pub async fn protect(&self, names: &[String]) -> Result<HashSet<String>, PublicationError> {
         self.inner.waiting.lock().extend_from_slice(names);
         let mut state = self.inner.state.lock().await;
@@ -158,11 +159,11 @@ impl<O: Objects> Publication<O> {
         let number = state.begun;
         let key = self.note(number);
         let note = names::encode(&names).map_err(unreadable(&key))?;
-        // Counted first: a put without an answer may have been obeyed, or may be later.
+        // Counted first: a put without a response may have taken effect, or may do so later.
         state.begun += 1;
         objects.put(&key, note).await?;
         state.written.push(number);
-        // Only now: a collection that has not seen the note has put its list before, and we see it.
+        // The order matters: a collection that has not seen the note put its list before, so we see the list.
         for list in objects.list(keys::CONDEMNED).await? {
             if state.lists.contains_key(&list.key) {
                 continue;
@@ -172,7 +173,7 @@ impl<O: Objects> Publication<O> {
                     let names = names::parse(&bytes).map_err(unreadable(&list.key))?;
                     state.lists.insert(list.key, names.into_iter().collect());
                 }
-                // That collection has ended, and nothing of it is under way.
+                // That collection has ended, and none of its requests is in flight.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -184,7 +185,8 @@ impl<O: Objects> Publication<O> {
         Ok(())
     }
 
-    /// Whether everything relied on is still protected; to be asked right before the object that refers to it is put.
+    /// Checks that everything relied on is still protected. Must be called right before putting the object that refers
+    /// to it.
     pub async fn confirm(&self) -> Result<(), PublicationError> {
         self.protect(&[]).await?;
         let state = self.inner.state.lock().await;
@@ -198,8 +200,8 @@ impl<O: Objects> Publication<O> {
         self.in_time()
     }
 
-    /// Nothing is relied on any more, or what refers to it is there. Not to be called while a put of what refers to it may still be
-    /// on its way. Notes that cannot be removed expire.
+    /// Ends the publication: it relies on nothing any more, or the object that refers to everything exists. Must not be
+    /// called while a put of that object may still be in flight. Notes that cannot be removed expire.
     pub async fn finish(self) {
         let begun = self.inner.state.lock().await.begun;
         let remove = |number| {
@@ -220,7 +222,7 @@ impl<O: Objects> Publication<O> {
 
     fn in_time(&self) -> Result<(), PublicationError> {
         let (instant, time) = self.inner.begun;
-        // The one does not count while the machine sleeps, the other may be set back.
+        // The first clock stops while the machine sleeps. The second one may be set back.
         let taken = instant.elapsed().max(time.elapsed().unwrap_or_default());
         if taken < PUBLICATION_LIMIT {
             return Ok(());
@@ -234,7 +236,7 @@ fn unreadable(key: &str) -> impl FnOnce(NamesError) -> PublicationError {
     move |cause| PublicationError::Names { key, cause }
 }
 
-/// Remove the notes of a publisher that is known to be over.
+/// Removes the notes of a publisher that is known to have ended.
 pub async fn forget<O: Objects>(objects: &O, owner: &Owner) -> Result<(), StoreError> {
     for object in objects.list(&keys::publishing(owner.as_str())).await? {
         objects.delete_once(&object.key).await?;

@@ -1,4 +1,4 @@
-//! Collections beside the real capture, through a real S3 protocol.
+//! Collections concurrent with the real capture, over the real S3 protocol.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::testing::{TestStore, Wire, impatient, meta, noise, small_dump};
 
-/// Nothing is known beyond what the store has; the snapshots named are wanted.
+/// A rule that keeps these snapshots and knows nothing beyond the store.
 struct Keeping(Vec<SnapshotId>);
 
 impl Rule for Keeping {
@@ -29,7 +29,7 @@ impl Rule for Keeping {
     }
 }
 
-/// Reads all of a snapshot's memory, as a host does that has nothing of it.
+/// Reads all of a snapshot's memory, like a host that has none of it.
 async fn read_all(store: &Store, id: &SnapshotId) -> Result<(), Box<dyn Error>> {
     let snapshot = Snapshot::open(store, id).await?;
     let folder = tempfile::tempdir()?;
@@ -50,7 +50,7 @@ async fn a_chunk_that_is_being_collected_is_neither_shared_nor_put_again_under_i
     let condemned = server.keys("chunks/").await;
     let list = format!("{{\"rekindle_names\":1,\"names\":[\"{}\"]}}", condemned[0]);
     server.store.put("collecting/r-1", list.into()).await.unwrap();
-    // The index knows the chunk; an empty one would put the very same.
+    // The index knows the chunk. An empty index would put the same chunk.
     for index in [index, RegionIndex::new()] {
         let second = publish(&server.store, &index, &dump, meta()).await.unwrap();
         let other = Snapshot::open(&server.store, &second.id).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_chunk_that_is_being_collected_is_neither_shared_nor_put_again_under_i
             let chunk = region.payload.unwrap().chunk.id;
             assert_ne!(keys::chunk(&chunk), condemned[0]);
         }
-        // Both publishers found the same other name.
+        // Both publishers found the same alternative name.
         assert_eq!(server.keys("chunks/").await.len(), 2);
     }
     assert_eq!(
@@ -83,7 +83,7 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
     let memory = noise(900 << 10, 4);
     let mut kept: Vec<SnapshotId> = Vec::new();
     for round in 0..12_usize {
-        // Each shares most of its memory with the one before, which nobody wants any more.
+        // Each snapshot shares most of its memory with the previous one, which is unwanted by then.
         let dump = server.scratch(&format!("dump-{round}"));
         small_dump(&dump, &[&noise(round << 16, 5), &memory[round << 16..]].concat());
         let index = RegionIndex::new();
@@ -115,7 +115,7 @@ async fn snapshots_published_while_others_are_deleted_and_collected_are_whole() 
     assert_eq!(again.total().objects, 0);
 }
 
-/// Snapshots that are being published, or are, and that nobody has deleted.
+/// Snapshots that are being published, or exist and have not been deleted.
 #[derive(Default)]
 struct Alive(Mutex<BTreeSet<SnapshotId>>);
 
@@ -130,27 +130,27 @@ impl Rule for Alive {
     }
 }
 
-/// What requests take at most, in one history or another: so that others come between any two.
+/// Maximum delays of requests, one per history, so that others come between any two requests.
 const DELAYS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(2), Duration::from_millis(12)];
 
-/// Polls `work` for so long, then lets it die where it is: `None`. Without a limit it must not hang.
+/// Polls `work` for at most `life`, then drops it and returns `None`. Without a limit, it must not hang.
 async fn alive_for<T>(life: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
     let done = tokio::time::timeout(life.unwrap_or(Duration::from_mins(1)), work).await;
     assert!(done.is_ok() || life.is_some(), "it hangs");
     done.ok()
 }
 
-/// A history on a real server: publishers, who delete most of what they have published, and collections, at once. Whoever it is may be cut off from the server
-/// after any number of bytes, or die at any moment.
+/// A history on a real server: concurrent publishers, which delete most of what they publish, and collections. Any of
+/// them may lose its connection after any number of bytes, or die at any moment.
 struct Crowd {
     server: TestStore,
-    /// Dumps that share half of their memory, and what each may have become a while later.
+    /// Dumps that share half of their memory, each with a later version of it.
     dumps: Vec<PathBuf>,
-    /// A host, for those who store differences to what there is.
+    /// A host, for publishers that store differences to existing snapshots.
     host: RegionReader,
     alive: Alive,
     delay: Duration,
-    /// Published, cut off; collections done, cut off; chunks removed, snapshots removed; published as differences.
+    /// Published, cut off. Collections done, cut off. Chunks removed, snapshots removed. Published as differences.
     counts: Mutex<[u64; 7]>,
 }
 
@@ -180,7 +180,7 @@ impl Crowd {
         }
     }
 
-    /// A slow way to the server, which one time in three ends after some bytes.
+    /// A slow connection to the server. One in three ends after some bytes.
     async fn store(&self, dice: &mut Dice) -> (Wire, Store) {
         let limit = if dice.once_in(3) {
             dice.roll(400 << 10)
@@ -224,7 +224,7 @@ impl Crowd {
         }
     }
 
-    /// A snapshot to store differences to, one time in two: it may be collected at any moment.
+    /// In one of two cases, a snapshot to use as a base. It may be collected at any moment.
     async fn base(&self, dice: &mut Dice) -> Option<BaseMemory> {
         let there = self.server.store.list_folders(keys::SNAPSHOTS).await.unwrap();
         if there.is_empty() || dice.once_in(2) {
@@ -252,7 +252,7 @@ impl Crowd {
         }
     }
 
-    /// Nothing of a snapshot is missing as long as it is wanted.
+    /// A wanted snapshot is complete.
     async fn read(&self, id: &SnapshotId) {
         if let Err(what) = read_all(&self.server.store, id).await {
             assert!(!self.alive.0.lock().contains(id), "{id} is wanted: {what:?}");
@@ -278,7 +278,7 @@ async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is
         for id in &wanted {
             crowd.read(id).await;
         }
-        // Those whose manifest arrived although nobody was told are as whole, until a collection comes by.
+        // Snapshots whose manifest arrived without a response are just as complete, until a collection comes by.
         for id in crowd.server.store.list_folders(keys::SNAPSHOTS).await.unwrap() {
             let id: SnapshotId = id.parse().unwrap();
             match crowd.server.store.get(&keys::manifest(&id)).await {

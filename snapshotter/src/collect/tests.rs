@@ -1,8 +1,9 @@
-//! Publishes, deletes and collections at once, cut off at any request, in thousands of random orders, on a model of the store.
+//! Concurrent publishes, deletions and collections, cut off at any request, in thousands of random orders, on a model
+//! store.
 //!
-//! After every request: each manifest in the store has all its chunks, and each live version its snapshot and its layer. At the
-//! end, when all is quiet and the notes of the dead have expired, nothing is left that is not needed. The same with the protocol
-//! broken in each way we know must be seen to fail.
+//! After every request, each manifest in the store has all its chunks, and each live version has its snapshot and
+//! layer. At the end, when all is quiet and the notes of the dead have expired, nothing unneeded is left. Each known
+//! way to break the protocol must be seen to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -25,10 +26,10 @@ use crate::manifest::{Manifest, Origin, ProcessEntry, Totals};
 use crate::pagemap::{Base, ChunkRef, PageIndex, PageMap, Payload, Region};
 use crate::store::StoreError;
 
-/// Contents there are: few, so that snapshots share them and deleted ones come back.
+/// Number of distinct contents: few, so that snapshots share them and deleted ones return.
 const CONTENTS: u64 = 5;
 
-/// What the scheduler knows of a version.
+/// The scheduler's knowledge of a version.
 #[derive(Debug, Clone, PartialEq)]
 enum Version {
     UnderWay,
@@ -36,10 +37,10 @@ enum Version {
     Failed,
 }
 
-/// How a history went wrong.
+/// How a history failed.
 #[derive(Debug)]
 struct Wrong {
-    /// Whether something needed is gone; else something unneeded stays.
+    /// Whether something needed is gone. Otherwise something unneeded is left.
     lost: bool,
     what: String,
 }
@@ -55,7 +56,7 @@ impl Wrong {
 }
 
 type Versions = Arc<Mutex<BTreeMap<u32, Version>>>;
-/// What each manifest ever put refers to, and all it consists of.
+/// For each manifest ever put, the objects that it refers to and consists of.
 type Truth = Arc<Mutex<BTreeMap<SnapshotId, BTreeSet<String>>>>;
 
 fn function() -> FunctionName {
@@ -66,7 +67,7 @@ fn content(n: u64) -> Bytes {
     Bytes::from(format!("content {n} ").repeat(20))
 }
 
-/// The scheduler's answer, in a request of its own.
+/// The scheduler's answer, as a separate request.
 struct Known {
     model: Model,
     versions: Versions,
@@ -113,7 +114,7 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
         offset: 0,
         len: 10,
     };
-    // Every second chunk is needed for what a region is the difference to, and for nothing else.
+    // Every second chunk is needed only as the base of a difference.
     let regions = chunks.chunks(2).zip(0..).map(|(chunks, n)| Region {
         first: PageIndex(n * 16),
         pages: 1,
@@ -163,7 +164,8 @@ fn encoded(id: &SnapshotId, version: u32, layer: Digest, chunks: &[ChunkRef]) ->
     (bundle, manifest.encode().unwrap().into())
 }
 
-/// One deploy: a layer, then a snapshot, as the worker and `capture::publish` make them, then the scheduler's note of it.
+/// One deploy: a layer, then a snapshot, as the worker and `capture::publish` make them, then the scheduler's record of
+/// it.
 struct Deploy {
     model: Model,
     versions: Versions,
@@ -190,7 +192,7 @@ impl Deploy {
         };
         {
             let mut versions = self.versions.lock();
-            // The deploy may have been given up, or the function be gone.
+            // The deploy may have been abandoned, or the function deleted.
             match versions.get_mut(&self.number) {
                 Some(version) if *version == Version::UnderWay => *version = outcome,
                 _ => return Ok(()),
@@ -231,7 +233,7 @@ impl Deploy {
         let wanted: BTreeSet<u64> = (0..=self.dice.roll(3)).map(|_| self.dice.roll(CONTENTS)).collect();
         let mut chunks = Vec::new();
         let mut new = Vec::new();
-        // What an index remembers: protected, then looked for.
+        // What an index remembers: it is protected first and looked up after.
         let names: Vec<String> = wanted.iter().map(|n| keys::chunk(&Digest::of(&content(*n)))).collect();
         let mut there = BTreeSet::new();
         if self.broken(Broken::LookedBefore) {
@@ -298,7 +300,7 @@ fn reference(bytes: &[u8]) -> ChunkRef {
     }
 }
 
-/// A deleted function's snapshot: what the scheduler does at once.
+/// Deletes a deleted function's snapshot, as the scheduler does at once.
 async fn delete(model: Model, id: SnapshotId) -> Result<(), StoreError> {
     model.delete_once(&keys::manifest(&id)).await?;
     for object in model.list(&keys::snapshot_prefix(&id)).await? {
@@ -397,7 +399,7 @@ impl History {
         }
         let number = *self.dice.pick(&numbers);
         let version = self.versions.lock().remove(&number);
-        // At once, or whenever a collection comes by.
+        // At once, or at some later collection.
         if let Some(Version::Live { snapshot, .. }) = version
             && self.dice.once_in(2)
         {
@@ -406,7 +408,7 @@ impl History {
         }
     }
 
-    /// Somebody dies between two requests, or while one is on its way.
+    /// An actor dies between two requests, or while one is in flight.
     fn crash(&mut self) {
         if self.actors.is_empty() {
             return;
@@ -414,7 +416,7 @@ impl History {
         let at = usize::try_from(self.dice.roll(self.actors.len() as u64)).unwrap();
         let dead = self.actors.swap_remove(at);
         if let Some(number) = dead.version {
-            // The scheduler has noticed; what is left of the notes it may have removed, or died before.
+            // The scheduler has noticed. It may have removed the remaining notes, or died before that.
             let mut versions = self.versions.lock();
             if let Some(version) = versions.get_mut(&number).filter(|v| **v == Version::UnderWay) {
                 *version = Version::Failed;
@@ -422,7 +424,7 @@ impl History {
         }
     }
 
-    /// One request of a random actor is obeyed. Whether there was one.
+    /// Lets one request of a random actor take effect. Returns whether there was one.
     fn step(&mut self) -> bool {
         if self.actors.is_empty() {
             return false;
@@ -440,7 +442,7 @@ impl History {
         true
     }
 
-    /// What must hold at every moment.
+    /// Invariants that hold at every moment.
     fn check(&self) -> Result<(), Wrong> {
         let world = self.world.lock();
         for (id, chunks) in self.truth.lock().iter() {
@@ -512,7 +514,7 @@ impl History {
         self.world.lock().faults = false;
         self.world.lock().drain();
         self.check()?;
-        // The first after a day removes what the dead left behind, the second what that protected.
+        // The first one after a day removes what the dead left behind. The second removes what those remains protected.
         let life = i64::try_from(LIFE.as_millis()).unwrap();
         self.world.lock().now_ms += life + 1;
         for _ in 0..3 {

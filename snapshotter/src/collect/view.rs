@@ -1,5 +1,5 @@
-//! What the store says is needed, read in the one order that is safe: publishers' notes, then manifests and runtimes, then
-//! what the caller knows. Whoever publishes makes them in that order and removes them in that order too.
+//! What is needed according to the store, read in the only safe order: publishers' notes, then manifests and runtimes,
+//! then the caller's rule. Publishers create and remove them in that order too.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::error::Error;
@@ -22,27 +22,27 @@ use crate::store::ObjectInfo;
 pub struct Found {
     /// Its id.
     pub id: SnapshotId,
-    /// Whose it is; `None` if it is damaged.
+    /// What it belongs to. `None` if it is damaged.
     pub of: Option<Of>,
-    /// Whether it is named as the one that functions begin as.
+    /// Whether it is named as the snapshot that functions start from.
     pub is_named: bool,
 }
 
-/// What the caller says is needed.
+/// What is needed according to the caller.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// Of the snapshots that were found, those to keep.
+    /// The found snapshots that must be kept.
     pub snapshots: HashSet<SnapshotId>,
-    /// Layers of versions, whether they have snapshots or not.
+    /// Layers of versions, with or without snapshots.
     pub layers: HashSet<Digest>,
-    /// Names of the owners of deploys that are under way ([`super::Owner::deploy`]).
+    /// Names of the owners of deploys in progress ([`super::Owner::deploy`]).
     pub deploys: HashSet<String>,
 }
 
-/// What the caller knows about what is needed.
+/// The caller's knowledge of what is needed.
 pub trait Rule: Send + Sync {
-    /// Which of these snapshots are needed, and what else is. Asked after they were listed: a deploy whose snapshot is among them is
-    /// under way, or its outcome is written down.
+    /// Which of these snapshots are needed, and what else is. Called after they were listed: a deploy whose snapshot is
+    /// among them is in progress, or its outcome is recorded.
     fn wanted<'a>(&'a self, found: &'a [Found]) -> BoxFuture<'a, Result<Wanted, Box<dyn Error + Send + Sync>>>;
 }
 
@@ -50,20 +50,20 @@ pub trait Rule: Send + Sync {
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) keys: Vec<String>,
-    /// When the newest of them was written; `None` if the store does not say.
+    /// Time of the newest note's last write. `None` if the store does not report it.
     pub(super) newest_unix_ms: Option<i64>,
 }
 
-/// The store at a time.
+/// The store at a point in time.
 pub(super) struct View {
     pub(super) notes: BTreeMap<String, Notes>,
-    /// Everything below `snapshots/`.
+    /// All objects below `snapshots/`.
     pub(super) objects: Vec<ObjectInfo>,
     pub(super) found: Vec<(SnapshotId, Learnt)>,
     pub(super) wanted: Wanted,
-    /// Names of runtimes' snapshots, and which those are.
+    /// Names of runtimes' snapshots, with the snapshots' ids.
     pub(super) named: Vec<(String, SnapshotId)>,
-    /// What notes, runtimes and the caller need.
+    /// Keys needed by notes, runtimes and the caller.
     needed: HashSet<String>,
 }
 
@@ -98,7 +98,7 @@ impl View {
         })
     }
 
-    /// Snapshots that exist and are not wanted. What a newer build wrote is for it to judge.
+    /// Snapshots that exist and are not wanted. Those of a newer build are left to it.
     pub(super) fn unwanted(&self) -> BTreeSet<SnapshotId> {
         let unwanted = self
             .found
@@ -107,8 +107,8 @@ impl View {
         unwanted.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Keys of all chunks and layers that are needed, not counting the snapshots in `but`; or the snapshots of which that cannot be
-    /// told.
+    /// Keys of all needed chunks and layers, not counting the snapshots in `but`. If the needs of some snapshots are
+    /// unknown, returns those snapshots as the error.
     pub(super) fn needed(&self, but: &BTreeSet<SnapshotId>) -> Result<HashSet<&str>, Vec<SnapshotId>> {
         let mut needed: HashSet<&str> = self.needed.iter().map(String::as_str).collect();
         let mut unknown = Vec::new();
@@ -196,7 +196,8 @@ async fn read_manifests<O: Objects>(
     Ok(found)
 }
 
-/// What a runtime's snapshots are named by that functions begin as. One that cannot be read names none: another is made then.
+/// The names of runtimes' snapshots that functions start from. An unreadable one counts as naming none: then another is
+/// made.
 async fn read_named<O: Objects>(objects: &O) -> Result<Vec<(String, SnapshotId)>, CollectError> {
     let mut named = Vec::new();
     for object in objects.list(keys::RUNTIME_SNAPSHOTS).await? {

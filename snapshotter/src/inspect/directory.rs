@@ -1,4 +1,4 @@
-//! An image directory in numbers, without a store.
+//! Figures about an image directory, without a store.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,26 +10,26 @@ use super::view::{Kinds, ProcessView, spans_of_pagemap};
 use crate::images::{file_names, parse_mappings};
 use crate::interchange::{Directory, InterchangeError, image_at, io_at};
 
-/// What is in an image directory.
+/// Contents of an image directory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DirectoryInspection {
     /// Whether CRIU 4.3 would decompress it.
     pub compressed: bool,
-    /// Memory bytes of a compressed block.
+    /// Bytes of memory per compressed block.
     pub block_bytes: Option<u32>,
-    /// Whether its pages are in part in a parent directory.
+    /// Whether some of its pages are in a parent directory.
     pub has_parent: bool,
     /// Memory of all processes by kind.
     pub kinds: Kinds,
     /// Bytes of all pages images.
     pub stored_bytes: u64,
-    /// Of them, those of shared memory.
+    /// The part of `stored_bytes` that holds shared memory.
     pub shared_memory_bytes: u64,
-    /// The processes, by pid.
+    /// Processes, by pid.
     pub processes: Vec<ProcessView>,
 }
 
-/// Look at an image directory. Pages are not read. Blocks for as long as the disk does.
+/// Inspects an image directory without reading its pages. Blocks on disk I/O.
 pub fn inspect_directory(path: &Path) -> Result<DirectoryInspection, InterchangeError> {
     let directory = Directory::read(path)?;
     let (compressed, block_bytes) = {

@@ -1,4 +1,4 @@
-//! Every snapshot in the store, by their manifests.
+//! Lists every snapshot in the store by its manifest.
 
 use futures::stream::{self, StreamExt as _};
 use rekindle_wire::SnapshotId;
@@ -9,7 +9,7 @@ use crate::manifest::{Origin, Totals};
 use crate::snapshot::{OpenError, read_manifest};
 use crate::store::{Store, StoreError};
 
-/// Manifests read at once.
+/// Concurrent reads of manifests.
 const CALLS_AT_ONCE: usize = 16;
 
 /// A snapshot in a listing.
@@ -17,11 +17,11 @@ const CALLS_AT_ONCE: usize = 16;
 pub struct Listed {
     /// Its id.
     pub id: SnapshotId,
-    /// What it was made of.
+    /// What it was taken of.
     pub origin: Origin,
-    /// When it was published, seconds since the Unix epoch.
+    /// Time of publication, in seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// Size of images, page maps and eager pages together, as stored.
+    /// Stored size of images, page maps and eager pages together.
     pub bundle_bytes: u64,
     /// Sizes of its memory.
     pub totals: Totals,
@@ -30,13 +30,13 @@ pub struct Listed {
 /// All snapshots.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Those that exist, the newest last.
+    /// Existing snapshots, the newest last.
     pub snapshots: Vec<Listed>,
-    /// Why others could not be read.
+    /// Errors of snapshots that could not be read.
     pub unreadable: Vec<OpenError>,
 }
 
-/// Lists the snapshots in the store: one call for each thousand, and one for each manifest.
+/// Lists the snapshots in the store, with one call per thousand and one per manifest.
 pub async fn list(store: &Store) -> Result<Listing, StoreError> {
     let folders = store.list_folders(keys::SNAPSHOTS).await?;
     let mut ids: Vec<SnapshotId> = folders.iter().filter_map(|name| name.parse().ok()).collect();
@@ -54,7 +54,7 @@ pub async fn list(store: &Store) -> Result<Listing, StoreError> {
                 bundle_bytes: manifest.bundle_bytes,
                 totals: manifest.totals,
             }),
-            // What a publish that never finished left.
+            // Left by a publish that never finished.
             Err(error) if error.is_not_found() => {}
             Err(error) => listing.unreadable.push(error),
         }

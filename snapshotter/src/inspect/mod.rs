@@ -1,4 +1,4 @@
-//! Snapshots and image directories in numbers and pictures, for people.
+//! Figures and pictures of snapshots and image directories, for people.
 
 mod directory;
 mod listing;
@@ -31,64 +31,64 @@ pub use view::{Kind, Kinds, MappingView, ProcessView, Span};
 pub struct RegionCounts {
     /// All zero.
     pub zero: usize,
-    /// As they are.
+    /// Uncompressed.
     pub raw: usize,
-    /// LZ4.
+    /// Compressed by LZ4.
     pub compressed: usize,
-    /// As the difference to another snapshot's.
+    /// Stored as the difference to another snapshot's region.
     pub difference: usize,
 }
 
-/// What is known of a snapshot's working set.
+/// Figures about a snapshot's working set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WorkingSetSummary {
-    /// How often it was recorded anew.
+    /// How often it was recorded again.
     pub recording: u32,
-    /// Restores that it was merged from.
+    /// Number of restores merged into it.
     pub restores: u32,
-    /// Its pages.
+    /// Number of its pages.
     pub pages: usize,
-    /// Of them, all zero.
+    /// Number of its pages that are all zero.
     pub zero_pages: usize,
-    /// Its size as stored.
+    /// Stored size.
     pub stored_bytes: u64,
 }
 
-/// What a snapshot is of, and how large its parts are.
+/// What a snapshot was taken of, and the sizes of its parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspection {
     /// Its sizes as in the admin API.
     pub summary: SnapshotSummary,
-    /// What it was made of.
+    /// What it was taken of.
     pub origin: Origin,
-    /// The snapshot that regions of it are stored as the difference to.
+    /// The base of the regions stored as differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<SnapshotId>,
-    /// When it was published, seconds since the Unix epoch.
+    /// Time of publication, in seconds since the Unix epoch.
     pub created_unix_s: i64,
-    /// CRIU's version; empty where the images were imported.
+    /// CRIU's version. Empty if the images were imported.
     pub criu: String,
-    /// The kernel it was made on.
+    /// Kernel that it was taken on.
     pub kernel: String,
     /// Its regions.
     pub regions: RegionCounts,
-    /// Chunks its regions lie in.
+    /// Number of chunks that contain its regions.
     pub chunks: usize,
-    /// Size of images, page maps and eager pages together, as stored.
+    /// Stored size of images, page maps and eager pages together.
     pub bundle_bytes: u64,
-    /// Memory that must be there before a restore begins, bytes.
+    /// Bytes of memory that a restore needs before it starts.
     pub eager_bytes: u64,
-    /// Its working set, once there is one.
+    /// Its working set, if there is one.
     pub working_set: Option<WorkingSetSummary>,
-    /// Memory divided by what is stored for it, bundle included.
+    /// Memory divided by stored bytes, bundle included.
     pub ratio: f64,
-    /// The newest other snapshots that have regions of this one, the most first.
+    /// The newest other snapshots that share regions with this one, those with the most shared bytes first.
     pub shared_with: Vec<SharedWith>,
     /// The memory of each process, by pid.
     pub processes: Vec<ProcessView>,
 }
 
-/// Look at a snapshot in the store: manifest, bundle and working set are read, no chunk.
+/// Inspects a snapshot in the store. Reads the manifest, the bundle and the working set, but no chunk.
 pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenError> {
     let snapshot = Snapshot::open(store, id).await?;
     let in_store = |cause| OpenError::Store { id: id.clone(), cause };
@@ -97,7 +97,7 @@ pub async fn inspect(store: &Store, id: &SnapshotId) -> Result<Inspection, OpenE
         Err(error) if error.is_not_found() => None,
         Err(cause) => return Err(in_store(cause)),
     };
-    // One that is damaged or forged is none to a restore either.
+    // A restore ignores a damaged or forged working set too.
     let pack = Box::pin(load_working_set(store, id)).await.ok().flatten();
     let pack = pack.and_then(|set| set.check(&snapshot.processes).ok());
     let working_set = stored_bytes

@@ -1,16 +1,17 @@
-//! The memory map as a picture (SVG). Pure.
+//! Draws the memory map as a picture (SVG). Pure.
 //!
-//! Each mapping that holds something is drawn as rows of cells, as in a book; a cell is one page, or some power of two of them,
-//! so that 64 MiB and 4 GiB both fit on a screen or a few. Rows that hold nothing are left out and told as a number.
+//! Each mapping with contents is drawn as rows of cells, like lines in a book. A cell stands for one page, or for a
+//! power of two of them, so that both 64 MiB and 4 GiB fit on a few screens. Rows without contents are left out and
+//! counted.
 
 use std::fmt::Write as _;
 
 use super::view::{Kind, MappingView, ProcessView, Span};
 use crate::codec::PAGE_BYTES;
 
-/// Cells in a row.
+/// Cells per row.
 const COLUMNS: u64 = 256;
-/// Cells of the whole picture that are aimed at.
+/// Approximate number of cells in the whole picture.
 const CELLS: u64 = 32 << 10;
 const CELL_WIDTH: u64 = 4;
 const ROW_HEIGHT: u64 = 6;
@@ -29,8 +30,8 @@ fn colour(kind: Kind) -> &'static str {
     }
 }
 
-/// Draws the memory of `processes` under `title`. The size of the picture depends on the number of mappings, hardly on that
-/// of pages.
+/// Draws the memory of `processes` under `title`. The size of the picture depends on the number of mappings, and hardly
+/// on the number of pages.
 pub fn draw(title: &str, processes: &[ProcessView]) -> String {
     let held = |m: &MappingView| m.kinds.total();
     let pages: u64 = processes.iter().flat_map(|p| &p.mappings).map(held).sum::<u64>() / PAGE_BYTES as u64;
@@ -87,7 +88,7 @@ fn legend(body: &mut String, title: &str, per_cell: u64, processes: &[ProcessVie
     80
 }
 
-/// A cell's pages by kind, and whether any is in the working set.
+/// Number of pages of each kind in a cell, and whether any is in the working set.
 #[derive(Clone, Copy, Default)]
 struct Cell {
     pages: [u64; Kind::ALL.len()],
@@ -95,7 +96,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// What most of it is.
+    /// The most frequent kind.
     fn kind(&self) -> Option<Kind> {
         let most = Kind::ALL.iter().zip(self.pages).max_by_key(|(_, pages)| *pages);
         most.filter(|(_, pages)| *pages > 0).map(|(kind, _)| *kind)
@@ -135,7 +136,7 @@ fn draw_mapping(body: &mut String, mapping: &MappingView, per_cell: u64, mut y: 
     gap(body, y, total.saturating_sub(next) * per_row * page) + 6
 }
 
-/// Says how much was left out.
+/// Notes how much was left out.
 fn gap(body: &mut String, y: u64, bytes: u64) -> u64 {
     if bytes == 0 {
         return y;
@@ -183,7 +184,7 @@ fn add_span(cells: &mut [Cell], span: &Span, first: u64, end: u64, per_cell: u64
     }
 }
 
-/// Draws runs of like cells as one rectangle each.
+/// Draws each run of equal cells as one rectangle.
 fn draw_row(body: &mut String, cells: &[Cell], y: u64) {
     runs(cells, Cell::kind, |at, len, kind| {
         let x = LEFT + at * CELL_WIDTH;
@@ -226,7 +227,7 @@ fn text(body: &mut String, x: u64, y: u64, class: &str, content: &str) {
     );
 }
 
-/// A path may hold anything.
+/// Escapes text, because a path may contain anything.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -255,7 +256,8 @@ mod tests {
     use crate::inspect::Kinds;
     use crate::pagemap::PageIndex;
 
-    /// A mapping of `pages` in which runs of 64 pages are of each kind in turn, every 100th page touched; then a hole.
+    /// A mapping of `pages` pages whose runs of 64 pages have each kind in turn, with every 100th page touched, then a
+    /// hole.
     fn process(pages: u64) -> ProcessView {
         let spans: Vec<Span> = (0..pages / 64)
             .map(|n| Span {

@@ -1,4 +1,4 @@
-//! What a snapshot has in common with the others in the store.
+//! What a snapshot shares with the others in the store.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::pagemap::{PageMap, Region};
 use crate::snapshot::read_page_maps;
 use crate::store::{Store, StoreError};
 
-/// The newest others are looked at, and no more: each costs two calls.
+/// Maximum number of other snapshots inspected, the newest ones. Each costs two calls.
 const OTHERS_MAX: usize = 256;
 /// Page maps in memory at once.
 const CALLS_AT_ONCE: usize = 4;
@@ -22,22 +22,22 @@ const CALLS_AT_ONCE: usize = 4;
 pub struct SharedWith {
     /// The other snapshot.
     pub id: SnapshotId,
-    /// Bytes of the regions both have.
+    /// Bytes of the regions that both have.
     pub bytes: u64,
 }
 
-/// Where something is stored: a chunk, and where in it.
+/// A storage location: a chunk and an offset in it.
 type Place = (Digest, u32);
 
-/// Where a process's memory is stored, with what it is the difference to; and how many bytes that is there.
+/// Locations of a process's memory, including bases, each with its stored bytes.
 fn places(map: &PageMap) -> impl Iterator<Item = (Place, u64)> {
     let payloads = |region: &Region| [region.payload, region.base.map(|base| base.payload)];
     let all = map.regions().iter().flat_map(payloads).flatten();
     all.map(|p| ((p.chunk.id, p.offset), u64::from(p.len)))
 }
 
-/// The bytes that the snapshot of these page maps shares with each of the newest others, the most first; those it shares
-/// nothing with, or that cannot be read, are left out.
+/// The bytes that the snapshot with these page maps shares with each of the newest other snapshots, in descending
+/// order. Snapshots that share nothing or cannot be read are left out.
 pub(super) async fn shared_with(
     store: &Store,
     id: &SnapshotId,
@@ -47,7 +47,7 @@ pub(super) async fn shared_with(
     let folders = store.list_folders(keys::SNAPSHOTS).await?;
     let mut ids: Vec<SnapshotId> = folders.iter().filter_map(|name| name.parse().ok()).collect();
     ids.retain(|other| other != id);
-    // Ids begin with the time they were made.
+    // Ids start with their creation time.
     ids.sort_unstable_by(|a, b| b.cmp(a));
     ids.truncate(OTHERS_MAX);
     let mut others = stream::iter(ids)

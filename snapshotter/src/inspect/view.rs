@@ -1,4 +1,4 @@
-//! The memory of a process, mapping by mapping: what of it is in a snapshot or image directory, and as what. Pure.
+//! The memory of a process by mapping: what a snapshot or image directory holds of it, and in which form. Pure.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,25 @@ use crate::pagemap::{PageIndex, PageMap, Region};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// As what pages are stored.
+/// How pages are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Not at all, as they are zero.
+    /// Not stored, because they are zero.
     Zero,
-    /// As they are.
+    /// Uncompressed.
     Raw,
-    /// By LZ4.
+    /// Compressed by LZ4.
     Compressed,
-    /// As the difference to another snapshot's.
+    /// As the difference to another snapshot's pages.
     Difference,
-    /// Beside the rest: they must be there before the process runs.
+    /// Separately: they must be in memory before the process runs.
     Eager,
     /// In a parent directory.
     Parent,
 }
 
 impl Kind {
-    /// All of them, in the order of the legend.
+    /// All kinds, in the order of the legend.
     pub const ALL: [Self; 6] = [
         Self::Zero,
         Self::Raw,
@@ -39,7 +39,7 @@ impl Kind {
         Self::Parent,
     ];
 
-    /// As what a region is stored.
+    /// How a region is stored.
     pub(super) fn of(region: &Region) -> Self {
         match (region.payload.map(|p| p.encoding), region.base) {
             (None, _) => Self::Zero,
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// The word for it.
+    /// The kind's name.
     pub fn word(self) -> &'static str {
         match self {
             Self::Zero => "zero",
@@ -62,16 +62,16 @@ impl Kind {
     }
 }
 
-/// Pages that lie together and are stored as the same.
+/// Consecutive pages stored in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// The first.
+    /// First page.
     pub first: PageIndex,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
-    /// As what they are stored.
+    /// How they are stored.
     pub kind: Kind,
-    /// Bytes they take there; of eager pages not known.
+    /// Stored bytes. Unknown for eager pages.
     pub stored_bytes: u64,
 }
 
@@ -81,18 +81,18 @@ impl Span {
     }
 }
 
-/// Memory by kind, bytes.
+/// Bytes of memory by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Kinds {
     /// Zero.
     pub zero_bytes: u64,
-    /// Stored as it is.
+    /// Stored uncompressed.
     pub raw_bytes: u64,
     /// Compressed.
     pub compressed_bytes: u64,
-    /// As the difference to another snapshot's.
+    /// Stored as the difference to another snapshot's pages.
     pub difference_bytes: u64,
-    /// Must be there before the process runs.
+    /// In memory before the process runs.
     pub eager_bytes: u64,
     /// In a parent directory.
     pub parent_bytes: u64,
@@ -111,12 +111,12 @@ impl Kinds {
         }
     }
 
-    /// All together.
+    /// Total of all kinds.
     pub fn total(&self) -> u64 {
         Kind::ALL.iter().map(|k| self.of(*k)).sum()
     }
 
-    /// Both together.
+    /// The sum of both.
     pub(super) fn plus(mut self, other: &Self) -> Self {
         for kind in Kind::ALL {
             self.add(kind, other.of(kind));
@@ -136,7 +136,7 @@ impl Kinds {
     }
 }
 
-/// A mapping and what is known of its memory.
+/// A mapping, with figures about its memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MappingView {
     /// Address of its first byte.
@@ -152,9 +152,9 @@ pub struct MappingView {
     /// Its memory in the snapshot.
     #[serde(flatten)]
     pub kinds: Kinds,
-    /// What that takes, eager pages aside.
+    /// Stored bytes of that memory, except eager pages.
     pub stored_bytes: u64,
-    /// Of its memory, what a first response touches.
+    /// The part of its memory that a first response touches.
     pub working_set_bytes: u64,
     /// Its memory, by address.
     #[serde(skip)]
@@ -167,7 +167,7 @@ pub struct MappingView {
 /// The memory of a process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessView {
-    /// Its pid, as it sees it itself.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
     /// Its mappings, by address.
     pub mappings: Vec<MappingView>,
@@ -177,7 +177,7 @@ fn hexadecimal<S: Serializer>(address: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{address:#x}"))
 }
 
-/// Lazy memory as a snapshot has it, with the eager pages of its pagemap in between.
+/// Lazy memory as in a snapshot, with the eager pages of its pagemap in between.
 pub(super) fn spans_of_snapshot(map: &PageMap, pagemap: &StoredPagemap) -> Vec<Span> {
     let lazy = map.regions().iter().map(|region| Span {
         first: region.first,
@@ -197,7 +197,7 @@ pub(super) fn spans_of_snapshot(map: &PageMap, pagemap: &StoredPagemap) -> Vec<S
     spans
 }
 
-/// Memory as an image directory has it.
+/// Memory as in an image directory.
 pub(super) fn spans_of_pagemap(pagemap: &StoredPagemap) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let mut push = |span: Span| match spans.last_mut() {
@@ -244,7 +244,8 @@ pub(super) fn spans_of_pagemap(pagemap: &StoredPagemap) -> Vec<Span> {
 }
 
 impl ProcessView {
-    /// Puts spans and working set, both by address, into the mappings they are in. What is in no mapping is left out.
+    /// Assigns spans and working set, both sorted by address, to the mappings that contain them. Anything outside all
+    /// mappings is left out.
     pub(super) fn new(
         pid: u32,
         mappings: &[Mapping],
@@ -268,7 +269,7 @@ impl ProcessView {
             let from = spans.partition_point(|s| s.end() <= start);
             for span in spans[from..].iter().take_while(|s| s.first.0 < end) {
                 let (first, last) = (span.first.0.max(start), span.end().min(end));
-                // Where a mapping was cut in two, the first part is told the bytes.
+                // If a region is split between mappings, its bytes count for the first part.
                 let stored_bytes = if first == span.first.0 { span.stored_bytes } else { 0 };
                 view.kinds.add(span.kind, (last - first) * PAGE);
                 view.stored_bytes += stored_bytes;

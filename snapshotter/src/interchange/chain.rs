@@ -1,7 +1,7 @@
-//! A pagemap with its parents: of each page, in which directory its bytes are. Blocking.
+//! A pagemap with its parents: the directory that has each page's bytes. Blocking.
 //!
-//! `criu pre-dump` leaves a directory with the pages of then; the dump after it (`--prev-images-dir`) has a link `parent` to it,
-//! and marks the pages that did not change since as `PE_PARENT`.
+//! `criu pre-dump` leaves a directory with the pages at that time. The dump after it (`--prev-images-dir`) has a link
+//! `parent` to this directory, and marks the pages that have not changed since as `PE_PARENT`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,7 +16,7 @@ use super::replace::resume;
 use crate::codec::PAGE_BYTES;
 use crate::images::{Inventory, PE_PARENT};
 
-/// More pre-dumps than anybody makes.
+/// More pre-dumps than anyone makes.
 const PARENTS_MAX: usize = 256;
 
 /// The directory and its parents, the newest first.
@@ -39,7 +39,7 @@ pub(super) fn directories(dir: &Path) -> Result<Vec<PathBuf>, InterchangeError> 
             return Ok(found);
         }
         let inventory = parent.join(INVENTORY);
-        // A pre-dump that failed leaves none, and the dump after it needs nothing of it.
+        // A failed pre-dump leaves no inventory, and the dump after it needs nothing from it.
         match fs::read(&inventory) {
             Ok(bytes) => drop(Inventory::parse(&bytes).map_err(image_at(&inventory))?),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -52,26 +52,26 @@ pub(super) fn directories(dir: &Path) -> Result<Vec<PathBuf>, InterchangeError> 
 /// One directory of a chain.
 struct Level {
     dir: PathBuf,
-    /// Nothing where the process was not there yet.
+    /// `None` if the process did not exist yet.
     file: Option<PageFile>,
 }
 
-/// A pagemap and those of the same name in the parents.
+/// A pagemap and the pagemaps of the same name in the parents.
 pub(super) struct Chain {
     path: PathBuf,
     levels: Vec<Level>,
 }
 
-/// Pages that lie together in one directory.
+/// Consecutive pages in one directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece {
     level: usize,
     run: usize,
-    /// The first page's place in the run.
+    /// Index of the first page in the run.
     from: u64,
-    /// How many pages.
+    /// Number of pages.
     pub(super) pages: u64,
-    /// The flags they have there.
+    /// Their flags in that directory.
     pub(super) flags: u32,
 }
 
@@ -99,7 +99,7 @@ impl Chain {
         })
     }
 
-    /// Where the pages from `address` on are, at most `pages` of them, and at least one.
+    /// Locates the pages from `address` on: at least one, at most `pages`.
     pub(super) fn find(&self, address: u64, pages: u64) -> Result<Piece, InterchangeError> {
         let mut pages = pages;
         for (level, Level { dir, file }) in self.levels.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Chain {
         })
     }
 
-    /// Fills `out` with the pages of `piece` from its page `skip` on.
+    /// Fills `out` with the pages of `piece`, starting at its page `skip`.
     pub(super) fn read(&mut self, piece: &Piece, skip: u64, out: &mut [u8]) -> Result<(), InterchangeError> {
         match &mut self.levels[piece.level].file {
             Some(file) => file.read(piece.run, piece.from + skip, out),

@@ -1,4 +1,4 @@
-//! Compresses an image directory in place as CRIU 4.3 does with `--compress-block`, and back. Blocking.
+//! Compresses an image directory in place, as CRIU 4.3 does with `--compress-block`, and decompresses it. Blocking.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -16,38 +16,38 @@ use super::replace::Replacement;
 use crate::codec::{PAGE_BYTES, is_zero};
 use crate::images::{BLOCK_BYTES_MAX, Blocks, ImageError, PE_PAYLOAD_ALIGNED, StoredRun};
 
-/// The largest acceleration LZ4 has.
+/// Highest acceleration that LZ4 supports.
 const ACCELERATION_MAX: i32 = 65_537;
-/// Plain bytes copied at once.
+/// Decompressed bytes copied at once.
 const COPY_BYTES: usize = 4 << 20;
 
-/// How to compress.
+/// Settings of the compression.
 #[derive(Debug, Clone, Copy)]
 pub struct Compression {
-    /// Memory bytes of a block: a multiple of 4096, at most 4 MiB.
+    /// Bytes of memory per block: a multiple of 4096, at most 4 MiB.
     pub block_bytes: u64,
-    /// 1 compresses best, more is faster.
+    /// 1 compresses best, higher is faster.
     pub acceleration: i32,
 }
 
-/// What became of one pages image.
+/// A converted pages image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Converted {
     /// Its name.
     pub name: String,
-    /// Pages in it.
+    /// Number of pages.
     pub pages: u64,
-    /// Its size before.
+    /// Size before.
     pub before_bytes: u64,
-    /// Its size now.
+    /// Size after.
     pub after_bytes: u64,
 }
 
-/// Compresses the pages images in `dir`. `None` when they are compressed already. What is replaced stays as `NAME.bak`
-/// if `backups`.
+/// Compresses the pages images in `dir`. `None` if they are compressed already. With `backups`, replaced files are kept
+/// as `NAME.bak`.
 ///
 /// # Errors
-/// When a file cannot be read or written, or is not what it should be; then nothing is changed.
+/// If a file cannot be read or written, or is not a valid image. Nothing is changed then.
 pub fn compress(dir: &Path, how: &Compression, backups: bool) -> Result<Option<Vec<Converted>>, InterchangeError> {
     let page = PAGE_BYTES as u64;
     if how.block_bytes == 0 || !how.block_bytes.is_multiple_of(page) || how.block_bytes > BLOCK_BYTES_MAX as u64 {
@@ -57,7 +57,7 @@ pub fn compress(dir: &Path, how: &Compression, backups: bool) -> Result<Option<V
         return Err(InterchangeError::Acceleration(how.acceleration));
     }
     convert(dir, false, backups, |directory, replacement| {
-        // At most 4 MiB, as was checked.
+        // At most 4 MiB, as checked.
         let block_bytes = how.block_bytes as u32;
         let mut done = Vec::new();
         for pair in &directory.pairs {
@@ -76,7 +76,7 @@ pub fn compress(dir: &Path, how: &Compression, backups: bool) -> Result<Option<V
     })
 }
 
-/// Undoes what [`compress`], `crit compress` or a compressed dump did. `None` when nothing is compressed.
+/// Undoes [`compress`], `crit compress` or a compressed dump. `None` if nothing is compressed.
 ///
 /// # Errors
 /// As for [`compress`].
@@ -114,7 +114,7 @@ fn convert(
     Ok(Some(done))
 }
 
-/// A pages image being written.
+/// A pages image that is being written.
 struct Output {
     file: BufWriter<File>,
     bytes: u64,
@@ -135,7 +135,7 @@ impl Output {
 
 type RunWriter<S> = fn(&mut S, &mut PageFile, usize, &mut Output) -> Result<StoredRun, InterchangeError>;
 
-/// Writes pagemap and pages image anew, each run by `write`.
+/// Rewrites pagemap and pages image, each run by `write`.
 fn rewrite<S>(
     directory: &Directory,
     pair: &Pair,
@@ -177,7 +177,7 @@ struct Compressor {
     mode: CompressionMode,
     plain: Vec<u8>,
     packed: Vec<u8>,
-    /// Addresses that CRIU wants uncompressed.
+    /// Addresses that must be uncompressed for CRIU.
     raw: Vec<Range<u64>>,
 }
 
@@ -224,7 +224,7 @@ impl Compressor {
                         }
                     })?
                 };
-                // As CRIU: what LZ4 does not shrink to less than 7/8 is not worth decoding.
+                // As in CRIU: a block that LZ4 does not shrink below 7/8 is not worth decoding.
                 let stored: &[u8] = if packed >= bytes / 8 * 7 {
                     plain
                 } else {
@@ -243,7 +243,7 @@ impl Compressor {
             Ok(())
         };
         write()?;
-        // Where every block is raw the run is stored as it always was.
+        // A run with only raw blocks is stored in the plain form.
         let blocks = any_packed.then_some(Blocks {
             sizes,
             pages_per_block: per_block as u32,
@@ -252,7 +252,7 @@ impl Compressor {
     }
 }
 
-/// Copies plain pages.
+/// Copies uncompressed pages.
 struct Copier {
     buffer: Vec<u8>,
 }
@@ -274,7 +274,7 @@ impl Copier {
     }
 }
 
-/// Where CRIU's restore wants the pages of this pagemap uncompressed.
+/// Address ranges of this pagemap whose pages CRIU's restore requires to be uncompressed.
 fn raw_ranges(directory: &Directory, pair: &Pair) -> Result<Vec<Range<u64>>, InterchangeError> {
     let mut found = Vec::new();
     for name in super::directory::image_names(&directory.path)? {

@@ -1,4 +1,4 @@
-//! What is in an image directory: its inventory, and which pages image belongs to which pagemap.
+//! Contents of an image directory: its inventory, and which pages image belongs to which pagemap.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,9 +9,9 @@ use super::error::{InterchangeError, image_at, io_at};
 use super::pages::PageFile;
 use crate::images::{Inventory, StoredPagemap};
 
-/// Memory bytes of a block unless one says otherwise: CRIU's own default.
+/// Default bytes of memory per block, as in CRIU.
 pub const BLOCK_BYTES_DEFAULT: u64 = 256 << 10;
-/// The link to the directory of the dump before.
+/// The link to the directory of the previous dump.
 pub(super) const PARENT: &str = "parent";
 /// The inventory's name.
 pub(super) const INVENTORY: &str = "inventory.img";
@@ -28,7 +28,7 @@ pub(crate) struct Pair {
 
 /// An image directory.
 pub(crate) struct Directory {
-    /// Where it is.
+    /// Path of the directory.
     pub(crate) path: PathBuf,
     /// `inventory.img`.
     pub(crate) inventory: Vec<u8>,
@@ -39,7 +39,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Looks through the directory. Pagemaps are read whole, pages images are not touched.
+    /// Reads the directory. Pagemaps are read whole, pages images are not touched.
     pub(crate) fn read(path: &Path) -> Result<Self, InterchangeError> {
         let inventory_path = path.join(INVENTORY);
         let inventory = match fs::read(&inventory_path) {
@@ -67,24 +67,24 @@ impl Directory {
         })
     }
 
-    /// The inventory, parsed.
+    /// The parsed inventory.
     pub(crate) fn inventory(&self) -> Result<Inventory<'_>, InterchangeError> {
         Inventory::parse(&self.inventory).map_err(image_at(&self.path.join(INVENTORY)))
     }
 
-    /// Whether a snapshot can be made of it as it is.
+    /// Whether it can become a snapshot unchanged.
     pub(crate) fn is_plain(&self) -> Result<bool, InterchangeError> {
         let plain = |pair: &Pair| !pair.map.is_compressed() && !pair.map.needs_parent();
         Ok(!self.has_parent && !self.inventory()?.compressed && self.pairs.iter().all(plain))
     }
 
-    /// Opens the pages image of a pair.
+    /// Opens a pair's pages image.
     pub(crate) fn open(&self, pair: &Pair) -> Result<PageFile, InterchangeError> {
         PageFile::open(&self.path.join(&pair.pages), pair.map.clone())
     }
 }
 
-/// Names of the `.img` files in a directory, in order.
+/// Sorted names of the `.img` files in a directory.
 pub(super) fn image_names(path: &Path) -> Result<Vec<String>, InterchangeError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(io_at("read", path))? {

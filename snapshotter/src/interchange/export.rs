@@ -1,4 +1,4 @@
-//! A snapshot becomes a directory that stock `criu restore` takes: the images as CRIU wrote them.
+//! Turns a snapshot into a directory that stock `criu restore` accepts: the images as CRIU wrote them.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Write as _};
@@ -15,15 +15,15 @@ use crate::pagemap::{PageIndex, PageMap, Region};
 use crate::snapshot::{OpenError, Process, Snapshot};
 use crate::store::Store;
 
-/// Chunks kept on disk while reading: each is needed many times, mostly soon after the first.
+/// Bytes of chunks kept on disk while reading. Each chunk is needed many times, mostly in short succession.
 const CHUNKS_BYTES: u64 = 256 << 20;
-/// Regions read ahead.
+/// Number of regions read ahead.
 const REGIONS_AT_ONCE: usize = 32;
 
 /// Why a snapshot was not exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The directory is there already.
+    /// The directory exists already.
     #[error("{} is there already: name a directory that is not", .0.display())]
     Exists(PathBuf),
     /// The snapshot cannot be opened.
@@ -31,7 +31,7 @@ pub enum ExportError {
     Open {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The error of opening it.
         #[source]
         cause: Box<OpenError>,
     },
@@ -42,7 +42,7 @@ pub enum ExportError {
         id: SnapshotId,
         /// The process.
         pid: u32,
-        /// Why.
+        /// The parser's error.
         #[source]
         cause: ImageError,
     },
@@ -51,11 +51,11 @@ pub enum ExportError {
     Memory {
         /// The snapshot.
         id: SnapshotId,
-        /// Why.
+        /// The reader's error.
         #[source]
         cause: ReadError,
     },
-    /// The chunks have no place.
+    /// The directory for chunks cannot be used.
     #[error("could not keep chunks while exporting")]
     Cache(#[from] CacheError),
     /// A file could not be written.
@@ -63,7 +63,7 @@ pub enum ExportError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -109,8 +109,8 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes all images of a snapshot, and the worker's extra files, into `dir`, which must not exist: it appears when it is
-/// whole. Memory used does not grow with the snapshot's, but for some hundred bytes a region.
+/// Writes all images of a snapshot and the worker's extra files into `dir`. `dir` must not exist, and appears once it
+/// is complete. Memory use does not grow with the snapshot, except for some hundred bytes per region.
 pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Exported, ExportError> {
     if fs::symlink_metadata(dir).is_ok() {
         return Err(ExportError::Exists(dir.to_owned()));
@@ -127,7 +127,7 @@ pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Export
     let chunks = draft.0.join(".chunks");
     let reader = RegionReader::new(store.clone(), ChunkCache::open(&chunks, CHUNKS_BYTES)?);
     let written = write_whole(&snapshot, &reader, &draft.0).await;
-    // Nothing is put there any more, whether it is removed now or with the draft.
+    // No chunk is written there any more, whether it is removed now or with the draft.
     reader.settled().await;
     written?;
     fs::remove_dir_all(&chunks).map_err(writing(&chunks))?;
@@ -137,7 +137,8 @@ pub async fn export(store: &Store, id: &SnapshotId, dir: &Path) -> Result<Export
     Ok(exported)
 }
 
-/// Writes all images of a snapshot, with all of its memory, and the worker's extra files into `dir`, which has none of them yet.
+/// Writes all images of a snapshot, with all its memory, and the worker's extra files into `dir`, which has none of
+/// them yet.
 pub async fn write_whole(snapshot: &Snapshot, reader: &RegionReader, dir: &Path) -> Result<(), ExportError> {
     let opening = |cause| ExportError::Open {
         id: snapshot.id().clone(),
@@ -162,17 +163,17 @@ fn measure(dir: &Path) -> io::Result<Exported> {
     Ok(Exported { files, bytes })
 }
 
-/// A step in writing a pages image.
+/// A step of writing a pages image.
 enum Step {
-    /// So many pages of the eager ones, which lie in the same order.
+    /// This many eager pages, which are in the same order.
     Eager(u64),
-    /// Pages of a region, from one of its pages on.
+    /// Pages of a region: the first page in it, and their number.
     Lazy(Region, u64, u64),
-    /// Pages in no region.
+    /// This many pages in no region.
     Zero(u64),
 }
 
-/// Puts lazy memory back among the eager pages, and the pagemap that lists both.
+/// Merges lazy memory with the eager pages, and writes the pagemap that lists both.
 async fn restore_pages(
     snapshot: &Snapshot,
     process: &Process,
@@ -220,7 +221,7 @@ async fn restore_pages(
             Step::Eager(pages) => copy_exact(&mut eager, &mut out, pages * page),
             Step::Zero(pages) => copy_exact(&mut io::repeat(0), &mut out, pages * page),
             Step::Lazy(_, skip, pages) => {
-                // Within a region, as the page map says.
+                // Within a region, as the page map states.
                 let (from, to) = (skip as usize * PAGE_BYTES, (skip + pages) as usize * PAGE_BYTES);
                 match bytes.get(from..to) {
                     Some(plain) => out.write_all(plain),
@@ -241,7 +242,7 @@ fn copy_exact(from: &mut impl io::Read, to: &mut impl io::Write, bytes: u64) -> 
     }
 }
 
-/// How the pages of one run come together.
+/// The steps that assemble the pages of one run.
 fn steps(entry: &PagemapEntry, map: &PageMap) -> Vec<Step> {
     if !entry.lazy {
         return vec![Step::Eager(entry.pages)];

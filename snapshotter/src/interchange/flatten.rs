@@ -1,4 +1,4 @@
-//! Makes one plain image directory, without parents and compression, of any. Blocking.
+//! Turns any image directory into a plain one, without parents and compression. Blocking.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -10,7 +10,7 @@ use super::error::{InterchangeError, image_at, io_at};
 use crate::codec::PAGE_BYTES;
 use crate::images::{PE_LAZY, PE_PAYLOAD_ALIGNED, PE_PRESENT, StoredRun};
 
-/// Plain bytes copied at once.
+/// Decompressed bytes copied at once.
 const COPY_BYTES: usize = 4 << 20;
 
 /// Writes the images of `dir` into `out`, which must be empty.
@@ -57,7 +57,7 @@ fn flatten_pair(dirs: &[PathBuf], directory: &Directory, pair: &Pair, out: &Path
             let next = if run.is_present() {
                 run.stored_as(run.flags & !PE_PAYLOAD_ALIGNED, None)
             } else {
-                // What may be lazy is said where the pages are.
+                // The level that has the pages says whether they may be lazy.
                 let flags = PE_PRESENT | piece.flags & PE_LAZY;
                 match of_run.take().filter(|last: &StoredRun| last.flags == flags) {
                     Some(last) => last.present_as(last.address, last.pages + piece.pages, flags),

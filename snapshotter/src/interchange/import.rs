@@ -1,4 +1,4 @@
-//! A CRIU image directory becomes a snapshot.
+//! Turns a CRIU image directory into a snapshot.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use crate::manifest::{Origin, is_file_name};
 use crate::region_index::RegionIndex;
 use crate::store::Store;
 
-/// Why a directory did not become a snapshot.
+/// Why a directory could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The directory cannot be taken.
+    /// The directory cannot be used.
     #[error("could not import {}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         cause: InterchangeError,
     },
@@ -31,11 +31,11 @@ pub enum ImportError {
     Publish {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the publication.
         #[source]
         cause: Box<PublishError>,
     },
-    /// A name that cannot be kept.
+    /// The name is not valid.
     #[error("\"{0}\" is not a usable name: use 1 to 128 letters, digits, '.', '_' and '-'")]
     Name(String),
     /// The process is shutting down.
@@ -43,7 +43,7 @@ pub enum ImportError {
     Shutdown,
 }
 
-/// A directory that goes when dropped.
+/// A directory that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -55,8 +55,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Publish the images in `dir` under `name`. A directory that is compressed, or has parents, is first made plain in a
-/// directory of its own in `scratch`, which needs room for all of its memory.
+/// Publishes the images in `dir` under `name`. A compressed directory, or one with parents, is first converted to a
+/// plain one in a separate directory in `scratch`, which needs room for all of its memory.
 pub async fn import(
     store: &Store,
     index: &RegionIndex,
@@ -80,13 +80,13 @@ pub async fn import(
     let meta = CaptureMeta {
         id,
         origin: Origin::Import { name: name.to_owned() },
-        // The images do not say.
+        // The images do not record it.
         criu: String::new(),
         frozen_ms: 0.0,
         base: None,
         extra: Vec::new(),
         options: CaptureOptions {
-            // What is ours alone goes as it is read; the user's directory stays.
+            // A private copy is consumed as it is read. The user's directory is left alone.
             consume: flattened.is_some(),
             ..CaptureOptions::default()
         },
@@ -99,7 +99,7 @@ pub async fn import(
     })
 }
 
-/// A plain copy in `room`, if the directory is not plain itself.
+/// A plain copy in `room`, unless the directory is plain itself.
 fn plain(dir: &Path, room: PathBuf) -> Result<Option<Scratch>, InterchangeError> {
     resume(dir)?;
     if Directory::read(dir)?.is_plain()? {

@@ -1,4 +1,4 @@
-//! Between CRIU's image directories in every form and our snapshots.
+//! Converts between CRIU's image directories, in every form, and our snapshots.
 //!
 //! ```text
 //! image directory ──read──► PageFile: runs, blocks, alignment ──► plain pages, 4 MiB at a time
@@ -8,7 +8,7 @@
 //! snapshot ──export──► plain directory, as CRIU wrote it
 //! ```
 //!
-//! Memory used does not grow with the images, except for the pagemaps.
+//! Memory use does not grow with the images, except for the pagemaps.
 
 mod chain;
 mod convert;

@@ -1,4 +1,4 @@
-//! Plain pages out of a pagemap and its pages image, whatever form they have. Blocking.
+//! Reads plain pages from a pagemap and its pages image, whatever their form. Blocking.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -8,7 +8,8 @@ use super::error::{InterchangeError, io_at};
 use crate::codec::{self, Encoding, PAGE_BYTES};
 use crate::images::{BLOCK_BYTES_MAX, StoredPagemap};
 
-/// A pagemap with its pages image. Reading forward is cheap; a step back within a compressed run begins at its front.
+/// A pagemap with its pages image. Reading forward is cheap. A step back within a compressed run starts at the run's
+/// beginning.
 pub(crate) struct PageFile {
     /// The pagemap.
     pub(super) map: StoredPagemap,
@@ -17,7 +18,7 @@ pub(crate) struct PageFile {
     file: File,
     offsets: Vec<u64>,
     cursor: Cursor,
-    /// The plain bytes of the block at the cursor, once they were needed.
+    /// The decoded block at the cursor, if it was needed.
     block: Vec<u8>,
     packed: Vec<u8>,
 }
@@ -27,13 +28,13 @@ pub(crate) struct PageFile {
 struct Cursor {
     run: usize,
     block: usize,
-    /// Where the block begins in the pages image.
+    /// Offset of the block in the pages image.
     offset: u64,
     decoded: bool,
 }
 
 impl PageFile {
-    /// Opens the pages image at `path`, which must have the size that `map` says.
+    /// Opens the pages image at `path`, whose size must match `map`.
     pub(super) fn open(path: &Path, map: StoredPagemap) -> Result<Self, InterchangeError> {
         let file = match File::open(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -65,14 +66,14 @@ impl PageFile {
         })
     }
 
-    /// The run that has the page at `address`.
+    /// The run that contains the page at `address`.
     pub(super) fn run_at(&self, address: u64) -> Option<usize> {
         let after = self.map.runs.partition_point(|r| r.address <= address);
         let at = after.checked_sub(1)?;
         (address < self.map.runs[at].end()).then_some(at)
     }
 
-    /// Fills `out` with the pages of the present run `run` from its page `from` on, all of which it has.
+    /// Fills `out` with pages of the run `run`, starting at its page `from`. The run is present and has all of them.
     pub(super) fn read(&mut self, run: usize, mut from: u64, out: &mut [u8]) -> Result<(), InterchangeError> {
         let page = PAGE_BYTES as u64;
         let Some(per_block) = self.map.runs[run].blocks.as_ref().map(|b| u64::from(b.pages_per_block)) else {
@@ -98,7 +99,7 @@ impl PageFile {
         let Some(blocks) = &self.map.runs[run].blocks else {
             return Ok(());
         };
-        // A run has as many sizes as blocks.
+        // A run has one size per block.
         let wanted = wanted as usize;
         let mut cursor = self.cursor;
         if cursor.run != run || cursor.block > wanted {
@@ -121,7 +122,7 @@ impl PageFile {
             let per_block = u64::from(blocks.pages_per_block);
             let pages = per_block.min(self.map.runs[run].pages - wanted as u64 * per_block);
             let stored = blocks.sizes[wanted] as usize;
-            // What was there before is no longer whole if this fails.
+            // If this fails, the previous contents are no longer intact.
             self.cursor.decoded = false;
             self.decode(stored, cursor.offset, pages as usize * PAGE_BYTES)?;
             cursor.decoded = true;

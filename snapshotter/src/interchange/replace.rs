@@ -1,4 +1,4 @@
-//! Replaces several files of a directory as if at once.
+//! Replaces several files of a directory as if atomically.
 //!
 //! ```text
 //! NAME.new written, synced ─► note ─► NAME linked as NAME.bak ─► NAME.new renamed to NAME ─► note removed
@@ -19,14 +19,14 @@ const NOTE: &str = "rekindle-replace.json";
 const NEW: &str = "new";
 const BACKUP: &str = "bak";
 
-/// What is being replaced, once all of it is written.
+/// The files being replaced. Written once all new files are complete.
 #[derive(Serialize, Deserialize)]
 struct Note {
     files: Vec<String>,
     backups: bool,
 }
 
-/// Files written beside those they shall replace. Dropped without [`Replacement::commit`], they go.
+/// New files, written beside those that they will replace. Without [`Replacement::commit`], they are removed on drop.
 pub(super) struct Replacement {
     dir: PathBuf,
     staged: Vec<String>,
@@ -37,7 +37,7 @@ fn beside(dir: &Path, name: &str, ending: &str) -> PathBuf {
 }
 
 impl Replacement {
-    /// Finishes or clears what a command that was killed left in `dir`, then begins.
+    /// Finishes or cleans up what a killed command left in `dir`, then begins.
     pub(super) fn begin(dir: &Path) -> Result<Self, InterchangeError> {
         resume(dir)?;
         for entry in fs::read_dir(dir).map_err(io_at("read", dir))? {
@@ -52,7 +52,7 @@ impl Replacement {
         })
     }
 
-    /// An empty file that shall replace `name`, with its owner and mode.
+    /// An empty file that will replace `name`, with the same owner and mode.
     pub(super) fn stage(&mut self, name: &str) -> Result<File, InterchangeError> {
         let (old, new) = (self.dir.join(name), beside(&self.dir, name, NEW));
         let meta = fs::metadata(&old).map_err(io_at("read", &old))?;
@@ -67,7 +67,7 @@ impl Replacement {
         }
     }
 
-    /// Replaces them all. With `backups` what they replace stays beside them.
+    /// Replaces all the files. With `backups`, the old files are kept beside the new ones.
     pub(super) fn commit(mut self, backups: bool) -> Result<(), InterchangeError> {
         for name in &self.staged {
             let new = beside(&self.dir, name, NEW);
@@ -91,7 +91,7 @@ impl Replacement {
             .and_then(|f| f.sync_all())
             .map_err(io_at("sync", &draft))?;
         fs::rename(&draft, &path).map_err(io_at("write", &path))?;
-        // From here on it will happen, by this process or by a later one.
+        // From here on the replacement happens, by this process or a later one.
         self.staged.clear();
         sync(&self.dir)?;
         finish(&self.dir, &note)
@@ -110,7 +110,7 @@ impl Drop for Replacement {
     }
 }
 
-/// Goes on where a killed command stood after its note was written.
+/// Continues where a killed command stopped after writing its note.
 pub(super) fn resume(dir: &Path) -> Result<(), InterchangeError> {
     let path = dir.join(NOTE);
     let json = match fs::read(&path) {
@@ -182,7 +182,7 @@ mod tests {
         replacement
     }
 
-    /// Whatever step a crash comes after, the next command finds all old files or makes all new.
+    /// Whatever step a crash follows, the next command finds all old files or makes all new.
     #[test]
     fn a_crash_after_any_step_leaves_all_old_or_all_new() {
         let whole = old();

@@ -1,5 +1,5 @@
-//! Image directories in every form. The pages come from the real CRIU; chains of parents are those same images split in two
-//! or three, as the kernels these tests run on mostly lack the soft-dirty tracking that `criu pre-dump` needs.
+//! Image directories in every form. The pages come from the real CRIU. Chains of parents are those images split in two
+//! or three, because most kernels that run these tests lack the soft-dirty tracking that `criu pre-dump` needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn images(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     names.map(|n| (n.clone(), fs::read(dir.join(n)).unwrap())).collect()
 }
 
-/// Each page of each pagemap, the naive way: by page, with whether it may be lazy.
+/// Each page of each pagemap, read naively page by page, and whether it may be lazy.
 fn memory(dir: &Path) -> BTreeMap<(String, u64), (bool, Vec<u8>)> {
     let directory = Directory::read(dir).unwrap();
     let mut found = BTreeMap::new();
@@ -56,13 +56,13 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// An inventory such as CRIU 4.2 writes.
+/// An inventory as CRIU 4.2 writes it.
 fn inventory() -> Vec<u8> {
     let framed = framed(0x5831_3116, &[[varint(1, 2), varint(2, 1)].concat()]);
     framed[4..].to_vec()
 }
 
-/// A directory with one process (pid 7) that has these runs, whose pages are `pages`.
+/// A directory with one process (pid 7) that has these runs, with the contents `pages`.
 fn directory(dir: &Path, runs: &[Run], pages: &[u8]) {
     fs::create_dir_all(dir).unwrap();
     let vmas: Vec<_> = runs
@@ -76,8 +76,8 @@ fn directory(dir: &Path, runs: &[Run], pages: &[u8]) {
     fs::write(dir.join("pages-1.img"), pages).unwrap();
 }
 
-/// Splits a plain directory into a chain: a page goes into the level that `level` says, the newest being 0. Every newer
-/// level has the pages of the older ones marked as in its parent.
+/// Splits a plain directory into a chain: a page goes to the level that `level` returns, where 0 is the newest. Every
+/// newer level marks the pages of the older ones as in its parent.
 fn split(dir: &Path, out: &Path, levels: usize, level: impl Fn(u64) -> usize) -> PathBuf {
     for n in (0..levels).rev() {
         let to = out.join(format!("{n}"));
@@ -103,7 +103,7 @@ fn split(dir: &Path, out: &Path, levels: usize, level: impl Fn(u64) -> usize) ->
                     if of == n {
                         pages.extend_from_slice(&bytes);
                     }
-                    // Runs such as CRIU makes: as long as the flags stay.
+                    // Runs as CRIU makes them: they extend while the flags stay the same.
                     match runs.last_mut().filter(|r| r.end() == address && r.flags == flags) {
                         Some(last) => *last = last.present_as(last.address, last.pages + 1, flags).unwrap(),
                         None => runs.push(run.present_as(address, 1, flags).unwrap()),
@@ -193,7 +193,7 @@ async fn a_real_dump_imported_and_exported_is_the_same_files() {
         let out = server.scratch(&format!("chain-{levels}-{}", how.is_some()));
         let newest = split(&dump, &out, levels, |page| (page / 7 % 5) as usize);
         if let Some(how) = how {
-            // As a compressed dump after plain pre-dumps.
+            // Like a compressed dump after plain pre-dumps.
             compress(&newest, &how, false).unwrap();
         }
         let (_, flat) = bring(&newest, &format!("flat-{levels}-{}", how.is_some())).await;
@@ -305,7 +305,7 @@ fn a_broken_chain_is_told_and_a_circle_ends() {
     assert!(error.contains("is not in its parent"), "{error}");
 }
 
-/// Runs of pages with gaps, and each page's content.
+/// Runs of pages with gaps, and each page's contents.
 fn process() -> impl Strategy<Value = (Vec<Run>, Vec<u8>)> {
     proptest::collection::vec((0..3_u64, 1..20_u64, any::<bool>(), any::<u8>()), 1..6).prop_map(|parts| {
         let (mut first, mut runs, mut pages) = (16, Vec::new(), Vec::new());
@@ -380,7 +380,7 @@ proptest! {
     }
 }
 
-/// Images that CRIU 4.3's own `crit compress` made: see the README beside them.
+/// Images made by CRIU 4.3's own `crit compress`: see the README beside them.
 #[test]
 fn what_crit_compressed_is_read_and_ours_has_its_form() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/criu-4.3");
@@ -395,7 +395,7 @@ fn what_crit_compressed_is_read_and_ours_has_its_form() {
         .collect();
     assert_eq!(digests, expected);
 
-    // Page by page, ours has the form of what crit writes; the blocks themselves depend on LZ4's version.
+    // Page by page, our output has the same form as crit's. The blocks themselves depend on LZ4's version.
     copy(&theirs, &ours);
     compress(&ours, &EVERY[0], false).unwrap().unwrap();
     let (ours, crit) = (images(&ours), images(&golden.join("crit-compressed")));

@@ -55,7 +55,7 @@ pub enum UnpackError {
     Write {
         /// Its path.
         entry: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Cause,
     },

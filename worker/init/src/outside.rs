@@ -59,7 +59,7 @@ pub enum OutsideError {
         what: &'static str,
         /// Its path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Errno,
     },

@@ -27,7 +27,7 @@ pub enum RootfsError {
         what: &'static str,
         /// Where.
         at: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: nix::Error,
     },

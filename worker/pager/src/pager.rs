@@ -102,7 +102,7 @@ pub struct LostPage {
     pub pid: i32,
     /// Page number.
     pub page: u64,
-    /// Why.
+    /// The cause.
     pub message: String,
 }
 
