@@ -70,7 +70,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// Whether the store answered, and what it has is gone or wrong: no later try would fare better.
+    /// Whether the store answered and its data is missing or wrong. Retrying later does not help.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Open { cause, .. } => cause.is_damage(),
@@ -86,7 +86,7 @@ fn writing(path: &Path) -> impl FnOnce(io::Error) -> ExportError {
     move |cause| ExportError::Write { path, cause }
 }
 
-/// A directory under construction; it goes unless it is finished.
+/// A directory under construction. It is removed on drop unless it was finished.
 struct Draft(PathBuf);
 
 impl Drop for Draft {
@@ -103,9 +103,9 @@ impl Drop for Draft {
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
-    /// Files.
+    /// Number of files.
     pub files: usize,
-    /// Their bytes.
+    /// Size of all files.
     pub bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Reads a directory of images, none of which can make it hold more than a bound.
+//! Reads a directory of images within a bound on memory, whatever the images are.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -9,10 +9,11 @@ use crate::error::VerifyError;
 use crate::expected::Expected;
 use crate::kinds::{FILES_MAX, Kind};
 
-/// Largest of all images together but those of pages, bytes: queues of sockets and pipes, and unlinked files, are among them.
+/// Maximum size of all images together, except pages, in bytes. It includes unlinked files and the queues of sockets
+/// and pipes.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The files by name; those that are not looked at without their bytes.
+/// The files by name. Files whose contents are not checked come without their bytes.
 pub(crate) fn read(dir: &Path, expected: &Expected) -> Result<Vec<(String, Vec<u8>)>, VerifyError> {
     let failed = |e| VerifyError::Read(dir.to_owned(), e);
     let (mut files, mut room) = (Vec::new(), BYTES_MAX);
@@ -44,7 +45,7 @@ pub(crate) fn read(dir: &Path, expected: &Expected) -> Result<Vec<(String, Vec<u
 
 fn read_within(path: &Path, name: &str, room: &mut u64) -> Result<Vec<u8>, VerifyError> {
     let failed = |e| VerifyError::Read(path.to_owned(), e);
-    // Neither a link nor a pipe that took the file's place since.
+    // Opens neither a link nor a pipe that has replaced the file since.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file: File = OpenOptions::new()
         .read(true)

@@ -1,16 +1,16 @@
-//! Why images are refused.
+//! Errors of the verification.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a directory of images is refused.
+/// Why a directory of images is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// It cannot be read.
     #[error("{}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    /// An entry is a link, a directory or something else that is no plain file.
+    /// An entry is not a plain file, but a link, a directory or something else.
     #[error("{0} is not a plain file")]
     NotAFile(String),
     /// More than any function has.
@@ -18,7 +18,7 @@ pub enum VerifyError {
     TooMuch {
         /// The file, or the directory.
         image: String,
-        /// Of what.
+        /// What there is too much of.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -26,48 +26,48 @@ pub enum VerifyError {
     /// No image of this kind is expected.
     #[error("{0} is an image of a kind that is not accepted{advice}", advice = of_terminal(.0))]
     Kind(String),
-    /// An image that must be there is not.
+    /// A required image is missing.
     #[error("{0} is missing")]
     Missing(String),
-    /// Other magic numbers.
+    /// The magic numbers are different.
     #[error("{0} does not begin with the magic numbers of its kind")]
     Magic(String),
-    /// An entry reaches beyond the end.
+    /// An entry extends beyond the end.
     #[error("{image}: entry {entry} is cut off")]
     Cut {
         /// The image.
         image: String,
-        /// Which entry, from 0.
+        /// Number of the entry, from 0.
         entry: usize,
     },
-    /// Another number of entries than such an image has.
+    /// An image of this kind has another number of entries.
     #[error("{image}: has {found} entries")]
     Entries {
         /// The image.
         image: String,
-        /// How many.
+        /// Number of entries.
         found: usize,
     },
-    /// An entry is no message of its kind.
+    /// An entry is not a message of its kind.
     #[error("{image}: entry {entry} does not decode")]
     Decode {
         /// The image.
         image: String,
-        /// Which entry, from 0.
+        /// Number of the entry, from 0.
         entry: usize,
-        /// What the decoder says.
+        /// The decoder's error.
         #[source]
         source: prost::DecodeError,
     },
-    /// An entry has a field that is not known, or is not encoded as CRIU does.
+    /// An entry has an unknown field, or is not encoded as CRIU does it.
     #[error("{image}: entry {entry} has an unknown field or is not encoded as CRIU does")]
     NotCanonical {
         /// The image.
         image: String,
-        /// Which entry, from 0.
+        /// Number of the entry, from 0.
         entry: usize,
     },
-    /// An unlinked file has a right that no copy is given.
+    /// An unlinked file has a special mode bit that no copy gets.
     #[error(
         "{image}: an open file that was unlinked has mode {mode:o}, and no copy gets a set-user-id, set-group-id or \
          sticky bit: take it off, or close the file, before the snapshot"
@@ -86,16 +86,16 @@ pub enum VerifyError {
     Field {
         /// The image.
         image: String,
-        /// Which entry, from 0.
+        /// Number of the entry, from 0.
         entry: usize,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
         /// Its value.
         found: String,
     },
 }
 
-/// What to do about a file that no function may have open.
+/// Advice about a file that no function may have open.
 fn of_name(field: &str) -> &'static str {
     match field {
         "reg.name" => ": no copy gets this file; close it before the snapshot",
@@ -103,7 +103,7 @@ fn of_name(field: &str) -> &'static str {
     }
 }
 
-/// What to do about images of terminals.
+/// Advice about images of terminals.
 fn of_terminal(image: &str) -> &'static str {
     match image.starts_with("tty") {
         true => ": a pseudoterminal is open, which no copy gets; close both its ends before the snapshot",
@@ -111,7 +111,7 @@ fn of_terminal(image: &str) -> &'static str {
     }
 }
 
-/// An entry of an image, for errors.
+/// An entry of an image, to be named in errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) image: &'a str,
@@ -119,7 +119,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Refuses the value of a field.
+    /// An error about the value of a field.
     pub(crate) fn refuse(&self, field: &'static str, found: impl fmt::Debug) -> VerifyError {
         VerifyError::Field {
             image: self.image.to_owned(),
@@ -129,13 +129,13 @@ impl Place<'_> {
         }
     }
 
-    /// Refuses the value of a field unless it is `good`.
+    /// Rejects the value of a field unless it is `good`.
     pub(crate) fn hold(&self, good: bool, field: &'static str, found: impl fmt::Debug) -> Result<(), VerifyError> {
         if good { Ok(()) } else { Err(self.refuse(field, found)) }
     }
 }
 
-/// Longest value in an error.
+/// Maximum length of a value in an error.
 const FOUND_MAX: usize = 200;
 
 fn shortened(mut text: String) -> String {

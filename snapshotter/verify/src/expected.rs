@@ -1,20 +1,20 @@
-//! What the caller knows of the processes, from elsewhere than their images.
+//! The caller's knowledge of the processes, from other sources than their images.
 
 use std::ops::RangeInclusive;
 
-/// How many kinds of resource limits there are; their numbers are the kernel's `RLIMIT_*`.
+/// Number of kinds of resource limits. They are numbered like the kernel's `RLIMIT_*`.
 pub const RESOURCES: usize = 16;
 
-/// What a resource limit may be, soft and hard.
+/// Permitted values of a resource limit, soft and hard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// This, both.
+    /// Both exactly this value.
     Exactly(u64),
-    /// No more than this. `u64::MAX` is the kernel's infinity.
+    /// At most this value. `u64::MAX` is the kernel's infinity.
     AtMost(u64),
 }
 
-/// What processes must be.
+/// Requirements on the processes.
 #[derive(Debug, Clone)]
 pub struct Expected {
     /// Their only user.
@@ -23,44 +23,45 @@ pub struct Expected {
     pub gid: u32,
     /// Their supplementary groups.
     pub groups: Vec<u32>,
-    /// BLAKE3 of the system call filters, each of which is enough.
+    /// BLAKE3 of the accepted system call filters. Each of them is sufficient.
     pub filters: Vec<[u8; 32]>,
     /// Their resource limits, by number.
     pub limits: [Limit; RESOURCES],
     /// The lowest `oom_score_adj`.
     pub oom_score_adj_min: i32,
-    /// Which process and thread ids there may be.
+    /// Permitted process and thread ids.
     pub pids: RangeInclusive<u32>,
     /// The lowest port that may be bound.
     pub port_min: u16,
-    /// The inodes of pipes that lead out of the sandbox and are written to only: the function's outputs.
+    /// Inodes of the pipes that lead out of the sandbox and are only written to: the function's outputs.
     pub output_pipes: Vec<u32>,
-    /// Files in the directory that are no images: not read.
+    /// Files in the directory that are not images and are not read.
     pub other_files: Vec<String>,
-    /// Of an instance that moves: what its images may have besides. `None` of a snapshot.
+    /// What images of a migrating instance may have in addition. `None` for a snapshot.
     pub travelling: Option<Travelling>,
 }
 
-/// What images of an instance that moves have, and those of a snapshot do not: its memory is in no image.
+/// What images of a migrating instance have, and those of a snapshot do not. No image has the instance's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Travelling {
-    /// What CRIU calls the templates: external files, which are mapped privately and nothing else.
+    /// CRIU's names of the templates: external files that are mapped privately and used in no other way.
     pub templates: Vec<String>,
-    /// Where the pages are that CRIU restores itself.
+    /// Location of the pages that CRIU restores itself.
     pub pages: PagesIn,
 }
 
-/// Where the pages of an instance that moves are.
+/// Location of the pages of a migrating instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PagesIn {
     /// In its processes, or in `pages-N.img`, as CRIU dumps them.
     Dump,
-    /// In `eager-PID` of each process, those that CRIU is to restore. `pages-N.img` is still to be made of it.
+    /// In `eager-PID` of each process, for the pages that CRIU is to restore. `pages-N.img` is yet to be built from
+    /// these files.
     Eager,
 }
 
 impl Limit {
-    /// Whether a limit may be this.
+    /// Whether the limit may have this value.
     pub(crate) fn allows(self, soft: u64, hard: u64) -> bool {
         match self {
             Self::Exactly(value) => soft == value && hard == value,

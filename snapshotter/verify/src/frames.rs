@@ -1,13 +1,12 @@
-//! The frame of an image and the messages in it, which must be byte for byte what we would write of them.
+//! The framing of an image and its messages, which must equal our own encoding byte for byte.
 //!
 //! ```text
-//! 0x54564319:u32 kind:u32 { length:u32 message[length] data[…] }*       little-endian; data in few kinds
+//! 0x54564319:u32 kind:u32 { length:u32 message[length] data[…] }*       little-endian; few kinds have data
 //! kind:u32 { length:u32 message[length] }*                              inventory
 //! ```
 //!
-//! Encoding a decoded message again gives other bytes when it has a field that is not known, one that comes twice or out of
-//! order, or a number that takes more bytes than it needs: a reader that takes such things differently from CRIU would
-//! check another message than CRIU restores.
+//! Encoding a decoded message again gives other bytes if it has an unknown field, a duplicate or misplaced field, or an
+//! overlong number. A reader that treats these unlike CRIU would check another message than CRIU restores.
 
 use prost::Message;
 
@@ -15,13 +14,13 @@ use crate::Images;
 use crate::error::{Place, VerifyError};
 
 const COMMON_MAGIC: u32 = 0x5456_4319;
-/// Largest message, bytes: that of a process with as many mappings as the kernel allows. Decoded, it takes fifty times as
-/// much at most.
+/// Maximum size of a message in bytes: that of a process with as many mappings as the kernel allows. Decoded, it takes
+/// at most fifty times as much.
 const MESSAGE_MAX: usize = 6 << 20;
-/// Messages of one image at most, where all are kept.
+/// Maximum number of messages in an image, where all are kept.
 const MESSAGES_MAX: usize = 131_072;
 
-/// Magic numbers of kinds.
+/// Magic numbers of the kinds.
 pub(crate) mod magic {
     pub(crate) const INVENTORY: u32 = 0x5831_3116;
     pub(crate) const PSTREE: u32 = 0x5027_3030;
@@ -43,7 +42,7 @@ pub(crate) mod magic {
     pub(crate) const TIME: u32 = 0x4311_4433;
 }
 
-/// What is left to read of an image.
+/// The unread part of an image.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     image: &'a str,
@@ -52,7 +51,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The image `name`, behind its magic numbers; `None` if it is not there.
+    /// The image `name`, after its magic numbers. `None` if it does not exist.
     pub(crate) fn open(images: &Images<'a>, name: &str, kind: u32) -> Result<Option<Self>, VerifyError> {
         let Some((image, bytes)) = images.get_key_value(name) else {
             return Ok(None);
@@ -69,7 +68,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Self { image, rest, entry: 0 }))
     }
 
-    /// The next message, and where it is; `None` at the end.
+    /// The next message and its place. `None` at the end.
     pub(crate) fn next<M: Message + Default>(&mut self) -> Result<Option<(Place<'a>, M)>, VerifyError> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -104,7 +103,7 @@ impl<'a> Reader<'a> {
         Ok(Some((place, message)))
     }
 
-    /// The data behind the message that came last.
+    /// The data after the last message.
     pub(crate) fn data(&mut self, length: u64) -> Result<&'a [u8], VerifyError> {
         let cut = || VerifyError::Cut {
             image: self.image.to_owned(),
@@ -116,13 +115,13 @@ impl<'a> Reader<'a> {
         Ok(data)
     }
 
-    /// All that is left.
+    /// Everything that is left.
     pub(crate) fn remaining(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 }
 
-/// All messages of an image of one kind, with their places; none if it is not there.
+/// All messages of an image of one kind, with their places. Empty if it does not exist.
 pub(crate) fn all<'a, M: Message + Default>(
     images: &Images<'a>,
     name: &str,
@@ -138,7 +137,7 @@ pub(crate) fn all<'a, M: Message + Default>(
     Ok(found)
 }
 
-/// The only message of an image; `None` if the image is not there.
+/// The only message of an image. `None` if the image does not exist.
 pub(crate) fn only<'a, M: Message + Default>(
     images: &Images<'a>,
     name: &str,
@@ -157,7 +156,7 @@ pub(crate) fn only<'a, M: Message + Default>(
     }
 }
 
-/// The only message of an image that must be there.
+/// The only message of a required image.
 pub(crate) fn required<'a, M: Message + Default>(
     images: &Images<'a>,
     name: &str,
@@ -179,7 +178,7 @@ fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_le_bytes(*head), rest))
 }
 
-/// An image of these messages, each with what follows it.
+/// An image of these messages, each with the data that follows it.
 #[cfg(test)]
 pub(crate) fn image(kind: u32, messages: &[Vec<u8>]) -> Vec<u8> {
     let mut out = match kind {

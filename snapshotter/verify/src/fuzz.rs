@@ -1,20 +1,20 @@
-//! The verifier as a function of bytes: for the fuzz target in `fuzz/`, and for this crate's tests, which give it its
-//! seeds. It must return, whatever it is given.
+//! The verifier as a function of bytes. Used by the fuzz target in `fuzz/`, and by this crate's tests, which run it on
+//! the target's seeds. It must return whatever its input is.
 //!
-//! An input is a directory: of each file the length of its name (a byte), its name, its length (four bytes,
-//! little-endian), its bytes.
+//! An input is a directory. Each file consists of the length of its name (one byte), its name, its length (four bytes,
+//! little-endian), and its bytes.
 
 use std::collections::BTreeMap;
 
 use crate::{Expected, Images, Limit, RESOURCES, verify_images};
 
-/// Files of an input at most.
+/// Maximum number of files in an input.
 const FILES_MAX: usize = 256;
-/// One instruction that allows all.
+/// One instruction that allows everything.
 pub(crate) const FILTER: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
 pub(crate) const UID: u32 = 100_001;
 
-/// What the images of an input must be.
+/// Requirements on the images of an input.
 pub(crate) fn expected() -> Expected {
     let mut limits = [Limit::AtMost(1 << 20); RESOURCES];
     limits[4] = Limit::Exactly(0);
@@ -34,10 +34,10 @@ pub(crate) fn expected() -> Expected {
     }
 }
 
-/// Verifies the images of an input. Whether they were taken; then they give no more than is expected.
+/// Verifies the images of an input. Returns whether they were accepted. If so, they permit no more than is expected.
 ///
 /// # Panics
-/// When they give more.
+/// If they permit more.
 #[must_use]
 pub fn verify(bytes: &[u8]) -> bool {
     let Some(files) = files(bytes) else { return false };
@@ -109,8 +109,8 @@ mod tests {
         images.iter().flat_map(one).collect()
     }
 
-    /// Makes the seeds anew, after a change of the good images: `cargo test -p rekindle-verify --lib -- --ignored
-    /// seeds`.
+    /// Regenerates the seeds after a change of the good images:
+    /// `cargo test -p rekindle-verify --lib -- --ignored seeds`.
     #[test]
     #[ignore = "writes the seeds"]
     fn seeds() {

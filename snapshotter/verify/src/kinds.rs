@@ -1,11 +1,11 @@
-//! Which image files there may be, by name. All that is not listed is refused: CRIU reads some images only because they are
-//! there, those of older versions among them.
+//! The accepted image files, by name. All others are rejected: CRIU reads some images, including those of older
+//! versions, merely because they exist.
 
 use crate::error::VerifyError;
 
-/// Files in a directory at most.
+/// Maximum number of files in a directory.
 pub(crate) const FILES_MAX: usize = 100_000;
-/// Begins the name of a file with the pages of a process that moves which CRIU is to restore; its id follows.
+/// Prefix of the name of a file with the pages of a migrating process that CRIU is to restore. The process id follows.
 pub const EAGER_PREFIX: &str = "eager-";
 
 /// A kind of image, with the number in its name.
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Pagemap(u32),
     SharedPagemap(u64),
     Pages,
-    /// Only of an instance that moves.
+    /// Only for a migrating instance.
     Eager(u32),
     Fs(u32),
     Descriptors(u32),
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What a file is by its name.
+    /// The kind of a file with this name.
     pub(crate) fn of(name: &str) -> Result<Self, VerifyError> {
         Self::known(name).ok_or_else(|| VerifyError::Kind(name.to_owned()))
     }
@@ -90,13 +90,13 @@ impl Kind {
         }
     }
 
-    /// Whether its bytes are nobody's business here.
+    /// Whether its contents are not checked.
     pub(crate) fn is_opaque(self) -> bool {
         matches!(self, Self::Pages | Self::Eager(_) | Self::Stats)
     }
 }
 
-/// A number in its only spelling: leading zeros and signs would let one have two names.
+/// Parses a number in its canonical spelling. With leading zeros or signs, one number would have several names.
 fn canonical(number: &str) -> Option<u64> {
     let value: u64 = number.parse().ok()?;
     (value.to_string() == number).then_some(value)

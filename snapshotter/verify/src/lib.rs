@@ -1,15 +1,15 @@
-//! Turns a directory of CRIU images into checked types, and refuses everything else.
+//! Turns a directory of CRIU images into checked types, and rejects everything else.
 //!
-//! CRIU restores as root whatever its images say, and images come from where an attacker may have written them. What passes
-//! here gives the restored processes no more than a function has: its user, no capability, a known system call filter,
-//! its limits, the namespaces of its sandbox, and the files whose paths [`Verified::opened_paths`] tells.
+//! CRIU restores as root whatever its images contain, and an attacker may have written them. Verified images give the
+//! restored processes no more than a function has: its user, no capabilities, a known system call filter, its limits,
+//! the namespaces of its sandbox, and the files in [`Verified::opened_paths`].
 //!
 //! ```text
 //! directory ─read─> (name, bytes) ─frames─> messages, byte for byte ─rules─> Verified
 //! ```
 //!
-//! A path says nothing of what lies there: whoever took the checkpoint compares the opened paths with the files of the
-//! processes while these stand still. The contents of pages are not looked at.
+//! A path does not determine the file behind it. Whoever took the checkpoint compares the opened paths with the
+//! processes' files while the processes are frozen. The contents of pages are not checked.
 
 mod directory;
 mod error;
@@ -31,13 +31,13 @@ pub use expected::{Expected, Limit, PagesIn, RESOURCES, Travelling};
 pub use kinds::EAGER_PREFIX;
 pub use verified::{ImageMode, OpenedPath, Process, Purpose, Thread, Verified};
 
-/// Images by file name. Of pages images nothing but the name is looked at.
+/// Images by file name. Of a pages image, only the name is used.
 pub type Images<'a> = BTreeMap<&'a str, &'a [u8]>;
 
-/// Checks the images in `dir`, as CRIU's dump left them. Blocks while it reads them.
+/// Checks the images in `dir`, as left there by CRIU's dump. Blocks while it reads them.
 ///
 /// # Errors
-/// When a file cannot be read, or says anything that is not expected.
+/// If a file cannot be read, or contains anything unexpected.
 pub fn verify(dir: &Path, expected: &Expected) -> Result<Verified, VerifyError> {
     let files = directory::read(dir, expected)?;
     let images = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
@@ -47,7 +47,7 @@ pub fn verify(dir: &Path, expected: &Expected) -> Result<Verified, VerifyError> 
 /// Checks images. Pure.
 ///
 /// # Errors
-/// When an image says anything that is not expected.
+/// If an image contains anything unexpected.
 pub fn verify_images(images: &Images<'_>, expected: &Expected) -> Result<Verified, VerifyError> {
     rules::check(images, expected)
 }

@@ -1,4 +1,4 @@
-//! What images say, once they are believed.
+//! The verified contents of images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::messages::{
 pub struct Verified {
     /// The directory's inventory.
     pub inventory: Inventory,
-    /// The processes; parents come before their children.
+    /// The processes. Parents come before their children.
     pub processes: Vec<Process>,
     /// Open and mapped files, by id.
     pub files: BTreeMap<u32, FileEntry>,
     /// Memory files, by inode.
     pub memory_files: BTreeMap<u64, MemFdInode>,
-    /// Unlinked files that the images have, by number.
+    /// Unlinked files stored in the images, by number.
     pub ghosts: BTreeMap<u32, GhostFile>,
     /// Files that had lost their name.
     pub remaps: Vec<Remap>,
     /// Locks of files.
     pub locks: Vec<FileLock>,
-    /// The clocks, by number of their image.
+    /// Clocks, by the number of their image.
     pub clocks: BTreeMap<u32, TimeOffsets>,
-    /// BLAKE3 of the filters that threads are under.
+    /// BLAKE3 of the threads' filters.
     pub filters: BTreeSet<[u8; 32]>,
     pub(crate) opened: BTreeSet<OpenedPath>,
 }
@@ -35,17 +35,17 @@ pub struct Verified {
 /// A process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// Its place in the tree.
+    /// Its entry in the tree.
     pub tree: TreeEntry,
-    /// What it shares with others.
+    /// Ids of what it shares with others.
     pub ids: Option<ObjectIds>,
-    /// Its threads, itself first. One that has ended and waits for its parent has no more than a core.
+    /// Its threads, the first one first. A dead process has only a core.
     pub threads: Vec<Thread>,
-    /// Its memory; `None` if it has ended.
+    /// Its memory. `None` if it is dead.
     pub memory: Option<Mm>,
-    /// Its directories; `None` if it has ended.
+    /// Its directories. `None` if it is dead.
     pub directories: Option<Fs>,
-    /// Its open files, by number; processes may share them.
+    /// Its open files, by descriptor. Processes may share them.
     pub descriptors: Arc<BTreeMap<u32, Descriptor>>,
 }
 
@@ -54,22 +54,22 @@ pub struct Process {
 pub struct Thread {
     /// Its id.
     pub tid: u32,
-    /// Its state, and of the first thread the process's.
+    /// Its state. In the first thread, also the process's state.
     pub core: Core,
 }
 
-/// A path that CRIU opens, or makes, as root. What lies there must be what the processes had.
+/// A path that CRIU opens or creates as root. The file there must be the one that the processes had.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenedPath {
-    /// The path, as the processes see it. It need not be UTF-8.
+    /// The path in the processes' view. It need not be UTF-8.
     pub path: Vec<u8>,
-    /// What for.
+    /// Why CRIU opens it.
     pub purpose: Purpose,
-    /// Flags of `open`, without those of the kind of file.
+    /// Flags of `open`, without those of the file kind.
     pub flags: u32,
-    /// Its size, bytes, where the image says so.
+    /// Its size in bytes, if the image states it.
     pub size: Option<u64>,
-    /// Its kind and permissions, where the image says so.
+    /// Its kind and permissions, if the image states them.
     pub mode: Option<ImageMode>,
 }
 
@@ -77,7 +77,7 @@ pub struct OpenedPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageMode(pub u32);
 
-/// What CRIU opens a path for.
+/// Why CRIU opens a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     /// A descriptor of a regular file.
@@ -100,16 +100,16 @@ pub enum Purpose {
     Mapping,
     /// A watch.
     Watch,
-    /// A file that is made, and unlinked once it is open.
+    /// A file that is created, and unlinked once it is open.
     Ghost,
-    /// A name that a file without one was given at the checkpoint, and that goes away.
+    /// A name that a nameless file was given at the checkpoint. It is removed again.
     Link,
-    /// A socket that is bound, or connected to.
+    /// A socket that is bound or connected.
     Socket,
 }
 
 impl Verified {
-    /// The paths that CRIU opens or makes.
+    /// The paths that CRIU opens or creates.
     pub fn opened_paths(&self) -> impl Iterator<Item = &OpenedPath> {
         self.opened.iter()
     }

@@ -1,18 +1,18 @@
-//! Which addresses of a restored process still belong to its snapshot. Pure.
+//! Tracks which addresses of a restored process still belong to its snapshot. Pure.
 //!
-//! At the restore every address belongs to the snapshot's page of the same address. What the process then does to its
-//! memory moves or ends that: freed ranges read back as zero, moved ones keep their content at a new address.
+//! At the restore, every address belongs to the snapshot's page at the same address. Later changes to the mappings move
+//! or end that: freed ranges read back as zero, and moved ranges keep their contents at a new address.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What an address holds, as long as the process has not written there.
+/// The contents of an address, as long as the process has not written there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// What the snapshot has at this page number.
+    /// The snapshot's contents at this page number.
     Snapshot(u64),
-    /// What the file had there that the snapshot's process had mapped at this page number.
+    /// The contents of the file that the snapshot's process had mapped at this page number.
     File(u64),
     /// Zero.
     Zero,
@@ -20,37 +20,38 @@ pub enum Origin {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Span {
-    /// Page numbers of the snapshot are this much higher (wrapping) than those of the process.
+    /// Page numbers of the snapshot are higher than those of the process by this much (wrapping).
     Shifted(u64),
-    /// The same, of pages that were given up, and that a file stands behind.
+    /// Like `Shifted`, for pages that were freed and are backed by a file.
     File(u64),
     Zero,
 }
 
-/// An interval map over page numbers. Where it has no interval, the page is the snapshot's of the same number.
+/// An interval map over page numbers. A page in no interval is the snapshot's page with the same number.
 #[derive(Debug, Clone, Default)]
 pub struct AddressMap {
-    /// Start page → (end page, content); disjoint.
+    /// Start page → (end page, contents). Disjoint.
     spans: BTreeMap<u64, (u64, Span)>,
-    /// Page numbers of the snapshot, by address, that a file stands behind.
+    /// Page numbers of the snapshot that are backed by a file, by address.
     backed: Arc<[Range<u64>]>,
 }
 
 impl AddressMap {
-    /// Every page is the snapshot's of the same number. Behind those in `backed`, by address, stands a file.
+    /// A map in which every page is the snapshot's page with the same number. The pages in `backed`, sorted by address,
+    /// are backed by a file.
     pub fn new(backed: Arc<[Range<u64>]>) -> Self {
         let spans = BTreeMap::new();
         Self { spans, backed }
     }
 
-    /// Where it differs from a map in which every page is the snapshot's of the same number: by address, the pages and what the
-    /// first of them holds.
+    /// Differences from a map in which every page is the snapshot's page with the same number. Each item has a range of
+    /// pages, by address, and the origin of its first page.
     pub fn pieces(&self) -> impl Iterator<Item = (Range<u64>, Origin)> {
         let all = self.spans.iter();
         all.map(|(start, (end, _))| (*start..*end, self.origin(*start)))
     }
 
-    /// The first of these pages holds `origin`, and those behind it what follows.
+    /// Sets the origin of the first page to `origin`, and of the following pages to what follows it.
     pub fn set(&mut self, pages: Range<u64>, origin: Origin) {
         let span = match origin {
             Origin::Zero => Span::Zero,
@@ -60,7 +61,7 @@ impl AddressMap {
         self.put(pages.start, pages.end, span);
     }
 
-    /// What page `page` holds.
+    /// The origin of page `page`.
     pub fn origin(&self, page: u64) -> Origin {
         match self.span_at(page) {
             Some((_, _, Span::Zero)) => Origin::Zero,
@@ -70,7 +71,7 @@ impl AddressMap {
         }
     }
 
-    /// How many pages from `page` on have an origin that continues that of `page`, at most `limit`.
+    /// Number of pages from `page` on whose origin continues that of `page`, at most `limit`.
     pub fn run(&self, page: u64, limit: u64) -> u64 {
         let end = match self.span_at(page) {
             Some((_, end, _)) => end,
@@ -84,7 +85,8 @@ impl AddressMap {
         (page < *end).then_some((*start, *end, *span))
     }
 
-    /// The pages `start..end` were given up and are still mapped: they read back as the file behind them, else as zero.
+    /// Records that the pages `start..end` were freed and are still mapped. They read back as their backing file, or as
+    /// zero.
     pub fn free(&mut self, start: u64, end: u64) {
         let mut kept = Vec::new();
         let mut page = start;
@@ -111,12 +113,13 @@ impl AddressMap {
         }
     }
 
-    /// The pages `start..end` were unmapped: what is mapped there later is zero.
+    /// Records that the pages `start..end` were unmapped. Later mappings there are zero.
     pub fn remove(&mut self, start: u64, end: u64) {
         self.put(start, end, Span::Zero);
     }
 
-    /// `count` pages moved from `from` to `to`; what was at `to` is gone, and nothing of the snapshot is left at `from`.
+    /// Records that `count` pages moved from `from` to `to`. The previous contents at `to` are gone, and nothing of the
+    /// snapshot is left at `from`.
     pub fn remap(&mut self, from: u64, to: u64, count: u64) {
         let Some(from_end) = from.checked_add(count) else {
             return;
@@ -162,7 +165,8 @@ impl AddressMap {
         self.insert_merged(start, end, span);
     }
 
-    /// Inserts into a gap, joined with equal neighbours so that a process that frees for hours does not fill the map.
+    /// Inserts into a gap and merges with equal neighbours, so that a process that frees for hours does not fill the
+    /// map.
     fn insert_merged(&mut self, mut start: u64, mut end: u64, span: Span) {
         if let Some((s, (e, before))) = self.spans.range(..start).next_back().map(|(s, v)| (*s, *v))
             && e == start
@@ -182,12 +186,12 @@ impl AddressMap {
         }
     }
 
-    /// How many intervals the map holds.
+    /// Number of intervals in the map.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether every page is still the snapshot's of the same number.
+    /// Whether every page is still the snapshot's page with the same number.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Filling pages before they are touched: what the handle names, before the processes run; and the neighbours of a touched page.
+//! Fills pages before they are touched: those named by the handle before the processes run, and the neighbours of
+//! touched pages.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -13,18 +14,20 @@ use crate::source::{AheadPage, Held, PageRef, PageSource};
 use crate::streams;
 use crate::thread::Thread;
 
-/// Pages of the aligned block of which all that can be had without a copy is let in with a touched page. Measured with 1 to 64
-/// (docs/decisions/0008-fault-path.md): beyond 4 the touched page itself comes too late where function and pager share a core.
+/// Size in pages of the aligned block that is let in with a touched page, as far as no copy is needed. Measured with 1
+/// to 64 (docs/decisions/0008-fault-path.md). Beyond 4, the touched page itself is late if function and pager share a
+/// core.
 const BLOCK: u64 = streams::LEAST;
 
-/// From so many pages on two threads fill them: a thread takes some 50 us to start, and a page about one.
+/// Number of pages from which two threads fill them. Starting a thread takes some 50 us, and filling a page about one.
 const SHARED_LEAST: usize = 256;
-/// Bytes of the second one's stack.
+/// Stack size of the second thread in bytes.
 const HELPER_STACK: usize = 64 << 10;
 
 impl Thread {
-    /// Lets in what lies around a page that was just filled, within an aligned block, and ahead of it where it is read from front to back: of the mapped
-    /// file what the source holds, and zeros. Takes no memory but for page tables. Best effort: what is not filled is filled when it is touched.
+    /// Fills pages around a page that was just filled, within an aligned block, and ahead of it where memory is read
+    /// sequentially. Lets in pages of the mapped file that the source holds, and zero pages. Uses no memory except page
+    /// tables. Best effort: the remaining pages are filled when touched.
     pub(crate) fn fill_around(&mut self, index: usize, page: u64) {
         if self.is_recording() {
             return;
@@ -42,7 +45,8 @@ impl Thread {
         self.reach.stats.around.fetch_add(filled, Ordering::Relaxed);
     }
 
-    /// Fills pages from `at` on and before `end`, up to the first that cannot be had now: answers which that is, and how many were filled.
+    /// Fills pages from `at` until `end` or the first page that is not available now. Returns that page and the number
+    /// of pages filled.
     fn fill_between(&self, index: usize, mut at: u64, mut end: u64) -> (u64, u64) {
         let mut filled = 0;
         while at < end {
@@ -50,7 +54,7 @@ impl Thread {
             match outcome {
                 Some(Filled::Pages(n)) => (at, filled) = (at + n, filled + n),
                 Some(Filled::AlreadyPresent) => at += 1,
-                // They are not all of one mapping: those before its end are.
+                // The run spans several mappings, and the pages before the end of the first one can be filled.
                 Some(Filled::Unmapped) if count > 1 => end = at + count / 2,
                 _ => break,
             }
@@ -58,8 +62,8 @@ impl Thread {
         (at, filled)
     }
 
-    /// Fills as much from `page` on, at most `limit`, as is of one kind and can be had without a copy: of how many pages it tried,
-    /// and what came of it; `None` if there is nothing to be had so.
+    /// Fills pages of one kind from `page` on, at most `limit`, without a copy. Returns the number of pages tried and
+    /// the outcome, or `None` if no page is available without a copy.
     fn fill_quietly(&self, index: usize, page: u64, limit: u64) -> (u64, Option<Filled>) {
         let memory = &self.memories[index];
         let run = memory.map.run(page, limit);
@@ -86,8 +90,8 @@ impl Thread {
         }
     }
 
-    /// Registers what the layout says, then fills `pages`, as far as the source holds them: answers how many were. An error
-    /// is what could not be registered.
+    /// Registers the memory in the layout, then fills `pages` as far as the source holds them. Returns how many were
+    /// filled, or an error about memory that could not be registered.
     pub(crate) fn prepare(&self, pages: &[AheadPage]) -> Result<u64, String> {
         let mapped = self.layout.mapped.iter().map(|range| (range, true));
         let anonymous = self.layout.anonymous.iter().map(|range| (range, false));
@@ -111,7 +115,7 @@ impl Thread {
         for range in &self.layout.empty {
             let memory = self.memories.iter().find(|m| m.pid == range.first.pid);
             if let Some(Err(e)) = memory.map(|m| m.unregister(range.first.page, range.pages)) {
-                // Its faults come here, then, and are answered with zero.
+                // Its page faults then come here and are answered with zero.
                 tracing::debug!(page = range.first.page, error = %e, "memory without content stays watched");
             }
         }
@@ -124,8 +128,8 @@ impl Thread {
         Ok(filled)
     }
 
-    /// Copies pages to where they belong while the process runs: those that still hold the source's page `origin` and what
-    /// follows it.
+    /// Copies pages to their addresses while the process runs. Only pages that still hold the source's page `origin`,
+    /// and what follows it, are copied.
     pub(crate) fn fill_behind(&self, pages: PageRange, origin: u64) -> FilledBehind {
         let mut done = FilledBehind::default();
         let Some(memory) = self.memories.iter().find(|m| m.pid == pages.first.pid) else {
@@ -154,7 +158,7 @@ impl Thread {
                     n
                 }
                 Filled::AlreadyPresent | Filled::Unmapped | Filled::ProcessGone => 1,
-                // A fault brings it, or the next attempt.
+                // A page fault brings it, or the next attempt.
                 Filled::Changing | Filled::NotInFile | Filled::NoMemory | Filled::Refused(_) => {
                     done.left += 1;
                     1
@@ -166,15 +170,15 @@ impl Thread {
     }
 }
 
-/// Fills pages of processes that do not run.
+/// Fills pages of processes that are not running.
 struct Filler<'a> {
     memories: &'a [Memory],
     source: &'a dyn PageSource,
 }
 
 impl Filler<'_> {
-    /// Fills `pages`, as far as the source holds them; answers how many were filled. CRIU and its processes wait meanwhile, so that a processor has nothing to
-    /// do: half of many pages is another thread's.
+    /// Fills `pages` as far as the source holds them. Returns how many were filled. CRIU and its processes wait
+    /// meanwhile and leave a processor idle, so a second thread takes half of a long list.
     fn fill(&self, pages: &[AheadPage]) -> u64 {
         if pages.len() < SHARED_LEAST {
             return self.fill_part(pages);
@@ -185,14 +189,15 @@ impl Filler<'_> {
                 .name("pager-ahead".to_owned())
                 .stack_size(HELPER_STACK);
             match helper.spawn_scoped(scope, || self.fill_part(theirs)) {
-                // One that panicked has filled some, and faults bring the rest.
+                // A helper that panicked has filled some pages, and page faults bring the rest.
                 Ok(helper) => self.fill_part(ours) + helper.join().unwrap_or(0),
                 Err(_) => self.fill_part(pages),
             }
         })
     }
 
-    /// Fills runs of pages that are consecutive in the list, in the process and in the source, and of which all or none will be written.
+    /// Fills runs of pages that are consecutive in the list, in the process and in the source, and that either will all
+    /// be written or will not.
     fn fill_part(&self, pages: &[AheadPage]) -> u64 {
         let mut filled = 0;
         let mut at = 0;
@@ -222,7 +227,7 @@ impl Filler<'_> {
         while done < count {
             let page = first.page + done;
             let pin = pin();
-            // What a mapped page shows is for the mapping to say: it moves with it.
+            // The mapping determines what a mapped page shows, because the origin moves with it.
             let outcome = match memory.map.origin(page) {
                 Origin::Snapshot(source) => {
                     let run = memory.map.run(page, count - done);
@@ -230,7 +235,7 @@ impl Filler<'_> {
                     match self.source.held(source, &pin) {
                         Held::Mapped(bytes) if !written => memory.let_in(page, (bytes.len() as u64 / PAGE).min(run)),
                         Held::Mapped(bytes) | Held::Bytes(bytes) => memory.copy(page, whole(bytes, run)),
-                        // Fresh memory is touched to be written.
+                        // Fresh memory is touched in order to be written.
                         Held::Zero => memory.copy(page, &ZEROS),
                         Held::Absent | Held::Settled => Filled::Unmapped,
                     }
@@ -250,7 +255,7 @@ impl Filler<'_> {
     }
 }
 
-/// At most so many of these pages.
+/// The first `pages` of these pages, or fewer.
 fn whole(bytes: &[u8], pages: u64) -> &[u8] {
     &bytes[..bytes.len().min((pages * PAGE) as usize)]
 }

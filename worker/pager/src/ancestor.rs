@@ -1,5 +1,6 @@
-//! The memory of the process that forks what it restores. With one of its pages registered, and fork events asked for, the kernel holds it
-//! at each fork until the event is read, which has a userfaultfd of the child's memory beside it.
+//! The memory of the process that forks the processes it restores. One of its pages is registered, with fork events
+//! enabled. At each fork, the kernel then holds the process until the event is read. The event carries a userfaultfd
+//! for the child's memory.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
@@ -11,9 +12,9 @@ use crate::PAGE;
 use crate::address_map::AddressMap;
 use crate::memory::{Happened, Memory};
 
-/// The version of the kernel's interface.
+/// Version of the kernel's interface.
 const API: u64 = 0xaa;
-/// Fork, remap, remove and unmap events: what CRIU asks for, too. Children have what their ancestor has.
+/// Fork, remap, remove and unmap events, the same that CRIU requests. Children inherit them.
 const EVENTS: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
 /// `struct uffdio_api`.
@@ -26,8 +27,8 @@ struct Agreement {
 
 nix::ioctl_readwrite!(agree, API, 0x3f, Agreement);
 
-/// Agrees with the kernel on what it tells of the memory of a fresh userfaultfd. Only the host's root may ask for
-/// fork events, wherever the memory is.
+/// Negotiates with the kernel the events of a fresh userfaultfd. Only the host's root may request fork events, whatever
+/// memory the userfaultfd belongs to.
 #[expect(
     unsafe_code,
     reason = "userfaultfd's own wrapper agrees only on what it has made itself"
@@ -38,12 +39,12 @@ pub(crate) fn agree_on_events(userfault: &OwnedFd) -> io::Result<()> {
         features: EVENTS,
         ioctls: 0,
     };
-    // SAFETY: the kernel reads and writes this structure of its own layout only.
+    // SAFETY: the kernel only reads and writes this structure, whose layout is the kernel's.
     unsafe { agree(userfault.as_raw_fd(), &raw mut agreement) }?;
     Ok(())
 }
 
-/// Memory whose owner's children are told of, until this is dropped.
+/// A memory whose owner's children are reported until this is dropped.
 #[derive(Debug)]
 pub struct Ancestor {
     memory: Memory,
@@ -52,11 +53,11 @@ pub struct Ancestor {
 }
 
 impl Ancestor {
-    /// Of a fresh userfaultfd, with the page at this address, which is mapped in its memory for nothing else and was never touched. Somebody
-    /// must read it by the time its process forks.
+    /// Takes a fresh userfaultfd, and the address of a page in its memory that is mapped for this purpose and was never
+    /// touched. Events must be read by the time the process forks.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn new(userfault: OwnedFd, address: u64) -> io::Result<Self> {
         agree_on_events(&userfault)?;
         let memory = Memory::new(0, 0, userfault, Arc::new(AddressMap::new([].into())));
@@ -69,7 +70,7 @@ impl Ancestor {
         self.memory.fd()
     }
 
-    /// Takes the memory of children that were forked since, without waiting; each goes on once it is taken.
+    /// Takes the memory of children forked since, without waiting. Each child continues once its memory is taken.
     pub(crate) fn children(&self, buffer: &mut EventBuffer) -> io::Result<Vec<OwnedFd>> {
         let (mut happened, mut faults) = (Vec::new(), Vec::new());
         self.memory
@@ -82,7 +83,7 @@ impl Ancestor {
         Ok(forked.collect())
     }
 
-    /// Number of the page that is registered in a child, too, until it is said not to be.
+    /// Number of the page that is registered. In a child it stays registered until it is unregistered.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }

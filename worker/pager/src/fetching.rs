@@ -1,5 +1,6 @@
-//! Threads that bring absent pages, so that a fault whose page is far away delays no fault whose page is here. They touch no
-//! process's memory: what is brought is answered by the pager's own thread, which alone knows what happened meanwhile.
+//! Threads that fetch absent pages, so that a fault on a remote page does not delay a fault on a local one. They do not
+//! touch any process's memory: the pager's own thread answers the fault, because only it knows what has happened
+//! meanwhile.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,27 +13,27 @@ use parking_lot::Mutex;
 use crate::source::{PageRef, PageSource};
 use crate::thread::Pending;
 
-/// Threads of one instance at most: pages that may be on their way at once. Further ones queue; there are never more of them than
-/// the instance has threads.
+/// Maximum number of threads per instance, and so of pages in flight. Further faults queue. Their number never exceeds
+/// the number of the instance's threads.
 const THREADS: usize = 4;
 
-/// A fault whose page was brought, or why it cannot be.
+/// A fault whose page was fetched, or the reason why it cannot be.
 pub(crate) struct Fetched {
     pub(crate) pending: Pending,
     pub(crate) wanted: PageRef,
     pub(crate) outcome: Result<(), String>,
 }
 
-/// The threads, started when they are first needed.
+/// The threads, started on demand.
 pub(crate) struct Fetching {
     source: Arc<dyn PageSource>,
     bell: Arc<EventFd>,
     orders: Sender<(PageRef, Pending)>,
     queue: Arc<Mutex<Receiver<(PageRef, Pending)>>>,
     done: Sender<Fetched>,
-    /// What was brought.
+    /// Completed fetches.
     pub(crate) fetched: Receiver<Fetched>,
-    /// Faults whose pages are on their way.
+    /// Number of faults whose pages are in flight.
     under_way: usize,
     threads: usize,
 }
@@ -53,14 +54,14 @@ impl Fetching {
         }
     }
 
-    /// Has a page brought for a fault. It comes back through `fetched`, with the bell rung.
+    /// Orders the page of a fault. It comes back through `fetched`, and the bell is rung.
     pub(crate) fn order(&mut self, wanted: PageRef, pending: Pending) {
         if self.under_way >= self.threads && self.threads < THREADS {
             self.start();
         }
         self.under_way += 1;
         if self.threads == 0 {
-            // No thread can be had: then here.
+            // No thread could be started, so the page is fetched on this thread.
             let fetched = fetch(self.source.as_ref(), wanted, pending);
             self.give(fetched);
         } else {
@@ -80,7 +81,7 @@ impl Fetching {
         let name = thread::current().name().unwrap_or("pager").to_owned();
         let started = thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || {
             loop {
-                // Whoever holds the lock waits for all.
+                // The thread that holds the lock waits on behalf of all.
                 let order = queue.lock().recv();
                 let Ok((wanted, pending)) = order else { return };
                 let fetched = fetch(source.as_ref(), wanted, pending);
@@ -95,7 +96,7 @@ impl Fetching {
         }
     }
 
-    /// What was brought and not taken yet.
+    /// The next completed fetch.
     pub(crate) fn next(&mut self) -> Option<Fetched> {
         let fetched = self.fetched.try_recv().ok()?;
         self.under_way -= 1;

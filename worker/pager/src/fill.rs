@@ -1,4 +1,4 @@
-//! Filling pages in answer to faults.
+//! Answers page faults.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +11,17 @@ use crate::pin::pin;
 use crate::source::{Held, PageRef};
 use crate::thread::{Pending, Thread};
 
-/// Pages recorded as working set at most: 1 GiB.
+/// Maximum number of pages recorded as the working set: 1 GiB.
 const RECORD_MAX: usize = 262_144;
 /// A page of zeros.
 pub(crate) static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
-/// How often a fault is tried again, about a millisecond apart, while the kernel has no memory for its page.
+/// Number of retries of a fault, about a millisecond apart, while the kernel has no memory for its page.
 const NO_MEMORY_RETRIES: u32 = 2_000;
-/// How often a page that the source has is brought again because the mapped file lacks it.
+/// Number of retries for a page that the source has but the mapped file lacks.
 const MISSED_RETRIES: u32 = 8;
 
 impl Thread {
-    /// Answers a fault, or puts it off.
+    /// Answers a fault, or postpones it.
     pub(crate) fn answer(&mut self, asked: Pending) {
         if self.lost {
             return;
@@ -88,7 +88,8 @@ impl Thread {
         }
     }
 
-    /// Answers the faults whose pages were brought. One that was taken back meanwhile is brought again, so often and not more.
+    /// Answers the faults whose pages were fetched. A page that was evicted meanwhile is fetched again, a limited
+    /// number of times.
     pub(crate) fn answer_fetched(&mut self) {
         while let Some(fetched) = self.fetching.next() {
             let (wanted, pending) = (fetched.wanted, fetched.pending);
@@ -121,7 +122,7 @@ impl Thread {
 
     fn give_zero(&self, index: usize, fault: Fault) -> Filled {
         let memory = &self.memories[index];
-        // As with the pages that hold something: no second fault for what is written at once.
+        // As for pages with contents: a write must not cause a second fault.
         let filled = match fault.write {
             true => memory.copy(fault.page, &ZEROS),
             false => memory.zero(fault.page, 1),
@@ -132,13 +133,13 @@ impl Thread {
         filled
     }
 
-    /// Gives the snapshot's page `wanted`; `None` if it is absent.
+    /// Supplies the snapshot's page `wanted`. `None` if it is absent.
     fn give(&mut self, index: usize, fault: Fault, wanted: PageRef) -> Option<Filled> {
         let (memory, stats) = (&self.memories[index], &self.reach.stats);
         let pin = pin();
         let filled = match self.source.held(wanted, &pin) {
             Held::Zero => self.give_zero(index, fault),
-            // A page that is about to be written becomes the process's own at once, instead of in a second fault.
+            // A page that is about to be written becomes private to the process at once, which avoids a second fault.
             Held::Mapped(bytes) if !fault.write => {
                 debug_assert!(!bytes.is_empty());
                 let filled = memory.let_in(fault.page, 1);
@@ -157,7 +158,7 @@ impl Thread {
         Some(filled)
     }
 
-    /// Whether what is touched is being recorded.
+    /// Whether touched pages are being recorded.
     pub(crate) fn is_recording(&self) -> bool {
         self.reach.record.on.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The handshake as a function of bytes: for the fuzz target in `fuzz/` and for `tests/hostile.rs`.
+//! The handshake as a function of bytes, for the fuzz target in `fuzz/` and for `tests/hostile.rs`.
 
 use std::io::{IoSlice, Write as _};
 use std::net::Shutdown;
@@ -10,15 +10,15 @@ use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
 use crate::handshake::{Greeting, next};
 
-/// More greetings than an input of some kilobytes holds.
+/// More greetings than an input of some kilobytes contains.
 const GREETINGS_MAX: usize = 10_000;
 
-/// What a CRIU gone wrong could say: each byte of the input's first half says how many descriptors go with a piece of
-/// the rest, and how long the piece is. It must end, whatever is said, and keep no descriptor. Says whether it ended as CRIU ends it: a
-/// seed must.
+/// Input as from a malfunctioning CRIU. Each byte of the input's first half gives the number of descriptors sent with a
+/// piece of the rest, and the length of the piece. The handshake must end, whatever the input, and must not leak a
+/// descriptor. Returns whether it ended as CRIU ends it, which a seed must.
 pub fn handshake(bytes: &[u8]) -> bool {
     let (plan, mut said) = bytes.split_at(bytes.len().min(8) / 2);
-    // The pair's buffers hold this much without a reader.
+    // The socket pair's buffers hold this much without a reader.
     said = &said[..said.len().min(64 << 10)];
     let Ok((ours, mut theirs)) = UnixStream::pair() else {
         return false;

@@ -1,6 +1,6 @@
-//! What `criu restore --lazy-pages` says on the stream socket `lazy-pages.socket`: for each task its process id (4 bytes,
-//! native order), then one byte with its userfaultfd beside it; a negative id and no descriptor for a zombie; at the end
-//! [`FINISHED`] in place of an id. Facts from CRIU's `uffd.c`.
+//! The protocol of `criu restore --lazy-pages` on the stream socket `lazy-pages.socket`. For each task, CRIU sends its
+//! process id (4 bytes, native order), then one byte with its userfaultfd attached. For a zombie it sends a negative id
+//! without a descriptor. At the end it sends [`FINISHED`] in place of an id. Facts from CRIU's `uffd.c`.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,27 +8,27 @@ use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
 
-/// Sent in place of a process id when every process is restored.
+/// Sent in place of a process id once every process is restored.
 pub const FINISHED: u32 = 0x5253_5446;
 
 /// The kernel's SCM_MAX_FD.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// What came.
+/// A message from CRIU.
 #[derive(Debug)]
 pub enum Greeting {
     /// A process and its userfaultfd.
     Process(i32, OwnedFd),
-    /// All are restored.
+    /// All processes are restored.
     Finished,
     /// CRIU closed the socket.
     Closed,
 }
 
-/// Reads the next thing CRIU says. Blocks as `stream` is set to.
+/// Reads CRIU's next message. Blocks according to the settings of `stream`.
 ///
 /// # Errors
-/// When the socket fails, its time limit passes, or CRIU breaks the protocol.
+/// If the socket fails, its time limit passes, or CRIU violates the protocol.
 pub fn next(stream: &UnixStream) -> io::Result<Greeting> {
     loop {
         let mut word = [0_u8; 4];
@@ -42,11 +42,11 @@ pub fn next(stream: &UnixStream) -> io::Result<Greeting> {
         if pid > 0 {
             return Ok(Greeting::Process(pid, descriptor(stream, pid)?));
         }
-        // A zombie: it has no memory to serve.
+        // A zombie has no memory to serve.
     }
 }
 
-/// Whether the word was there; `false` at an end before its first byte.
+/// Whether the word was read. `false` at an end of stream before its first byte.
 fn read_whole(mut stream: &UnixStream, word: &mut [u8]) -> io::Result<bool> {
     use std::io::Read;
     let first = stream.read(word)?;
@@ -64,7 +64,8 @@ fn read_whole(mut stream: &UnixStream, word: &mut [u8]) -> io::Result<bool> {
 fn descriptor(stream: &UnixStream, pid: i32) -> io::Result<OwnedFd> {
     let mut byte = [0_u8; 1];
     let mut parts = [IoSliceMut::new(&mut byte)];
-    // Room for as many as the kernel lets anybody send: what does not fit in whole words would be neither kept nor closed.
+    // Room for as many descriptors as the kernel allows in one message. Descriptors beyond a smaller buffer would be
+    // neither kept nor closed.
     let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
     let received = recvmsg::<UnixAddr>(
         stream.as_raw_fd(),
@@ -78,9 +79,9 @@ fn descriptor(stream: &UnixStream, pid: i32) -> io::Result<OwnedFd> {
             continue;
         };
         for fd in fds {
-            // SAFETY: the kernel made this descriptor for this call alone, and nothing else owns it.
+            // SAFETY: the kernel created this descriptor for this call, and nothing else owns it.
             let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-            // Any but the first is closed here.
+            // All descriptors except the first are closed here.
             first.get_or_insert(owned);
         }
     }

@@ -1,13 +1,13 @@
-//! How long faults took, from when the pager was told to when their page was there: counts in buckets of powers of two, written
-//! by one thread and read by any, without a lock.
+//! Latency of page faults, from when the pager was notified to when the page was present. Counts are in buckets of
+//! powers of two, written by one thread and read by any, without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bucket `n` counts what took less than 2^n ns and is in no bucket before it; the last counts all above 8.6 s.
+/// Bucket `n` counts faults below 2^n ns that are in no lower bucket. The last bucket counts everything above 8.6 s.
 const BUCKETS: usize = 35;
 
-/// The counts.
+/// A histogram of fault latencies.
 pub struct Latency {
     counts: [AtomicU64; BUCKETS],
     /// Nanoseconds.
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Latency {
 }
 
 impl Latency {
-    /// Counts one.
+    /// Counts one fault.
     pub(crate) fn record(&self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = (u64::BITS - nanoseconds.leading_zeros()) as usize;
@@ -39,12 +39,12 @@ impl Latency {
         self.total.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// How long all of them took together.
+    /// Total duration of all faults.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total.load(Ordering::Relaxed))
     }
 
-    /// How many were counted that took less than each bound, and more than the bound before.
+    /// For each bound, the number of faults that took less than it and more than the previous bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let bound = |n: usize| Duration::from_nanos(1 << n);
         self.counts
@@ -53,7 +53,7 @@ impl Latency {
             .map(move |(n, count)| (bound(n), count.load(Ordering::Relaxed)))
     }
 
-    /// A bound below which this share of them (0 to 1) lies; `None` without any.
+    /// A bound below which this share (0 to 1) of the faults lies. `None` without any faults.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let total: u64 = self.buckets().map(|(_, count)| count).sum();
         let wanted = ((total as f64 * share).ceil() as u64).max(1);

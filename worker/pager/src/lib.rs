@@ -1,6 +1,6 @@
-//! The pager: it takes the seat of CRIU's lazy-pages daemon and serves the page faults of restored processes.
+//! The pager: it replaces CRIU's lazy-pages daemon and serves the page faults of restored processes.
 //!
-//! One thread an instance, so that an instance whose pages come slowly delays no other:
+//! There is one thread per instance, so that an instance whose pages arrive slowly delays no other:
 //!
 //! ```text
 //! Waiting ──CRIU connects──> Handshake ──all descriptors, "finished"──> Serving ──stop──> gone
@@ -9,13 +9,13 @@
 //! ```
 //!
 //! - [`address_map`]: which addresses of a process still belong to the snapshot (pure).
-//! - [`source`]: where pages come from, behind a trait.
-//! - `pin`: how a source's host takes pages back that somebody may be looking at.
-//! - [`handshake`]: the protocol on `lazy-pages.socket`; [`Ancestor`]: the way without it.
+//! - [`source`]: a trait for the origin of pages.
+//! - `pin`: how a source's host evicts pages that may be in use.
+//! - [`handshake`]: the protocol on `lazy-pages.socket`; [`Ancestor`]: the alternative without it.
 //! - [`memory`]: one process's userfaultfd; the only place that makes its system calls.
-//! - [`pager`]: the handle; `thread` reads what happens (`waiting` for it), `fill` answers it, `ahead` fills what is likely
-//!   touched next (`streams` tells what is read from front to back), `fetching` has what is absent brought.
-//! - [`latency`]: how long faults took.
+//! - [`pager`]: the handle; `thread` reads events (which `poller` waits for), `fill` answers faults, `ahead` fills
+//!   pages that are likely touched next (`streams` detects sequential reads), `fetching` fetches absent pages.
+//! - [`latency`]: the latency of faults.
 
 pub mod address_map;
 mod ahead;

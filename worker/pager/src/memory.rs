@@ -1,5 +1,5 @@
-//! One process's userfaultfd. Every ioctl on it is made here, and what the kernel may normally answer is an outcome, not an
-//! error.
+//! One process's userfaultfd. Every ioctl on it is made here. Results that the kernel may normally return are outcomes,
+//! not errors.
 #![expect(
     unsafe_code,
     reason = "userfaultfd's ioctls take addresses of another process's memory"
@@ -16,43 +16,43 @@ use crate::PAGE;
 use crate::address_map::AddressMap;
 use crate::streams::Streams;
 
-/// An address that is never registered: the lowest that may be mapped at all.
+/// An address that is never registered: the lowest that may be mapped.
 const PROBE: u64 = 0x10000;
 
-/// What became of an attempt to fill pages.
+/// Outcome of an attempt to fill pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
-    /// So many pages were filled and their waiters woken.
+    /// This many pages were filled and their waiters woken.
     Pages(u64),
-    /// The first page was there already; its waiters were woken.
+    /// The first page was already present. Its waiters were woken.
     AlreadyPresent,
-    /// The process is changing its mappings: read its events, then try again.
+    /// The process is changing its mappings: read its events, then retry.
     Changing,
-    /// No registered mapping is there any more; waiters were woken.
+    /// No registered mapping exists there any more. Waiters were woken.
     Unmapped,
-    /// The process is gone.
+    /// The process is dead.
     ProcessGone,
-    /// The mapped file has no such page (any more).
+    /// The mapped file does not have the page, or not any more.
     NotInFile,
-    /// The kernel has no memory for the page, in the process's own limit or on the host.
+    /// The kernel has no memory for the page, because of the process's own limit or on the host.
     NoMemory,
-    /// The kernel refuses for a reason that should not be.
+    /// The kernel refuses for an unexpected reason.
     Refused(i32),
 }
 
-/// A touch that waits.
+/// A pending page fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// Page number.
     pub page: u64,
-    /// Whether it is a write.
+    /// Whether it is a write access.
     pub write: bool,
 }
 
-/// Something the process did to its mappings.
+/// A change that the process made to its mappings.
 #[derive(Debug)]
 pub enum Happened {
-    /// It gave up what these pages held; they are still mapped.
+    /// It freed these pages, which are still mapped.
     Freed {
         /// First page number.
         start: u64,
@@ -68,27 +68,27 @@ pub enum Happened {
     },
     /// It moved pages.
     Moved {
-        /// First page number before.
+        /// First page number before the move.
         from: u64,
-        /// First page number after.
+        /// First page number after the move.
         to: u64,
-        /// How many pages.
+        /// Number of pages.
         count: u64,
     },
-    /// It forked: the child's memory.
+    /// It forked. The userfaultfd is for the child's memory.
     Forked(OwnedFd),
 }
 
-/// A process's memory as the pager sees it.
+/// A process's memory as seen by the pager.
 #[derive(Debug)]
 pub struct Memory {
-    /// Tells it from all others of its pager, past ones included.
+    /// Unique among all memories of its pager, past ones included.
     pub key: u64,
-    /// Process id at the checkpoint; of a child made later, that of the ancestor whose snapshot it shares.
+    /// Process id at the checkpoint. For a child forked later, the id of the ancestor whose snapshot it shares.
     pub pid: i32,
-    /// What belongs to the snapshot. A forked child shares it until one of the two changes its memory.
+    /// What belongs to the snapshot. A forked child shares the map until one of the two changes its memory.
     pub map: Arc<AddressMap>,
-    /// Where it is read from front to back.
+    /// Sequential reads in this memory.
     pub(crate) streams: Streams,
     uffd: Uffd,
 }
@@ -96,7 +96,7 @@ pub struct Memory {
 impl Memory {
     /// Takes over a userfaultfd.
     pub fn new(key: u64, pid: i32, fd: OwnedFd, map: Arc<AddressMap>) -> Self {
-        // SAFETY: `fd` is a userfaultfd, owned, and given up here.
+        // SAFETY: `fd` is an owned userfaultfd, and ownership is given up here.
         let uffd = unsafe { Uffd::from_raw_fd(fd.into_raw_fd()) };
         Self {
             key,
@@ -107,16 +107,16 @@ impl Memory {
         }
     }
 
-    /// The descriptor, to wait on.
+    /// The descriptor, for polling.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open as long as `self` is.
+        // SAFETY: the descriptor is open as long as `self` exists.
         unsafe { BorrowedFd::borrow_raw(self.uffd.as_raw_fd()) }
     }
 
-    /// Reads what happened, without waiting: faults apart from other events.
+    /// Reads pending events without waiting. Faults are kept apart from other events.
     ///
     /// # Errors
-    /// When the descriptor cannot be read any more.
+    /// If the descriptor cannot be read any more.
     pub fn read(
         &self,
         buffer: &mut EventBuffer,
@@ -147,9 +147,10 @@ impl Memory {
                     count: len as u64 / PAGE,
                 },
                 Event::Fork { uffd } => {
-                    // Not `into_raw_fd`: in userfaultfd 0.9 that closes the descriptor it gives.
+                    // Not `into_raw_fd`: in userfaultfd 0.9 that closes the returned descriptor.
                     let uffd = ManuallyDrop::new(uffd);
-                    // SAFETY: the descriptor's ownership goes from one wrapper to the other, which is not dropped.
+                    // SAFETY: ownership of the descriptor passes from one wrapper to the other. The former is not
+                    // dropped.
                     Happened::Forked(unsafe { OwnedFd::from_raw_fd(uffd.as_raw_fd()) })
                 }
             });
@@ -157,20 +158,20 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes the faults on a private mapping of a file: on pages the file lacks and on those it has.
+    /// Registers a private file mapping for faults: both on pages that the file lacks and on pages that it has.
     ///
     /// # Errors
-    /// When the kernel refuses; the mapping must not be touched then.
+    /// If the kernel refuses. The mapping must not be touched then.
     pub fn register_mapped(&self, page: u64, count: u64) -> Result<(), UffdError> {
         let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
         let mode = RegisterMode::MISSING | RegisterMode::MINOR;
         self.uffd.register_with_mode(start, length, mode).map(drop)
     }
 
-    /// Takes the faults on anonymous memory: on pages that are not there.
+    /// Registers anonymous memory for faults on missing pages.
     ///
     /// # Errors
-    /// When the kernel refuses; the memory must not be touched then.
+    /// If the kernel refuses. The memory must not be touched then.
     pub fn register_anonymous(&self, page: u64, count: u64) -> Result<(), UffdError> {
         let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
         self.uffd
@@ -178,21 +179,21 @@ impl Memory {
             .map(drop)
     }
 
-    /// Leaves a range to the kernel. Nobody may wait for a page of it.
+    /// Leaves a range to the kernel. No thread may be waiting for a page in it.
     ///
     /// # Errors
-    /// When the kernel refuses; faults then still come here.
+    /// If the kernel refuses. Faults are then still reported here.
     pub fn unregister(&self, page: u64, count: u64) -> Result<(), UffdError> {
         self.uffd
             .unregister((page * PAGE) as *mut c_void, (count * PAGE) as usize)
     }
 
-    /// Lets in `count` pages from `page` on that the mapped file has.
+    /// Lets in `count` pages from `page` on, which the mapped file has.
     pub fn let_in(&self, page: u64, count: u64) -> Filled {
         self.woken(page, self.r#continue(page, count, true))
     }
 
-    /// The same, of pages that nobody is known to wait for.
+    /// Like `Self::let_in`, without waking waiters. For pages without known waiters.
     pub fn let_in_quietly(&self, page: u64, count: u64) -> Filled {
         outcome(self.r#continue(page, count, false))
     }
@@ -202,33 +203,33 @@ impl Memory {
         self.uffd.r#continue(start, length, wake).map(|bytes| bytes as usize)
     }
 
-    /// Fills pages from `page` on with `bytes`, a positive multiple of 4096 long.
+    /// Fills pages from `page` on with `bytes`, whose length is a positive multiple of 4096.
     pub fn copy(&self, page: u64, bytes: &[u8]) -> Filled {
         debug_assert!(!bytes.is_empty() && (bytes.len() as u64).is_multiple_of(PAGE));
         let (to, from) = ((page * PAGE) as *mut c_void, bytes.as_ptr().cast());
-        // SAFETY: the kernel only reads `bytes`, which outlives the call, and writes only to missing pages of the process
-        // that registered them.
+        // SAFETY: the kernel only reads `bytes`, which outlives the call, and only writes to missing pages of the
+        // process that registered them.
         let result = unsafe { self.uffd.copy(from, to, bytes.len(), true) };
         self.woken(page, result)
     }
 
-    /// Fills `count` pages from `page` on with zero.
+    /// Fills `count` pages from `page` on with zeros.
     pub fn zero(&self, page: u64, count: u64) -> Filled {
         self.woken(page, self.zeropage(page, count, true))
     }
 
-    /// The same, of pages that nobody is known to wait for.
+    /// Like `Self::zero`, without waking waiters. For pages without known waiters.
     pub fn zero_quietly(&self, page: u64, count: u64) -> Filled {
         outcome(self.zeropage(page, count, false))
     }
 
     fn zeropage(&self, page: u64, count: u64, wake: bool) -> Result<usize, UffdError> {
         let (start, length) = ((page * PAGE) as *mut c_void, (count * PAGE) as usize);
-        // SAFETY: the kernel writes only to missing pages of the process that registered them.
+        // SAFETY: the kernel only writes to missing pages of the process that registered them.
         unsafe { self.uffd.zeropage(start, length, wake) }
     }
 
-    /// The outcome; where nothing was filled because there is nothing to fill, whoever waits is woken, to look again.
+    /// The outcome. If there was nothing to fill, waiters are woken so that they look again.
     fn woken(&self, page: u64, result: Result<usize, UffdError>) -> Filled {
         let filled = outcome(result);
         if matches!(filled, Filled::AlreadyPresent | Filled::Unmapped) {
@@ -237,26 +238,27 @@ impl Memory {
         filled
     }
 
-    /// Has whoever waits for the page, which is there, look again.
+    /// Makes waiters of a present page look again.
     pub fn look_again(&self, page: u64) -> Filled {
         self.wake(page);
         Filled::AlreadyPresent
     }
 
     fn wake(&self, page: u64) {
-        // A failure means that the process is gone, and then nobody waits.
+        // A failure means that the process is dead, so there are no waiters.
         let _ = self.uffd.wake((page * PAGE) as *mut c_void, PAGE as usize);
     }
 
     /// Whether the process still has its memory.
     pub fn is_alive(&self) -> bool {
-        // SAFETY: nothing is registered at this address, so nothing is filled; only the error tells.
+        // SAFETY: nothing is registered at this address, so nothing is filled. Only the error matters.
         let result = unsafe { self.uffd.zeropage(PROBE as *mut c_void, PAGE as usize, false) };
         !matches!(result, Err(UffdError::ZeropageFailed(e) | UffdError::SystemError(e)) if e as i32 == libc::ESRCH)
     }
 }
 
-/// What the kernel's answer to a COPY, CONTINUE or ZEROPAGE means, by `ioctl_userfaultfd(2)` and the kernel's own code.
+/// The meaning of the kernel's result of COPY, CONTINUE or ZEROPAGE, by `ioctl_userfaultfd(2)` and the kernel's own
+/// code.
 fn outcome(result: Result<usize, UffdError>) -> Filled {
     let errno = match result {
         // The kernel may report the error itself as a negative count.
@@ -274,11 +276,11 @@ fn meaning(errno: i32) -> Filled {
     match errno {
         libc::EAGAIN => Filled::Changing,
         libc::EEXIST => Filled::AlreadyPresent,
-        // ENOSPC: so said kernels before 4.13 of a process that has exited.
+        // ENOSPC: returned by kernels before 4.13 if the process has exited.
         libc::ESRCH | libc::ENOSPC => Filled::ProcessGone,
         libc::EFAULT => Filled::NotInFile,
         libc::ENOMEM => Filled::NoMemory,
-        // ENOENT: no such mapping; EINVAL: not a mapping of this kind any more.
+        // ENOENT: no such mapping. EINVAL: no longer a mapping of this kind.
         libc::ENOENT | libc::EINVAL => Filled::Unmapped,
         other => Filled::Refused(other),
     }
@@ -311,7 +313,7 @@ mod tests {
         let pages = |n: u64| (n * PAGE) as usize;
         assert_eq!(outcome(Ok(pages(3))), Filled::Pages(3));
         assert_eq!(outcome(Err(UffdError::PartiallyCopied(pages(2)))), Filled::Pages(2));
-        // The kernel writes its error where the count belongs.
+        // The kernel writes its error in the place of the count.
         let error = usize::MAX - 10;
         assert_eq!(outcome(Err(UffdError::PartiallyCopied(error))), Filled::Changing);
     }

@@ -20,69 +20,70 @@ use crate::latency::Latency;
 use crate::source::{AheadPage, PageRef, PageSource};
 use crate::thread::Thread;
 
-/// What a pager is started with.
+/// Settings of a pager.
 pub struct PagerConfig {
-    /// Names the thread.
+    /// Name of the thread.
     pub name: String,
-    /// How it gets the memory of what CRIU restores.
+    /// How the pager gets the memory of restored processes.
     pub handover: Handover,
-    /// Where pages come from.
+    /// Source of the pages.
     pub source: Arc<dyn PageSource>,
-    /// How the memory is laid out.
+    /// Layout of the memory.
     pub layout: Layout,
-    /// What the addresses of a process belong to, where its memory is not as the snapshot's was; by process id.
+    /// What the addresses of a process belong to, where its memory differs from the snapshot's layout. By process id.
     pub maps: HashMap<i32, AddressMap>,
-    /// Whether the pages that are touched are recorded, in the order of their faults. Until [`Pager::take_working_set`] nothing is then
-    /// let in but what is touched, so that the record has it all.
+    /// Whether touched pages are recorded, in the order of their faults. Until [`Pager::take_working_set`], only
+    /// touched pages are then let in, so that the record is complete.
     pub record: bool,
-    /// How long CRIU may take to connect, and between its words.
+    /// Time limit for CRIU's connection, and between its messages.
     pub handshake_limit: Duration,
-    /// Called once, on the pager's thread, when a page cannot be had. It must kill the instance before it returns: the
-    /// thread that waits for the page waits on.
+    /// Called once, on the pager's thread, if a page cannot be read. It must kill the instance before it returns: the
+    /// thread that waits for the page keeps waiting.
     pub on_lost: Box<dyn FnOnce(LostPage) + Send>,
 }
 
-/// How a pager gets the memory of what CRIU restores.
+/// How a pager gets the memory of restored processes.
 #[derive(Debug)]
 pub enum Handover {
-    /// CRIU hands it over and registers what is anonymous: bound to `lazy-pages.socket` in the image directory.
+    /// CRIU hands it over and registers anonymous memory. Bound to `lazy-pages.socket` in the image directory.
     Socket(UnixListener),
-    /// The kernel does, when CRIU, whose own memory this is of, forks: of one process, with this id. CRIU is told nothing of a pager then, maps everything
-    /// where it belongs at once, and registers nothing.
+    /// The kernel hands it over when CRIU forks a single process with this id. `Ancestor` is CRIU's own memory. CRIU
+    /// does not know about a pager then: it maps everything at its final address at once, and registers nothing.
     Fork(Ancestor, i32),
-    /// Whoever calls [`Pager::prepare`] does. CRIU is told as little, and registers as little.
+    /// The caller of [`Pager::prepare`] hands it over. CRIU does not know about a pager here either, and registers
+    /// nothing.
     Given,
 }
 
-/// The memory of a process that stands still.
+/// The memory of a stopped process.
 #[derive(Debug)]
 pub struct Given {
-    /// Its id at the checkpoint.
+    /// Process id at the checkpoint.
     pub pid: i32,
-    /// A fresh userfaultfd of it: nothing has been agreed on with the kernel.
+    /// A fresh userfaultfd for it, before any negotiation with the kernel.
     pub userfault: OwnedFd,
 }
 
 /// Consecutive pages of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRange {
-    /// The first.
+    /// First page.
     pub first: PageRef,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
 }
 
-/// What CRIU does not register, or registers needlessly.
+/// Memory that CRIU does not register, or registers needlessly.
 #[derive(Debug, Clone, Default)]
 pub struct Layout {
-    /// Private mappings of a file: the pager registers them itself before the processes run.
+    /// Private file mappings. The pager registers them itself before the processes run.
     pub mapped: Vec<PageRange>,
-    /// Anonymous memory that the pager registers itself, likewise: by [`Handover::Fork`] CRIU does not.
+    /// Anonymous memory that the pager registers itself, also before they run: under [`Handover::Fork`], CRIU does not.
     pub anonymous: Vec<PageRange>,
-    /// Anonymous memory of which the snapshot holds nothing: left to the kernel.
+    /// Anonymous memory for which the snapshot holds nothing. It is left to the kernel.
     pub empty: Vec<PageRange>,
-    /// Those of the mapped, by address, that the process had mapped from a file: what it gives up reads as the file again,
-    /// which [`PageSource::file_page`] has.
+    /// Those of `mapped` that the process had mapped from a file, by address. Freed pages read as the file again, which
+    /// [`PageSource::file_page`] reads.
     pub backed: Vec<PageRange>,
 }
 
@@ -94,7 +95,7 @@ impl Layout {
     }
 }
 
-/// A page that cannot be had.
+/// A page that cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("page {page:#x} of process {pid} is lost: {message}")]
 pub struct LostPage {
@@ -106,102 +107,102 @@ pub struct LostPage {
     pub message: String,
 }
 
-/// Why the pager could not do what was asked.
+/// Why the pager could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum PagerError {
     /// The thread could not be started.
     #[error("start the pager's thread")]
     Start(#[source] io::Error),
-    /// It ended, or does not answer.
+    /// The thread has ended or does not respond.
     #[error("the pager has ended")]
     Ended,
-    /// Memory cannot be watched for faults; the processes must not run.
+    /// Memory cannot be registered for faults. The processes must not run.
     #[error("{0}")]
     Register(String),
-    /// Processes were made since the restore that share the snapshot's memory.
+    /// Processes that share the snapshot's memory were forked since the restore.
     #[error("it has {0} processes that it made since it was restored")]
     Forked(usize),
 }
 
-/// What became of pages that were to be filled while the processes run.
+/// Result of filling pages while the processes run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FilledBehind {
-    /// How many were filled now.
+    /// Number of pages filled now.
     pub filled: u64,
-    /// How many could not be filled yet.
+    /// Number of pages that could not be filled yet.
     pub left: u64,
 }
 
-/// What a pager has done, in pages and events.
+/// A pager's counters, in pages and events.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Faults taken.
+    /// Faults received.
     pub faults: AtomicU64,
     /// Pages copied in answer to faults.
     pub copied: AtomicU64,
     /// Pages of the mapped file let in, in answer to faults.
     pub let_in: AtomicU64,
-    /// Pages of zeros given.
+    /// Pages filled with zeros.
     pub zeroed: AtomicU64,
     /// Pages copied ahead of any fault.
     pub prefetched: AtomicU64,
     /// Faults that had to wait for the source.
     pub fetched: AtomicU64,
-    /// Pages let in, or given as zeros, because a neighbour was touched.
+    /// Pages let in or filled with zeros because a neighbour was touched.
     pub around: AtomicU64,
     /// Remove, unmap, remap and fork events.
     pub events: AtomicU64,
-    /// How long faults took.
+    /// Latency of the faults.
     pub latency: Latency,
-    /// When what happens once did.
+    /// Times of one-time events.
     pub marks: Mutex<Marks>,
 }
 
-/// When what happens once in a pager's life did, each with how long it took.
+/// Times of one-time events in a pager's life, each with its duration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Marks {
-    /// The memory of all processes was handed over: from CRIU's connection to the last descriptor, or from when the kernel told of it until that was
-    /// taken.
+    /// All processes' memory was handed over. The duration is from CRIU's connection to the last descriptor, or from
+    /// the kernel's event until the memory was taken.
     pub handshake: Option<(Instant, Duration)>,
     /// The first fault was answered.
     pub first_fault: Option<(Instant, Duration)>,
 }
 
 pub(crate) enum Command {
-    /// Takes this memory over and registers what the layout says, then fills these pages.
+    /// Takes over this memory, registers the memory in the layout, then fills these pages.
     Prepare(Vec<Given>, Arc<[AheadPage]>, SyncSender<Result<Prepared, String>>),
-    /// Fills these pages, consecutive ones of a process by address, if they still hold what `origin` says.
+    /// Fills these consecutive pages of a process if they still hold the source's page `origin` and what follows it.
     Fill(PageRange, u64, SyncSender<FilledBehind>),
-    /// Tells what the addresses of all processes belong to.
+    /// Reports what the addresses of all processes belong to.
     Report(SyncSender<Result<Vec<(i32, AddressMap)>, usize>>),
     Stop,
 }
 
-/// Memory that is being made ready.
+/// A preparation of memory in progress.
 #[derive(Debug)]
 pub struct Preparing(Receiver<Result<Prepared, String>>);
 
 /// Memory that is ready.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepared {
-    /// How many pages were filled ahead.
+    /// Number of pages filled ahead.
     pub filled: u64,
-    /// When it was begun, and how long it took.
+    /// Start and duration of the preparation.
     pub took: (Instant, Duration),
 }
 
 impl Preparing {
-    /// Waits until it is done, at most `limit`.
+    /// Waits for completion, at most `limit`.
     ///
     /// # Errors
-    /// When the pager has ended, does not answer in time, or cannot register; the processes must not run then.
+    /// If the pager has ended, does not respond in time, or cannot register memory. The processes must not run then.
     pub fn done(self, limit: Duration) -> Result<Prepared, PagerError> {
         let answer = self.0.recv_timeout(limit).map_err(|_| PagerError::Ended)?;
         answer.map_err(PagerError::Register)
     }
 }
 
-/// What the thread and its handle share.
+/// State shared by the thread and its handle.
 pub(crate) struct Reach {
     pub(crate) stats: Arc<Stats>,
     pub(crate) record: Arc<FaultLog>,
@@ -210,7 +211,7 @@ pub(crate) struct Reach {
     pub(crate) on_lost: Option<Box<dyn FnOnce(LostPage) + Send>>,
 }
 
-/// The handle to an instance's pager. Dropping it stops the thread; the instance must be dead by then.
+/// The handle to an instance's pager. Dropping it stops the thread. The instance must be dead by then.
 pub struct Pager {
     commands: SyncSender<Command>,
     bell: Arc<EventFd>,
@@ -228,7 +229,7 @@ impl Pager {
     /// Starts the thread, which waits for CRIU.
     ///
     /// # Errors
-    /// When no thread or descriptor can be had.
+    /// If no thread or descriptor is available.
     pub fn start(config: PagerConfig) -> Result<Self, PagerError> {
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| PagerError::Start(e.into()))?;
@@ -274,34 +275,35 @@ impl Pager {
         self.bell.write(1).map(drop).map_err(|_| PagerError::Ended)
     }
 
-    /// Makes the memory ready for the processes to run: registers what the layout says, and fills `pages` ahead of
-    /// any fault, as far as the source holds them. `given` is the memory by [`Handover::Given`]. To be called once,
-    /// when the processes have all their mappings and nothing of their own has run yet. Does not wait for it.
+    /// Prepares the memory before the processes run: registers the memory in the layout and fills `pages` ahead of any
+    /// fault, as far as the source holds them. `given` is the memory for [`Handover::Given`]. Must be called once, when
+    /// the processes have all their mappings and have not run any code of their own. Does not wait for completion.
     ///
     /// # Errors
-    /// When the pager has ended; the processes must not run then.
+    /// If the pager has ended. The processes must not run then.
     pub fn prepare(&self, given: Vec<Given>, pages: Arc<[AheadPage]>) -> Result<Preparing, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Prepare(given, pages, done))?;
         Ok(Preparing(answer))
     }
 
-    /// Fills pages while the processes run, from what the source holds: `pages`, by address, as far as the first still holds the
-    /// source's page `origin` and those behind it what follows. Blocks until done, at most `limit`.
+    /// Fills pages while the processes run, from what the source holds. The first of `pages` must still hold the
+    /// source's page `origin`, and each following page what follows it. Others are not filled. Blocks until done, at
+    /// most `limit`.
     ///
     /// # Errors
-    /// When the pager has ended or does not answer in time.
+    /// If the pager has ended or does not respond in time.
     pub fn fill(&self, pages: PageRange, origin: u64, limit: Duration) -> Result<FilledBehind, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Fill(pages, origin, done))?;
         answer.recv_timeout(limit).map_err(|_| PagerError::Ended)
     }
 
-    /// What the addresses of each process belong to, by process id. To be asked while the processes stand still: then it is
-    /// all that happened. Blocks, at most `limit`.
+    /// What the addresses of each process belong to, by process id. Must be called while the processes are stopped, so
+    /// that the result is complete. Blocks, at most `limit`.
     ///
     /// # Errors
-    /// When the pager has ended or does not answer in time; `Forked` when it cannot tell the processes apart.
+    /// If the pager has ended or does not respond in time. `Forked` if it cannot tell the processes apart.
     pub fn maps(&self, limit: Duration) -> Result<Vec<(i32, AddressMap)>, PagerError> {
         let (done, answer) = sync_channel(1);
         self.tell(Command::Report(done))?;
@@ -309,17 +311,17 @@ impl Pager {
         answer.map_err(PagerError::Forked)
     }
 
-    /// Ends the recording and answers the pages that were touched, in the order of their faults.
+    /// Ends the recording and returns the touched pages, in the order of their faults.
     pub fn take_working_set(&self) -> Vec<PageRef> {
         self.record.on.store(false, Ordering::Relaxed);
         let mut pages = std::mem::take(&mut *self.record.pages.lock());
-        // A page that two processes of an instance touch faults in each.
+        // A page touched by two processes of an instance faults in each.
         let mut seen = HashSet::with_capacity(pages.len());
         pages.retain(|page| seen.insert(*page));
         pages
     }
 
-    /// What it has done.
+    /// The pager's counters.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
@@ -327,7 +329,7 @@ impl Pager {
 
 impl Drop for Pager {
     fn drop(&mut self) {
-        // When the inbox is full or the thread gone, dropping the sender says the same.
+        // If the inbox is full or the thread gone, dropping the sender has the same effect.
         let _ = self.tell(Command::Stop);
         let _ = self.bell.write(1);
     }

@@ -1,20 +1,20 @@
-//! Who may look at a source's memory while its host takes pages of it back.
+//! Protects readers of a source's memory while its host evicts pages.
 //!
 //! ```text
 //! reader    pin ──► page is there ──► COPY or CONTINUE ──► unpin
-//! evictor   say that the page is not there ──► wait until all who were pinned are not ──► punch the hole
+//! evictor   mark the page as absent ──► wait until all who were pinned are not ──► punch the hole
 //! ```
 //!
-//! A reader pays for it with a word of its own thread and a fence: no lock, nothing that another instance writes. By
-//! epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004).
+//! The cost for a reader is a word of its own thread and a fence: no lock, and nothing written by another instance.
+//! Based on epoch-based reclamation (K. Fraser, "Practical lock-freedom", 2004).
 
 use std::sync::mpsc::{TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// While one is held, what [`crate::PageSource::held`] answered stays as it was. To be held for microseconds.
+/// While a pin is held, results of [`crate::PageSource::held`] stay valid. To be held for microseconds.
 pub type Pin = crossbeam_epoch::Guard;
 
-/// How often it is looked whether readers have gone on.
+/// Interval at which progress of the readers is checked.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// Pins this thread.
@@ -22,8 +22,8 @@ pub fn pin() -> Pin {
     crossbeam_epoch::pin()
 }
 
-/// Waits until every pin that is held now has been let go of, at most `limit`; says whether that came to pass. Whoever pins
-/// later sees what the caller wrote before.
+/// Waits until every pin held now has been released, at most `limit`. Returns whether all were. Later pins see what the
+/// caller wrote before.
 pub fn unpinned(limit: Duration) -> bool {
     let (done, told) = sync_channel(1);
     {
@@ -41,7 +41,7 @@ pub fn unpinned(limit: Duration) -> bool {
             Err(TryRecvError::Empty) if Instant::now() >= deadline => return false,
             Err(TryRecvError::Empty) => {}
         }
-        // Each of these may bring the epoch one further.
+        // Each of these may advance the epoch by one.
         crossbeam_epoch::pin().flush();
         std::thread::sleep(PAUSE);
     }

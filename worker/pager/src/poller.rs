@@ -1,15 +1,15 @@
-//! What the pager's thread waits on: one epoll set, so that waiting costs the same however many processes there are, and
-//! allocates nothing.
+//! The events that the pager's thread waits for: one epoll set, so that waiting costs the same for any number of
+//! processes, and allocates nothing.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// Keys that are no memory's.
+/// Keys that do not belong to a memory.
 const BELL: u64 = u64::MAX;
 const CRIU: u64 = u64::MAX - 1;
-/// Descriptors taken up at once; what is ready beyond that is found the next time.
+/// Descriptors handled at once. Further ready ones are found the next time.
 const READY: usize = 32;
 
 pub(crate) struct Poller {
@@ -17,14 +17,14 @@ pub(crate) struct Poller {
     events: [EpollEvent; READY],
     /// Keys of the memories with events.
     pub(crate) memories: Vec<u64>,
-    /// Whether the bell rang.
+    /// Whether the bell was rung.
     pub(crate) rung: bool,
-    /// Whether CRIU has said something.
+    /// Whether CRIU has sent something.
     pub(crate) spoken: bool,
 }
 
 impl Poller {
-    /// Waits for nothing but the bell yet.
+    /// Waits only for the bell at first.
     pub(crate) fn new(bell: impl AsFd) -> io::Result<Self> {
         let poller = Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -41,23 +41,23 @@ impl Poller {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key))?)
     }
 
-    /// Waits for CRIU's words, too.
+    /// Waits for CRIU's messages too.
     pub(crate) fn add_criu(&self, stream: impl AsFd) -> io::Result<()> {
         self.add(stream, CRIU)
     }
 
-    /// Waits for what happens in a memory, too.
+    /// Waits for a memory's events too.
     pub(crate) fn add_memory(&self, fd: impl AsFd, key: u64) -> io::Result<()> {
         self.add(fd, key)
     }
 
-    /// Leaves a descriptor out from now on.
+    /// Stops waiting for a descriptor.
     pub(crate) fn remove(&self, fd: impl AsFd) {
-        // One that was never added is left out already.
+        // A descriptor that was never added needs no removal.
         let _ = self.epoll.delete(fd);
     }
 
-    /// Waits until something is ready, at most so long, and says whether anything is.
+    /// Waits until something is ready, at most `limit`. Returns whether anything is.
     pub(crate) fn wait(&mut self, limit: EpollTimeout) -> io::Result<bool> {
         self.memories.clear();
         (self.rung, self.spoken) = (false, false);

@@ -1,40 +1,41 @@
-//! Which faults go on where earlier ones left off: a process that reads its memory from front to back, in some threads perhaps. For those more and
-//! more is filled at once, as a file system reads ahead.
+//! Detects faults that continue where earlier ones ended: a process that reads its memory sequentially, possibly in
+//! several threads. For such streams, more and more pages are filled at once, like a file system's read-ahead.
 
-/// Streams of one memory that are told apart.
+/// Number of streams that are tracked per memory.
 const STREAMS: usize = 4;
-/// Pages filled with one that begins a stream, or belongs to none; see [`Streams::window`].
+/// Number of pages filled with one that starts a stream, or belongs to none. See [`Streams::window`].
 pub(crate) const LEAST: u64 = 4;
-/// Pages filled at once in a stream that has lasted: 256 KiB.
+/// Number of pages filled at once in a long stream: 256 KiB.
 pub(crate) const MOST: u64 = 64;
 
-/// A memory's.
+/// The streams of one memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
-    /// The one that a new stream replaces.
+    /// The stream that a new one replaces.
     oldest: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
-    /// Where it is expected to go on; 0 for nowhere.
+    /// Page at which it is expected to continue. 0 if none.
     next: u64,
     window: u64,
 }
 
 impl Streams {
-    /// How many pages from `page` on are to be filled, in which place: those of a stream that goes on there, twice as many as before; `None` where none does.
+    /// The number of pages to fill from `page` on, itself included, if a stream continues there: twice as many as
+    /// before. `None` if no stream does.
     pub(crate) fn window(&mut self, page: u64) -> Option<u64> {
         let stream = self.streams.iter_mut().find(|s| s.next == page && page != 0)?;
         stream.window = (stream.window * 2).clamp(LEAST, MOST);
         Some(stream.window)
     }
 
-    /// What was touched at `page` is filled up to before `next`: a stream may go on there.
+    /// Records that the pages from `page` up to, but not including, `next` were filled. A stream may continue there.
     pub(crate) fn filled(&mut self, page: u64, next: u64) {
         if let Some(stream) = self.streams.iter_mut().find(|s| s.next == page && page != 0) {
-            // Where there was less to be had, it grows from there.
+            // If fewer pages were available, the window grows from that number.
             stream.window = stream.window.min(next - page);
             stream.next = next;
             return;
@@ -48,7 +49,7 @@ impl Streams {
 mod tests {
     use super::*;
 
-    /// Touches these pages in turn, of which none is there before; answers what each fault filled.
+    /// Touches a page that is missing. Returns the number of pages that the fault filled.
     fn touch(streams: &mut Streams, page: u64) -> u64 {
         match streams.window(page) {
             Some(window) => {

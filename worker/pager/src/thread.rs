@@ -1,6 +1,6 @@
-//! The pager's thread for one instance: it waits for CRIU, then reads what the processes do and has it answered.
+//! The pager's thread for one instance: waits for CRIU, then reads the processes' events and has them handled.
 //!
-//! It lets go of the processes' memory only when they are dead: without it, pages they still miss would read as zero.
+//! The thread releases the processes' memory only once they are dead. Otherwise their missing pages would read as zero.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -27,37 +27,37 @@ use crate::source::PageSource;
 
 /// Events read at once.
 const EVENTS: usize = 32;
-/// Memories of one instance (processes that are or descend from restored ones) before dead ones are looked for.
+/// Number of memories of one instance (restored processes and their descendants) from which dead ones are swept.
 const SWEEP_AT: usize = 16;
-/// Memories of one instance at most; with a further one the instance is killed.
+/// Maximum number of memories of one instance. One more gets the instance killed.
 const MEMORIES_MAX: usize = 4096;
-/// Intervals that all address maps of one instance may have together, about 50 bytes each. A process that frees every other
-/// page makes one a page; beyond this it is killed.
+/// Maximum number of intervals in all address maps of one instance, about 50 bytes each. A process that frees every
+/// other page causes one interval per page. Beyond this limit it is killed.
 const INTERVALS_MAX: usize = 1 << 20;
-/// How often faults are tried again at once, while the process changes its mappings, before a millisecond passes each time.
+/// Number of immediate retries of faults while the process changes its mappings. Later retries are a millisecond apart.
 const YIELDS: u32 = 200;
-/// How long processes that were killed may take to be gone before their memory is let go.
+/// Time limit for killed processes to disappear before their memory is released.
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
 
-/// A fault that is to be answered.
+/// A fault that has to be answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pending {
     /// Key of the memory.
     pub(crate) memory: u64,
     pub(crate) fault: Fault,
-    /// How often it was tried in vain.
+    /// Number of failed attempts.
     pub(crate) attempts: u32,
-    /// How often its page was brought.
+    /// Number of times its page was fetched.
     pub(crate) brought: u32,
     /// When it was read.
     pub(crate) since: Instant,
 }
 
-/// Who tells of processes that were restored.
+/// Where restored processes are announced.
 enum Words {
-    /// CRIU, on its stream.
+    /// By CRIU, on its stream.
     Criu(UnixStream),
-    /// The kernel, of the children of CRIU; of the one that is restored, the process id.
+    /// By the kernel, for the children of CRIU. Includes the process id of the restored one.
     Kernel(Ancestor, i32),
 }
 
@@ -82,10 +82,10 @@ pub(crate) struct Thread {
     pub(crate) pending: VecDeque<Pending>,
     /// Whether the instance is being killed.
     pub(crate) lost: bool,
-    /// Whether a fault was answered yet.
+    /// Whether any fault has been answered.
     pub(crate) has_answered: bool,
     limit: Duration,
-    /// What was said of processes that CRIU has not handed over yet.
+    /// Maps for processes that CRIU has not handed over yet.
     maps: HashMap<i32, AddressMap>,
 }
 
@@ -139,8 +139,8 @@ impl Thread {
         self.see_out();
     }
 
-    /// Waits until the processes are dead, who wait in vain for what they touch now. They were killed, or will be before the
-    /// handle is dropped.
+    /// Waits until the processes are dead. Their faults are not answered any more. They were killed, or will be before
+    /// the handle is dropped.
     fn see_out(&mut self) {
         let mut told = None;
         loop {
@@ -173,7 +173,7 @@ impl Thread {
         }
     }
 
-    /// Waits for CRIU; `None` when told to stop or out of time.
+    /// Waits for CRIU. `None` when stopped or out of time.
     fn accept(&self, listener: &UnixListener) -> Option<UnixStream> {
         let deadline = Instant::now() + self.limit;
         loop {
@@ -191,7 +191,7 @@ impl Thread {
                     stream.set_read_timeout(Some(self.limit)).ok()?;
                     return Some(stream);
                 }
-                // Before the handshake the only command is to stop.
+                // Before the handshake, the only command is to stop.
                 Ok(_) => return None,
             }
         }
@@ -207,7 +207,8 @@ impl Thread {
         if matches!(words, Some(Words::Criu(_))) {
             self.reach.stats.marks.lock().handshake = Some((Instant::now(), Duration::ZERO));
         }
-        // Closed with the last word: our end of a stream belongs to the sandbox's network namespace, where the function would see its path.
+        // Closed with the last message. Our end of the stream belongs to the sandbox's network namespace, where the
+        // function would see its path.
         let mut in_vain = 0;
         loop {
             self.wait(&mut in_vain)?;
@@ -224,7 +225,8 @@ impl Thread {
                     continue;
                 }
                 if matches!(words, Some(Words::Kernel(..))) {
-                    // Of the ancestor's page, which a child has given up before it was left out. The kernel tells of all that was unmapped with it.
+                    // An event of the ancestor's page, which a child had unmapped before it was unregistered. The
+                    // kernel reports everything that was unmapped along with it.
                     happened.clear();
                     faults.clear();
                 }
@@ -236,7 +238,7 @@ impl Thread {
                 }
             }
             if self.poller.rung {
-                // What CRIU has said before counts for what we are told now.
+                // CRIU's earlier messages must be processed before the command.
                 self.listen(&mut words, &mut buffer)?;
                 if self.obey(&mut words) {
                     return Ok(());
@@ -249,13 +251,13 @@ impl Thread {
         }
     }
 
-    /// Waits for something to do: for nothing else, if faults are to be tried again.
+    /// Waits for something to do, or only briefly if faults have to be retried.
     fn wait(&mut self, in_vain: &mut u32) -> io::Result<()> {
         if self.pending.is_empty() {
             *in_vain = 0;
             self.poller.wait(EpollTimeout::NONE)?;
         } else if *in_vain < YIELDS {
-            // The process that changes its mappings needs only to run on, perhaps on this core.
+            // The process that changes its mappings only needs to continue, perhaps on this core.
             *in_vain += 1;
             if !self.poller.wait(EpollTimeout::ZERO)? {
                 std::thread::yield_now();
@@ -266,7 +268,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Where the memory with this key is now, if its process has not died.
+    /// Index of the memory with this key, if its process has not died.
     pub(crate) fn index(&self, key: u64) -> Option<usize> {
         self.memories.binary_search_by_key(&key, |m| m.key).ok()
     }
@@ -279,7 +281,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Lets go of the memory of processes that have died.
+    /// Releases the memory of processes that have died.
     fn sweep(&mut self) {
         let poller = &self.poller;
         self.memories.retain(|memory| {
@@ -291,7 +293,7 @@ impl Thread {
         });
     }
 
-    /// Takes all words that were said of processes.
+    /// Processes all announcements of restored processes.
     fn listen(&mut self, words: &mut Option<Words>, buffer: &mut EventBuffer) -> io::Result<()> {
         while let Some(said) = words.as_ref() {
             let mut ready = [PollFd::new(said.as_fd(), PollFlags::POLLIN)];
@@ -319,7 +321,7 @@ impl Thread {
                     let since = Instant::now();
                     for fd in ancestor.children(buffer)? {
                         self.take_over(*pid, fd)?;
-                        // The child would be held where it gives this page up. It may be quicker.
+                        // Otherwise the child would be held when it unmaps this page. The child may be faster.
                         if let Some(Err(e)) = self.memories.last().map(|m| m.unregister(ancestor.page(), 1)) {
                             tracing::debug!(error = %e, "a child of criu's has gone");
                         }
@@ -348,7 +350,8 @@ impl Thread {
         Ok(())
     }
 
-    /// All processes are there. Where the kernel told of them, some may have been CRIU's own, and have ended: the one that is left is the restored.
+    /// All processes are there. If the kernel announced them, some may have been CRIU's own helpers, which have ended.
+    /// The one that is left is the restored process.
     fn settle(&mut self, words: &mut Option<Words>) -> Result<(), String> {
         let Some(Words::Kernel(ancestor, _)) = words else {
             return Ok(());
@@ -363,8 +366,9 @@ impl Thread {
         }
     }
 
-    /// Takes what was read at once. The kernel gives faults before other events, whatever came first; and once an event is
-    /// read its process goes on. So the map must know of all events before a fault is answered by it.
+    /// Processes events that were read together. The kernel returns faults before other events, whatever the order of
+    /// occurrence. Once an event is read, its process continues. So the map must reflect all events before it answers a
+    /// fault.
     fn take(&mut self, index: usize, happened: &mut Vec<Happened>, faults: &mut Vec<Fault>) -> io::Result<()> {
         let since = Instant::now();
         for event in happened.drain(..) {
@@ -394,7 +398,7 @@ impl Thread {
         Ok(())
     }
 
-    /// What the processes do must not take memory of the host without bound.
+    /// The processes' behaviour must not use unbounded memory on the host.
     fn check_bounds(&mut self, index: usize) {
         let intervals = || self.memories.iter().map(|m| m.map.len()).sum::<usize>();
         let message = if self.memories.len() > MEMORIES_MAX {
@@ -408,9 +412,9 @@ impl Thread {
         self.lose(LostPage { pid, page: 0, message });
     }
 
-    /// Does what the handle asked for; `true` when that is to stop.
+    /// Executes the handle's commands. Returns `true` if one of them is to stop.
     fn obey(&mut self, words: &mut Option<Words>) -> bool {
-        // The bell is only a reminder; its count does not matter.
+        // The bell is only a reminder. Its count does not matter.
         let _ = self.reach.bell.read();
         loop {
             match self.reach.inbox.try_recv() {
@@ -422,7 +426,7 @@ impl Thread {
                         filled,
                         took: (since, since.elapsed()),
                     });
-                    // Nobody waiting any more is fine.
+                    // The handle may not be waiting any more.
                     let _ = done.try_send(prepared);
                 }
                 Ok(Command::Fill(pages, origin, done)) => drop(done.try_send(self.fill_behind(pages, origin))),
@@ -433,7 +437,8 @@ impl Thread {
         }
     }
 
-    /// What the addresses of each process belong to; how many processes too many there are, if some cannot be told apart.
+    /// What the addresses of each process belong to. If some processes cannot be told apart, returns the number of
+    /// excess processes as the error.
     fn report(&mut self) -> Result<Vec<(i32, AddressMap)>, usize> {
         self.sweep();
         let mut pids: Vec<_> = self.memories.iter().map(|m| m.pid).collect();
@@ -445,7 +450,7 @@ impl Thread {
         }
     }
 
-    /// Has the instance killed; its faults are not answered any more.
+    /// Gets the instance killed. Its faults are not answered any more.
     pub(crate) fn lose(&mut self, lost: LostPage) {
         self.lost = true;
         self.pending.clear();

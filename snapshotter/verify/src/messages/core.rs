@@ -1,5 +1,5 @@
-//! `core-TID.img`: a thread, and of the first of a process the process too. Fields that CRIU fills for other architectures are
-//! not declared.
+//! `core-TID.img`: a thread, and in the first thread's image also the process. Fields that CRIU fills for other
+//! architectures are not declared.
 
 use super::Message;
 
@@ -366,7 +366,7 @@ pub struct ExtendedState {
     pub cet: Option<ShadowStack>,
 }
 
-/// Written on every processor that has shadow stacks, used or not.
+/// Written on every processor that has shadow stacks, whether or not they are used.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShadowStack {
     #[prost(uint64, required, tag = "1")]

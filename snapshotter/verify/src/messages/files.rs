@@ -1,4 +1,4 @@
-//! `files.img` and what belongs to files. Terminals, namespaces, tunnels, packet sockets, fanotify, maps of BPF programs and
+//! `files.img` and related images. Terminals, namespaces, tunnels, packet sockets, fanotify, maps of BPF programs and
 //! external files are not declared.
 
 use super::{Message, sockets};

@@ -2,7 +2,7 @@
 
 use super::Message;
 
-/// Rings of asynchronous input and output are not declared.
+/// Rings for asynchronous I/O are not declared.
 #[derive(Clone, PartialEq, Message)]
 pub struct Mm {
     #[prost(uint64, required, tag = "1")]

@@ -1,5 +1,6 @@
-//! The messages of CRIU's images, whole: what is not declared here is refused. Fields are called as in CRIU's `images/*.proto` of
-//! version 4.2, the source of all numbers. Strings are bytes, as a path need not be UTF-8.
+//! Complete declarations of the messages in CRIU's images: whatever is not declared here is rejected. Field names are
+//! those of CRIU 4.2's `images/*.proto`, the source of all numbers. Strings are bytes, because a path need not be
+//! UTF-8.
 
 #![expect(missing_docs, reason = "the fields are CRIU's, and so are their meanings")]
 

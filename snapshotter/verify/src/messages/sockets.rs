@@ -104,7 +104,7 @@ pub struct FilePermissions {
     pub gid: u32,
 }
 
-/// Sockets bound to an interface, as with a link-local address, are refused: `ifname` is not declared.
+/// Sockets bound to an interface, as with a link-local address, are rejected: `ifname` is not declared.
 #[derive(Clone, PartialEq, Message)]
 pub struct InetSocket {
     #[prost(uint32, required, tag = "1")]
@@ -147,7 +147,7 @@ pub struct InetSocket {
     pub tcp_opts: Option<TcpOptions>,
 }
 
-/// Of raw sockets there are none: `raw` is not declared.
+/// Raw sockets are rejected: `raw` is not declared.
 #[derive(Clone, PartialEq, Message)]
 pub struct IpOptions {
     #[prost(bool, optional, tag = "1")]

@@ -1,9 +1,9 @@
-//! What says which processes there are and where: `inventory.img`, `pstree.img`, `ids-PID.img`, `fs-PID.img`, `seccomp.img` and
-//! `timens-N.img`.
+//! The images that list processes and their environment: `inventory.img`, `pstree.img`, `ids-PID.img`, `fs-PID.img`,
+//! `seccomp.img` and `timens-N.img`.
 
 use super::Message;
 
-/// Plugins and permission to restore uprobes are not declared.
+/// Plugins and the permission to restore uprobes are not declared.
 #[derive(Clone, PartialEq, Message)]
 pub struct Inventory {
     #[prost(uint32, required, tag = "1")]
@@ -34,7 +34,7 @@ pub struct Inventory {
     pub allow_uprobes: Option<bool>,
 }
 
-/// An empty list: the name of a plugin is an unknown field.
+/// An empty list: a plugin's name is an unknown field.
 #[derive(Clone, PartialEq, Message)]
 pub struct NoPlugins {}
 

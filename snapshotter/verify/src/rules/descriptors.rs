@@ -1,4 +1,4 @@
-//! `fdinfo-N.img`, `fs-PID.img`, `filelocks.img`: which files a process has open, and as what.
+//! `fdinfo-N.img`, `fs-PID.img`, `filelocks.img`: the files that a process has open, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,18 +15,19 @@ use crate::verified::{OpenedPath, Process, Purpose};
 const OPEN_FILES: usize = 7;
 const CLOSE_ON_EXEC: u32 = 1;
 const UMASK: u32 = 0o777;
-/// POSIX, BSD, and of an open file, as CRIU numbers them.
+/// Locks of POSIX, of BSD and of an open file description, as CRIU numbers them.
 const LOCK_KINDS: [u32; 3] = [1, 2, 4];
 const LEASE: u32 = 8;
-/// To read, to write.
+/// Read and write.
 const LOCK_MODES: [u32; 2] = [0, 1];
 
-/// The first processes that have an epoll are asked what it watches, no more: forks of one that never closed it.
+/// Maximum number of holders of an epoll that are asked what it watches. More of them are forks of a process that never
+/// closed it.
 const HOLDERS_MAX: usize = 16;
 
 /// Files by descriptor.
 type Table = Arc<BTreeMap<u32, Descriptor>>;
-/// By number of their image; processes may share one.
+/// By the number of their image. Processes may share one.
 type Tables = BTreeMap<u32, Table>;
 
 pub(super) fn check(
@@ -65,7 +66,7 @@ fn table(
     for (at, descriptor) in all::<Descriptor>(context.images, &format!("fdinfo-{id}.img"), magic::DESCRIPTORS)? {
         let Descriptor { id, flags, kind, fd } = descriptor;
         let file = files.entries.get(&id);
-        // A name that a file was given is no file to have open.
+        // The name given to a nameless file is not a file that may be open.
         let usable = file.is_some_and(|f| f.reg.is_none() || files.regular(id).is_some());
         at.hold(usable, "id", id)?;
         at.hold(file.is_some_and(|f| f.kind == kind), "type", kind)?;
@@ -77,7 +78,8 @@ fn table(
     Ok(Arc::new(table))
 }
 
-/// What an epoll watches is what a process has open that has the epoll: CRIU would take another number for one of its own.
+/// Every file that an epoll watches must be open in a process that holds the epoll. Otherwise CRIU would take a foreign
+/// descriptor for one of its own.
 fn check_polled(files: &OpenFiles, tables: &Tables) -> Result<(), VerifyError> {
     let mut holders: BTreeMap<u32, Vec<&Table>> = BTreeMap::new();
     for table in tables.values() {

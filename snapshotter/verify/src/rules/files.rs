@@ -1,4 +1,4 @@
-//! `files.img`: each entry is a file of a kind that functions have, and of its kind alone.
+//! `files.img`: each entry is a file of a kind that functions have, with the fields of that kind only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::messages::{
 };
 use crate::verified::{ImageMode, OpenedPath, Purpose};
 
-/// CRIU's numbers of kinds of files.
+/// CRIU's numbers of the kinds of files.
 pub(super) mod kind {
     pub(crate) const REGULAR: u32 = 1;
     pub(crate) const PIPE: u32 = 2;
@@ -29,16 +29,16 @@ pub(super) mod kind {
     pub(crate) const PIDFD: u32 = 20;
 }
 
-/// Words of a build id that CRIU notes at most.
+/// Maximum number of words of a build id that CRIU records.
 const BUILD_ID_MAX: usize = 64;
-/// Real time, monotonic, since boot: alarms take a capability.
+/// Real time, monotonic, and since boot. Alarm clocks require a capability.
 const TIMERFD_CLOCKS: [u32; 3] = [0, 1, 7];
 const NANOSECONDS: u64 = 1_000_000_000;
 /// `TFD_TIMER_ABSTIME` and `TFD_TIMER_CANCEL_ON_SET`.
 const TIMERFD_FLAGS: u32 = 3;
-/// Handles that CRIU writes, words.
+/// Size in words of the file handles that CRIU writes.
 const HANDLE_WORDS: usize = 16;
-/// All that can be watched for, and the kernel's mark of what is in a directory.
+/// All events that can be watched for, and the kernel's flag for the entries of a directory.
 const WATCH_MASK: u32 = 0xfff | 1 << 27 | 0x4000_0000 | 0x2000_0000 | 0x0400_0000 | 0x0200_0000 | 0x0100_0000;
 const SEALS: u32 = 0x3f;
 const MEMFD_NAME_MAX: usize = 249;
@@ -52,7 +52,7 @@ pub(super) struct OpenFiles {
     pub(super) memory_files: BTreeMap<u64, MemFdInode>,
     pub(super) ghosts: BTreeMap<u32, GhostFile>,
     pub(super) remaps: Vec<Remap>,
-    /// Those that watch others, with the numbers of their entries.
+    /// Files that watch others, with the numbers of their entries.
     pub(super) polls: Vec<(usize, EventPoll)>,
 }
 
@@ -100,19 +100,19 @@ impl OpenFiles {
         })
     }
 
-    /// The regular file of this id, but for templates, and for names that files without one were given.
+    /// The regular file with this id, except templates and the names given to nameless files.
     pub(super) fn regular(&self, id: u32) -> Option<&RegularFile> {
         let file = self.entries.get(&id)?.reg.as_ref()?;
         (file.mode.is_some() && !is_external(file)).then_some(file)
     }
 
-    /// The template of this id.
+    /// The template with this id.
     pub(super) fn template(&self, id: u32) -> Option<&RegularFile> {
         let file = self.entries.get(&id)?.reg.as_ref()?;
         is_external(file).then_some(file)
     }
 
-    /// Notes that file `id` is opened, by what it is.
+    /// Records that file `id` is opened, according to its kind.
     pub(super) fn note_opened(&self, id: u32, opened: &mut BTreeSet<OpenedPath>) {
         let of_fifo = |entry: &FileEntry| entry.fifo.as_ref().and_then(|fifo| fifo.regf_id);
         let id = self.entries.get(&id).and_then(of_fifo).unwrap_or(id);
@@ -151,7 +151,7 @@ impl OpenedPath {
     }
 }
 
-/// What of a file does not depend on others.
+/// Checks the properties of a file that do not depend on other files.
 fn check_entry(context: Context<'_>, at: Place<'_>, entry: &FileEntry) -> Result<(), VerifyError> {
     let FileEntry {
         kind: _,
@@ -220,7 +220,7 @@ fn check_entry(context: Context<'_>, at: Place<'_>, entry: &FileEntry) -> Result
     at.hold(open_flags::may_be(flags), "flags", flags)
 }
 
-/// Who gets a signal when there is something to read: the function's own, as itself.
+/// The receiver of a signal when there is something to read: one of the function's own processes, as its own user.
 pub(super) fn check_owner(context: Context<'_>, at: Place<'_>, owner: &Owner) -> Result<(), VerifyError> {
     at.hold(owner.signum <= SIGNAL_MAX, "fown.signum", owner.signum)?;
     if owner.pid == 0 {
@@ -233,12 +233,12 @@ pub(super) fn check_owner(context: Context<'_>, at: Place<'_>, owner: &Owner) ->
     at.hold(context.tree.is_known(owner.pid), "fown.pid", owner.pid)
 }
 
-/// Whether it is not looked for by its path.
+/// Whether it is not looked up by path.
 fn is_external(file: &RegularFile) -> bool {
     file.ext.is_some()
 }
 
-/// A template is of the host's choice: all that is believed of it is which one it is.
+/// The host chooses templates. The image only selects one of them.
 fn check_template(context: Context<'_>, at: Place<'_>, file: &RegularFile) -> Result<(), VerifyError> {
     let RegularFile {
         id: _,
@@ -291,7 +291,7 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
     } = file;
     at.hold(paths::is_allowed(name), "reg.name", String::from_utf8_lossy(name))?;
     at.hold(open_flags::may_open(name, *flags), "reg.flags", flags)?;
-    // Only of a file in another mount namespace than CRIU's.
+    // Only for a file in another mount namespace than CRIU's.
     at.hold(mnt_id.is_none(), "reg.mnt_id", mnt_id)?;
     at.hold(build_id.len() <= BUILD_ID_MAX, "reg.build_id", build_id.len())?;
     let bytes = size.unwrap_or(0);
@@ -311,7 +311,7 @@ fn check_regular(context: Context<'_>, at: Place<'_>, file: &RegularFile, is_lin
     at.hold(good && mode <= u32::from(u16::MAX), "reg.mode", mode)
 }
 
-/// Pipes that lead out are those that were given to the function, to write to.
+/// Pipes that lead out of the sandbox are those that the function was given to write to.
 fn check_pipe(context: Context<'_>, at: Place<'_>, pipe: &Pipe) -> Result<u32, VerifyError> {
     let is_output = context.expected.output_pipes.contains(&pipe.pipe_id);
     let writes = pipe.flags & open_flags::ACCESS == libc::O_WRONLY.cast_unsigned();
@@ -344,7 +344,7 @@ fn check_timerfd(at: Place<'_>, timer: &TimerFd) -> Result<u32, VerifyError> {
     Ok(timer.flags)
 }
 
-/// A watch without a path would have CRIU look for the file by its handle, past all permissions.
+/// Without a path for a watch, CRIU would look up the file by its handle, bypassing all permissions.
 fn check_inotify(at: Place<'_>, inotify: &Inotify) -> Result<u32, VerifyError> {
     for watch in &inotify.wd {
         at.hold(watch.mask & !WATCH_MASK == 0, "ify.wd.mask", watch.mask)?;
@@ -363,11 +363,11 @@ fn check_inotify(at: Place<'_>, inotify: &Inotify) -> Result<u32, VerifyError> {
     Ok(inotify.flags)
 }
 
-/// Of a process that is gone, or of one of these.
+/// A pidfd of a dead process, or of one of these.
 fn check_pidfd(context: Context<'_>, at: Place<'_>, pidfd: &PidFd) -> Result<u32, VerifyError> {
     let of_process = |pid: i32| u32::try_from(pid).is_ok_and(|pid| context.tree.is_process(pid));
     at.hold(pidfd.nspid == -1 || of_process(pidfd.nspid), "pidfd.nspid", pidfd.nspid)?;
-    // CRIU opens it with these.
+    // The flags with which CRIU opens it.
     let flags = pidfd.flags & !libc::O_NONBLOCK.cast_unsigned();
     at.hold(flags == 0, "pidfd.flags", pidfd.flags)?;
     Ok(pidfd.flags)

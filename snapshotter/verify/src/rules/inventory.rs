@@ -1,4 +1,4 @@
-//! The inventory, and the namespaces that processes are in: those of CRIU, which runs in the sandbox's.
+//! The inventory, and the namespaces of the processes: those of CRIU, which runs in the sandbox's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use crate::error::{Place, VerifyError};
 use crate::frames::{magic, required};
 use crate::messages::{Inventory, ObjectIds, TimeOffsets};
 
-/// What CRIU 1.x to 4.2 write.
+/// Written by CRIU 1.x to 4.2.
 const VERSION: u32 = 2;
 /// CRIU's number for leaving the network alone.
 const NETWORK_LOCK_SKIP: u32 = 2;
 const NANOSECONDS: u64 = 1_000_000_000;
-/// Longest name of a run of CRIU.
+/// Maximum length of the name of a CRIU run.
 const RUN_ID_MAX: usize = 64;
 
 pub(super) fn check(images: &Images<'_>) -> Result<(Inventory, ObjectIds), VerifyError> {
@@ -57,7 +57,7 @@ pub(super) fn check(images: &Images<'_>) -> Result<(Inventory, ObjectIds), Verif
     Ok((inventory, own))
 }
 
-/// The namespaces that must be CRIU's own; all but that of time.
+/// The namespaces that must be CRIU's own: all except the time namespace.
 fn namespaces(ids: &ObjectIds) -> [(&'static str, Option<u32>); 7] {
     [
         ("pid_ns_id", ids.pid_ns_id),
@@ -70,10 +70,10 @@ fn namespaces(ids: &ObjectIds) -> [(&'static str, Option<u32>); 7] {
     ]
 }
 
-/// The ids of living processes, by process; and the clocks, by the number of their image.
+/// The ids of living processes, by process, and the clocks, by the number of their image.
 ///
-/// A process that CRIU has restored is in a time namespace of its own. All are in one; its image is called by its id, and
-/// where it is CRIU's own, by 0.
+/// A restored process is in its own time namespace. All processes are in the same one. The image of its clocks is named
+/// by its id, or by 0 if it is CRIU's own.
 #[expect(clippy::type_complexity, reason = "two maps")]
 pub(super) fn check_ids(
     context: Context<'_>,
@@ -87,7 +87,7 @@ pub(super) fn check_ids(
         let time = ids.time_ns_id.filter(|id| *id != 0);
         times.insert(time.ok_or_else(|| at.refuse("time_ns_id", ids.time_ns_id))?);
         at.hold(times.len() == 1, "time_ns_id", ids.time_ns_id)?;
-        // CRIU takes them for its own files, or memory, otherwise.
+        // Otherwise CRIU would take them for its own memory or files.
         at.hold(ids.vm_id != context.own.vm_id, "vm_id", ids.vm_id)?;
         at.hold(ids.files_id != context.own.files_id, "files_id", ids.files_id)?;
         found.insert(pid, ids);
@@ -101,7 +101,7 @@ pub(super) fn check_ids(
 
 fn check_offsets(at: Place<'_>, offsets: &TimeOffsets) -> Result<(), VerifyError> {
     for (field, time) in [("monotonic", &offsets.monotonic), ("boottime", &offsets.boottime)] {
-        // The kernel refuses clocks that would overflow within 146 years.
+        // The kernel rejects clocks that would overflow within 146 years.
         let sane = time.tv_nsec < NANOSECONDS && time.tv_sec < i64::MAX.cast_unsigned() / NANOSECONDS / 2;
         at.hold(sane, field, time)?;
     }

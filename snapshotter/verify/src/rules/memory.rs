@@ -10,22 +10,22 @@ use crate::frames::{magic, required};
 use crate::messages::{Mm, Vma};
 use crate::verified::{OpenedPath, Process, Purpose};
 
-/// Mappings of a process at most: what the kernel allows, and guards inside.
+/// Maximum number of mappings in a process: the kernel's limit, plus guard ranges inside them.
 const MAPPINGS_MAX: usize = 131_072;
-/// Words that CRIU has room for.
+/// Maximum number of words in CRIU's buffer.
 const AUXV_MAX: usize = 64;
-/// Only root maps lower ones: a null pointer of the kernel would lead there.
+/// Only root may map lower addresses: a null pointer in the kernel would lead there.
 const LOWEST_ADDRESS: u64 = 65_536;
 const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 /// `RLIMIT_MEMLOCK`.
 const LOCKED_MEMORY: usize = 8;
-/// Largest arguments and environment, each, bytes. The kernel lets a program begin with 6 MiB; a process may call any range
-/// its own afterwards, each page of which whoever restores it would look at.
+/// Maximum size of the arguments and of the environment, in bytes. The kernel allows 6 MiB at program start. A process
+/// may later declare any range as its arguments, and whoever restores the process would look at each page of the range.
 const ARGUMENTS_MAX: u64 = 8 << 20;
-/// Largest mapping of the kernel's own, bytes.
+/// Maximum size of a mapping of the kernel's own, in bytes.
 const KERNEL_MAPPING_MAX: u64 = 64 << 10;
 
-/// CRIU's marks of mappings.
+/// CRIU's status flags of mappings.
 pub(crate) mod status {
     pub(crate) const REGULAR: u32 = 1 << 0;
     pub(crate) const STACK: u32 = 1 << 1;
@@ -38,7 +38,7 @@ pub(crate) mod status {
     pub(crate) const ANON_PRIVATE: u32 = 1 << 9;
     pub(crate) const VVAR: u32 = 1 << 12;
     pub(crate) const MEMFD: u32 = 1 << 14;
-    /// Not a mapping but guard pages inside one.
+    /// Not a mapping, but guard pages inside one.
     pub(crate) const GUARD: u32 = 1 << 16;
 }
 use status::{ANON_PRIVATE, ANON_SHARED, FILE_PRIVATE, FILE_SHARED, GUARD, HEAP, MEMFD, REGULAR, STACK, VDSO, VVAR};
@@ -53,7 +53,7 @@ const ANONYMOUS: u32 = 0x20;
 const LOCKED: u32 = 0x2000;
 /// Grows down, locked, not reserved.
 const MAP_FLAGS: u32 = 0x100 | LOCKED | 0x4000;
-/// Random, sequential, not in forks, mergeable, huge pages and none, not in core dumps, empty in forks.
+/// Random, sequential, not inherited by forks, mergeable, huge pages or none, not in core dumps, empty in forks.
 const ADVICE: u64 = 1 << 1 | 1 << 2 | 1 << 10 | 1 << 12 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 18;
 
 pub(super) fn check(
@@ -149,7 +149,7 @@ fn check_mappings(
     Ok(())
 }
 
-/// A range that has no properties but its place.
+/// A range without properties other than its bounds.
 fn check_guard(at: Place<'_>, vma: &Vma) -> Result<(), VerifyError> {
     let bare = Vma {
         start: vma.start,
@@ -233,7 +233,7 @@ fn check_file(
         return at.hold(open_flags::may_be(fdflags), "vmas.fdflags", vma);
     }
     if files.template(id).is_some() {
-        // Whoever writes to it would write to the memory of others.
+        // Writing to it would write to the memory of others.
         at.hold(vma.status & FILE_SHARED == 0, "vmas.status", vma)?;
         return at.hold(
             fdflags & open_flags::ACCESS == 0 && open_flags::may_be(fdflags),

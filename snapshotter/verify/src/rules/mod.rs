@@ -1,5 +1,5 @@
-//! The rules, a file for each part of a process. In order: who there is, what rights they have, what they have open, what is
-//! in it.
+//! The rules, one file per part of a process. In order: the processes, their privileges, what they have open, and its
+//! contents.
 
 mod credentials;
 mod descriptors;
@@ -30,13 +30,13 @@ use crate::verified::{OpenedPath, Verified};
 use self::files::OpenFiles;
 use self::tree::Tree;
 
-/// Where addresses of user space end.
+/// End of the user address space.
 const USER_END: u64 = 0x7fff_ffff_f000;
 const PAGE: u64 = 4096;
-/// The last signal.
+/// The highest signal number.
 const SIGNAL_MAX: u32 = 64;
 
-/// What most rules need to know.
+/// What most rules need.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     images: &'a Images<'a>,
@@ -47,14 +47,14 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether the pages of processes that CRIU restores are in files of their own.
+    /// Whether the pages that CRIU restores are in separate files per process.
     fn has_eager_pages(&self) -> bool {
         let travelling = self.expected.travelling.as_ref();
         travelling.is_some_and(|travelling| travelling.pages == PagesIn::Eager)
     }
 }
 
-/// Whether `start..start + length` is in user space. An address of 0 stands for none.
+/// Whether `start..start + length` is in user space. Address 0 means that there is no range.
 fn in_user_space(start: u64, length: u64) -> bool {
     start.checked_add(length).is_some_and(|end| end <= USER_END)
 }
@@ -98,7 +98,7 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
         Kind::Time(id) => clocks.contains_key(id),
         _ => true,
     };
-    // CRIU might read what belongs to nothing all the same.
+    // CRIU might still read an image that belongs to nothing.
     if let Some((name, _)) = kinds.iter().find(|(_, kind)| !known(kind)) {
         return Err(VerifyError::Kind((*name).to_owned()));
     }
@@ -116,7 +116,7 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
     })
 }
 
-/// Notes a path that CRIU opens.
+/// Records a path that CRIU opens.
 fn note(opened: &mut BTreeSet<OpenedPath>, path: OpenedPath) {
     opened.insert(path);
 }

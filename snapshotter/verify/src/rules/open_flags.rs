@@ -1,10 +1,10 @@
-//! Which flags files are opened with. CRIU passes on what the image has, `O_CREAT` too.
+//! The flags with which files are opened. CRIU passes on all flags in the image, including `O_CREAT`.
 
 use super::paths;
 
 pub(super) const ACCESS: u32 = libc::O_ACCMODE.cast_unsigned();
 pub(super) const PATH_ONLY: u32 = libc::O_PATH.cast_unsigned();
-/// What the kernel notes of an open file.
+/// The flags that the kernel keeps for an open file.
 const KEPT: u32 = (libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_NONBLOCK
@@ -16,16 +16,16 @@ const KEPT: u32 = (libc::O_ACCMODE
     | libc::O_PATH)
     .cast_unsigned()
     | LARGE_FILE;
-/// What the C library calls 0, and the kernel does not.
+/// Defined as 0 by the C library, but not by the kernel.
 const LARGE_FILE: u32 = 0o100_000;
-/// Only who owns a file may read it unnoticed, and only a directory that can be written to has unnamed files.
+/// Only the owner of a file may read it unnoticed, and only a writable directory has unnamed files.
 const KEPT_OF_OWN: u32 = (libc::O_NOATIME | libc::O_TMPFILE).cast_unsigned();
-/// What may be set of files that are not opened by a path.
+/// Status flags of files that are not opened by path.
 const STATUS: u32 =
     (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT).cast_unsigned() | LARGE_FILE;
 const READ_ONLY: u32 = libc::O_RDONLY.cast_unsigned();
 
-/// Whether a file at this path may be opened so.
+/// Whether the file at this path may be opened with these flags.
 pub(super) fn may_open(path: &[u8], flags: u32) -> bool {
     let own = paths::is_writable(path);
     let allowed = if own { KEPT | KEPT_OF_OWN } else { KEPT };
@@ -33,12 +33,12 @@ pub(super) fn may_open(path: &[u8], flags: u32) -> bool {
     flags & !allowed == 0 && is_access(flags) && (!writes || own || paths::is_device(path))
 }
 
-/// Whether a file that has no path may have these flags.
+/// Whether a file without a path may have these flags.
 pub(super) fn may_be(flags: u32) -> bool {
     flags & !STATUS == 0 && is_access(flags)
 }
 
-/// To read, to write, or both: there is a fourth value, which means none.
+/// Read, write, or both. The fourth value means none of them.
 fn is_access(flags: u32) -> bool {
     flags & ACCESS != ACCESS
 }

@@ -1,4 +1,4 @@
-//! `pagemap-PID.img`, `pagemap-shmem-N.img`: which pages there are. What is in them is the process's own affair.
+//! `pagemap-PID.img`, `pagemap-shmem-N.img`: which pages exist. Their contents are not checked.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::kinds::EAGER_PREFIX;
 use crate::messages::{PagemapHead, PagemapRun};
 use crate::verified::Process;
 
-/// They are in an earlier dump: in the processes, of an instance that moves.
+/// The pages are in an earlier dump. For a migrating instance, they are in its processes.
 const PARENT: u32 = 1 << 0;
-/// CRIU may leave them to a pager; they are in the image.
+/// CRIU may leave the pages to a pager. They are in the image.
 const LAZY: u32 = 1 << 1;
 const PRESENT: u32 = 1 << 2;
 
-/// The numbers of shared memory that there may be pages of.
+/// Returns the numbers of shared memory that may have pages.
 pub(super) fn check(
     context: Context<'_>,
     files: &OpenFiles,
@@ -38,7 +38,7 @@ pub(super) fn check(
         };
         let pages = format!("pages-{number}.img");
         if context.has_eager_pages() {
-            // It is to be made of those, and of nobody else's.
+            // The image will be built from this file only.
             let free = !context.images.contains_key(pages.as_str()) && numbers.insert(number);
             at.hold(free, "pages_id", number)?;
             let eager = format!("{EAGER_PREFIX}{pid}");
@@ -58,7 +58,7 @@ pub(super) fn check(
     Ok(shared)
 }
 
-/// The number of its pages image, and where it says so; `None` if it is not there.
+/// The number of its pages image, and the place that states it. `None` if the pagemap does not exist.
 fn check_pagemap<'a>(
     context: Context<'a>,
     name: &str,

@@ -1,12 +1,12 @@
-//! Which paths an image may have. CRIU opens them as root, and as they are written.
+//! The paths that an image may have. CRIU opens them as root, exactly as written.
 //!
-//! A link on the way leads elsewhere all the same; that is for the comparison with the processes' real files to see.
+//! A symbolic link may still lead elsewhere. The comparison with the processes' real files detects that.
 
-/// Longest path, bytes.
+/// Maximum length of a path in bytes.
 const PATH_MAX: usize = 4095;
-/// Where functions write.
+/// Directories that functions write to.
 const WRITABLE: [&[u8]; 2] = [b"/tmp", b"/dev/shm"];
-/// What is the kernel's or the sandbox's; some by names that are usually links there.
+/// Paths of the kernel or the sandbox. Some of these names are usually links there.
 const FORBIDDEN: [&[u8]; 7] = [
     b"/proc",
     b"/sys",
@@ -16,7 +16,7 @@ const FORBIDDEN: [&[u8]; 7] = [
     b"/var/lock",
     b"/etc/mtab",
 ];
-/// The devices of a sandbox.
+/// Devices of a sandbox.
 const DEVICES: [&[u8]; 5] = [
     b"/dev/null",
     b"/dev/zero",
@@ -25,12 +25,12 @@ const DEVICES: [&[u8]; 5] = [
     b"/dev/urandom",
 ];
 
-/// Limits of the processors' time, of cgroup v2 and v1, below [`GROUPS`]: runtimes of Go keep them open. The kernel
-/// gives all files of control groups the size 0, so that a copy with other limits has as large ones.
+/// Processor limits of cgroup v2 and v1, below [`GROUPS`]: Go runtimes keep them open. The kernel reports size 0 for
+/// all files of control groups, so a copy with other limits has files of the same size.
 const GROUPS: &[u8] = b"/sys/fs/cgroup/";
 const LIMITS: [&[u8]; 3] = [b"/cpu.max", b"/cpu.cfs_quota_us", b"/cpu.cfs_period_us"];
 
-/// Absolute, without a component that is empty, `.` or `..`, and without NUL.
+/// Absolute, without empty, `.` or `..` components, and without NUL.
 pub(super) fn is_plain(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/") else {
         return false;
@@ -43,23 +43,23 @@ pub(super) fn is_plain(path: &[u8]) -> bool {
                 .all(|part| !matches!(part, b"" | b"." | b"..")))
 }
 
-/// Whether `path` is `dir`, or below it.
+/// Whether `path` is `dir` or below it.
 fn is_in(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir)
         .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }
 
-/// A plain path in or to a directory that functions write to.
+/// A plain path to or in a directory that functions write to.
 pub(super) fn is_writable(path: &[u8]) -> bool {
     is_plain(path) && WRITABLE.iter().any(|dir| is_in(path, dir))
 }
 
-/// A plain path of something in such a directory.
+/// A plain path below such a directory.
 pub(super) fn is_below_writable(path: &[u8]) -> bool {
     is_writable(path) && !WRITABLE.contains(&path)
 }
 
-/// A plain path of what limits a sandbox's use of processors.
+/// A plain path of a sandbox's processor limit.
 fn is_limit(path: &[u8]) -> bool {
     is_plain(path) && path.starts_with(GROUPS) && LIMITS.iter().any(|name| path.ends_with(name))
 }
@@ -75,7 +75,7 @@ pub(super) fn is_allowed(path: &[u8]) -> bool {
         && !is_name_of_inherited(path)
 }
 
-/// CRIU takes a file in the root directory of such a name for one that it was given.
+/// CRIU treats a file in the root directory with such a name as an inherited one.
 fn is_name_of_inherited(path: &[u8]) -> bool {
     [b"/pipe:[".as_slice(), b"/socket:[", b"/file[", b"/tty["]
         .iter()

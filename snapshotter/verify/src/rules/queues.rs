@@ -1,4 +1,4 @@
-//! What was on its way: bytes in pipes, and packets in sockets with the files that they carry.
+//! Data in flight: bytes in pipes, and packets in sockets with the files that they carry.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use crate::frames::{Reader, magic};
 use crate::messages::{PipeData, QueuedPacket};
 use crate::verified::OpenedPath;
 
-/// Largest pipe without a capability, bytes.
+/// Maximum size of a pipe without a capability, in bytes.
 const PIPE_BYTES_MAX: u32 = 1 << 20;
-/// Files that one message carries at most: the kernel's limit.
+/// Maximum number of files in one message: the kernel's limit.
 const RIGHTS_MAX: usize = 253;
 const SCM_RIGHTS: u32 = 1;
 

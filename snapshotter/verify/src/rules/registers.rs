@@ -1,5 +1,5 @@
-//! A thread's registers. CRIU has the kernel take them from a signal frame, and the kernel takes no more than a process
-//! could give itself; that is not relied on.
+//! A thread's registers. CRIU lets the kernel load them from a signal frame. The kernel accepts only what a process
+//! could set itself, but these rules do not rely on that.
 
 use super::{USER_END, in_user_space};
 use crate::error::{Place, VerifyError};
@@ -9,13 +9,13 @@ use crate::messages::{ExtendedState, FloatRegisters, Registers, ThreadInfo, User
 const USER_CODE: u64 = 0x33;
 const USER_DATA: u64 = 0x2b;
 const MODE_NATIVE: u32 = 1;
-/// Bits of the flags that user space may set: the arithmetic ones, TF, DF, NT, RF, AC, ID. Neither IOPL nor VM.
+/// Flags that user space may set: the arithmetic ones, TF, DF, NT, RF, AC, ID. Neither IOPL nor VM.
 const FLAGS_OF_USER: u64 = 0x0024_4dd5 | 0x0001_0000;
-/// Bits that are always set: interrupts are taken, and bit 1.
+/// Flags that are always set: interrupts are enabled, and bit 1.
 const FLAGS_ALWAYS: u64 = 0x202;
 /// Numbers of the descriptors for thread-local storage of 32-bit programs.
 const TLS_ENTRIES: std::ops::RangeInclusive<u32> = 12..=14;
-/// x87 to PKRU, but for processor trace.
+/// x87 to PKRU, except processor trace.
 const XSTATE_FEATURES: u64 = 0x2ff;
 
 pub(super) fn check(at: Place<'_>, info: &ThreadInfo) -> Result<(), VerifyError> {
@@ -128,7 +128,7 @@ fn check_float(at: Place<'_>, registers: &FloatRegisters) -> Result<(), VerifyEr
     ] {
         at.hold(found == 0 || found == whole, field, found)?;
     }
-    // The filter lets nobody have a shadow stack.
+    // The filter does not allow shadow stacks.
     let unused = cet.as_ref().is_none_or(|cet| (cet.cet, cet.ssp) == (0, 0));
     at.hold(unused, "fpregs.xsave.cet", cet)?;
     Ok(())

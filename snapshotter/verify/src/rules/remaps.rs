@@ -1,5 +1,5 @@
-//! Files that had no name any more: CRIU makes them from the images, or links what it had given a name at the checkpoint,
-//! opens them, and unlinks them.
+//! Files that had lost their name. CRIU creates them from the images, or links those that it had named at the
+//! checkpoint. It then opens and unlinks them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,20 @@ use crate::verified::{ImageMode, OpenedPath, Purpose};
 
 const LINKED: u32 = 0;
 const GHOST: u32 = 1;
-/// Largest file in the images, bytes: that of a dump.
+/// Maximum size in bytes of a file in the images: the limit of a dump.
 const GHOST_BYTES_MAX: u64 = 16 << 20;
-/// How CRIU begins the names that it gives.
+/// Prefix of the names that CRIU gives.
 const LINK_PREFIX: &[u8] = b"link_remap.";
 /// Set-user-id, set-group-id, sticky.
 const SPECIAL_BITS: u32 = 0o7000;
 const MICROSECONDS: u64 = 1_000_000;
 
-/// The file that stands in for another.
+/// The file that replaces another one.
 pub(super) fn link_target(remap: &Remap) -> Option<u32> {
     (remap.remap_type == Some(LINKED)).then_some(remap.remap_id)
 }
 
-/// Whether CRIU gives such a name.
+/// Whether this is a name that CRIU gives.
 pub(super) fn is_link_name(path: &[u8]) -> bool {
     let name = path.rsplit(|c| *c == b'/').next().unwrap_or_default();
     paths::is_below_writable(path) && name.starts_with(LINK_PREFIX)
@@ -67,7 +67,7 @@ pub(super) fn check(
                     },
                 );
             }
-            // A file of a process that is gone, in /proc.
+            // A file of a dead process in /proc.
             _ => return Err(at.refuse("remap_type", remap.remap_type)),
         }
         remaps.push(remap);
@@ -125,7 +125,7 @@ fn read_ghost(context: Context<'_>, from: Place<'_>, id: u32) -> Result<GhostFil
     Ok(ghost)
 }
 
-/// A sparse file's data, in order.
+/// Checks a sparse file's data, in order.
 fn check_chunks(at: Place<'_>, reader: &mut Reader<'_>, size: Option<u64>) -> Result<(), VerifyError> {
     let size = size.ok_or_else(|| at.refuse("size", size))?;
     let mut end = 0;

@@ -1,7 +1,8 @@
-//! Every thread is under a filter that is known.
+//! Requires a known filter for every thread.
 //!
-//! A thread names the filter it got last, and each filter the one before it. Where all threads of a process have the same,
-//! CRIU notes them for the first alone, with the flag that has the kernel put the others under it too.
+//! A thread refers to its newest filter, and each filter to the one before it. If all threads of a process have the
+//! same filters, CRIU records them for the first thread only, with the flag that makes the kernel apply them to the
+//! others.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ const MODE_FILTER: u32 = 2;
 const FLAG_ALL_THREADS: u32 = 1 << 0;
 /// `SECCOMP_FILTER_FLAG_LOG`.
 const FLAG_LOG: u32 = 1 << 1;
-/// Filters of all processes together at most.
+/// Maximum number of filters of all processes together.
 const FILTERS_MAX: usize = 65_536;
 
 /// The digests of all filters.
@@ -31,7 +32,7 @@ pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<BTree
         let digest = *blake3::hash(filter).as_bytes();
         let known = context.expected.filters.contains(&digest);
         at.hold(known, "filter", blake3::hash(filter).to_hex())?;
-        // Only ever backwards: CRIU follows them to their end.
+        // Only backwards references: CRIU follows them to the end.
         let before = |prev: u32| usize::try_from(prev).is_ok_and(|prev| prev < index);
         at.hold(prev.is_none_or(before), "prev", prev)?;
         let allowed = flags.is_none_or(|flags| flags & !(FLAG_ALL_THREADS | FLAG_LOG) == 0);
@@ -46,7 +47,7 @@ pub(super) fn check(context: Context<'_>, processes: &[Process]) -> Result<BTree
     Ok(digests)
 }
 
-/// `of_all` says of each filter whether it and those before it are for all threads of a process.
+/// `of_all` states for each filter whether it, and those before it, apply to all threads of a process.
 fn check_threads(process: &Process, of_all: &[bool]) -> Result<(), VerifyError> {
     let mut covers = false;
     for (number, thread) in process.threads.iter().enumerate() {

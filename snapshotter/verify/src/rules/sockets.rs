@@ -1,4 +1,4 @@
-//! Sockets. CRIU makes them as root, and sets what only root may.
+//! Sockets. CRIU creates them as root, and sets options that only root may set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,26 +18,27 @@ const INET6: u32 = 10;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 const UDP_LITE: u32 = 136;
-/// The kernel's states of TCP, which it uses for other sockets too.
+/// The kernel's TCP states, which it also uses for other sockets.
 const ESTABLISHED: u32 = 1;
 const CLOSED: u32 = 7;
 const LISTENING: u32 = 10;
 const STATES: std::ops::RangeInclusive<u32> = 1..=12;
 const PORT_MAX: u32 = 65_535;
 const BACKLOG_MAX: u32 = 65_535;
-/// Longest name in an address of a unix socket, bytes.
+/// Maximum length of a unix socket's address in bytes.
 const NAME_MAX: usize = 108;
-/// No buffer is larger, bytes: CRIU sets them past the limits that others have. The kernel grows those of TCP by itself.
+/// Maximum size of a buffer in bytes, because CRIU ignores the limits that apply to others. The kernel grows TCP
+/// buffers by itself.
 const BUFFER_MAX: u32 = 64 << 20;
-/// What anybody may set; those above take a capability.
+/// Highest priority without a capability.
 const PRIORITY_MAX: u32 = 6;
-/// Instructions of a socket's filter.
+/// Maximum number of instructions in a socket's filter.
 const FILTER_MAX: usize = 4096;
-/// Microseconds.
+/// One second in microseconds.
 const SECOND: u64 = 1_000_000;
 const SHUTDOWN_MAX: u32 = 3;
 const NETLINK_ROUTE: u32 = 0;
-/// Protocols besides, without groups: questions about sockets, events of devices, generic.
+/// Other protocols, without groups: socket diagnostics, device events, generic.
 const NETLINK_PROTOCOLS: [u32; 3] = [4, 15, 16];
 const NETLINK_GROUP_WORDS: usize = 4;
 
@@ -102,13 +103,13 @@ fn check_options(at: Place<'_>, options: &SocketOptions) -> Result<(), VerifyErr
     at.hold(so_buf_lock.unwrap_or(0) <= 3, "opts.so_buf_lock", so_buf_lock)
 }
 
-/// A socket is in the network of the sandbox.
+/// A socket must be in the sandbox's network.
 fn check_network(context: Context<'_>, at: Place<'_>, network: Option<u32>) -> Result<(), VerifyError> {
     let own = network.is_none() || network == context.own.net_ns_id;
     at.hold(own, "ns_id", network)
 }
 
-/// The inodes of unix sockets, by which they name each other.
+/// The inodes of unix sockets, by which they refer to each other.
 pub(super) fn unix_inodes(entries: &BTreeMap<u32, FileEntry>) -> BTreeSet<u32> {
     entries
         .values()
@@ -146,15 +147,15 @@ pub(super) fn check_unix(
     at.hold(matches!(*kind, STREAM | DATAGRAM | SEQPACKET), "usk.type", kind)?;
     at.hold(matches!(*state, ESTABLISHED | CLOSED | LISTENING), "usk.state", state)?;
     at.hold(open_flags::may_be(*flags), "usk.flags", flags)?;
-    // Of sockets whose other end is not among the processes.
+    // Set for sockets whose other end is not among the processes.
     at.hold(*uflags == 0, "usk.uflags", uflags)?;
     at.hold(*peer == 0 || inodes.contains(peer), "usk.peer", peer)?;
-    // Of all but listening sockets CRIU notes the bytes in it there.
+    // For all but listening sockets, CRIU records the queued bytes in this field.
     let limit = if *state == LISTENING { BACKLOG_MAX } else { BUFFER_MAX };
     at.hold(*backlog <= limit, "usk.backlog", backlog)?;
     at.hold(shutdown.unwrap_or(0) <= SHUTDOWN_MAX, "usk.shutdown", shutdown)?;
     check_options(at, opts)?;
-    // CRIU goes there as root to bind by a relative name.
+    // CRIU changes to this directory as root to bind by a relative name.
     at.hold(name_dir.is_none(), "usk.name_dir", name_dir)?;
     at.hold(mnt_id.is_none(), "usk.mnt_id", mnt_id)?;
     check_network(context, at, *ns_id)?;
@@ -238,7 +239,8 @@ pub(super) fn check_inet(context: Context<'_>, at: Place<'_>, socket: &InetSocke
     Ok(*flags)
 }
 
-/// What a netlink socket may do depends on who uses it, not on who made it; but for the groups that it hears.
+/// The permissions of a netlink socket depend on its user, not on its creator, except for the groups that it listens
+/// to.
 pub(super) fn check_netlink(context: Context<'_>, at: Place<'_>, socket: &NetlinkSocket) -> Result<u32, VerifyError> {
     let NetlinkSocket {
         id: _,

@@ -1,4 +1,4 @@
-//! `core-PID.img`, as far as it is of a process.
+//! `core-PID.img`: the fields of a process.
 
 use super::{Context, SIGNAL_MAX, thread};
 use crate::error::{Place, VerifyError};
@@ -11,11 +11,11 @@ use std::sync::Arc;
 const MACHINE_X86_64: u32 = 1;
 const STATE_ALIVE: u32 = 1;
 const STATE_STOPPED: u32 = 3;
-/// All signals but the two that nobody handles: CRIU takes for granted that there are so many.
+/// All signals except the two that cannot be handled: CRIU assumes this number.
 const SIGNAL_ACTIONS: usize = 62;
-/// A signal's information in the kernel's format, bytes: CRIU copies so many.
+/// Size in bytes of a signal's information in the kernel's format: CRIU copies this many.
 const SIGNAL_INFO_BYTES: usize = 128;
-/// Waiting signals of a process or thread at most.
+/// Maximum number of pending signals of a process or thread.
 const SIGNALS_MAX: usize = 65_536;
 const TIMERS_MAX: usize = 65_536;
 const COMM_MAX: usize = 15;
@@ -27,7 +27,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 /// All processes with their threads, parents first.
 ///
-/// All are in one set of control groups. Which it is means nothing: no image of them is accepted, so what is restored stays where CRIU is.
+/// All are in one set of control groups. Its identity does not matter: images of control groups are rejected, so
+/// restored processes stay in CRIU's.
 pub(super) fn check(context: Context<'_>) -> Result<Vec<Process>, VerifyError> {
     let mut group = None;
     let mut processes = Vec::with_capacity(context.tree.entries.len());
@@ -63,7 +64,7 @@ pub(super) fn check(context: Context<'_>) -> Result<Vec<Process>, VerifyError> {
     Ok(processes)
 }
 
-/// A process that has ended has a name and an exit code.
+/// A dead process has a name and an exit code.
 fn check_dead(at: Place<'_>, core: &Core) -> Result<(), VerifyError> {
     at.hold(core.thread_info.is_none(), "thread_info", &core.thread_info)?;
     at.hold(core.thread_core.is_none(), "thread_core", &core.thread_core)?;
@@ -82,7 +83,7 @@ fn check_dead(at: Place<'_>, core: &Core) -> Result<(), VerifyError> {
 fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core) -> Result<(), VerifyError> {
     at.hold(core.tc.is_some() == is_first, "tc", core.tc.is_some())?;
     let Some(task) = &core.tc else { return Ok(()) };
-    // What the kernel's flags of a process were is not restored, and masks may be any.
+    // The kernel's flags of a process are not restored, and masks are arbitrary.
     let TaskCore {
         task_state,
         exit_code,
@@ -112,7 +113,7 @@ fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core
     check_signals(at, "tc.signals_s", signals_s.as_ref())?;
     at.hold(loginuid.is_none_or(|uid| uid == u32::MAX), "tc.loginuid", loginuid)?;
     let adjustments = context.expected.oom_score_adj_min..=OOM_SCORE_ADJ_MAX;
-    // CRIU takes 0 for what it need not set: the restored process has the sandbox's then, which is the expected one.
+    // CRIU does not restore the value 0. The restored process then has the sandbox's value, which is the expected one.
     let adjusted = oom_score_adj.is_none_or(|adj| adj == 0 || adjustments.contains(&adj));
     at.hold(adjusted, "tc.oom_score_adj", oom_score_adj)?;
     at.hold(sigactions.len() == SIGNAL_ACTIONS, "tc.sigactions", sigactions.len())?;
@@ -131,7 +132,7 @@ fn check_living(context: Context<'_>, at: Place<'_>, is_first: bool, core: &Core
     )
 }
 
-/// A thread's name.
+/// Checks a thread's name.
 pub(super) fn check_comm(at: Place<'_>, comm: &[u8]) -> Result<(), VerifyError> {
     at.hold(comm.len() <= COMM_MAX && !comm.contains(&0), "comm", comm)
 }
@@ -147,7 +148,8 @@ fn check_limits(context: Context<'_>, at: Place<'_>, task: &TaskCore) -> Result<
     Ok(())
 }
 
-/// Signals that wait. Who sent them is what the process says it is anyway: it can send itself the like.
+/// Pending signals. Their senders are whatever the process claims, which is harmless: it can send itself the same
+/// signals.
 pub(super) fn check_signals(
     at: Place<'_>,
     field: &'static str,
@@ -186,10 +188,10 @@ fn check_timers(context: Context<'_>, at: Place<'_>, timers: &TaskTimers) -> Res
     Ok(())
 }
 
-/// Alarms, clocks that wake a sleeping machine, take a capability.
+/// Alarm clocks, which wake a sleeping machine, require a capability.
 fn check_posix_timer(context: Context<'_>, at: Place<'_>, timer: &PosixTimer) -> Result<(), VerifyError> {
     const CLOCKS: [u32; 6] = [0, 1, 2, 3, 7, 11];
-    /// To a signal, to nobody, to a thread.
+    /// By a signal, not at all, or to a thread.
     const NOTIFY: [u32; 3] = [0, 1, 4];
     let id = i32::try_from(timer.it_id);
     at.hold(id.is_ok(), "tc.timers.posix.it_id", timer.it_id)?;

@@ -1,16 +1,16 @@
-//! `core-TID.img`, as far as it is of a thread.
+//! `core-TID.img`: the fields of a thread.
 
 use super::{Context, SIGNAL_MAX, credentials, in_user_space, registers, task};
 use crate::error::{Place, VerifyError};
 use crate::messages::{Core, Rseq, SignalStack, ThreadCore};
 
-/// Size of the head of the list of robust futexes, bytes: the kernel takes no other.
+/// Size in bytes of the head of the robust futex list: the kernel accepts no other.
 const ROBUST_LIST_BYTES: u32 = 24;
-/// `SCHED_OTHER`, `SCHED_BATCH`, `SCHED_IDLE`: what anybody may have.
+/// `SCHED_OTHER`, `SCHED_BATCH`, `SCHED_IDLE`: policies that need no privilege.
 const SCHED_POLICIES: [u32; 3] = [0, 3, 5];
 /// `SS_ONSTACK`, `SS_DISABLE`, `SS_AUTODISARM`.
 const SIGNAL_STACK_FLAGS: u32 = 1 | 2 | 1 << 31;
-/// Room for what later kernels add to the area, bytes.
+/// Maximum size of the area in bytes, with room for additions by later kernels.
 const RSEQ_BYTES_MAX: u32 = 1024;
 
 pub(super) fn check(context: Context<'_>, at: Place<'_>, core: &Core, cgroups: Option<u32>) -> Result<(), VerifyError> {
@@ -23,7 +23,7 @@ pub(super) fn check(context: Context<'_>, at: Place<'_>, core: &Core, cgroups: O
         .thread_core
         .as_ref()
         .ok_or_else(|| at.refuse("thread_core", "missing"))?;
-    // The filter is a matter of all threads of a process; the mask may be any.
+    // The filter is checked for all threads of a process together. The mask is arbitrary.
     let ThreadCore {
         futex_rla,
         futex_rla_len,

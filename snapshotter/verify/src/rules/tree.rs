@@ -1,4 +1,4 @@
-//! Which processes and threads there are.
+//! The processes and threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use crate::expected::Expected;
 use crate::frames::{all, magic, required};
 use crate::messages::{Core, TreeEntry};
 
-/// Processes and threads at most, together.
+/// Maximum number of processes and threads together.
 const TASKS_MAX: usize = 65_536;
-/// CRIU's number for a process that has ended and waits for its parent.
+/// CRIU's number for a dead process that waits for its parent.
 const STATE_DEAD: u32 = 2;
 
-/// The tree of processes.
+/// The process tree.
 pub(super) struct Tree<'a> {
     /// Parents before their children.
     pub(super) entries: Vec<(Place<'a>, TreeEntry)>,
-    /// The threads of living processes, their first ones among them.
+    /// Threads of living processes, including the first ones.
     pub(super) tids: BTreeSet<u32>,
-    /// Processes that live.
+    /// Living processes.
     living: BTreeSet<u32>,
-    /// Processes that have ended.
+    /// Dead processes.
     pub(super) dead: BTreeSet<u32>,
-    /// Groups of processes.
+    /// Process groups.
     groups: BTreeSet<u32>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Tree<'a> {
         for (place, entry) in &entries {
             let is_new = !tids.contains(&entry.pid) && !dead.contains(&entry.pid);
             place.hold(expected.pids.contains(&entry.pid) && is_new, "pid", entry.pid)?;
-            // Of a process that has ended, CRIU writes one thread whose id it never sets.
+            // For a dead process, CRIU writes one thread, whose id it never sets.
             if is_dead(images, entry.pid)? {
                 place.hold(entry.threads.len() == 1, "threads", &entry.threads)?;
                 dead.insert(entry.pid);
@@ -59,8 +59,8 @@ impl<'a> Tree<'a> {
         Ok(tree)
     }
 
-    /// Parents, groups and sessions. Where the leader of a group or session is gone, CRIU makes a process of its id for the
-    /// time of the restore.
+    /// Checks parents, groups and sessions. If the leader of a group or session is gone, CRIU creates a process with
+    /// its id for the duration of the restore.
     fn check_relations(&self, expected: &Expected) -> Result<(), VerifyError> {
         if self.entries.is_empty() {
             return Err(VerifyError::Missing("pstree.img".to_owned()));
@@ -94,12 +94,12 @@ impl<'a> Tree<'a> {
         self.living.contains(&pid)
     }
 
-    /// Whether there is a process, living or not, of this id.
+    /// Whether a process with this id exists, living or dead.
     pub(super) fn is_process(&self, pid: u32) -> bool {
         self.dead.contains(&pid) || self.is_living(pid)
     }
 
-    /// Whether signals to this thread, process or group reach none but these processes.
+    /// Whether signals to this thread, process or group reach only these processes.
     pub(super) fn is_known(&self, id: u32) -> bool {
         self.tids.contains(&id) || self.dead.contains(&id) || self.groups.contains(&id)
     }

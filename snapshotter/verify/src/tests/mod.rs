@@ -1,4 +1,4 @@
-//! Every rule has an image that breaks it.
+//! For every rule, an image that breaks it.
 
 mod mutate;
 mod parts;
@@ -23,7 +23,7 @@ pub(crate) fn good_images() -> BTreeMap<String, Vec<u8>> {
     Parts::good().images()
 }
 
-/// Breaks one thing; answers where it was noticed.
+/// Breaks one thing and returns where it was detected.
 fn broken(change: impl FnOnce(&mut Parts)) -> String {
     let mut parts = Parts::good();
     change(&mut parts);
@@ -35,10 +35,10 @@ fn broken(change: impl FnOnce(&mut Parts)) -> String {
     }
 }
 
-/// Where a change is noticed, and the change.
+/// Where a change is detected, and the change.
 type Case = (&'static str, fn(&mut Parts));
 
-/// Asserts of each change where it is noticed.
+/// Asserts where each change is detected.
 fn assert_refused<const N: usize>(cases: [Case; N]) {
     for (expected, change) in cases {
         assert_eq!(broken(change), expected);
@@ -88,7 +88,7 @@ fn fields_and_bytes_that_are_not_known_are_refused() {
         all.insert(name.clone(), changed);
         let error = check(&all, &Parts::expected()).unwrap_err();
         assert!(matches!(error, VerifyError::NotCanonical { .. }), "{name}: {error}");
-        // An unlinked file's data ends where its image does.
+        // The data of an unlinked file extends to the end of its image.
         if name != "ghost-file-1.img" {
             all.insert(name.clone(), bytes[..bytes.len() - 1].to_vec());
             assert!(check(&all, &Parts::expected()).is_err(), "{name}");

@@ -1,15 +1,15 @@
-//! Changes of an image, each of one field: numbers get other values, byte strings lose or change a byte, fields go away. It knows
-//! protobuf's encoding, and nothing of the messages.
+//! Changes an image in one field at a time: numbers get other values, byte strings lose or change a byte, and fields
+//! are removed. Knows protobuf's encoding, but not the messages.
 
 /// An image with one field changed.
 pub(crate) struct Mutation {
     pub(crate) image: Vec<u8>,
     pub(crate) entry: usize,
-    /// The numbers of the fields on the way to it.
+    /// The field's number, after those of the messages that contain it.
     pub(crate) field: Vec<u64>,
 }
 
-/// A field, and in it the fields of a message if it is one.
+/// A field. If it is a message, it has the message's fields.
 #[derive(Clone)]
 struct Field {
     number: u64,
@@ -24,7 +24,7 @@ enum Value {
     Message(Vec<Field>),
 }
 
-/// Of fields of one number in one message, so many are changed.
+/// Number of fields with the same number in one message that are changed.
 const REPEATS_MAX: usize = 3;
 
 /// All changes of an image without data between its entries.
@@ -128,7 +128,7 @@ fn strings(bytes: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// `None` if it is no message. Short strings may be taken for messages; a change of them is one all the same.
+/// `None` if it is not a message. Short strings may be mistaken for messages, but changing them is still a change.
 fn parse(mut bytes: &[u8]) -> Option<Vec<Field>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! Good images, in parts that a test can change: a process with a second thread, a child, and a child that has ended.
+//! Good images, in parts that a test can change: a process with a second thread, a live child and a dead child.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{Expected, RESOURCES};
 
 pub(super) use crate::fuzz::{FILTER, UID};
 
-/// What the images are made of.
+/// The parts of the images.
 pub(super) struct Parts {
     pub(super) inventory: Inventory,
     pub(super) tree: Vec<TreeEntry>,
@@ -32,12 +32,12 @@ pub(super) struct Parts {
     pub(super) packet: QueuedPacket,
 }
 
-/// Where images of an instance that moves are looked at.
+/// Where the images of a migrating instance are checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Travels {
-    /// Where CRIU dumped them.
+    /// At the host where CRIU dumped them.
     Dumped,
-    /// Where they arrive.
+    /// At the host where they arrive.
     Packed,
 }
 
@@ -521,8 +521,8 @@ impl Parts {
         images
     }
 
-    /// The same of an instance that moves: each process's pages are in an image of its own, if anywhere. Those of shared
-    /// memory are as ever.
+    /// The same images for a migrating instance: each process's pages are in a separate image, or in none. Shared
+    /// memory is as usual.
     pub(super) fn travelling(&self, travels: Travels) -> BTreeMap<String, Vec<u8>> {
         let mut images = self.images();
         let pagemap = |pages_id, runs: &[PagemapRun]| {
@@ -580,7 +580,7 @@ impl Parts {
     }
 }
 
-/// A limit of nothing.
+/// A limit of zero.
 pub(super) fn none() -> ResourceLimit {
     ResourceLimit { cur: 0, max: 0 }
 }

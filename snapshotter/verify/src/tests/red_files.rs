@@ -1,4 +1,4 @@
-//! Files that a function does not have, or not so.
+//! Files that a function does not have, or not in this way.
 
 use super::{Parts, assert_refused, parts};
 use crate::messages::*;
@@ -72,7 +72,7 @@ fn files_of_other_kinds_places_or_modes_are_refused() {
     ]);
 }
 
-/// The thread 502 is no process: a file of it would be refused, so the good one names a process.
+/// Thread 502 is not a process: its pidfd would be rejected, so the good image refers to a process.
 #[test]
 fn a_pidfd_is_of_a_process_living_dead_or_gone() {
     for pid in [501, 503, -1] {

@@ -1,4 +1,4 @@
-//! Processes that would be more than a function: who, what rights, what memory.
+//! Processes with more than a function may have: user, privileges, memory.
 
 use super::{Parts, assert_refused, parts};
 use crate::messages::*;
@@ -47,7 +47,7 @@ fn other_namespaces_than_criu_s_are_refused() {
         ("timens-0.img monotonic", |p| p.time.monotonic.tv_nsec = 1_000_000_000),
         ("timens-0.img boottime", |p| p.time.boottime.tv_sec = u64::MAX),
     ]);
-    // All in one other: that is what CRIU's own restore leaves behind.
+    // All in the same other namespace, as after CRIU's own restore.
     let mut parts = Parts::good();
     parts.ids.values_mut().for_each(|ids| ids.time_ns_id = Some(99));
     let mut images = parts.images();
@@ -114,7 +114,7 @@ fn a_thread_without_a_known_filter_is_refused() {
         ("seccomp.img filter", |p| filter(p).filter[4] = 1),
         ("seccomp.img prev", |p| filter(p).prev = Some(0)),
         ("seccomp.img flags", |p| filter(p).flags = Some(4)),
-        // The second thread has none of its own.
+        // The second thread has no filter of its own.
         ("core-502.img thread_core.seccomp_mode", |p| filter(p).flags = Some(0)),
         ("core-502.img thread_core.seccomp_mode", |p| {
             p.thread().seccomp_mode = Some(1)
@@ -294,7 +294,7 @@ fn mappings_that_only_root_makes_or_of_other_files_are_refused() {
         ("mm-501.img vmas.pgoff", |p| {
             p.mm.vmas[0].pgoff = 0u64.wrapping_sub(4096)
         }),
-        // Shared memory of System V, packet sockets, rings of asynchronous input and output, plugins, shadow stacks, uprobes.
+        // System V shared memory, packet sockets, asynchronous I/O rings, plugins, shadow stacks, uprobes.
         ("mm-501.img vmas.status", |p| p.mm.vmas[1].status = 0x401),
         ("mm-501.img vmas.status", |p| p.mm.vmas[1].status = 0x801),
         ("mm-501.img vmas.status", |p| p.mm.vmas[1].status = 0x2001),

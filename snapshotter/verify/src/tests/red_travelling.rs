@@ -1,4 +1,4 @@
-//! Images of an instance that moves: what they may have that those of a snapshot may not, and nowhere else.
+//! Images of a migrating instance: what they may have in addition to those of a snapshot, and where.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn expected(pages: PagesIn) -> Expected {
     }
 }
 
-/// The good images, with a mapping of a template, and pages that are in no image.
+/// The good images, with a mapping of a template and pages that are in no image.
 fn good() -> Parts {
     let mut parts = Parts::good();
     let reg = RegularFile {
@@ -67,7 +67,7 @@ fn mapping(parts: &mut Parts) -> &mut Vma {
     &mut parts.mm.vmas[3]
 }
 
-/// Breaks one thing; answers where it was noticed.
+/// Breaks one thing and returns where it was detected.
 fn broken(change: impl FnOnce(&mut Parts)) -> String {
     let mut parts = good();
     change(&mut parts);
@@ -122,7 +122,7 @@ fn a_template_is_mapped_privately_and_nothing_else() {
         ("files.img reg.ext", |p| p.reg(ID).name = b"file[1a:2d]".to_vec()),
         ("files.img reg.ext", |p| p.reg(ID).name = b"/etc/shadow".to_vec()),
         ("files.img reg.ext", |p| p.reg(ID).ext = Some(false)),
-        // CRIU remembers few files: it may give one of them several ids.
+        // CRIU remembers few files, so it may give one file several ids.
         ("accepted", |p| {
             let mut again = p.file(ID).clone();
             (again.id, again.reg.as_mut().unwrap().id) = (31, 31);
