@@ -1,4 +1,4 @@
-//! What the unit tests are made of: specs, heartbeats, ids.
+//! Fixtures of the unit tests: specs, heartbeats, ids.
 
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::ids::GatewayId;
@@ -92,12 +92,12 @@ pub(crate) fn info(id: &InstanceId, spec: &VersionSpec, n: usize, in_flight: u32
     }
 }
 
-/// So many stay parked whatever happens.
+/// A floor of so many parked instances.
 pub(crate) fn parked(parked: usize) -> Floor {
     Floor { warm: 0, parked }
 }
 
-/// A fleet of one worker with `capacity`, heard of at the start.
+/// A fleet of one worker with `capacity`, heard from at the start.
 pub(crate) fn fleet(capacity: u64) -> Fleet {
     let mut fleet = Fleet::default();
     fleet.heartbeat(&beat(0, 1, capacity, Vec::new()), Millis(0), |_, _| {

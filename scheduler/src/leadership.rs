@@ -1,12 +1,16 @@
-//! One of the schedulers that share a database leads; the others stand by.
+//! Leader election: of the schedulers that share a database, one leads and the others stand by.
 //!
 //! ```text
 //! stands by ──the row is free, or its holder was silent for HOLD──> leads ──could not renew for GIVE_UP──> the process ends
 //! ```
 //!
-//! A leader gives up on its own clock before another may take over by the database's. What it had under way dies with its process; and should
-//! that have stood still, so that its clock says nothing, whoever takes over ends its connections first ([`Store::take_over`]): it cannot
-//! write into what is another's. The new one begins as after a restart: workers and gateways tell it what there is.
+//! A leader gives up by its own clock before another may take over by the database's. Its work in progress dies with
+//! its
+//! process. If the process was suspended, its clock says nothing. So a successor first ends the old leader's
+//! connections
+//! ([`Store::take_over`]), which then cannot write into another's state. The new leader begins as after a restart:
+//! workers
+//! and gateways tell it what exists.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +23,9 @@ use crate::store::{Led, Store, StoreError};
 const HOLD: Duration = Duration::from_secs(4);
 /// How often it is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// After how long without a renewal it is given up.
+/// Time without a renewal after which it is given up.
 const GIVE_UP: Duration = Duration::from_millis(3_000);
-/// How often who stands by asks for it.
+/// How often a standby asks for the lead.
 const TRY_EVERY: Duration = Duration::from_millis(400);
 
 /// A candidate.
@@ -29,7 +33,7 @@ const TRY_EVERY: Duration = Duration::from_millis(400);
 pub(crate) struct Leadership {
     store: Store,
     address: String,
-    /// When the renewal that succeeded last was asked for.
+    /// When the last successful renewal was requested.
     renewed: Mutex<Instant>,
 }
 
@@ -47,7 +51,7 @@ impl Leadership {
         self.store.lead(self.store.holder(), &self.address, hold_ms).await
     }
 
-    /// Stands by until it leads, and lets `front` say who does meanwhile.
+    /// Stands by until it leads, and meanwhile tells `front` who does.
     pub(crate) async fn win(&self, front: &Front) {
         let mut leader = None;
         loop {
@@ -84,7 +88,9 @@ impl Leadership {
         }
     }
 
-    /// Ends the connections of who led before. Answers whether the lead, which that may have taken most of, is still its own.
+    /// Ends the connections of the previous leader. That may have taken most of the lead's time: returns whether it
+    /// still has
+    /// it.
     async fn take_up(&self) -> Result<bool, StoreError> {
         self.store.take_over().await?;
         let asked = Instant::now();
@@ -93,7 +99,7 @@ impl Leadership {
         Ok(matches!(led, Led::Own { .. }))
     }
 
-    /// Renews the lead for as long as that is possible. Returns when it is lost; never where the database is not shared.
+    /// Renews the lead as long as possible. Returns when it is lost; never if the database is not shared.
     pub(crate) async fn keep(&self) {
         if !self.store.is_shared() {
             std::future::pending::<()>().await;
@@ -122,7 +128,7 @@ impl Leadership {
         }
     }
 
-    /// Another may lead at once.
+    /// Gives the lead up, so that another may lead at once.
     pub(crate) async fn step_down(&self) {
         if self.store.is_shared()
             && let Err(error) = self.store.step_down(self.store.holder()).await

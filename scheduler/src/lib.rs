@@ -1,8 +1,9 @@
-//! The scheduler: which version of a function is live, which instances there are and on which workers, and who may send to them.
+//! The scheduler: which version of a function is live, which instances exist and on which workers, and who may send to
+//! them.
 //!
-//! The life of a placement: `api` takes the request, `placement` decides as a pure function of `fleet`, `placing` carries the
-//! decision out, and `waiting` keeps who must wait. `prepare` makes a version live. `reaper` lets idle instances go. Only `store`
-//! touches the database.
+//! A placement request enters through `api`. `placement` decides as a pure function of `fleet`, `placing` carries the
+//! decision out, and `waiting` queues requests that must wait. `prepare` makes a version live. `reaper` retires idle
+//! instances. Only `store` touches the database.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 

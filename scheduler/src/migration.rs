@@ -1,10 +1,10 @@
-//! Moving an instance to another worker.
+//! Live migration of an instance to another worker.
 //!
 //! ```text
 //! prepare   both workers get ready; the instance serves on, and its room on the target is set aside
-//! recall    its lease is wanted back: from now on invocations wait here for it
+//! recall    its lease is recalled: from now on invocations wait here for it
 //! leave     the source describes it, the target restores it, the copy runs
-//! switch    it is the target's from now on, and who waited is sent there
+//! switch    it belongs to the target from now on, and waiting invocations are sent there
 //! ```
 
 use std::time::{Duration, Instant};
@@ -24,14 +24,15 @@ use crate::worker::WorkerError;
 /// How long invocations in it may take to end, unless the caller says otherwise.
 const SETTLE: Duration = Duration::from_secs(10);
 const SETTLE_MAX: Duration = Duration::from_secs(300);
-/// How long a gateway may take to give its lease back once nothing is in it. What it still sends is turned away by the worker.
+/// How long a gateway may take to return its lease once nothing is in flight. The worker rejects what it still sends.
 const RECALL_LIMIT: Duration = Duration::from_secs(2);
 const RECALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Moves an instance, or a copy of it.
 ///
 /// # Errors
-/// `not_found`, `conflict`, `no_capacity` or `unavailable`: it is where it was, as if nothing had been; `migration_lost`: it is gone.
+/// `not_found`, `conflict`, `no_capacity` or `unavailable`: the instance is where it was, as if nothing had happened.
+/// `migration_lost`: it is gone.
 pub(crate) async fn migrate(
     scheduler: &Scheduler,
     instance: &InstanceId,
@@ -45,7 +46,7 @@ pub(crate) async fn migrate(
         MigrationKind::Move
     };
     let planned = scheduler.state().fleet.plan_move(instance, to, &way)?;
-    // Whoever asked may go away in the middle: it is brought to an end all the same.
+    // The move is completed even if the caller goes away in the middle.
     let here = scheduler.clone();
     let task = scheduler
         .tasks
@@ -54,8 +55,9 @@ pub(crate) async fn migrate(
     task.await.map_err(broke_off)?
 }
 
-/// Has an instance leave a worker that is `what` (hot, draining) by itself: to `to`, or to where there is most room. It is not tried again before
-/// `again`, whatever comes of it; `told` hears whether it has moved.
+/// Moves an instance off a worker that is `what` (hot, draining) on the platform's own account: to `to`, or to where
+/// there
+/// is most room. It is not tried again before `again`, whatever the outcome. `told` receives whether it has moved.
 pub(crate) fn move_off(
     scheduler: &Scheduler,
     state: &mut ClusterState,
@@ -81,10 +83,10 @@ pub(crate) fn move_off(
     });
 }
 
-/// Carries out what was planned.
+/// Carries out the plan.
 ///
 /// # Errors
-/// As [`migrate`].
+/// As for [`migrate`].
 async fn execute(
     scheduler: &Scheduler,
     planned: PlannedMove,
@@ -152,7 +154,7 @@ async fn carry_out(
         .map_err(refused)
 }
 
-/// Takes in what came of it, and serves who waited.
+/// Records the outcome, and serves waiting asks.
 fn finish(
     scheduler: &Scheduler,
     way: &MigrationKind,

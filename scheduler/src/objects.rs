@@ -1,4 +1,5 @@
-//! What the scheduler keeps in the object store: uploaded folders. And what it removes there: a deleted function's snapshots.
+//! The scheduler's use of the object store: it keeps uploaded folders there, and removes a deleted function's
+//! snapshots.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use rekindle_snapshotter::{Outcome, Owner, Store, StoreObserver, keys};
 use rekindle_wire::api::Collected;
 use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 
-/// All uploaded folders.
+/// Prefix of all uploaded folders.
 const SOURCES: &str = "sources/";
-/// Says which scheduler the store belongs to.
+/// Key that says which scheduler the store belongs to.
 const OWNER: &str = "owner";
 
-/// The object store could not do what it was asked.
+/// An operation of the object store failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the object store could not {doing} {key}")]
 pub struct ObjectError {
@@ -22,34 +23,36 @@ pub struct ObjectError {
     pub doing: &'static str,
     /// The key, or the prefix of several.
     pub key: String,
-    /// Why not.
+    /// The cause.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Where uploaded folders and snapshots lie; [`Store`] in every installation.
+/// The store of uploaded folders and snapshots; [`Store`] in every installation.
 pub trait ObjectStore: Send + Sync + 'static {
     /// Stores a file under `key`.
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// Removes one object; it is no error when it is not there.
+    /// Removes an object; a missing one is no error.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// Removes a snapshot, its manifest first: from then on it does not exist, whatever becomes of the rest. Its chunks stay, which other
-    /// snapshots may share. After an error the call may be repeated.
+    /// Removes a snapshot, its manifest first: from then on it does not exist, whatever happens to the rest. Its chunks
+    /// stay,
+    /// since other snapshots may share them. After an error the call may be repeated.
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// The digest of a snapshot's manifest, in hexadecimal.
+    /// Digest of a snapshot's manifest, in hexadecimal.
     fn manifest_digest<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<String, ObjectError>>;
 
-    /// The deploy of this version is over and its outcome written down: what it relied on is protected by that alone.
+    /// Ends the deploy of this version, once its outcome is stored. From then on that outcome alone protects what it
+    /// relied on.
     fn end_deploy<'a>(
         &'a self,
         function: &'a FunctionName,
         version: VersionNumber,
     ) -> BoxFuture<'a, Result<(), ObjectError>>;
 
-    /// Removes snapshots, chunks and layers that `rule` does not want, or with `dry_run` counts them.
+    /// Removes the snapshots, chunks and layers that `rule` does not keep; with `dry_run`, only counts them.
     fn collect<'a>(
         &'a self,
         seen: &'a mut Seen,
@@ -57,13 +60,13 @@ pub trait ObjectStore: Send + Sync + 'static {
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Collected, ObjectError>>;
 
-    /// The uploaded folders: keys, and sizes in bytes.
+    /// Keys of the uploaded folders, and their sizes in bytes.
     fn sources(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ObjectError>>;
 
-    /// Whose the store is: `id`'s from now on, if it was nobody's or if it shall be taken over.
+    /// Claims the store for `id` if it belongs to nobody or `take_over` is set. Returns the owner.
     fn claim<'a>(&'a self, id: &'a str, take_over: bool) -> BoxFuture<'a, Result<String, ObjectError>>;
 
-    /// The same, with `observer` told of each request; `None` for one that makes none.
+    /// The same store with `observer` told of each request; `None` if it makes none.
     fn observed(&self, observer: StoreObserver) -> Option<Arc<dyn ObjectStore>> {
         drop(observer);
         None
@@ -159,7 +162,7 @@ where
     }
 }
 
-/// Where an uploaded folder lies, by the digest of its archive.
+/// Key of an uploaded folder, by the digest of its archive.
 pub(crate) fn source_key(digest: &blake3::Hash) -> String {
     format!("{SOURCES}{}.tar.gz", digest.to_hex())
 }

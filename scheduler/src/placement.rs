@@ -1,10 +1,17 @@
-//! Where an invocation goes: the decision alone, as a function of what the scheduler knows. No I/O; what it decides is carried out by
-//! [`crate::placing`].
+//! Decides where an invocation goes, from what the scheduler knows. There is no I/O: [`crate::placing`] carries the
+//! decisions out.
 //!
-//! What is there is compared by how soon the function is expected to have the invocation ([`cost`]): an instance with free slots, the most
-//! recently used first so that the others may idle out; one that stands parked on a worker with the room for it to go on; a new instance, on the worker
-//! that [`start`] finds. So what is near is taken until it costs more than a restore elsewhere. Else waiting. Never more than
-//! `max_instances` of a version, never more memory set aside on a worker than it has. What is looked at is bounded, or the function's own.
+//! The options are compared by how soon the function is expected to have the invocation ([`cost`]):
+//!
+//! - an instance with free slots, the most recently used first, so that the others can become idle;
+//! - a parked instance on a worker that has the room for it to continue;
+//! - a new instance, on the worker that [`start`] finds.
+//!
+//! So what is near is used until it costs more than a restore elsewhere. Otherwise the invocation waits. A version
+//! never
+//! has more than `max_instances`, and no more memory is set aside on a worker than it has. A decision examines a
+//! bounded
+//! number of candidates, or only the function's own.
 
 pub(crate) mod cost;
 pub(crate) mod start;
@@ -18,11 +25,12 @@ use rekindle_wire::{InstanceId, WorkerId};
 use crate::fleet::instances::OfVersion;
 use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage};
 
-/// A lease its gateway does not list is granted again once it is this old: the answer that granted it must have been lost. Before
-/// that the answer may still be on its way.
+/// A lease that its gateway does not list is granted again at this age: the response that granted it must have been
+/// lost.
+/// Before that it may still be in flight.
 pub(crate) const LOST_ANSWER: Millis = Millis(3_000);
 
-/// How long a worker that a gateway could not reach is passed over for it.
+/// How long a gateway's asks avoid a worker that it could not reach.
 pub(crate) const AVOID_FOR: Millis = Millis(3_000);
 
 /// What a gateway asks for.
@@ -30,22 +38,22 @@ pub(crate) const AVOID_FOR: Millis = Millis(3_000);
 pub(crate) struct Ask {
     pub(crate) gateway: GatewayId,
     pub(crate) held: Vec<InstanceId>,
-    /// Start a new instance this way, whatever is there.
+    /// Start a new instance in this way, whatever exists.
     pub(crate) force: Option<StartKind>,
-    /// Addresses of workers it could not reach, and until when that counts.
+    /// Addresses of workers the gateway could not reach, avoided until `avoid_until`.
     pub(crate) avoid: Vec<String>,
     pub(crate) avoid_until: Millis,
 }
 
 impl Ask {
-    /// Passes a worker over for a while, as it could not be asked or refused. Answers how many are passed over.
+    /// Avoids a worker for a while, since it could not be asked or refused. Returns how many workers are avoided.
     pub(crate) fn avoid_for(&mut self, address: &str, now: Millis) -> usize {
         self.avoid.push(address.to_owned());
         self.avoid_until = now.plus(AVOID_FOR);
         self.avoid.len()
     }
 
-    /// Whether an instance on `worker` is of no use to it. Where there is no other worker, this one may be reachable again.
+    /// Whether to avoid instances on `worker`. If there is no other worker, this one may be reachable again.
     fn avoids(&self, fleet: &Fleet, worker: &WorkerId, now: Millis) -> bool {
         let is_named = |worker| {
             let worker = fleet.workers.get(worker);
@@ -54,7 +62,7 @@ impl Ask {
         !self.avoid.is_empty() && now < self.avoid_until && is_named(worker) && self.may_go_elsewhere(fleet)
     }
 
-    /// Whether there is a worker that is not passed over.
+    /// Whether there is a worker that is not avoided.
     pub(crate) fn may_go_elsewhere(&self, fleet: &Fleet) -> bool {
         let all = fleet.workers.values();
         all.filter(|w| w.takes_new()).any(|w| !self.avoid.contains(&w.address))
@@ -66,9 +74,9 @@ impl Ask {
 pub(crate) enum Shortage {
     /// The function is at its maximum of instances.
     Instances,
-    /// No worker has that much memory free.
+    /// No worker has enough free memory.
     Memory,
-    /// No worker is heard of.
+    /// No worker has been heard from.
     Workers,
 }
 
@@ -77,25 +85,25 @@ pub(crate) enum Shortage {
 pub(crate) enum Decision {
     /// Lease this instance.
     Use(InstanceId),
-    /// Start an instance there.
+    /// Start an instance on this worker.
     Start { worker: WorkerId, kind: StartKind },
     /// Wait until something changes. `free_up` is the unused instance that is worth least.
     Wait {
         shortage: Shortage,
         free_up: Option<InstanceId>,
     },
-    /// The function's memory limit is more than any worker has.
+    /// The function's memory limit exceeds what any worker has.
     TooBig { largest: u64 },
 }
 
 impl Decision {
-    /// Whether nothing was found that could go to make room.
+    /// Whether no instance was found that could make room.
     fn frees_nothing(&self) -> bool {
         !matches!(self, Self::Wait { free_up: Some(_), .. })
     }
 }
 
-/// How many instances are compared by what they cost; of those that are as good, the first are.
+/// Number of instances compared by cost. Of equally good ones, the first are compared.
 const COMPARED: usize = 8;
 
 /// Decides where an invocation of `live` goes.
@@ -106,7 +114,7 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
         .filter(|_| ask.force.is_none())
         .and_then(|v| warmest(fleet, v, ask, now));
     match best {
-        // No start is that soon.
+        // No start is that fast.
         Some((id, cost)) if cost <= cost::FROM_TEMPLATE => return Decision::Use(id),
         Some(_) => {}
         None if ask.force.is_none() && fleet.is_worth_waiting_for(live, now) => {
@@ -132,7 +140,7 @@ pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -
     }
 }
 
-/// Whether a new instance can begin.
+/// Whether a new instance can start.
 enum Begin {
     At(start::Best, StartKind),
     Not(Decision),
@@ -144,7 +152,7 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
         let not_its_own = |(_, i): &(&InstanceId, &Instance)| {
             ask.force.is_some() || i.lease.as_ref().is_none_or(|l| l.gateway != ask.gateway)
         };
-        // Within a version, what was used longest ago is worth least of what stands alike.
+        // Within a version, the least recently used instance of equal state is worth least.
         let unused = fleet.instances.named(all.unused.iter().map(|(_, id)| id));
         return Begin::Not(Decision::Wait {
             shortage: Shortage::Instances,
@@ -157,25 +165,27 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
     let start = |kind| start::cheapest(fleet, live, kind, now, |w| !ask.avoids(fleet, w, now));
     match start(kind) {
         Ok(best) => Begin::At(best, kind),
-        // There may be room on workers that lack instructions which its snapshot's processes may use: it boots there.
+        // There may be room on workers that lack instruction sets which the snapshot's processes may use. There it
+        // boots.
         Err(short) if ask.force.is_none() && kind == StartKind::Restored => match start(StartKind::Booted) {
             Ok(best) => Begin::At(best, StartKind::Booted),
-            // What is to go for it may be on such a worker.
+            // The instance to evict may be on such a worker.
             Err(booted) => Begin::Not(if short.frees_nothing() { booted } else { short }),
         },
         Err(short) => Begin::Not(short),
     }
 }
 
-/// The instance another gateway has held for longest. It is busy, so recalling it makes the gateways take turns.
+/// The instance that another gateway has held longest. It is busy, so recalling it makes the gateways take turns.
 fn longest_held(ask: &Ask, all: &OfVersion) -> Option<InstanceId> {
     let others = all.held.iter().filter(|(gateway, _)| **gateway != ask.gateway);
     let longest = others.filter_map(|(_, leases)| leases.first()).min();
     longest.map(|(_, id)| id.clone())
 }
 
-/// The instance with free slots that is expected to have the invocation soonest, and how soon, milliseconds. Where nothing is to be waited for, that
-/// is the one used last; one that is parked comes after all that are ready, and one that still starts after those.
+/// The instance with free slots that is expected to have the invocation soonest, and in how many milliseconds. If none
+/// has
+/// to wait, that is the one used last. Parked instances come after all ready ones, and starting ones after those.
 fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(InstanceId, f64)> {
     let sites = fleet.instances.sites();
     let site_of = |i: &Instance| {
@@ -215,12 +225,14 @@ fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(
     best.map(|(id, cost)| (id.clone(), cost))
 }
 
-/// Instances whose lease may be granted anew: it has run out, or the answer that granted it was lost.
+/// Instances whose lease may be granted anew: it has run out, or the response that granted it was lost.
 fn lost_leases<'a>(fleet: &Fleet, there: &'a OfVersion, ask: &Ask, now: Millis) -> Vec<&'a InstanceId> {
     let ended = there.lease_ends.iter().take_while(|(ends, _)| *ends <= now);
     let mut lost: Vec<_> = ended.map(|(_, id)| id).collect();
     let of_gateway = there.held.get(&ask.gateway);
-    // One that knows of as many as it holds has lost none. If some of those it names are not its own any more it may have, and the lease runs out.
+    // A gateway that knows as many leases as it holds has lost none. It may have lost one if some that it names are no
+    // longer
+    // its own; that lease runs out.
     if let Some(leases) = of_gateway.filter(|leases| leases.len() > ask.held.len()) {
         let known: HashSet<_> = ask.held.iter().collect();
         let old = leases.iter().take_while(|(at, _)| now.since(*at) > LOST_ANSWER);

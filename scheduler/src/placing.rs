@@ -1,4 +1,6 @@
-//! Carrying placements out: lease what is there, start what is missing, queue who must wait, wake them when something changes.
+//! Carries out placements: leases existing instances, starts missing ones, queues asks that must wait, and wakes them
+//! when
+//! something changes.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +18,16 @@ use crate::state::{ClusterState, Scheduler};
 use crate::waiting::{PER_FUNCTION, PlacementResult, Waiter};
 use crate::{reaper, renewal};
 
-/// The longest an ask may wait, whatever the gateway says.
+/// Longest wait of an ask, whatever the gateway says.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// The longest a worker may take to accept a start; the call's own limit is shorter.
+/// Longest time for a worker to accept a start. The call's own limit is shorter.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
 
-/// How many workers are asked for an instance before the error of the last is told.
+/// Number of workers asked for an instance before the last error is returned.
 const STARTS: usize = 3;
 
-/// An instance that a worker must be asked for, and who waits for the placement.
+/// An instance to ask a worker for, and the waiter for its placement.
 struct Launch {
     address: String,
     start: StartInstance,
@@ -34,7 +36,7 @@ struct Launch {
     answer: oneshot::Sender<PlacementResult>,
 }
 
-/// Work that a change in memory calls for, to be done without the lock.
+/// Work that follows from a change in memory, to be done without the lock.
 #[derive(Default)]
 pub(crate) struct Todo {
     launches: Vec<Launch>,
@@ -45,8 +47,11 @@ pub(crate) struct Todo {
 /// Answers a gateway's request for a slot.
 ///
 /// # Errors
-/// `function_not_found`; `bad_request` for a start that is not possible; `throttled` when the function stayed at its maximum for the
-/// whole wait or its queue is full; `no_capacity` when no worker had room; `unavailable` when workers refuse.
+/// - `function_not_found`
+/// - `bad_request` for a start that is not possible
+/// - `throttled` if the function stayed at its maximum for the whole wait, or its queue is full
+/// - `no_capacity` if no worker had room
+/// - `unavailable` if workers refuse
 pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) -> PlacementResult {
     let asked = Instant::now();
     let mut was_queued = false;
@@ -79,7 +84,7 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         let live = state.catalog.live(&function).ok_or_else(|| unknown(&function))?;
         check_force(&live, request.force)?;
         let mut todo = Todo::default();
-        // Whoever came first is served first.
+        // First come, first served.
         let must_wait = if state.queue.is_waited_for(&function) {
             Some(waiter)
         } else {
@@ -116,13 +121,13 @@ fn what_is_missing(scheduler: &Scheduler, function: &FunctionName, ask: &Ask) ->
     };
     let shortage = match place(&state.fleet, &live, ask, scheduler.now()) {
         Decision::Wait { shortage, .. } => shortage,
-        // Something got free this moment, or others wait before this one.
+        // Something became free just now, or others wait ahead of this one.
         _ => Shortage::Instances,
     };
     shortage_error(shortage, &live)
 }
 
-/// Something changed: serves who waits, as far as possible. Call it without the lock.
+/// Serves waiting asks as far as possible after a change. Call it without the lock.
 pub(crate) fn pump(scheduler: &Scheduler) {
     let mut todo = Todo::default();
     pump_locked(scheduler, &mut scheduler.state(), &mut todo);
@@ -154,14 +159,14 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, todo: &mut Todo)
                 let served = state.queue.was_given_room(&function);
                 turns.push(function, held.saturating_add(live.memory()), served);
             }
-            // Told to the waiter already, if it is an error.
+            // If it is an error, the waiter has been told already.
             Ok(None) | Err(_) => turns.push(function, held, served),
             Ok(Some((waiter, _))) => state.queue.put_back(&function, waiter),
         }
     }
 }
 
-/// Decides for one ask and notes what there is to do. Hands the waiter back when it must wait.
+/// Decides one ask and records the work to do. Returns the waiter if it must wait.
 fn attempt(
     scheduler: &Scheduler,
     state: &mut ClusterState,
@@ -219,7 +224,7 @@ fn attempt(
                         _ => state.fleet.free_up(&id),
                     };
                     if retiree.is_none() && shortage == Shortage::Memory {
-                        // It may be in use, and would be leased to its own function's next.
+                        // The lease may be in use, and would go to the next ask of its own function.
                         state.fleet.claim(live, now);
                     }
                     todo.recalled |= retiree.is_none();
@@ -247,7 +252,7 @@ fn attempt(
 }
 
 impl Todo {
-    /// Does it, in tasks of their own: they must not end because a gateway stopped waiting.
+    /// Does the work in tasks of its own: it must not end because a gateway stopped waiting.
     pub(crate) fn run(self, scheduler: &Scheduler) {
         if self.recalled {
             scheduler.recalls.notify_waiters();
@@ -266,7 +271,7 @@ impl Todo {
 impl Launch {
     async fn run(mut self, scheduler: &Scheduler) {
         if self.start.start == StartKind::Booted && self.ask.force.is_none() {
-            // It has a snapshot, which cannot be restored where there is room.
+            // The version has a snapshot that cannot be restored where there is room.
             renewal::note_lacking(scheduler, &self.start.spec).await;
         }
         let id = &self.start.instance;
@@ -347,7 +352,7 @@ fn queue_full(live: &LiveVersion) -> ApiError {
     )
 }
 
-/// Said where no worker is there to take anything.
+/// Message if no worker can take anything.
 pub(crate) const NO_WORKER: &str = "no worker takes anything new: none is connected, or all are drained; see `fn workers`, then `fn undrain` one or start one with `fn worker`";
 
 fn shortage_error(shortage: Shortage, live: &LiveVersion) -> ApiError {

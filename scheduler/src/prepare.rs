@@ -1,13 +1,14 @@
-//! Makes an accepted version live: a worker builds, boots, warms up, snapshots and rehearses it and tells each step;
-//! this writes them down.
+//! Makes an accepted version live. A worker builds, boots, warms up, snapshots and rehearses it and reports each step,
+//! which is recorded here.
 //!
 //! ```text
 //! Queued ─> Building ─> Booting ─> Warming ─> Snapshotting ─> Rehearsing ─> Live
 //!    each of them ─> Failed   (also: worker gone, time over)
 //! ```
 //!
-//! It has ten minutes and two boots from when its turn has come. Where a worker is lost or cannot go on for a reason
-//! of its own, another begins anew.
+//! The limit is ten minutes and two boots from when its turn has come. If a worker is lost, or cannot continue for a
+//! reason
+//! of its own, another starts over.
 
 use std::time::{Duration, Instant};
 
@@ -30,18 +31,18 @@ use crate::reaper;
 use crate::state::Scheduler;
 use crate::store::{NewVersion, StoreError};
 
-/// The longest all of it may take, beside two boots.
+/// Longest duration of the whole preparation, without two boots.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The longest to wait for a worker with room.
+/// Longest wait for a worker with room.
 const ROOM_LIMIT: Duration = Duration::from_secs(60);
-/// Workers that are tried before a deploy fails for what is a worker's fault and not the function's: its disk, its network, its end.
+/// Number of workers tried before a deploy fails through a worker's fault: its disk, its network, its end.
 const WORKERS: usize = 3;
-/// How often it is looked whether the worker is still heard of.
+/// How often to check that the worker is still heard from.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// One event's line; error messages carry a build's last output.
+/// Longest line of one event. Error messages carry the last output of a build.
 const LINE_MAX: usize = 1 << 20;
 
-/// Prepares a version in a task of its own. `place` is its place among the deploys under way.
+/// Prepares a version in a task of its own. `place` is its permit among the deploys in progress.
 pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: String, place: OwnedSemaphorePermit) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
@@ -69,7 +70,7 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
             ))
         });
         if outcome.as_ref().is_ok_and(|done| done.instance != instance) {
-            // Of a worker that did no better.
+            // The instance of a later worker that did no better.
             abandon(&here, instance.clone());
         }
         let phases = phases.ended();
@@ -95,7 +96,7 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
                     state.catalog.add(done.spec);
                     state.fleet.switch_to(&function, number, now);
                 }
-                // Of a worker of before: it told none.
+                // A worker of an earlier version reported no digest.
                 here.tasks.spawn(digests::complete(here.clone()));
                 here.recalls.notify_waiters();
                 pump(&here);
@@ -105,7 +106,7 @@ pub(crate) fn begin(scheduler: &Scheduler, version: NewVersion, source_key: Stri
                 abandon(&here, instance);
             }
         }
-        // If this fails the next collection ends it.
+        // If this fails, the next collection ends it.
         if let Err(error) = here.objects.end_deploy(&function, number).await {
             tracing::warn!(%function, version = %number, error = &error as &dyn std::error::Error, "notes of a deploy that is over stay in the store");
         }
@@ -118,22 +119,22 @@ struct Done {
     spec: VersionSpec,
     snapshot: Option<SnapshotSummary>,
     snapshot_error: Option<String>,
-    /// Whether there is no snapshot for want of room on the worker's disk.
+    /// Whether the snapshot is missing because the worker's disk is full.
     no_room: bool,
 }
 
-/// A version on its way, on one worker at a time.
+/// A version in preparation, on one worker at a time.
 struct Preparation<'a> {
-    /// Its turn among those that are prepared at once; given up once it boots, where that may take long.
+    /// Its turn among the versions prepared at once. A version that may boot for long releases it when it boots.
     turn: Option<SemaphorePermit<'a>>,
     scheduler: &'a Scheduler,
     version: &'a NewVersion,
     source_key: &'a str,
-    /// For its first instance; passes over the workers that it failed on.
+    /// The ask for its first instance. It avoids the workers on which it failed.
     ask: Ask,
     instance: InstanceId,
     phases: Phases,
-    /// What comes of it if no other worker does better: it serves, without a snapshot.
+    /// The fallback if no other worker does better: it serves, without a snapshot.
     so_far: Option<Done>,
 }
 
@@ -157,7 +158,7 @@ impl<'a> Preparation<'a> {
         }
     }
 
-    /// Until a worker has done it, or it is the function that is at fault, or there is no worker left to try.
+    /// Tries workers until one succeeds, the function turns out to be at fault, or no worker is left.
     async fn run(&mut self) -> Result<Done, ApiError> {
         let mut first_error = None;
         loop {
@@ -175,7 +176,7 @@ impl<'a> Preparation<'a> {
                 }
                 Err(error) => {
                     let is_the_workers = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
-                    // What has booted elsewhere serves, whatever another meets.
+                    // A version that has booted elsewhere serves, whatever happens on another worker.
                     if !is_the_workers && self.so_far.is_none() {
                         return Err(error);
                     }
@@ -199,7 +200,9 @@ impl<'a> Preparation<'a> {
         }
     }
 
-    /// Has the worker at `address` do it. One that is not heard of any more is not waited for: its host may be gone without a word.
+    /// Prepares the version on the worker at `address`. A worker that is no longer heard from is not waited for: its
+    /// host may
+    /// have vanished without notice.
     async fn on(&mut self, address: &str) -> Result<Done, ApiError> {
         let gone = until_gone(self.scheduler, self.instance.clone());
         tokio::select! {
@@ -208,7 +211,7 @@ impl<'a> Preparation<'a> {
         }
     }
 
-    /// Asks the worker, and writes down how far it is.
+    /// Sends the order to the worker and records its progress.
     async fn follow(&mut self, address: &str) -> Result<Done, ApiError> {
         let Self { scheduler, version, .. } = *self;
         let VersionInfo {
@@ -236,7 +239,7 @@ impl<'a> Preparation<'a> {
             match event {
                 PrepareEvent::Phase { phase } => {
                     if phase == VersionState::Booting && manifest.boots_slowly() {
-                        // It only waits from now on: others need not.
+                        // The preparation only waits from now on: others need not.
                         self.turn = None;
                     }
                     self.phases.enter(phase);
@@ -255,7 +258,7 @@ impl<'a> Preparation<'a> {
                     if spec.function != *function || spec.version != *number {
                         return Err(lost(&format!("it answered for {} {}", spec.function, spec.version)));
                     }
-                    // As whom it runs, and within which limits, is not the worker's to say.
+                    // The worker does not decide which user the version runs as, nor its limits.
                     if spec.uid != version.uid || spec.manifest != *manifest {
                         return Err(lost(
                             "it answered with another user or another fn.toml than the order's",
@@ -277,7 +280,7 @@ impl<'a> Preparation<'a> {
         }
     }
 
-    /// Sets memory aside on a worker for the version's first instance, waiting a while for room.
+    /// Sets memory aside on a worker for the version's first instance, and waits for room for a while.
     async fn room(&self) -> Result<String, ApiError> {
         let Self { scheduler, version, .. } = *self;
         let nothing = LayerRef {
@@ -350,7 +353,7 @@ impl<'a> Preparation<'a> {
     }
 }
 
-/// Whose snapshot of its runtime a function's versions begin as: its own, or that of all. `None` where they share none.
+/// Whose runtime snapshot a function's versions begin as: its own, or the one shared by all. `None` if they share none.
 fn shares(sharing: Sharing, function: &FunctionName) -> Option<Option<&FunctionName>> {
     match sharing {
         Sharing::None => None,
@@ -359,7 +362,7 @@ fn shares(sharing: Sharing, function: &FunctionName) -> Option<Option<&FunctionN
     }
 }
 
-/// The snapshot of its runtime that a version of this function is to begin as, where there is one.
+/// The runtime snapshot that a version of this function begins as, if there is one.
 pub(crate) async fn runtime_snapshot(
     scheduler: &Scheduler,
     function: &FunctionName,
@@ -377,7 +380,7 @@ pub(crate) async fn runtime_snapshot(
     known.inspect_err(unread).ok().flatten()
 }
 
-/// Keeps which one it began as.
+/// Stores which runtime snapshot the version began as.
 pub(crate) async fn keep_runtime_snapshot(
     scheduler: &Scheduler,
     function: &FunctionName,
@@ -396,14 +399,14 @@ pub(crate) async fn keep_runtime_snapshot(
     }
 }
 
-/// What a worker tells while it carries out an order.
+/// The events that a worker sends while it carries out an order.
 pub(crate) struct Told(BoxStream<'static, Result<String, LinesCodecError>>);
 
 impl Told {
-    /// Asks the worker.
+    /// Sends the order to the worker.
     ///
     /// # Errors
-    /// Why it cannot be asked.
+    /// Why the order could not be sent.
     pub(crate) async fn order(scheduler: &Scheduler, address: &str, order: &PrepareRequest) -> Result<Self, String> {
         let answer = scheduler.workers.prepare(address, order).await.map_err(|e| chain(&e))?;
         let bytes = answer.bytes_stream().map(|b| b.map_err(std::io::Error::other));
@@ -411,10 +414,10 @@ impl Told {
         Ok(Self(lines.boxed()))
     }
 
-    /// What it tells next.
+    /// Returns the next event.
     ///
     /// # Errors
-    /// Why nothing more is heard of it.
+    /// Why no more events will come.
     pub(crate) async fn next(&mut self) -> Result<PrepareEvent, String> {
         match self.0.next().await {
             Some(Ok(line)) => serde_json::from_str(&line).map_err(|e| format!("unreadable event: {e}")),
@@ -431,7 +434,7 @@ fn lost(why: &str) -> ApiError {
     )
 }
 
-/// Waits until the worker that an instance was set aside on has been given up.
+/// Waits until the worker on which the instance's memory was set aside has been given up.
 pub(crate) async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
     let worker = scheduler
         .state()
@@ -449,12 +452,12 @@ pub(crate) async fn until_gone(scheduler: &Scheduler, instance: InstanceId) {
     }
 }
 
-/// Lets go of the first instance of a version that did not come to be.
+/// Discards the first instance of a version that failed.
 fn abandon(scheduler: &Scheduler, instance: InstanceId) {
     reaper::kill(scheduler, instance);
 }
 
-/// How long each phase took.
+/// Duration of each phase.
 #[derive(Default)]
 struct Phases {
     times: Vec<PhaseTime>,

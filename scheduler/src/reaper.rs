@@ -1,5 +1,8 @@
-//! Parks instances and lets them go: looks ten times a second which are idle for too long, belong to a version no longer live or are on a worker
-//! that is short of memory, and asks their workers to stop them if they are idle there too. Also notices leases that ran out and workers gone silent.
+//! Parks and retires instances. Ten times a second it looks for instances that are idle for too long, belong to a
+//! version
+//! no longer live, or are on a worker short of memory. It asks their workers to stop those that are idle there too. It
+//! also
+//! notices leases that have run out and workers that have gone silent.
 
 use std::time::Duration;
 
@@ -14,12 +17,12 @@ use crate::retention::Floor;
 use crate::state::{ClusterState, Scheduler};
 use crate::worker::Halted;
 
-/// An idle time of one second is kept to within this.
+/// Accuracy to which an idle time of one second is kept.
 const TICK: Duration = Duration::from_millis(100);
-/// Looks further apart than this mean that this process stood still, not that workers were silent.
+/// A longer interval between two looks means that this process was suspended, not that workers were silent.
 const STALL: Millis = Millis(1_000);
 
-/// Runs until it is dropped.
+/// Runs until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -65,7 +68,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
     }
 }
 
-/// Asks a worker to stop an instance, or to park it, if it is idle. The fleet counts it as stopping already.
+/// Asks a worker to stop or park an instance if it is idle. The fleet already counts it as stopping.
 pub(crate) fn retire(scheduler: &Scheduler, retiree: Retiree) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
@@ -115,11 +118,11 @@ async fn park(here: &Scheduler, instance: &InstanceId, address: &str) {
     pump(here);
 }
 
-/// Before a worker is asked again to stop an instance.
+/// Pause before a worker is asked again to stop an instance.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
-/// Stops an instance whatever it does, and does not let go of it before it is gone: with it goes the memory set aside for it. Until then
-/// nothing is sent to it, and it is gone too when its worker is silent or does not list it.
+/// Stops an instance whatever it does, and repeats that until it is gone. Only then is its memory no longer set aside.
+/// Until then nothing is sent to it. It also counts as gone if its worker is silent or does not list it.
 pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {

@@ -1,4 +1,6 @@
-//! Moves what is in use off a worker that runs hot, by live migration: [`Heat`](crate::fleet::heat::Heat) says what and where to.
+//! Moves instances in use off a hot worker by live migration. [`Heat`](crate::fleet::heat::Heat) chooses the instance
+//! and
+//! the target.
 
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use crate::state::{ClusterState, Scheduler};
 /// How often to look; workers report as often.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
-/// Runs until it is dropped.
+/// Runs until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
     let mut tick = tokio::time::interval(EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

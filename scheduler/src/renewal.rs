@@ -1,4 +1,4 @@
-//! Makes snapshots of live versions anew, one after the other, while the old ones serve.
+//! Renews snapshots of live versions, one at a time, while the old ones keep serving.
 //!
 //! ```text
 //! outdated, refused, asked for ──> waits ──its turn──> boot, warm up, checkpoint ──> exchanged
@@ -6,12 +6,12 @@
 //!                                    └──1 min, 2, … 1 h──────────┴──8 failures──> given up, until asked again
 //! ```
 //!
-//! What was given up is tried again when it is asked for, or when workers change.
+//! A renewal that was given up is tried again when somebody asks for it, or when workers change.
 //!
-//! Nothing begins while workers that take new instances make snapshots with different things: one that is of an earlier
-//! build could not restore what a later one made. What waits is in the database, so another leader goes on with it. The
-//! booted instance serves nobody and counts to no version. Instances that began as the old snapshot go on, and it stays
-//! in the store until none is left.
+//! Nothing begins while the workers that take new instances use different tools for snapshots: one of an earlier build
+//! could not restore what a later one made. Waiting renewals are in the database, so that another leader continues with
+//! them. The booted instance serves nobody and counts towards no version. Instances that began as the old snapshot
+//! continue, and it stays in the store until none is left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -33,51 +33,50 @@ use crate::reaper;
 use crate::state::{Scheduler, unix_s};
 use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
 
-/// How often it is looked for one whose time has come.
+/// How often the queue is checked for a renewal that is due.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A scheduler that leads for less may not have heard of every worker.
+/// A scheduler that has led for less time may not have heard from every worker.
 const HEARD_OF_ALL: Millis = Millis(12_000);
-/// The longest an attempt may take, beside a boot.
+/// Longest duration of an attempt, without the boot.
 const LIMIT: Duration = Duration::from_secs(300);
-/// After a first failure, doubled with each further one up to the last, seconds.
+/// Pause after the first failure, in seconds. It doubles with each further one, up to `PAUSE_LAST`.
 const PAUSE_FIRST: i64 = 60;
 const PAUSE_LAST: i64 = 3_600;
-/// Before it is looked for room again, seconds. That is no failure.
+/// Pause before room is looked for again, in seconds. A lack of room is no failure.
 const PAUSE_FOR_ROOM: i64 = 60;
-/// A snapshot that is refused so soon after it was made would be again, seconds.
+/// A snapshot refused this soon after it was made would be refused again, seconds.
 const REFUSED_AGAIN: i64 = 3_600;
-/// Functions of which it is remembered when their snapshot was made anew.
+/// Number of functions for which the time of the last renewal is remembered.
 const REMEMBERED: usize = 10_000;
-/// The version that the instance of a renewal is of: none, so that it takes no invocations and no other instance's
-/// place.
+/// Version of a renewal's instance: none, so that it takes no invocations and no other instance's place.
 pub(crate) const NO_VERSION: VersionNumber = VersionNumber(0);
 
-/// What renewals share.
+/// State shared by renewals.
 #[derive(Debug, Default)]
 pub(crate) struct Renewals {
-    /// Something is to be made anew.
+    /// Signalled when a snapshot is to be renewed.
     wake: Notify,
     waiting: Mutex<BTreeMap<(RenewalReason, bool), u64>>,
-    /// When a function's snapshot was made anew last.
+    /// When each function's snapshot was last renewed.
     renewed: Mutex<HashMap<FunctionName, i64>>,
     /// The worker on which the last attempt failed.
     failed_on: Mutex<HashMap<FunctionName, String>>,
 }
 
 impl Renewals {
-    /// How many wait, by reason and whether they were given up, as last counted.
+    /// Number of waiting renewals at the last count, by reason and by whether they were given up.
     pub(crate) fn waiting(&self) -> BTreeMap<(RenewalReason, bool), u64> {
         self.waiting.lock().clone()
     }
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 #[derive(Debug)]
 struct Failure {
-    /// In a word, for metrics.
+    /// Short name for metrics.
     reason: &'static str,
     error: String,
-    /// Whether it is for want of room, and would have gone well elsewhere or later.
+    /// Whether room was missing, so that the attempt could succeed elsewhere or later.
     no_room: bool,
 }
 
@@ -91,10 +90,10 @@ impl Failure {
     }
 }
 
-/// Has the snapshot of the version that serves be made anew, as somebody asks for it. Answers the version.
+/// Requests a new snapshot of the live version on somebody's behalf. Returns the version.
 ///
 /// # Errors
-/// When there is no such function, or none of it serves with a snapshot.
+/// If the function does not exist, or has no live version with a snapshot.
 pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionName) -> Result<VersionInfo, ApiError> {
     let live = scheduler.state().catalog.live(function);
     let Some(live) = live else {
@@ -125,14 +124,14 @@ pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionName) -> Resul
     version.ok_or_else(|| unknown_function(function))
 }
 
-/// A worker refused the images of a snapshot.
+/// Records that a worker refused the images of a snapshot.
 pub(crate) async fn note_refused(scheduler: &Scheduler, refused: &RefusedSnapshot) {
     let why = format!("a worker refused it: {}", refused.why);
     want(scheduler, (&refused.function, refused.version), &refused.snapshot, &why).await;
 }
 
-/// A version is booted as no worker with room has all instructions of the processor that its snapshot was taken on. One
-/// that is taken on such a worker is of use on all.
+/// Records that a version is booted since no worker with room has all instruction sets of its snapshot's processor. A
+/// snapshot taken on such a worker can be used on all.
 pub(crate) async fn note_lacking(scheduler: &Scheduler, spec: &VersionSpec) {
     if let Some(snapshot) = &spec.snapshot {
         let why = "workers with room lack instructions of the processor that it was taken on";
@@ -147,7 +146,7 @@ async fn want(
     why: &str,
 ) {
     let serving = scheduler.state().catalog.serving(function, version);
-    // It has another by now, or none.
+    // The version has another snapshot by now, or none.
     if serving.is_none_or(|live| live.spec.snapshot.as_ref() != Some(snapshot)) {
         return;
     }
@@ -165,7 +164,7 @@ async fn want(
             scheduler.renewals.wake.notify_one();
         }
         Ok(false) => {}
-        // The next start that it is refused at tells of it again.
+        // The next start that fails because of it reports it again.
         Err(error) => {
             tracing::warn!(%function, error = &error as &dyn std::error::Error, "a refused snapshot could not be \
                 noted");
@@ -173,11 +172,11 @@ async fn want(
     }
 }
 
-/// Makes snapshots anew until it is dropped.
+/// Renews snapshots until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
     let (mut compared, mut failing) = (None, false);
     loop {
-        // Nobody waking it is the usual case.
+        // Usually nobody wakes it.
         let _ = tokio::time::timeout(LOOK_EVERY, scheduler.renewals.wake.notified()).await;
         match look(&scheduler, &mut compared).await {
             Ok(()) => failing = false,
@@ -194,7 +193,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
     }
 }
 
-/// Compares what serves with what workers make, if that has changed, and makes one snapshot anew.
+/// If the workers' tools have changed, compares live versions with them. Then renews one snapshot.
 async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<(), StoreError> {
     count(scheduler).await?;
     let makes = (scheduler.now() >= HEARD_OF_ALL)
@@ -214,7 +213,7 @@ async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<
     let Some(due) = scheduler.store.due_renewal(unix_s()).await? else {
         return Ok(());
     };
-    // One that may boot for long does not keep deploys waiting: there is one renewal at a time.
+    // A renewal with a slow boot does not hold up deploys: there is one renewal at a time.
     let _turn = (!due.spec.manifest.boots_slowly()).then_some(turn);
     let span = tracing::info_span!(
         "renew_snapshot",
@@ -226,7 +225,7 @@ async fn look(scheduler: &Scheduler, compared: &mut Option<MadeWith>) -> Result<
         error.type = tracing::field::Empty,
     );
     renew(scheduler, &due).instrument(span).await?;
-    // The next one at once.
+    // The next renewal can begin at once.
     scheduler.renewals.wake.notify_one();
     count(scheduler).await
 }
@@ -237,7 +236,7 @@ async fn count(scheduler: &Scheduler) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Notes the snapshots that were made with something else.
+/// Queues the snapshots that were made with other tools.
 async fn compare(scheduler: &Scheduler, makes: &MadeWith) -> Result<(), StoreError> {
     let (mut outdated, now) = (0, unix_s());
     for (function, version, made) in scheduler.store.serving_snapshots().await? {
@@ -256,7 +255,7 @@ async fn compare(scheduler: &Scheduler, makes: &MadeWith) -> Result<(), StoreErr
     Ok(())
 }
 
-/// One attempt, and what comes of it.
+/// Makes one attempt and records its outcome.
 async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError> {
     let DueRenewal { spec, reason, attempts } = due;
     let (function, version) = (&spec.function, spec.version);
@@ -291,7 +290,7 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
         .await
 }
 
-/// Seconds until the next attempt, after so many had failed before the last one.
+/// Seconds until the next attempt, given the number of failures before the last one.
 fn pause_after(failed: u32) -> i64 {
     let doubled = 1_i64
         .checked_shl(failed)
@@ -299,7 +298,7 @@ fn pause_after(failed: u32) -> i64 {
     doubled.unwrap_or(PAUSE_LAST).min(PAUSE_LAST)
 }
 
-/// From now on the version is started from the new snapshot.
+/// Starts the version from the new snapshot from now on.
 async fn exchange(
     scheduler: &Scheduler,
     due: &DueRenewal,
@@ -309,7 +308,7 @@ async fn exchange(
 ) -> Result<(), StoreError> {
     let (function, version) = (&made.function, made.version);
     let serving = scheduler.state().catalog.serving(function, version);
-    // It may have lost the one that it had.
+    // The version may have lost the snapshot that it had.
     let old = serving.and_then(|live| live.spec.snapshot.clone());
     if !scheduler.store.renewed(made, snapshot, old.as_ref(), unix_s()).await? {
         tracing::info!(%function, %version, "a snapshot was made anew for a version that is gone");
@@ -356,7 +355,7 @@ async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<(VersionSp
     done
 }
 
-/// Lets go of the instance, however an attempt ends.
+/// Discards the instance, however an attempt ends.
 struct Ended<'a> {
     scheduler: &'a Scheduler,
     instance: &'a InstanceId,
@@ -368,7 +367,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Sets memory aside where there is some; nobody makes room for this.
+/// Sets memory aside if there is some. Nothing is evicted for a renewal.
 fn find_room(scheduler: &Scheduler, spec: &VersionSpec, instance: &InstanceId) -> Result<String, Failure> {
     let apart = VersionSpec {
         version: NO_VERSION,

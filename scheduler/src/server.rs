@@ -1,4 +1,4 @@
-//! The scheduler's configuration, start and end.
+//! The scheduler's configuration, start and shutdown.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -21,37 +21,39 @@ use crate::state::{Scheduler, Shared};
 use crate::store::{Database, Store, StoreError};
 use crate::{api, async_calls, digests, reaper, rebalancing, renewal, usage};
 
-/// How long requests and tasks may take to finish when the scheduler is told to end. A version being prepared is not waited for: it
-/// is marked failed at the next start.
+/// How long requests and tasks may take to finish at shutdown. A version being prepared is not waited for: it is marked
+/// failed at the next start.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a scheduler that stands by looks who is revoked.
+/// How often a standby scheduler reads the list of revoked members.
 const HEAR_EVERY: Duration = Duration::from_secs(1);
 
 /// How to run a scheduler.
 #[derive(Clone)]
 pub struct Config {
-    /// Where functions, versions and asynchronous invocations are kept.
+    /// Database of functions, versions and asynchronous invocations.
     pub database: Database,
-    /// Where others reach this scheduler, `host:port`: what a scheduler that stands by tells. Only for those that share a database.
+    /// Address at which others reach this scheduler, `host:port`. A standby announces it. Used only with a shared
+    /// database.
     pub address: String,
-    /// A folder for uploads while they are received; it must exist.
+    /// Directory for uploads while they are received; it must exist.
     pub spool: PathBuf,
     /// The cluster's secret, which every caller must send.
     pub cluster_token: String,
-    /// Encrypts what is secret of what the database holds. Schedulers that share one need the same.
+    /// Encrypts the secrets in the database. Schedulers that share a database need the same key.
     pub master_key: MasterKey,
-    /// Where uploaded folders and snapshots lie.
+    /// Store of uploaded folders and snapshots.
     pub objects: Arc<dyn ObjectStore>,
-    /// When to remove there what nobody needs.
+    /// When to remove unneeded objects from the store.
     pub collecting: Collecting,
-    /// What begins as the same snapshot of its runtime.
+    /// Which versions begin as the same snapshot of their runtime.
     pub sharing: Sharing,
-    /// The width of the bins in which functions' idle times are counted: all times by which instances are kept are multiples of it.
+    /// Bin width in which functions' idle times are counted. All times for which instances are kept are multiples of
+    /// it.
     pub idle_bin: Duration,
-    /// From what share of its processors on a worker counts as hot, so that instances move off it; 0 for never.
+    /// Share of its processors in use from which a worker counts as hot, so that instances move off it; 0 for never.
     pub rebalance_at: f64,
-    /// InProcessRoles to roles of the same process.
+    /// In-process transports to roles of the same process.
     pub in_process: InProcessRoles,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
     pub issuing: Option<Arc<Issuing>>,
@@ -79,17 +81,17 @@ pub enum ServeError {
     /// The database cannot be used.
     #[error("the scheduler's database cannot be used")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The database holds what another master key encrypted.
+    /// The database holds secrets that another master key encrypted.
     #[error(
         "the database's secrets were encrypted with master key {known}, and the one given is {own}: copy the master.key of another of its schedulers here, or name it with --master-key"
     )]
     MasterKey {
-        /// The database's.
+        /// The database's master key.
         known: String,
-        /// Ours.
+        /// The configured master key.
         own: KeyId,
     },
-    /// It led, and could not say in time that it still does: another may lead by now.
+    /// The leader could not renew its lead in time: another may lead by now.
     #[error("the lead was lost, as the database did not answer in time: start again, to stand by")]
     Deposed,
     /// The listener failed.
@@ -97,11 +99,12 @@ pub enum ServeError {
     Listen(#[source] std::io::Error),
 }
 
-/// Runs a scheduler on `listener` until `shutdown` resolves. Then it accepts nothing new and finishes within five seconds. One that shares its
-/// database stands by until it leads.
+/// Runs a scheduler on `listener` until `shutdown` resolves. Then it accepts nothing new and finishes within five
+/// seconds.
+/// A scheduler that shares its database stands by until it leads.
 ///
 /// # Errors
-/// When the configuration or the database cannot be used, and when the lead is lost.
+/// If the configuration or the database cannot be used, or the lead is lost.
 pub async fn serve(
     config: Config,
     listener: TcpListener,
@@ -141,7 +144,7 @@ pub async fn serve(
     let leading = async {
         if led.is_none() {
             leadership.win(&front).await;
-            // The lead is kept meanwhile: there may be much to read.
+            // The lead is renewed meanwhile: there may be much to read.
             tokio::select! {
                 begun = begin(config, store.clone(), &front) => led = Some(begun?),
                 () = leadership.keep() => return Err(ServeError::Deposed),
@@ -151,26 +154,26 @@ pub async fn serve(
         Err(ServeError::Deposed)
     };
     let mut serving = std::pin::pin!(serving);
-    // What has ended must not be waited for again.
+    // A future that has completed must not be polled again.
     let served = tokio::select! {
         () = &mut serving => Some(Ok(())),
-        // Another leads: what is under way here must not go on.
+        // Another scheduler leads: work in progress here must stop.
         lost = leading => Some(lost),
         _ = ended.wait_for(|e| *e) => None,
     };
     if let Some(led) = &led {
-        // Waits for leases, for work, and logs that are followed would otherwise hold the end up.
+        // Otherwise waits for leases and work, and followed logs, would delay the shutdown.
         led.scheduler.recalls.notify_waiters();
         led.scheduler.calls.end_waits();
     }
     let result = match served {
-        // With no connection open it is done in the moment that it is told to stop.
+        // With no connection open the server completes as soon as it is told to stop.
         Some(Ok(())) => {
             finish(std::future::ready(()), led.as_ref()).await;
             Ok(())
         }
         Some(result) => result,
-        // What it does until the end is done as the leader.
+        // It remains the leader for whatever it does until the end.
         None => tokio::select! {
             () = leadership.keep(), if led.is_some() => Err(ServeError::Deposed),
             () = finish(serving, led.as_ref()) => Ok(()),
@@ -188,7 +191,8 @@ pub async fn serve(
     result
 }
 
-/// Who only stands by hears from the database who is revoked: it lets hosts join too. Runs until it is dropped.
+/// Keeps a standby's list of revoked members current from the database, since a standby lets hosts join too. Runs until
+/// dropped.
 async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
     let Some(issuing) = issuing.filter(|_| store.is_shared()) else {
         return;
@@ -207,8 +211,9 @@ async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
     }
 }
 
-/// Sees to it that one master key encrypts what the database holds. A database of several schedulers keeps the first one's; a file goes on with a new
-/// one, as where the file is lost there is nowhere to copy it from.
+/// Ensures that one master key encrypts what the database holds. A database shared by several schedulers keeps the
+/// first
+/// one's key. A database in a file continues with a new key: if the key file is lost, there is nowhere to copy it from.
 async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError> {
     let known = store.master_key(&own.to_string()).await.map_err(unusable)?;
     if known == own.to_string() {
@@ -225,9 +230,9 @@ async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError
     store.set_master_key(&own.to_string()).await.map_err(unusable)
 }
 
-/// Waits for requests that are being answered, and writes down what was counted last.
+/// Waits for requests in flight, and writes the last counts.
 async fn finish(serving: impl Future<Output = ()>, led: Option<&Led>) {
-    // What is not done by then is cut off.
+    // Whatever is not done by then is cut off.
     let _ = tokio::time::timeout(SHUTDOWN_LIMIT, serving).await;
     if let Some(led) = led {
         usage::note_last(&led.scheduler).await;
@@ -244,7 +249,7 @@ struct Led {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// Reads what there is, and lets requests in.
+/// Reads the stored state and starts to accept requests.
 async fn begin(config: Config, store: Store, front: &Front) -> Result<Led, ServeError> {
     let unfinished = store.fail_unfinished().await.map_err(unusable)?;
     if unfinished > 0 {

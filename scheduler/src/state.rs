@@ -1,4 +1,6 @@
-//! What all parts of the scheduler share. One lock over everything in memory: sections under it are short and never wait.
+//! State shared by all parts of the scheduler. One lock guards everything in memory: its critical sections are short
+//! and
+//! never wait.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -25,9 +27,9 @@ use crate::usage::Noting;
 use crate::waiting::Queue;
 use crate::worker::WorkerClient;
 
-/// Versions prepared at once; the rest wait their turn.
+/// Number of versions prepared at once; the rest wait their turn.
 const PREPARED_AT_ONCE: usize = 2;
-/// Deploys under way at most, those that wait their turn included.
+/// Maximum number of deploys in progress, including those that wait their turn.
 pub(crate) const DEPLOYS_MAX: usize = 32;
 
 /// What the scheduler knows of the cluster, in memory.
@@ -50,9 +52,9 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) workers: WorkerClient,
-    /// Signalled when a lease was recalled.
+    /// Signalled when a lease is recalled.
     pub(crate) recalls: Notify,
-    /// How many members of the cluster are revoked.
+    /// Number of revoked cluster members.
     pub(crate) revoked: watch::Sender<u64>,
     pub(crate) collector: Collector,
     pub(crate) renewals: Renewals,
@@ -61,9 +63,9 @@ pub(crate) struct Shared {
     pub(crate) noting: Noting,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
-    /// Held for reading while an uploaded folder has no version yet, for writing while one is removed.
+    /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
     pub(crate) sources: RwLock<()>,
-    /// Work that outlives the request that began it; a shutdown waits for it a little.
+    /// Tasks that outlive the request that started them. A shutdown waits for them briefly.
     pub(crate) tasks: TaskTracker,
     state: Mutex<ClusterState>,
     started: Instant,
@@ -109,7 +111,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Now, on the scheduler's own clock.
+    /// The current time on the scheduler's own clock.
     pub(crate) fn now(&self) -> Millis {
         self.started.elapsed().into()
     }

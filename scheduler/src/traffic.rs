@@ -1,6 +1,10 @@
-//! What all gateways have counted together. Each tells all its counts of a function whenever they change, so a report that is lost or told twice
-//! does no harm. A gateway has another id after each start: what an older one told stays. After a restart of the scheduler gateways that are there tell
-//! everything again within seconds, in place of what was written down of them ([`crate::usage`]); the others are added up then.
+//! The counts of all gateways together. Each gateway reports all its counts of a function whenever they change, so a
+//! report
+//! that is lost or repeated does no harm. A gateway has a new id after each start, and the counts of the old id stay.
+//!
+//! After a restart of the scheduler, live gateways report everything again within seconds. That replaces what was
+//! stored
+//! for them ([`crate::usage`]); the counts of the others are added up then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,11 +14,11 @@ use rekindle_wire::stats::{Traffic, TrafficAnswer, TrafficReport};
 
 use crate::fleet::Millis;
 
-/// Gateways told apart; of more than these the longest silent are added up.
+/// Maximum number of gateways counted separately. Beyond it, those silent longest are added up.
 const GATEWAYS_MAX: usize = 64;
-/// By when after the scheduler's start every gateway that is there has told something.
+/// Time after the scheduler's start by which every live gateway has reported.
 const GRACE: Millis = Millis(60_000);
-/// One that was silent for this long is not counted as one that is there.
+/// A gateway silent for this long does not count as live.
 const SILENCE: Millis = Millis(15_000);
 
 /// The counts.
@@ -22,7 +26,7 @@ const SILENCE: Millis = Millis(15_000);
 pub(crate) struct Traffics {
     gateways: HashMap<GatewayId, Told>,
     earlier: BTreeMap<FunctionName, Traffic>,
-    /// What is not written down yet. Those that were added up first: they stand for gateways whose own counts go.
+    /// Counts not stored yet. Added-up counts come first: they stand for gateways whose own counts are removed.
     changed: BTreeSet<(Option<GatewayId>, FunctionName)>,
     /// Gateways that were added up since.
     folded: Vec<GatewayId>,
@@ -33,15 +37,16 @@ pub(crate) type Counts = (Option<GatewayId>, FunctionName, Traffic);
 
 #[derive(Debug, Default)]
 struct Told {
-    /// When it last told something; never, if it was read from the database.
+    /// When it last reported; `None` if it was read from the database.
     at: Option<Millis>,
     functions: BTreeMap<FunctionName, Traffic>,
-    /// Functions that were deleted, which it has not heard yet: what it tells of them is of the past, whatever has their names now.
+    /// Deleted functions that it has not been told about. Its counts for them are of the past, whatever has their names
+    /// now.
     gone: BTreeSet<FunctionName>,
 }
 
 impl Traffics {
-    /// Takes a report in. `exists` tells which functions there are.
+    /// Applies a report. `exists` tells whether a function exists.
     pub(crate) fn take(
         &mut self,
         report: TrafficReport,
@@ -97,7 +102,7 @@ impl Traffics {
         self.folded.push(id);
     }
 
-    /// Takes in what was written down before.
+    /// Loads the stored counts.
     pub(crate) fn read(&mut self, counts: Vec<Counts>) {
         for (gateway, name, traffic) in counts {
             let of = match gateway {
@@ -108,7 +113,9 @@ impl Traffics {
         }
     }
 
-    /// What has changed since it was last asked: at most so many counts, and all of those that were added up, with the gateways they are of.
+    /// Takes what has changed since the last call: at most `most` counts, but always all added-up ones. The gateways
+    /// that were
+    /// added up come with them.
     pub(crate) fn take_changed(&mut self, most: usize) -> (Vec<Counts>, Vec<GatewayId>) {
         let added_up = self.changed.iter().take_while(|(gateway, _)| gateway.is_none()).count();
         let mut changed = Vec::new();
@@ -126,14 +133,14 @@ impl Traffics {
         (changed, std::mem::take(&mut self.folded))
     }
 
-    /// These could not be written down: they are to be taken again.
+    /// Returns counts that could not be stored; they are taken again.
     pub(crate) fn not_noted(&mut self, counts: Vec<Counts>, folded: Vec<GatewayId>) {
         let keys = counts.into_iter().map(|(gateway, name, _)| (gateway, name));
         self.changed.extend(keys);
         self.folded.extend(folded);
     }
 
-    /// What a function's invocations came to, with quantiles.
+    /// A function's counts over all gateways, with quantiles.
     pub(crate) fn of(&self, function: &FunctionName) -> Traffic {
         let mut sum = self.earlier.get(function).cloned().unwrap_or_default();
         for traffic in self.gateways.values().filter_map(|told| told.functions.get(function)) {
@@ -143,7 +150,7 @@ impl Traffics {
         sum
     }
 
-    /// Drops what was told of a function that is gone.
+    /// Drops the counts of a deleted function.
     pub(crate) fn forget(&mut self, function: &FunctionName) {
         self.changed.retain(|(_, name)| name != function);
         self.earlier.remove(function);
@@ -154,7 +161,7 @@ impl Traffics {
         }
     }
 
-    /// How many gateways were heard of lately.
+    /// Number of gateways heard from lately.
     pub(crate) fn gateways(&self, now: Millis) -> usize {
         self.gateways
             .values()
@@ -252,7 +259,7 @@ mod tests {
             (invocations(&again), again.gateways(Millis(2))),
             (GATEWAYS_MAX as u64 + 1 + 6, 1)
         );
-        // A gateway that is there has told by then; no other is taken to have ended before, though there are many.
+        // A live gateway has reported by then. No other is assumed to have ended before, though there are many.
         assert_eq!(again.gateways.len(), GATEWAYS_MAX);
         again.take(report(last, "hello", 6), GRACE, |_| true);
         assert_eq!(
@@ -274,7 +281,7 @@ mod tests {
         let told = all.take(report(&late, "hello", 1), Millis(100), |_| false);
         assert_eq!(told.gone, std::slice::from_ref(&hello));
         assert!(all.of(&hello).is_empty());
-        // Deleted and deployed again before the gateway tells anything: its counts are those of the former.
+        // Deleted and deployed again before the gateway reports anything: its counts belong to the former.
         all.take(report(&late, "hello", 2), Millis(101), |_| true);
         all.forget(&hello);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! An uploaded folder: received into a temporary file, hashed on the way, and looked through before anything is kept of it.
+//! Uploads of folders: received into a temporary file, hashed on the way, and checked before anything is kept.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -12,13 +12,13 @@ use rekindle_wire::{ApiError, ErrorCode};
 use tempfile::NamedTempFile;
 use tokio::io::AsyncWriteExt as _;
 
-/// The largest archive, compressed.
+/// Largest archive, compressed.
 pub(crate) const UPLOAD_MAX: u64 = 256 << 20;
-/// The largest folder, unpacked.
+/// Largest folder, unpacked.
 const UNPACKED_MAX: u64 = 4 << 30;
 const ENTRIES_MAX: usize = 200_000;
 const MANIFEST_MAX: u64 = 1 << 20;
-/// A long name or the attributes of an entry, which come before it as an entry of their own and are read whole.
+/// Limit for a long name or an entry's attributes, which precede the entry as an entry of their own and are read whole.
 const EXTENSION_MAX: u64 = 64 << 10;
 
 /// Why an upload was refused.
@@ -56,12 +56,12 @@ impl From<UploadError> for ApiError {
     }
 }
 
-/// A folder that was received whole.
+/// A folder that was received completely.
 #[derive(Debug)]
 pub(crate) struct Upload {
     /// Removed when dropped.
     pub(crate) file: NamedTempFile,
-    /// Of the archive's bytes.
+    /// Digest of the archive's bytes.
     pub(crate) digest: blake3::Hash,
     pub(crate) manifest: Manifest,
 }
@@ -101,7 +101,8 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
     })
 }
 
-/// Refuses entries that stand for a long name or for attributes and are larger than any name is: reading the archive keeps them in memory.
+/// Refuses entries for long names or attributes that are larger than any name is: reading the archive keeps them in
+/// memory.
 /// Blocks.
 fn check_extensions(archive: File) -> Result<(), UploadError> {
     let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
@@ -170,7 +171,7 @@ fn look_through(archive: File) -> Result<Manifest, UploadError> {
     manifest.ok_or(UploadError::NoManifest)
 }
 
-/// The path without leading `./`; refused when it would leave the folder.
+/// The path without leading `./`; refused if it would leave the folder.
 fn inside(path: &Path) -> Result<PathBuf, UploadError> {
     let mut out = PathBuf::new();
     for part in path.components() {

@@ -1,9 +1,12 @@
-//! Who waits for a slot: one bounded queue per function, first come, first served; and whose turn it is of the functions.
+//! Asks that wait for a slot: one bounded queue for each function, first come, first served. It also decides which
+//! function's turn it is.
 //!
-//! Warm instances are a function's own, so for those it waits for none but itself. Room for another instance is what functions contend for. It goes to
-//! the one that holds least memory, and among equals to the one that was given room longest ago (max-min fairness, by memory): a burst of a
-//! thousand for one function takes what is free, but the next room goes to whoever has less. What makes room there when nobody lets go is in
-//! [`crate::fleet::turns`].
+//! Warm instances belong to one function, which competes with no other for them. Functions compete for room for further
+//! instances. It goes to the function that holds least memory, and among equals to the one that was given room longest
+//! ago
+//! (max-min fairness, by memory). A burst of a thousand invocations of one function takes what is free, but the next
+//! room
+//! goes to whoever has less. [`crate::fleet::turns`] makes room when nobody gives any up.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -15,13 +18,13 @@ use tokio::sync::oneshot;
 
 use crate::placement::Ask;
 
-/// Asks waiting per function at most.
+/// Maximum number of waiting asks for each function.
 pub(crate) const PER_FUNCTION: usize = 256;
 
-/// How an ask ends.
+/// Outcome of an ask.
 pub(crate) type PlacementResult = Result<Placement, ApiError>;
 
-/// One waiting ask. It is abandoned when nobody listens any more.
+/// One waiting ask. It is abandoned when its receiver is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) ask: Ask,
@@ -32,14 +35,14 @@ pub(crate) struct Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     functions: HashMap<FunctionName, FunctionQueue>,
-    /// Counts what was given.
+    /// Number of times that room was given.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
 struct FunctionQueue {
     asks: VecDeque<Waiter>,
-    /// When it was last given room, in turns.
+    /// Value of `turn` when the function was last given room.
     served: u64,
 }
 
@@ -50,7 +53,7 @@ impl FunctionQueue {
 }
 
 impl Queue {
-    /// Queues an ask, or hands it back when the function's queue is full.
+    /// Queues an ask, or returns it if the function's queue is full.
     pub(crate) fn push(&mut self, function: &FunctionName, waiter: Waiter) -> Result<(), Waiter> {
         let queue = &mut self.functions.entry(function.clone()).or_default().asks;
         queue.retain(|w| !w.answer.is_closed());
@@ -61,25 +64,26 @@ impl Queue {
         Ok(())
     }
 
-    /// Asks that wait.
+    /// Number of waiting asks.
     pub(crate) fn len(&self) -> usize {
         self.functions.values().map(|w| w.open().count()).sum()
     }
 
-    /// Asks that wait for a function.
+    /// Number of asks that wait for a function.
     pub(crate) fn waiting_for(&self, function: &FunctionName) -> usize {
         self.functions.get(function).map_or(0, |w| w.open().count())
     }
 
-    /// Functions somebody waits for, in the order of their turns; `held` tells how much memory each has, and is
-    /// asked only where there are several.
+    /// Functions with waiting asks, in the order of their turns. `held` returns how much memory each has, and is called
+    /// only if
+    /// there are several.
     pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionName, u64>) -> FairOrder {
         self.functions.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
             !waiting.asks.is_empty()
         });
         let mut turns = FairOrder::default();
-        // Nobody contends with one alone.
+        // A single function has no competitor.
         let held = if self.functions.len() > 1 {
             held()
         } else {
@@ -92,7 +96,7 @@ impl Queue {
         turns
     }
 
-    /// Whether anybody waits already: a new ask must not overtake.
+    /// Whether an ask already waits for the function: a new one must not overtake it.
     pub(crate) fn is_waited_for(&self, function: &FunctionName) -> bool {
         self.functions.get(function).is_some_and(|w| w.open().next().is_some())
     }
@@ -102,13 +106,13 @@ impl Queue {
         self.functions.get_mut(function)?.asks.pop_front()
     }
 
-    /// It could not be served after all and keeps its place.
+    /// Returns an ask that could not be served to its place.
     pub(crate) fn put_back(&mut self, function: &FunctionName, waiter: Waiter) {
         let waiting = self.functions.entry(function.clone()).or_default();
         waiting.asks.push_front(waiter);
     }
 
-    /// The function was given room. Answers its place among equals from now on.
+    /// Records that the function was given room. Returns its new place among equals.
     pub(crate) fn was_given_room(&mut self, function: &FunctionName) -> u64 {
         self.turn += 1;
         if let Some(waiting) = self.functions.get_mut(function) {
@@ -118,19 +122,20 @@ impl Queue {
     }
 }
 
-/// Whose turn it is.
+/// The order in which functions take turns.
 #[derive(Debug, Default)]
 pub(crate) struct FairOrder {
     next: BinaryHeap<Reverse<(u64, u64, FunctionName)>>,
 }
 
 impl FairOrder {
-    /// A function takes part, which holds so much memory and was last given room then.
+    /// Adds a function that holds `held` bytes and was last given room at `served`.
     pub(crate) fn push(&mut self, function: FunctionName, held: u64, served: u64) {
         self.next.push(Reverse((held, served, function)));
     }
 
-    /// The function whose turn it is, with what it holds and when it was given room. It takes part no more until it is pushed again.
+    /// Removes and returns the function whose turn it is, with `held` and `served`. It takes part again once it is
+    /// pushed.
     pub(crate) fn pop(&mut self) -> Option<(FunctionName, u64, u64)> {
         self.next
             .pop()
@@ -148,8 +153,9 @@ mod tests {
         format!("f-{n}").parse().unwrap()
     }
 
-    /// Gives room for one instance `times` times; functions have so many asks waiting, each for an instance of so much memory. Answers who was
-    /// given what, in order.
+    /// Gives room for one instance `times` times. Each function has so many waiting asks, each for an instance of so
+    /// much
+    /// memory. Returns which function was given room, in order.
     fn given(waiting: &[(usize, u64)], times: usize) -> Vec<usize> {
         let (mut asks, mut held): (Vec<_>, Vec<_>) = (waiting.to_vec(), vec![0; waiting.len()]);
         let (mut served, mut turn, mut order) = (vec![0; waiting.len()], 0, Vec::new());
@@ -218,13 +224,13 @@ mod tests {
             let mut held = vec![0_u64; waiting.len()];
             let mut left: Vec<_> = waiting.iter().map(|w| w.0).collect();
             for n in order {
-                // Nobody who still waits holds less than who is given room.
+                // No function that still waits holds less than the one given room.
                 let least = (0..waiting.len()).filter(|m| left[*m] > 0).map(|m| held[m]).min().unwrap();
                 prop_assert_eq!(held[n], least);
                 held[n] += waiting[n].1;
                 left[n] -= 1;
             }
-            // And so of two that still wait none is ahead by more than one of its instances.
+            // So of two that still wait, neither is ahead by more than one of its instances.
             for (a, b) in (0..waiting.len()).flat_map(|a| (0..waiting.len()).map(move |b| (a, b))) {
                 if left[a] > 0 && left[b] > 0 {
                     prop_assert!(held[a] <= held[b] + waiting[a].1);

@@ -1,4 +1,4 @@
-//! Calls to workers. Every call has a limit; the cluster's token and the current trace go with each.
+//! Calls to workers. Each call has a time limit and carries the cluster's token and the current trace.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use serde::Serialize;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// A worker may wait for a function's end before it answers.
+/// A worker may wait for a function to end before it answers.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// Two workers get ready, or hand an instance over: their own limits are shorter.
+/// For two workers that prepare or hand an instance over: their own limits are shorter.
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why a call to a worker failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
-    /// It cannot be reached or did not answer in time.
+    /// The worker cannot be reached or did not answer in time.
     #[error("worker {address} did not answer")]
     Unreachable {
         address: String,
         #[source]
         source: CallError,
     },
-    /// It refused.
+    /// The worker refused.
     #[error("worker {address} answered {status}: {message}")]
     Refused {
         address: String,
         status: StatusCode,
-        /// The platform's own word for it, if it is one.
+        /// The platform's error code, if the answer has one.
         code: Option<ErrorCode>,
         message: String,
     },
 }
 
 impl WorkerError {
-    /// Whether another worker may do what this one did not: it cannot be reached, or is on its way out.
+    /// Whether another worker may succeed: this one cannot be reached, or is shutting down.
     pub(crate) fn may_do_elsewhere(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -49,10 +49,10 @@ impl WorkerError {
     }
 }
 
-/// What became of an instance that was to stop, or to be parked.
+/// Result of stopping or parking an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Halted {
-    /// It is as it was to be.
+    /// It was stopped or parked.
     Done,
     /// It serves an invocation and stays.
     Busy,
@@ -83,13 +83,13 @@ impl WorkerClient {
         Ok(Self { transport, token })
     }
 
-    /// Asks for an instance; the worker answers before it is ready.
+    /// Asks for an instance. The worker answers before it is ready.
     pub(crate) async fn start(&self, address: &str, start: &StartInstance) -> Result<(), WorkerError> {
         let call = self.post(address, "/instances", start).timeout(CALL_LIMIT);
         self.send(address, call).await.map(drop)
     }
 
-    /// Stops an instance; with `if_idle` only when it serves nothing.
+    /// Stops an instance; with `if_idle`, only if it serves nothing.
     pub(crate) async fn stop(
         &self,
         address: &str,
@@ -122,20 +122,20 @@ impl WorkerClient {
         }
     }
 
-    /// Tells a worker that an instance will come to it from another.
+    /// Tells a worker that an instance will arrive from another worker.
     pub(crate) async fn expect(&self, address: &str, id: &MigrationId, expected: &Expected) -> Result<(), WorkerError> {
         let url = format!("http://{address}/arrivals/{id}/expected");
         let call = self.transport.http().put(url).json(expected).timeout(CALL_LIMIT);
         self.send(address, call).await.map(drop)
     }
 
-    /// Has an instance's worker and the one it is to move to get ready.
+    /// Prepares the migration source and target of an instance.
     pub(crate) async fn depart(&self, address: &str, order: &SourceOrder) -> Result<(), WorkerError> {
         let call = self.post(address, "/departures", order).timeout(MOVE_LIMIT);
         self.send(address, call).await.map(drop)
     }
 
-    /// Gives such a move up; best effort.
+    /// Cancels such a move; best effort.
     pub(crate) async fn stay(&self, address: &str, id: &MigrationId) {
         let url = format!("http://{address}/departures/{id}");
         if let Err(error) = self
@@ -146,7 +146,7 @@ impl WorkerClient {
         }
     }
 
-    /// Has the instance leave, after at most `settle`.
+    /// Tells the instance to leave, after at most `settle`.
     pub(crate) async fn leave(
         &self,
         address: &str,
@@ -171,7 +171,7 @@ impl WorkerClient {
             .map(drop)
     }
 
-    /// Begins to prepare a version; the answer's body is lines of events, and has no limit of its own here.
+    /// Begins to prepare a version. The response body is lines of events, and has no time limit of its own here.
     pub(crate) async fn prepare(
         &self,
         address: &str,
@@ -194,7 +194,7 @@ impl WorkerClient {
         self.send(address, call).await
     }
 
-    /// What a worker measures, in a format that `accept` names.
+    /// A worker's metrics, in the format that `accept` names.
     pub(crate) async fn metrics(
         &self,
         address: &str,

@@ -1,8 +1,11 @@
-//! What a worker's report changes. The worker is right about what runs on it; the scheduler is right about what should.
+//! Applies a worker's heartbeat. The worker decides what runs on it; the scheduler decides what should run.
 //!
-//! What an unknown instance becomes (its worker was gone for a while, or the scheduler was): of a live version it is kept, unless the version
-//! is at its maximum without it; above that, or of an older version, it finishes what it serves and goes; of no known version, or one
-//! that was given up (stopped, or on a worker that was started anew since), it is stopped at once.
+//! A heartbeat may list an unknown instance if its worker, or the scheduler, was away for a while:
+//!
+//! - An instance of the live version is kept, unless the version is already at its maximum without it.
+//! - Above that maximum, or for an older version, the instance finishes its invocations and is then retired.
+//! - An instance of no known version is stopped at once. So is one that was given up: it was stopped, or its worker has
+//!   restarted since.
 
 use std::collections::HashSet;
 
@@ -12,18 +15,19 @@ use rekindle_wire::{FunctionName, InstanceId, VersionNumber};
 
 use super::{Fleet, Instance, LiveVersion, Millis, Stage, UNSEEN, Worker};
 
-/// What the scheduler's store says of a version an unknown instance claims to run.
+/// What the scheduler's store knows about the version that an unknown instance claims to run.
 pub(crate) enum Known {
-    /// It serves the function's invocations.
+    /// The live version.
     Live(LiveVersion),
-    /// It was live once: what still runs of it may finish.
+    /// A version that was live once. Its remaining instances may finish.
     Older(LiveVersion),
     /// There is no such version.
     Unknown,
 }
 
 impl Fleet {
-    /// Takes a heartbeat in and answers which instances the worker shall stop. `known` tells what is stored of a version.
+    /// Applies a heartbeat and returns the instances that the worker must stop. `known` looks a version up in the
+    /// store.
     pub(crate) fn heartbeat(
         &mut self,
         beat: &Heartbeat,
@@ -31,7 +35,7 @@ impl Fleet {
         known: impl Fn(&FunctionName, VersionNumber) -> Known,
     ) -> Vec<InstanceId> {
         if self.expelled.contains(&beat.worker) {
-            // It was on its way when the worker was revoked.
+            // The heartbeat was in flight when the worker was revoked.
             return Vec::new();
         }
         if self.is_late(beat) {
@@ -49,9 +53,9 @@ impl Fleet {
         let mut stop = Vec::new();
         for info in &beat.instances {
             match self.instances.get(&info.id) {
-                // It is on its way to this worker, and not its own yet.
+                // The instance is moving to this worker and does not belong to it yet.
                 Some(instance) if instance.moves_to(&beat.worker) => {}
-                // It has moved on.
+                // The instance has moved on.
                 Some(instance) if instance.worker != beat.worker => stop.push(info.id.clone()),
                 Some(instance) => {
                     let was = instance.stage;
@@ -80,9 +84,11 @@ impl Fleet {
         stop
     }
 
-    /// Whether the network held it up, and a later one came first: what has come to the worker since would be taken for
-    /// gone. Also one of a worker that has been started anew since: the kernel goes on sending what a killed one had
-    /// written.
+    /// Whether the heartbeat is out of date and must be ignored. Either the network delayed it and a later one came
+    /// first:
+    /// instances that have come to the worker since would count as gone. Or the worker has restarted since: the kernel
+    /// still
+    /// sends what a killed process had written.
     pub(crate) fn is_late(&self, beat: &Heartbeat) -> bool {
         let is_late = |w: &Worker| w.incarnation == beat.incarnation && beat.number != 0 && beat.number <= w.number;
         let is_of_before = |w: &Worker| w.ended.contains(&beat.incarnation);
@@ -121,7 +127,7 @@ impl Fleet {
             now,
         );
         if let Some(mut instance) = self.instances.get_mut(&info.id) {
-            // What it was idle before the scheduler knew it does not count: a gateway may hold it.
+            // Its idle time before the scheduler knew it does not count: a gateway may hold a lease on it.
             instance.draining = !live || surplus;
             instance.update(info, now);
         }
@@ -133,8 +139,9 @@ impl Fleet {
             .instances
             .on(&beat.worker)
             .filter(|(id, i)| i.moving.is_none() && !listed.contains(id))
-            // A heartbeat written before the worker was asked to start it does not list it yet. While a version is prepared its
-            // first instance appears only after the build; the deploy itself ends that stage.
+            // A heartbeat written before the worker was asked to start the instance does not list it yet. While a
+            // version is prepared,
+            // its first instance appears only after the build. The deploy itself ends that stage.
             .filter(|(_, i)| i.seen || (i.stage != Stage::Preparing && now.since(i.created_at) > UNSEEN))
             .map(|(id, _)| id.clone())
             .collect();
@@ -163,10 +170,10 @@ impl Instance {
             (Stage::Moving, _) if self.moving.is_some() => Stage::Moving,
             (_, InstanceState::Moving) => Stage::Moving,
             (Stage::Stopping, _) | (_, InstanceState::Stopping) => Stage::Stopping,
-            // Whoever holds it may use it at any moment.
+            // A gateway that holds its lease may use it at any moment.
             (_, InstanceState::Parked) if self.lease.is_some() => Stage::Ready,
             (_, InstanceState::Parked) => Stage::Parked,
-            // The gateway may have seen its first answer before the worker wrote this heartbeat.
+            // The gateway may have seen the first response before the worker wrote this heartbeat.
             (Stage::Ready, InstanceState::Starting) | (_, InstanceState::Ready) => Stage::Ready,
             (_, InstanceState::Starting) => Stage::Starting,
             (_, InstanceState::Capturing) => Stage::Capturing,

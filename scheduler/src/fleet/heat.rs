@@ -1,4 +1,4 @@
-//! Which workers run hot, and what shall move off them.
+//! Which workers are hot, and which instances should move off them.
 //!
 //! ```text
 //!   cool ──busy, well above the mean, for a while──> hot ──less busy again──> cool
@@ -6,9 +6,10 @@
 //!                                                     └─ one instance in use moves to a worker that stays cooler than this one
 //! ```
 //!
-//! A move is only planned if it leaves the target less busy than the source was, by the share of the source's load that one of its instances is taken
-//! to be; so nothing moves back, and the one instance that heats its worker alone stays. After a move both workers are left alone until their reports
-//! tell of it, and the instance for minutes.
+//! The source's load is split evenly among its instances in use. A move is planned only if the target, with the
+//! instance's
+//! share added, stays less busy than the source was. So nothing moves back, and an instance that alone heats its worker
+//! stays. After a move both workers are left alone until their reports reflect it, and the instance for minutes.
 
 use std::collections::HashMap;
 
@@ -17,31 +18,31 @@ use rekindle_wire::{InstanceId, WorkerId};
 use super::sites::as_f64;
 use super::{Fleet, Instance, Millis, Stage, Worker};
 
-/// Above the mean of all workers by this factor, at least.
+/// Minimum factor above the mean of all workers.
 const ABOVE_MEAN: f64 = 1.3;
-/// One that was hot is cool again at this share of what makes one hot.
+/// A hot worker is cool again below this share of the limit.
 const COOL_AGAIN: f64 = 0.8;
-/// For so long it must be hot before anything moves.
+/// How long a worker must be hot before anything moves.
 const HOT_FOR: Millis = Millis(10_000);
-/// After a move, source and target are left alone for so long: what they report fades in over some seconds.
+/// How long source and target are left alone after a move: the load they report changes over some seconds.
 const SETTLE: Millis = Millis(20_000);
-/// What it must gain: the target is to be less busy afterwards than the source was before, by this.
+/// Minimum gain: how much less busy the target must be after the move than the source was before.
 const GAIN: f64 = 0.1;
-/// The platform does not move an instance twice within this.
+/// Minimum interval between two moves of one instance by the platform.
 pub(crate) const REST: Millis = Millis(300_000);
-/// Moves under way at once, of all workers together.
+/// Maximum number of moves in flight, over all workers.
 const AT_ONCE: usize = 4;
 
-/// What is remembered from one look to the next.
+/// State kept between two calls of `look`.
 #[derive(Debug, Default)]
 pub(crate) struct Heat {
-    /// Since when each hot worker is.
+    /// When each hot worker became hot.
     since: HashMap<WorkerId, Millis>,
-    /// Until when workers are left alone.
+    /// Until when each worker is left alone after a move.
     resting: HashMap<WorkerId, Millis>,
 }
 
-/// What shall move.
+/// A move to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Relief {
     pub(crate) instance: InstanceId,
@@ -49,7 +50,9 @@ pub(crate) struct Relief {
 }
 
 impl Heat {
-    /// Looks at all workers and answers what shall move; a worker is hot from this share of its processors on. What is answered counts as moved.
+    /// Examines all workers and returns the moves to make, which count as made. A worker can be hot only if at least
+    /// `hot_at`
+    /// of its processor time is in use.
     pub(crate) fn look(&mut self, fleet: &Fleet, hot_at: f64, now: Millis) -> Vec<Relief> {
         let serving = || fleet.workers.iter().filter(|(_, w)| w.takes_new());
         let count = serving().count();
@@ -72,7 +75,7 @@ impl Heat {
         if hot.is_empty() {
             return Vec::new();
         }
-        // The hottest first.
+        // Hottest first.
         let heat = |id: &WorkerId| fleet.workers.get(id).map_or(0.0, busy);
         hot.sort_by(|a, b| heat(b).total_cmp(&heat(a)).then_with(|| a.cmp(b)));
         let mut moving = fleet.moving();
@@ -94,11 +97,11 @@ impl Heat {
         reliefs
     }
 
-    /// What shall move off a hot worker, and where to.
+    /// Picks an instance to move off a hot worker, and its target.
     fn relief(&self, fleet: &Fleet, from: &WorkerId, now: Millis) -> Option<Relief> {
         let source = fleet.workers.get(from)?;
         let here = || fleet.instances.on(from).filter(|(_, i)| is_used(i));
-        // How many processors one of them is taken to keep busy: they are not told apart.
+        // Processors that one instance is assumed to keep busy. The load is not measured for each instance.
         let each = busy(source) * cpus(source) / as_f64(here().count().max(1) as u64);
         let may_move = |i: &Instance| {
             i.stage == Stage::Ready && i.moving.is_none() && !i.draining && !i.condemned && i.move_after <= now
@@ -176,7 +179,7 @@ mod tests {
         live(spec("hello", 1, 1 << 20, 1, 1_000))
     }
 
-    /// Workers as busy as this, each with so many instances in use.
+    /// Workers with the given loads, each with `each` instances in use.
     fn fleet(loads: &[f64], each: usize) -> Fleet {
         let mut fleet = Fleet::default();
         for (n, busy) in loads.iter().enumerate() {
@@ -253,7 +256,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Each instance keeps a processor busy to some share; what is planned is done at once, and reported from then on.
+        /// Each instance keeps some share of a processor busy. A planned move completes at once, and is reported from
+        /// then on.
         #[test]
         fn moves_come_to_an_end_and_nothing_moves_back(
             shares in proptest::collection::vec(proptest::collection::vec(0.0..1.0_f64, 0..8), 2..6),
@@ -287,7 +291,7 @@ mod tests {
                 }
             }
             prop_assert!(moved.values().all(|n| *n == 1), "{moved:?}");
-            // 20 s between two moves off a worker, of 8 instances at most.
+            // 20 s between two moves off a worker, and at most 8 instances.
             prop_assert!(last < 200, "still moving after {last} s");
         }
     }

@@ -1,5 +1,5 @@
-//! All instances, and what placement asks of them, noted at each change, so that no decision looks at all of them. A change is made through
-//! [`Change`], which notes the difference when it is dropped.
+//! All instances, with the indexes that placement queries. They are updated at each change, so no decision scans all
+//! instances. A change goes through [`Change`], which updates the indexes when it is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 use super::sites::{Share, Sites, Zone};
 use super::{Instance, Map, Millis, Stage};
 
-/// Every instance, by id.
+/// All instances by id, and their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Instances {
     all: Map<InstanceId, Instance>,
@@ -21,37 +21,39 @@ pub(crate) struct Instances {
 struct Index {
     functions: Map<FunctionName, BTreeMap<VersionNumber, OfVersion>>,
     sites: Sites,
-    /// Leased ones, by when the lease ends.
+    /// Leased instances, ordered by when the lease ends.
     leases: BTreeSet<(Millis, InstanceId)>,
-    /// Recalled, and their gateways have not been told.
+    /// Recalled instances whose gateways have not been told.
     untold: BTreeSet<InstanceId>,
-    /// How many move, or get ready to.
+    /// Number of instances that are moving or preparing to.
     moving: usize,
 }
 
-/// How good an unleased instance is to take: ready, then parked, then still starting; and when it was last in use.
+/// Order in which unleased instances are preferred: ready, then parked, then starting; within these by last use.
 pub(crate) type Rank = (u8, Millis);
 
 /// The instances of one version.
 #[derive(Debug, Default)]
 pub(crate) struct OfVersion {
     pub(crate) ids: BTreeSet<InstanceId>,
-    /// Those that nobody holds and that have a slot free, the best last.
+    /// Unleased instances with a free slot, best last.
     pub(crate) open: BTreeSet<(Rank, InstanceId)>,
-    /// Those that serve nothing as far as is known: unleased ones first, ready before parked, and what was used longest ago before others.
+    /// Instances that serve nothing as far as the scheduler knows. Unleased before leased, ready before parked, then
+    /// least
+    /// recently used first.
     pub(crate) unused: BTreeSet<((bool, bool, Millis), InstanceId)>,
-    /// Those that are leased, by when that ends.
+    /// Leased instances, ordered by when the lease ends.
     pub(crate) lease_ends: BTreeSet<(Millis, InstanceId)>,
-    /// The same by gateway, each since when.
+    /// Leased instances by gateway, each with when its lease was granted.
     pub(crate) held: BTreeMap<GatewayId, BTreeSet<(Millis, InstanceId)>>,
     pub(crate) moving: BTreeSet<InstanceId>,
-    /// How many there are on each worker, by its place in the ring.
+    /// Number of instances on each worker, by the worker's place in the ring.
     pub(crate) workers: BTreeMap<u64, (WorkerId, usize)>,
-    /// And in each zone.
+    /// Number of instances in each zone.
     pub(crate) zones: BTreeMap<Zone, usize>,
 }
 
-/// What is noted of an instance.
+/// What the indexes hold about one instance.
 #[derive(Debug, Clone, PartialEq)]
 struct Entry {
     function: FunctionName,
@@ -92,7 +94,7 @@ impl Entry {
 }
 
 impl Index {
-    /// Notes the difference; `None` is an instance that is not there.
+    /// Updates the indexes for a change. `None` stands for an instance that does not exist.
     fn note(&mut self, id: &InstanceId, was: Option<&Entry>, is: Option<&Entry>) {
         if was == is {
             return;
@@ -206,7 +208,7 @@ impl OfVersion {
     }
 }
 
-/// Keeps an instance where it belongs in an order.
+/// Moves an instance from its old position in an order to its new one.
 fn follow<K: Ord>(order: &mut BTreeSet<(K, InstanceId)>, id: &InstanceId, was: Option<K>, is: Option<K>) {
     if was == is {
         return;
@@ -217,7 +219,7 @@ fn follow<K: Ord>(order: &mut BTreeSet<(K, InstanceId)>, id: &InstanceId, was: O
     order.extend(is.map(|is| (is, id.clone())));
 }
 
-/// An instance that is being changed.
+/// An instance under modification.
 pub(crate) struct Change<'a> {
     instance: &'a mut Instance,
     index: &'a mut Index,
@@ -251,7 +253,7 @@ impl Instances {
         self.all.get(id)
     }
 
-    /// An instance to change.
+    /// Returns an instance for modification.
     pub(crate) fn get_mut(&mut self, id: &InstanceId) -> Option<Change<'_>> {
         let instance = self.all.get_mut(id)?;
         Some(Change {
@@ -301,24 +303,24 @@ impl Instances {
         self.all.is_empty()
     }
 
-    /// Those of a version.
+    /// The instances of a version.
     pub(crate) fn of_version(&self, function: &FunctionName, version: VersionNumber) -> Option<&OfVersion> {
         self.index.functions.get(function)?.get(&version)
     }
 
-    /// Those of a function, whatever their version.
+    /// The instances of a function, whatever their version.
     pub(crate) fn ids_of(&self, function: &FunctionName) -> Vec<InstanceId> {
         let versions = self.index.functions.get(function).into_iter().flatten();
         versions.flat_map(|(_, v)| v.ids.iter().cloned()).collect()
     }
 
-    /// Those on a worker, in order.
+    /// The instances on a worker, in order.
     pub(crate) fn on(&self, worker: &WorkerId) -> impl Iterator<Item = (&InstanceId, &Instance)> {
         let ids = self.index.sites.get(worker).into_iter().flat_map(|site| &site.ids);
         ids.filter_map(|id| Some((id, self.all.get(id)?)))
     }
 
-    /// Those that are leased and have one of these ids, with them.
+    /// The leased instances among these ids.
     pub(crate) fn named<'a>(
         &'a self,
         ids: impl IntoIterator<Item = &'a InstanceId>,
@@ -326,23 +328,23 @@ impl Instances {
         ids.into_iter().filter_map(|id| Some((id, self.all.get(id)?)))
     }
 
-    /// How many move, or get ready to.
+    /// Number of instances that are moving or preparing to.
     pub(crate) fn moving(&self) -> usize {
         self.index.moving
     }
 
-    /// How many are leased.
+    /// Number of leased instances.
     pub(crate) fn leased(&self) -> usize {
         self.index.leases.len()
     }
 
-    /// Those whose lease has ended by `now`.
+    /// Instances whose lease has ended by `now`.
     pub(crate) fn lease_ended(&self, now: Millis) -> Vec<InstanceId> {
         let ended = self.index.leases.iter().take_while(|(at, _)| *at <= now);
         ended.map(|(_, id)| id.clone()).collect()
     }
 
-    /// Those that this gateway is to give back and has not been told of.
+    /// Instances that this gateway must give back and has not been told about.
     pub(crate) fn untold_of(&self, gateway: &GatewayId) -> Vec<InstanceId> {
         let held = |i: &Instance| i.lease.as_ref().is_some_and(|l| l.gateway == *gateway);
         let untold = self.named(&self.index.untold).filter(|(_, i)| held(i));
@@ -353,7 +355,7 @@ impl Instances {
         &self.index.sites
     }
 
-    /// The workers' side of it, to change what is known of a worker: its instances follow it into another zone.
+    /// Changes what is known of a worker. If its zone changes, its instances follow it.
     pub(crate) fn change_site(&mut self, worker: &WorkerId, change: impl FnOnce(&mut Sites)) {
         let was = self.index.sites.zone_of(worker);
         change(&mut self.index.sites);
@@ -368,7 +370,7 @@ impl Instances {
         }
     }
 
-    /// It is on another worker from now on.
+    /// Records that the instance is now on another worker.
     pub(crate) fn relocate(&mut self, id: &InstanceId, to: &WorkerId) {
         let zone = self.index.sites.zone_of(to);
         if let Some(mut instance) = self.get_mut(id) {
@@ -389,7 +391,7 @@ impl std::ops::Index<&InstanceId> for Instances {
 
 #[cfg(test)]
 impl Instances {
-    /// Fails if what is noted is not what would be noted of each instance anew.
+    /// Panics if the indexes differ from ones built anew from all instances.
     pub(crate) fn check(&self) {
         let mut anew = Index {
             sites: self.index.sites.without_instances(),

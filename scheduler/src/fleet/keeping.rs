@@ -1,5 +1,5 @@
-//! What each instance is worth while nobody uses it, by which those go first that are worth least: greedy-dual over the whole fleet, of milliseconds
-//! saved for each byte set aside. Also what was decided, for whoever counts it.
+//! Values each unused instance, so that those worth least are evicted first. The policy is greedy-dual over the whole
+//! fleet, in milliseconds saved for each byte set aside. It also records its decisions for the metrics.
 
 use rekindle_retention::{Clock, Figures, Rung, Worth};
 use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
@@ -9,42 +9,42 @@ use super::retire::Retiree;
 use super::{Fleet, Instance, Millis, PARKED_LEAST, Stage};
 use crate::retention::Floor;
 
-/// Why an instance was started before anybody asked for it.
+/// Why an instance was started before any request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ahead {
-    /// Its version's first: a deploy booted it.
+    /// First instance of its version: a deploy booted it.
     Deploy,
-    /// `min_warm` or `min_parked`.
+    /// `min_warm` or `min_parked` asks for it.
     Floor,
     /// A call is expected.
     Forecast,
 }
 
-/// What was decided about an instance.
+/// A decision about an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decided {
-    /// Unused for its time: it is parked.
+    /// Parked, since it was unused for its idle time.
     Parked,
-    /// Unused for its time: it goes.
+    /// Retired, since it was unused for its idle time.
     LetGo,
-    /// In the way of another: it is parked.
+    /// Parked to make room for another.
     ParkedForRoom,
-    /// In the way of another: it goes.
+    /// Evicted to make room for another.
     EvictedForRoom,
-    /// Its worker is short of memory: it goes.
+    /// Evicted since its worker is short of memory.
     EvictedForPressure,
-    /// Its function holds much and another nothing: it takes nothing new, and goes when it has finished.
+    /// Takes no new invocations and goes when it has finished, since its function holds much and another holds nothing.
     Yielded,
-    /// Started as a call is expected.
+    /// Started since a call is expected.
     Prewarmed,
-    /// That call came.
+    /// The expected call came.
     PrewarmUsed,
-    /// It went before the call came.
+    /// The instance went before the expected call came.
     PrewarmUnused,
 }
 
 impl Decided {
-    /// The decision in a word.
+    /// The decision's name in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Parked => "parked",
@@ -60,17 +60,17 @@ impl Decided {
     }
 }
 
-/// What the policy notes of one instance.
+/// What the policy records about one instance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
-    /// It was started before anybody asked for it, and has not been used since.
+    /// Why it was started ahead of any request; `None` once it has been used.
     pub(crate) ahead: Option<Ahead>,
-    /// The use that was seen last.
+    /// The last use seen.
     seen: Millis,
-    /// Greedy-dual's time at that use.
+    /// Greedy-dual's clock at that use.
     clock: Clock,
     figures: Figures,
-    /// A start of its version restores, rather than boots.
+    /// Whether a start of its version restores rather than boots.
     restores: bool,
 }
 
@@ -85,7 +85,7 @@ impl Keeping {
         }
     }
 
-    /// Whether [`Fleet::note_worth`] would change something.
+    /// Whether [`Fleet::note_worth`] would change anything.
     pub(crate) fn is_news(&self, last_active: Millis, figures: Figures) -> bool {
         last_active > self.seen || figures != self.figures
     }
@@ -99,17 +99,17 @@ impl Instance {
         }
     }
 
-    /// Whether its next step down is to stand still rather than to go.
+    /// Whether its next step down is to be parked rather than to go.
     pub(crate) fn may_be_parked(&self) -> bool {
         self.stage == Stage::Ready && !self.cannot_park && self.park_limit > Millis(0)
     }
 
-    /// What it would be charged while it stands still.
+    /// Bytes it would be charged while parked.
     fn parked_bytes(&self) -> u64 {
         self.memory_now.max(PARKED_LEAST).min(self.memory)
     }
 
-    /// What is lost for each byte that becomes free when it takes its next step down.
+    /// Milliseconds lost for each byte that its next step down frees.
     pub(crate) fn worth(&self) -> Worth {
         let keeping = &self.keeping;
         let can_park = self.may_be_parked();
@@ -122,7 +122,7 @@ impl Instance {
         keeping.clock.worth(cost, bytes)
     }
 
-    /// The same if it goes altogether, for each byte that it really takes.
+    /// Milliseconds lost for each byte of its real memory if it goes altogether.
     fn worth_in_memory(&self) -> Worth {
         let cost = self.keeping.figures.lost(self.rung(), self.keeping.restores);
         self.keeping.clock.worth(cost, self.memory_now.max(PARKED_LEAST))
@@ -130,7 +130,7 @@ impl Instance {
 }
 
 impl Fleet {
-    /// Notes a use of an instance since the last look, and what starts of its function take.
+    /// Records a use of an instance since the last look, and how long starts of its function take.
     pub(crate) fn note_worth(&mut self, id: &InstanceId, figures: Figures) {
         let clock = self.clock;
         if let Some(mut instance) = self.instances.get_mut(id) {
@@ -144,7 +144,7 @@ impl Fleet {
         }
     }
 
-    /// The unused instance that is worth least; leased ones, which must be recalled first, come last.
+    /// The unused instance that is worth least. Leased ones must be recalled first, and come last.
     pub(crate) fn least_worth<'a>(
         &self,
         of: impl Iterator<Item = (&'a InstanceId, &'a Instance)>,
@@ -159,7 +159,9 @@ impl Fleet {
         least.map(|(id, _)| id.clone())
     }
 
-    /// Makes room for another: an unused instance takes its next step down, and greedy-dual's time goes on; a leased one is recalled.
+    /// Makes room for another: an unused instance takes its next step down, and greedy-dual's clock advances. A leased
+    /// one is
+    /// recalled.
     pub(crate) fn step_down(&mut self, id: &InstanceId) -> Option<Retiree> {
         let instance = self.instances.get(id)?;
         let (free, park, worth) = (instance.is_free(), instance.may_be_parked(), instance.worth());
@@ -175,8 +177,9 @@ impl Fleet {
         self.retire(id, park)
     }
 
-    /// Of each worker that is short of memory, the next unused instances that go for it: those that are worth least, some at a time. As many of a
-    /// version stay as `floor` says.
+    /// For each worker short of memory, evicts the next few unused instances, those worth least first. Of each version,
+    /// as
+    /// many stay as `floor` says.
     pub(crate) fn relieve(
         &mut self,
         now: Millis,
@@ -205,7 +208,7 @@ impl Fleet {
         going
     }
 
-    /// The unused instances of a worker that `floor` does not want to stay, by what they are worth.
+    /// The unused instances of a worker that `floor` does not require, by worth.
     fn unneeded(
         &self,
         worker: &WorkerId,
@@ -237,7 +240,7 @@ impl Fleet {
         going
     }
 
-    /// It is used: what was expected has come.
+    /// Records a use: an expected call has come.
     pub(crate) fn used(&mut self, id: &InstanceId) {
         if self.instances.get(id).is_none_or(|i| i.keeping.ahead.is_none()) {
             return;
@@ -248,12 +251,12 @@ impl Fleet {
         }
     }
 
-    /// Notes a decision.
+    /// Records a decision.
     pub(crate) fn decided(&mut self, what: Decided) {
         self.decided.push(what);
     }
 
-    /// What was decided since it was asked last.
+    /// Takes the decisions made since the last call.
     pub(crate) fn take_decided(&mut self) -> Vec<Decided> {
         std::mem::take(&mut self.decided)
     }
@@ -268,7 +271,7 @@ mod tests {
     use crate::fleet::LiveVersion;
     use crate::fleet::heartbeat::Known;
 
-    /// Instances of functions with so much memory in use, all unused.
+    /// Instances of functions with the given memory in use, all of them unused.
     fn idle(functions: &[(&str, u64)]) -> (Fleet, Vec<LiveVersion>) {
         let mut fleet = fleet(10 << 30);
         let mut all = Vec::new();
@@ -359,7 +362,7 @@ mod tests {
         let next = fleet.least_worth(fleet.instances.on(&worker(0))).unwrap();
         assert!(!fleet.step_down(&next).unwrap().park);
         assert_eq!(fleet.take_decided(), [Decided::ParkedForRoom, Decided::EvictedForRoom]);
-        // Time has gone on: what is used now outlives what was used before.
+        // The clock has advanced: what is used now outlives what was used before.
         fleet.note_worth(&a, Figures::default());
         assert!(fleet.clock != Clock::default());
     }

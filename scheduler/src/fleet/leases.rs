@@ -1,12 +1,15 @@
 //! Leases: which gateway may send to which instance without asking.
 //!
-//! A gateway is granted all slots of an instance for a while and renews by [`LeaseReport`] what it keeps using. It returns a lease
-//! that it has not used for a lease's length, so that instances idle out; the scheduler recalls one when the instance shall go or
-//! somebody else needs the room. A gateway that dies simply lets its leases run out. Only instances without a lease are retired for
-//! idleness.
+//! A lease gives a gateway all slots of an instance for a while. The gateway renews by [`LeaseReport`] the leases it
+//! keeps
+//! using. It returns a lease that it has not used for a lease's length, so that instances can become idle. The
+//! scheduler
+//! recalls a lease when the instance must go or somebody else needs the room. A gateway that dies lets its leases run
+//! out. Only instances without a lease are retired for idleness.
 //!
-//! Leases on an instance are numbered, and its worker turns away who comes under an older one ([`rekindle_wire::lease`]): however late a
-//! gateway learns that its lease is over, no two use an instance by turns.
+//! Leases on an instance are numbered, and its worker rejects requests under an older one ([`rekindle_wire::lease`]).
+//! So
+//! two gateways never share an instance, however late one learns that its lease is over.
 
 use std::time::Duration;
 
@@ -19,17 +22,18 @@ use super::{Fleet, Instance, Lease, LiveVersion, Millis, Stage};
 
 const LONGEST: Millis = Millis(10_000);
 const SHORTEST: Millis = Millis(500);
-/// After a restart the scheduler does not know its instances until each worker has sent a heartbeat; until then it takes no lease
-/// away for being unknown.
+/// After a restart the scheduler does not know its instances until each worker has sent a heartbeat. For this long it
+/// ends
+/// no lease because the instance is unknown.
 const SETTLING: Millis = Millis(5_000);
 
-/// How long a lease lasts: half the idle time, so that returning and retiring together take about the idle time.
+/// Length of a lease: half the idle time, so that returning and retiring together take about the idle time.
 fn lease_length(idle: Millis) -> Millis {
     Millis(idle.0 / 2).clamp(SHORTEST, LONGEST)
 }
 
 impl Fleet {
-    /// Leases an instance to a gateway. `None` when it is gone.
+    /// Leases an instance to a gateway. Returns `None` if the instance is gone.
     pub(crate) fn grant(
         &mut self,
         id: &InstanceId,
@@ -50,7 +54,7 @@ impl Fleet {
         let mut instance = self.instances.get_mut(id)?;
         let stage = instance.stage;
         if stage == Stage::Parked {
-            // Its worker lets it go on with the first invocation; its memory is set aside from now on.
+            // Its worker thaws it for the first invocation. Its memory is set aside from now on.
             instance.stage = Stage::Ready;
         }
         let length = lease_length(instance.idle_limit);
@@ -81,15 +85,16 @@ impl Fleet {
         })
     }
 
-    /// Takes a gateway's report in; answers what it shall give back, and which instances shall be stopped as their only slot is
-    /// stuck.
+    /// Applies a gateway's report. Returns the instances it must give back, and the instances to stop because their
+    /// only slot
+    /// is stuck.
     pub(crate) fn report(&mut self, report: &LeaseReport, now: Millis) -> (Vec<InstanceId>, Vec<InstanceId>) {
         let mut stuck = Vec::new();
         for returned in &report.returned {
             let Some(mut instance) = self.instances.get_mut(&returned.instance) else {
                 continue;
             };
-            // A report may be told again after its lease has run out; by then the instance may be another gateway's.
+            // A gateway may repeat a report after its lease has run out. By then the instance may be another gateway's.
             if instance.lease.as_ref().is_some_and(|l| l.gateway != report.gateway) {
                 continue;
             }
@@ -119,7 +124,7 @@ impl Fleet {
         (give_back, stuck)
     }
 
-    /// Wants the lease on an instance back, if there is one.
+    /// Recalls the lease on an instance, if there is one.
     pub(crate) fn recall(&mut self, id: &InstanceId) {
         if let Some(mut instance) = self.instances.get_mut(id)
             && let Some(lease) = &mut instance.lease
@@ -128,12 +133,12 @@ impl Fleet {
         }
     }
 
-    /// Whether there are gateways that do not know that an instance of theirs is gone.
+    /// Whether any gateway has yet to be told that an instance of its own is gone.
     pub(crate) fn is_to_tell(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// What a gateway's watch has not been told yet, recalled or gone; it counts as told from now on.
+    /// Recalled or gone instances that the gateway's watch has not been told about. They count as told from now on.
     pub(crate) fn untold_recalls(&mut self, gateway: &GatewayId) -> Vec<InstanceId> {
         let mut ids = self.instances.untold_of(gateway);
         for id in &ids {
@@ -148,12 +153,12 @@ impl Fleet {
         ids
     }
 
-    /// How many instances are leased.
+    /// Number of leased instances.
     pub(crate) fn leased(&self) -> usize {
         self.instances.leased()
     }
 
-    /// Ends leases that ran out. Answers how many there were.
+    /// Ends leases that have run out. Returns how many.
     pub(crate) fn expire_leases(&mut self, now: Millis) -> usize {
         self.ended.retain(|_, leases| {
             leases.retain(|(_, expires_at)| *expires_at > now);
@@ -168,7 +173,7 @@ impl Fleet {
         ended.len()
     }
 
-    /// Takes back a lease whose placement nobody was there to receive.
+    /// Takes back a lease whose placement could not be delivered.
     pub(crate) fn revoke(&mut self, id: &InstanceId, gateway: &GatewayId) {
         if let Some(mut instance) = self.instances.get_mut(id)
             && instance.is_leased_to(gateway)
@@ -183,8 +188,11 @@ impl Instance {
         self.lease.as_ref().is_some_and(|l| l.gateway == *gateway)
     }
 
-    /// Renews the gateway's lease, or answers that it must give it back. An unleased instance is leased to who claims it, as the scheduler was
-    /// restarted; not if another lease is known to have followed the one it claims by, as its worker may have turned that away for good.
+    /// Renews the gateway's lease, or returns `false` if the gateway must give it back. After a restart of the
+    /// scheduler an
+    /// unleased instance is leased to the gateway that claims it. The exception is a claim under an older lease than
+    /// the newest
+    /// known: the worker may already have rejected that one for good.
     fn renew(&mut self, gateway: &GatewayId, number: u64, now: Millis) -> bool {
         self.keeping.ahead = None;
         if matches!(self.stage, Stage::Stopping | Stage::Preparing | Stage::Moving) {
@@ -200,7 +208,7 @@ impl Instance {
                 self.lease_number = self.lease_number.max(number);
                 false
             }
-            // 0 is no number: nothing is known of it.
+            // 0 is no lease number: nothing is known.
             None if (1..self.lease_number).contains(&number) => false,
             None => {
                 self.lease_number = self.lease_number.max(number);

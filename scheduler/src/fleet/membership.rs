@@ -7,9 +7,10 @@
 //!                          └──────── heartbeat ─────┴────────────────────────┘
 //! ```
 //!
-//! A silent worker is given nothing new and its leases are wanted back; a gone one's instances are forgotten. One that returns brings its
-//! instances with it: what is still of use is kept, the rest is stopped ([`super::heartbeat`] says which). Whatever it is heard to be, a worker may be
-//! draining, as its operator wants it empty (kept over restarts of the scheduler) or it was told to stop: it finishes what it serves.
+//! A silent worker is given nothing new, and its leases are recalled. When it is gone, its instances are forgotten. A
+//! worker that returns brings its instances with it: those still of use are kept, the rest are stopped
+//! ([`super::heartbeat`] decides which). In any of these states a worker may be draining: its operator wants it empty
+//! (which survives restarts of the scheduler), or it was told to stop. It then finishes what it serves.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -27,23 +28,23 @@ use crate::placement::cost;
 
 /// When a worker is short of memory; see docs/how-to/reduce-memory.md.
 pub(crate) const SHORTAGE: Thresholds = Thresholds::DEFAULT;
-/// A worker that was silent for this long is given nothing new.
+/// A worker silent for this long is given nothing new.
 pub(crate) const SILENCE: Millis = Millis(5_000);
-/// One that was silent for this long is gone, and with it what ran on it.
+/// A worker silent for this long is gone, with everything that ran on it.
 pub(crate) const GONE: Millis = Millis(10_000);
-/// So many incarnations of a worker that have ended are known again.
+/// Number of ended incarnations remembered for each worker.
 const ENDED_MAX: usize = 8;
-/// How long a worker that is gone is still listed.
+/// How long a gone worker is still listed.
 const REMEMBER_WORKER: Millis = Millis(3_600_000);
 
-/// A worker.
+/// What the scheduler knows of one worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
     pub(crate) address: String,
     pub(crate) incarnation: u64,
-    /// Those before it, the last ones.
+    /// Its last incarnations before the current one.
     pub(crate) ended: VecDeque<u64>,
-    /// Of the last report that was taken in.
+    /// Number of the last heartbeat applied.
     pub(crate) number: u64,
     pub(crate) capacity: u64,
     pub(crate) offer: Offer,
@@ -56,21 +57,21 @@ pub(crate) struct Worker {
     pub(crate) drained: bool,
     pub(crate) levels: WorkerLevels,
     pub(crate) pressure: MemoryPressure,
-    /// What is done about it.
+    /// State of the response to memory pressure.
     pub(crate) guard: Guard,
-    /// What it makes snapshots with.
+    /// Tools it makes snapshots with.
     pub(crate) makes: Option<MadeWith>,
     /// Snapshots that its instances began as.
     pub(crate) in_use: Vec<SnapshotId>,
 }
 
 impl Worker {
-    /// Whether something new may be placed on it.
+    /// Whether new instances may be placed on it.
     pub(crate) fn takes_new(&self) -> bool {
         self.alive && !self.is_draining()
     }
 
-    /// Whether it shall finish what it serves and take nothing new.
+    /// Whether it finishes what it serves and takes nothing new.
     pub(crate) fn is_draining(&self) -> bool {
         self.drained || self.presence != Presence::Serving
     }
@@ -98,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// Whether a name of an operator's means it: its id, its address with or without the port, or its host's name.
+    /// Whether an operator's name refers to it: its id, its address with or without the port, or its host name.
     fn is_called(&self, id: &WorkerId, name: &str) -> bool {
         let host = self.address.rsplit_once(':').map(|(host, _)| host);
         id.as_str() == name || self.address == name || host == Some(name) || self.offer.host == name
@@ -106,7 +107,7 @@ impl Worker {
 }
 
 impl Fleet {
-    /// Takes in what a heartbeat says of the worker itself. Answers whether it has begun to leave.
+    /// Applies what a heartbeat says of the worker itself. Returns whether the worker has begun to leave.
     pub(super) fn hear(&mut self, beat: &Heartbeat, now: Millis) -> bool {
         let was = self.workers.get(&beat.worker);
         let leaves = beat.presence != Presence::Serving && was.is_none_or(|w| w.presence == Presence::Serving);
@@ -144,7 +145,7 @@ impl Fleet {
         leaves
     }
 
-    /// Takes in how short of memory the worker is.
+    /// Updates the guard with the worker's memory pressure.
     fn guard_of(&self, beat: &Heartbeat) -> Guard {
         let mut guard = self.workers.get(&beat.worker).map(|w| w.guard).unwrap_or_default();
         let MemoryPressure { some, full, available } = beat.pressure;
@@ -157,36 +158,37 @@ impl Fleet {
         guard
     }
 
-    /// What it kept before its restart it may not have any more, and its reports are numbered anew.
+    /// Forgets what the worker kept before its restart: it may be gone, and its reports are numbered anew.
     pub(super) fn forget_kept(&mut self, worker: &WorkerId) {
         self.instances
             .change_site(worker, |sites| sites.keep(worker, &Kept::default()));
     }
 
-    /// Which report of what it keeps was heard last.
+    /// Revision of the last report of kept snapshots.
     pub(crate) fn kept_revision(&self, worker: &WorkerId) -> u64 {
         self.instances.sites().kept_revision(worker)
     }
 
-    /// Of the templates that it told of, those of retired snapshots.
+    /// The worker's reported templates whose snapshots are retired.
     pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &Retired) -> Vec<SnapshotId> {
         self.instances.sites().retired_templates(worker, retired)
     }
 
-    /// Has placement see a worker as it is now.
+    /// Passes a worker's current state on to placement.
     fn settle(&mut self, id: &WorkerId) {
         let facts = self.workers.get(id).map(Worker::facts);
         self.instances.change_site(id, |sites| sites.set_facts(id, facts));
     }
 
-    /// Whether an instance shall finish what it serves and go: its version is not the live one, or its worker is draining.
+    /// Whether an instance must finish and go: its version is not the live one, or its worker is draining.
     pub(crate) fn is_leaving(&self, instance: &Instance) -> bool {
         let facts = || self.instances.sites().get(&instance.worker)?.facts.as_ref();
         instance.draining || facts().is_some_and(|f| f.is_draining)
     }
 
-    /// Marks workers that have gone silent, forgets what ran on those that are gone, and those that are gone for long. Answers whether any has
-    /// changed: there may be leases to recall, and room.
+    /// Marks workers that have gone silent. Forgets what ran on those that are gone, and forgets workers that have been
+    /// gone
+    /// for long. Returns whether anything changed: there may be leases to recall, and room.
     pub(crate) fn note_silence(&mut self, now: Millis) -> bool {
         let silent = |w: &Worker, limit| now.since(w.last_heartbeat) > limit;
         let fallen_silent = self.workers_that(|w| w.alive && silent(w, SILENCE));
@@ -203,7 +205,7 @@ impl Fleet {
         }
         for id in &lost {
             let there: Vec<_> = self.instances.on(id).map(|(id, _)| id.clone()).collect();
-            // Not remembered as gone: when the worker is heard of again, they are taken back.
+            // Not remembered as gone: if the worker is heard from again, they are taken back.
             there.iter().for_each(|id| drop(self.instances.remove(id)));
         }
         for id in self.workers_that(|w| w.gone && silent(w, REMEMBER_WORKER)) {
@@ -219,19 +221,19 @@ impl Fleet {
         found.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The scheduler itself stood still for a while: nobody was silent in that time, it only did not listen.
+    /// Excuses a pause of the scheduler itself: no worker was silent then, the scheduler did not listen.
     pub(crate) fn forgive(&mut self, pause: Millis) {
         for worker in self.workers.values_mut() {
             worker.last_heartbeat = worker.last_heartbeat.plus(pause);
         }
     }
 
-    /// Which workers shall be empty, as stored.
+    /// Sets the stored list of workers that must be empty.
     pub(crate) fn set_drained(&mut self, drained: BTreeSet<WorkerId>) {
         self.drained = drained;
     }
 
-    /// Has a worker finish what it serves and take nothing new, or ends that.
+    /// Starts or ends the draining of a worker, which finishes what it serves and takes nothing new.
     pub(crate) fn drain(&mut self, id: &WorkerId, drained: bool) {
         match drained {
             true => self.drained.insert(id.clone()),
@@ -246,7 +248,7 @@ impl Fleet {
         }
     }
 
-    /// A worker that is revoked is gone for good, with what ran on it; nothing that it reports is heard any more.
+    /// Revokes a worker for good, with everything that ran on it. Its reports are ignored from now on.
     pub(crate) fn expel(&mut self, id: &WorkerId, now: Millis) {
         self.expelled.insert(id.clone());
         let Some(worker) = self.workers.get_mut(id).filter(|w| !w.gone) else {
@@ -259,38 +261,39 @@ impl Fleet {
         self.forget_all_of(id, now);
     }
 
-    /// Wants back every lease on what runs there.
+    /// Recalls every lease on the worker's instances.
     pub(super) fn recall_all_of(&mut self, worker: &WorkerId) {
         let leased = self.instances.on(worker).filter(|(_, i)| i.lease.is_some());
         let leased: Vec<_> = leased.map(|(id, _)| id.clone()).collect();
         leased.iter().for_each(|id| self.recall(id));
     }
 
-    /// The workers that a name means.
+    /// The workers that a name refers to.
     pub(crate) fn workers_called(&self, name: &str) -> Vec<WorkerId> {
         let called = self.workers.iter().filter(|(id, w)| w.is_called(id, name));
         called.map(|(id, _)| id.clone()).collect()
     }
 
-    /// What all workers that take new instances make snapshots with; `None` where they differ, or there is none.
+    /// Tools with which all workers that take new instances make snapshots. `None` if they differ or there is no such
+    /// worker.
     pub(crate) fn makes(&self) -> Option<MadeWith> {
         let mut all = self.workers.values().filter(|w| w.takes_new()).map(|w| &w.makes);
         let first = all.next()?.clone()?;
         all.all(|makes| makes.as_ref() == Some(&first)).then_some(first)
     }
 
-    /// Whether an instance began as this snapshot, on a worker that may be heard of again.
+    /// Whether an instance began as this snapshot, on a worker that may be heard from again.
     pub(crate) fn is_in_use(&self, snapshot: &SnapshotId) -> bool {
         self.workers.values().any(|w| w.in_use.contains(snapshot))
     }
 
-    /// Workers as they are told to users.
+    /// All workers, as shown to users.
     pub(crate) fn worker_infos(&self, now: Millis) -> Vec<WorkerInfo> {
         let ids = self.workers.keys();
         ids.filter_map(|id| self.worker_info(id, now)).collect()
     }
 
-    /// One of them.
+    /// One worker, as shown to users.
     pub(crate) fn worker_info(&self, id: &WorkerId, now: Millis) -> Option<WorkerInfo> {
         let w = self.workers.get(id)?;
         let instances = self.instances.on(id).count();

@@ -1,5 +1,5 @@
-//! What the scheduler knows of workers and instances right now. All in memory: after a restart the workers' heartbeats tell it again.
-//! No I/O, no clock of its own: the caller says what time it is.
+//! What the scheduler knows of workers and instances right now. Everything is in memory: after a restart the workers'
+//! heartbeats restore it. There is no I/O and no clock here: the caller passes the time.
 //!
 //! An instance's stages:
 //!
@@ -11,11 +11,11 @@
 //!       └── first answer ─────┘ <──worker: busy──┘
 //!                             ^                  ^
 //!                             ├──lease── Parked ─┘      (idle, or started to be parked: frozen on its worker)
-//!                             └───────── Moving         (on its way to another worker; see [`moves`])
+//!                             └───────── Moving         (moving to another worker; see [`moves`])
 //! ```
 //!
-//! Beside its stage an instance may be leased to one gateway (see [`leases`]) and may be draining: its version is not the live one,
-//! so it finishes what it serves and takes nothing new.
+//! Independently of its stage, an instance may be leased to one gateway (see [`leases`]). It may also be draining: its
+//! version is not the live one, so it finishes what it serves and takes nothing new.
 
 pub(crate) mod heartbeat;
 pub(crate) mod heat;
@@ -45,12 +45,12 @@ use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 use crate::placement::cost;
 use crate::renewal::NO_VERSION;
 
-/// How long an id stays known after its instance went, so that a heartbeat that was already on its way does not bring it back.
+/// How long the id of a gone instance is remembered, so that a heartbeat already in flight does not bring it back.
 const REMEMBER_GONE: Millis = Millis(60_000);
 /// How long a started instance may be missing from its worker's heartbeats before it is forgotten.
 const UNSEEN: Millis = Millis(10_000);
 
-/// What is set aside at least for an instance that stands still: what the kernel keeps of it is charged to nobody.
+/// Minimum memory set aside for a parked instance: what the kernel keeps for it is charged to nobody.
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
 pub(crate) use instances::Instances;
@@ -58,7 +58,7 @@ use keeping::{Ahead, Decided, Keeping};
 pub(crate) use membership::Worker;
 use sites::{Site, Zone};
 
-/// By ids, of which every placement looks up several.
+/// A map by id. Every placement looks up several ids.
 pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Milliseconds on the scheduler's monotonic clock.
@@ -70,7 +70,7 @@ impl Millis {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// How long ago `earlier` was; zero when it lies ahead.
+    /// Time since `earlier`; zero if that lies ahead.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
@@ -82,7 +82,7 @@ impl From<Duration> for Millis {
     }
 }
 
-/// Where an instance stands, as the scheduler sees it.
+/// An instance's stage, as the scheduler sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// A deploy boots it.
@@ -93,16 +93,16 @@ pub(crate) enum Stage {
     Ready,
     /// The worker checkpoints it.
     Capturing,
-    /// It stands still on its worker, and goes on with the next invocation.
+    /// It is frozen on its worker, and continues with the next invocation.
     Parked,
-    /// It is on its way to another worker.
+    /// It is migrating to another worker.
     Moving,
     /// The worker was asked to stop it.
     Stopping,
 }
 
 impl Stage {
-    /// The stage in a word.
+    /// The stage's name.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Preparing => "preparing",
@@ -116,15 +116,15 @@ impl Stage {
     }
 }
 
-/// An instance whose slots belong to one gateway for a while.
+/// A lease: the instance's slots belong to one gateway for a while.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
     pub(crate) gateway: GatewayId,
     pub(crate) granted_at: Millis,
     pub(crate) expires_at: Millis,
-    /// Wanted back.
+    /// Whether the scheduler wants it back.
     pub(crate) recalled: bool,
-    /// The gateway's watch was told so.
+    /// Whether the gateway's watch was told of the recall.
     pub(crate) told: bool,
 }
 
@@ -134,49 +134,49 @@ pub(crate) struct Instance {
     pub(crate) function: FunctionName,
     pub(crate) version: VersionNumber,
     pub(crate) worker: WorkerId,
-    /// The worker's.
+    /// Zone of its worker.
     pub(crate) zone: Zone,
-    /// Its memory limit, bytes.
+    /// Memory limit, bytes.
     pub(crate) memory: u64,
-    /// Invocations it serves at once.
+    /// Maximum number of concurrent invocations.
     pub(crate) slots: u32,
     pub(crate) idle_limit: Millis,
-    /// How long it is kept parked after that.
+    /// How long it stays parked after the idle limit.
     pub(crate) park_limit: Millis,
     /// Started to be parked, and not used yet.
     pub(crate) to_park: bool,
-    /// Its worker could not bring it to a halt.
+    /// Its worker could not freeze it.
     pub(crate) cannot_park: bool,
     pub(crate) started: StartKind,
     pub(crate) stage: Stage,
     pub(crate) draining: bool,
-    /// Being stopped whatever it does.
+    /// It is being stopped whatever it does.
     pub(crate) condemned: bool,
-    /// Where it is to be, if it moves.
+    /// Its move, if it moves.
     pub(crate) moving: Option<moves::Move>,
-    /// Not moved by the platform itself before this.
+    /// Earliest time at which the platform itself may move it.
     pub(crate) move_after: Millis,
     /// Whether a heartbeat has listed it yet.
     pub(crate) seen: bool,
-    /// When it was started, or came to its worker.
+    /// When it was started, or arrived on its worker.
     pub(crate) created_at: Millis,
     pub(crate) lease: Option<Lease>,
-    /// Of the newest lease on it, as far as is known.
+    /// Number of its newest lease, as far as is known.
     pub(crate) lease_number: u64,
-    /// Invocations being served, from the last heartbeat or the lease's return.
+    /// Invocations in flight, from the last heartbeat or the return of the lease.
     pub(crate) in_flight: u32,
     pub(crate) last_active: Millis,
-    /// Not tried again before this, after the worker said it was busy.
+    /// Earliest time of the next attempt to retire it, after the worker said it was busy.
     pub(crate) retire_after: Millis,
     pub(crate) memory_now: u64,
-    /// More of it, evicted.
+    /// Memory beyond `memory_now` that is evicted.
     pub(crate) evicted_now: u64,
-    /// What the policy notes of it.
+    /// The retention policy's record of it.
     pub(crate) keeping: Keeping,
 }
 
 impl Instance {
-    /// Whether nobody uses it, as far as is known here; the worker has the last word.
+    /// Whether it is unused and unleased, as far as is known here. The worker has the last word.
     pub(crate) fn is_free(&self) -> bool {
         self.lease.is_none() && self.in_flight == 0 && self.is_unused()
     }
@@ -186,12 +186,12 @@ impl Instance {
         self.in_flight == 0 && self.moving.is_none() && matches!(self.stage, Stage::Ready | Stage::Parked)
     }
 
-    /// Whether it is on its way to this worker.
+    /// Whether it is moving to this worker.
     pub(crate) fn moves_to(&self, worker: &WorkerId) -> bool {
         self.moving.as_ref().is_some_and(|moving| moving.to == *worker)
     }
 
-    /// What is set aside for it on its worker: its limit, or what it takes while it stands still, bytes.
+    /// Memory set aside for it on its worker, bytes: its limit, or what it takes while parked.
     pub(crate) fn set_aside(&self) -> u64 {
         match self.stage {
             Stage::Parked => self.memory_now.max(PARKED_LEAST).min(self.memory),
@@ -211,7 +211,7 @@ impl LiveVersion {
         self.spec.manifest.memory.0
     }
 
-    /// How an instance is started when nobody asks for a way.
+    /// How an instance is started by default.
     pub(crate) fn natural_start(&self) -> StartKind {
         match self.spec.snapshot {
             Some(_) => StartKind::Restored,
@@ -225,20 +225,20 @@ impl LiveVersion {
 pub(crate) struct Fleet {
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
     pub(crate) instances: Instances,
-    /// Workers that an operator wants empty, heard of or not.
+    /// Workers that an operator wants empty, whether or not they have been heard from.
     drained: BTreeSet<WorkerId>,
-    /// Workers that are revoked.
+    /// Revoked workers.
     expelled: BTreeSet<WorkerId>,
     gone: HashMap<InstanceId, Millis>,
-    /// Leases whose instance is gone and whose gateway has not been told, each with when it would have run out.
+    /// Ended leases whose instance is gone and whose gateway has not been told, each with its expiry.
     ended: BTreeMap<GatewayId, Vec<(InstanceId, Millis)>>,
-    /// Starts for pools that brought something, by version.
+    /// Number of pool starts that became useful, by version.
     filled: HashMap<(FunctionName, VersionNumber), u64>,
-    /// Greedy-dual's time.
+    /// Greedy-dual's clock.
     clock: Clock,
-    /// Whose room is whose next.
+    /// Reservation of a worker for a function that waits for room.
     claims: turns::Claims,
-    /// What was decided and not counted yet.
+    /// Decisions made and not counted yet.
     decided: Vec<Decided>,
 }
 
@@ -248,7 +248,7 @@ impl Fleet {
         self.instances.sites().get(worker).map_or(0, |site| site.taken.memory)
     }
 
-    /// Whether its worker has the room for a parked instance to go on.
+    /// Whether its worker has the room for a parked instance to continue.
     pub(crate) fn may_go_on(&self, instance: &Instance) -> bool {
         let site = self.instances.sites().get(&instance.worker);
         let site = site.filter(|_| !self.is_kept_from(&instance.function, &instance.worker));
@@ -259,7 +259,7 @@ impl Fleet {
         site.is_some_and(fits)
     }
 
-    /// Instances of one version, in whatever stage.
+    /// Number of instances of one version, in any stage.
     pub(crate) fn count(&self, function: &FunctionName, version: VersionNumber) -> usize {
         self.instances.of_version(function, version).map_or(0, |v| v.ids.len())
     }
@@ -316,7 +316,7 @@ impl Fleet {
         );
     }
 
-    /// Forgets an instance, and for a minute remembers that it did.
+    /// Forgets an instance, and remembers for a minute that it did.
     pub(crate) fn forget(&mut self, id: &InstanceId, now: Millis) -> Option<Instance> {
         self.gone.insert(id.clone(), now);
         let gone = self.instances.remove(id)?;
@@ -330,19 +330,19 @@ impl Fleet {
         Some(gone)
     }
 
-    /// The address of the worker an instance is on.
+    /// Address of the worker that the instance is on.
     pub(crate) fn address_of(&self, instance: &InstanceId) -> Option<String> {
         let site = self.instances.sites().get(&self.instances.get(instance)?.worker)?;
         Some(site.facts.as_ref()?.address.as_ref().to_owned())
     }
 
-    /// Addresses of all workers that are heard of.
+    /// Addresses of all live workers.
     pub(crate) fn addresses(&self) -> Vec<String> {
         let alive = self.workers.values().filter(|w| w.alive);
         alive.map(|w| w.address.clone()).collect()
     }
 
-    /// Instances as they are told to users, oldest first; of one function or of all.
+    /// Instances as shown to users, oldest first; of one function or of all.
     pub(crate) fn instance_infos(&self, only: Option<&FunctionName>, now: Millis) -> Vec<InstanceInfo> {
         let wanted = self
             .instances

@@ -7,15 +7,15 @@ use super::membership::Worker;
 use super::sites::Site;
 use super::{Fleet, Instance, Millis, Stage};
 
-/// For so long invocations wait for an instance that moves rather than for another one to be started.
+/// How long invocations wait for a moving instance before another is started instead.
 pub(crate) const WORTH_WAITING: Millis = Millis(1_000);
 
-/// Where an instance is on its way to.
+/// The move of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
-    /// The target.
+    /// Migration target.
     pub(crate) to: WorkerId,
-    /// Since when no invocation is sent to it; none while both sides only get ready.
+    /// When invocations stopped being sent to it; `None` while both sides only prepare.
     pub(crate) since: Option<Millis>,
 }
 
@@ -27,11 +27,11 @@ pub(crate) struct PlannedMove {
     pub(crate) from_address: String,
     pub(crate) to: WorkerId,
     pub(crate) to_address: String,
-    /// The id that it will have there.
+    /// Its id on the target.
     pub(crate) arrives: InstanceId,
-    /// What it runs.
+    /// The function it runs.
     pub(crate) function: FunctionName,
-    /// Of the function.
+    /// Version of the function.
     pub(crate) version: VersionNumber,
 }
 
@@ -40,8 +40,9 @@ fn conflict(message: String) -> ApiError {
 }
 
 impl Fleet {
-    /// Whether an instance may move, and where to: the worker that is named, or the one with most room. Its room there is set aside from now
-    /// on, until [`Self::moved`] or [`Self::stays`].
+    /// Checks whether an instance may move, and chooses the target: the named worker, or the one with most room. Room
+    /// on the
+    /// target is set aside from now on, until [`Self::moved`] or [`Self::stays`].
     pub(crate) fn plan_move(
         &mut self,
         id: &InstanceId,
@@ -101,7 +102,8 @@ impl Fleet {
             let facts = sites.get(worker).and_then(|site| site.facts.as_ref());
             facts.map(|f| f.instruction_sets).unwrap_or_default()
         };
-        // Its processes have chosen their code by those of the worker where they are, or of one with fewer.
+        // Its processes chose their code paths by the instruction sets of their worker, or of an earlier worker with
+        // fewer.
         let lacks = |worker| sets(worker).lacks(sets(from));
         let Some(to) = to else {
             let mut with_room = sites.by_room().take_while(|(room, _)| *room >= need);
@@ -137,7 +139,7 @@ impl Fleet {
         Ok(to.clone())
     }
 
-    /// No invocation is sent to it any more, and its lease is wanted back. Whether it is still there to move.
+    /// Stops sending invocations to the instance and recalls its lease. Returns whether it is still there to move.
     pub(crate) fn begin_move(&mut self, id: &InstanceId, now: Millis) -> bool {
         let Some(mut instance) = self.instances.get_mut(id) else {
             return false;
@@ -155,17 +157,17 @@ impl Fleet {
         false
     }
 
-    /// How many are on their way, or get ready to be.
+    /// Number of instances that are moving or preparing to.
     pub(crate) fn moving(&self) -> usize {
         self.instances.moving()
     }
 
-    /// Whether a gateway holds it.
+    /// Whether a gateway holds its lease.
     pub(crate) fn is_leased(&self, id: &InstanceId) -> bool {
         self.instances.get(id).is_some_and(|i| i.lease.is_some())
     }
 
-    /// It is the target's from now on; or a copy is.
+    /// Records that the target now has the instance, or a copy of it.
     pub(crate) fn moved(&mut self, id: &InstanceId, way: &MigrationKind, to: &WorkerId, now: Millis) {
         match way {
             MigrationKind::Move => {
@@ -175,7 +177,7 @@ impl Fleet {
                     instance.lease = None;
                     instance.in_flight = 0;
                     instance.evicted_now = 0;
-                    // A report of its new worker that was on its way does not list it yet.
+                    // A heartbeat of its new worker that was already in flight does not list it yet.
                     (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
                     if instance.stage == Stage::Moving {
                         instance.stage = Stage::Ready;
@@ -198,7 +200,7 @@ impl Fleet {
         }
     }
 
-    /// It did not move, and goes on where it was.
+    /// Records that the instance did not move and continues where it was.
     pub(crate) fn stays(&mut self, id: &InstanceId, now: Millis) {
         if let Some(mut instance) = self.instances.get_mut(id) {
             instance.moving = None;
@@ -209,7 +211,9 @@ impl Fleet {
         }
     }
 
-    /// Instances in use on draining workers that could move now: `at_once` of each worker at most, and not before they may be tried again.
+    /// Instances in use on draining workers that could move now: at most `at_once` for each worker, and none before its
+    /// next
+    /// attempt is due.
     pub(crate) fn to_evacuate(&self, at_once: usize, hot: Millis, now: Millis) -> Vec<InstanceId> {
         let mut found = Vec::new();
         for (worker, _) in self.workers.iter().filter(|(_, w)| w.alive && w.is_draining()) {
@@ -223,14 +227,14 @@ impl Fleet {
         found
     }
 
-    /// It is not moved by the platform itself before that.
+    /// Keeps the platform from moving the instance before `until`.
     pub(crate) fn leave_alone(&mut self, id: &InstanceId, until: Millis) {
         if let Some(mut instance) = self.instances.get_mut(id) {
             instance.move_after = until;
         }
     }
 
-    /// Whether an instance of the version is about to be somewhere else, so soon that it is worth waiting for.
+    /// Whether an instance of the version will arrive elsewhere soon enough to be worth waiting for.
     pub(crate) fn is_worth_waiting_for(&self, live: &super::LiveVersion, now: Millis) -> bool {
         let spec = &live.spec;
         let moving = self
@@ -288,7 +292,7 @@ mod tests {
             place(&fleet, &hello, &ask(), Millis(4)),
             Decision::Wait { .. }
         ));
-        // The source does not list it any more, the target does already.
+        // The source does not list it any more, the target already does.
         fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
         let listed = vec![info(&id, &hello.spec, 1, 0, 0)];
         let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| Known::Unknown);
@@ -296,15 +300,16 @@ mod tests {
         fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
         assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (0, 60));
         assert_eq!(place(&fleet, &hello, &ask(), Millis(7)), Decision::Use(id.clone()));
-        // A report of the source that was on its way.
+        // A heartbeat of the source that was already in flight.
         let late = vec![info(&id, &hello.spec, 0, 0, 0)];
         let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| Known::Unknown);
         assert_eq!(stop, std::slice::from_ref(&id));
         assert_eq!(fleet.instances[&id].worker, worker(1));
-        // And one of the target, written before it was there.
+        // A heartbeat of the target, written before the instance was there.
         fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| Known::Unknown);
         assert!(fleet.instances.contains_key(&id));
-        // Nor does one that was held up until the next had told of it; a later one without it does count.
+        // A delayed heartbeat does not count either, once a later one has listed the instance. A later one without it
+        // does count.
         let numbered = |number: u64, listed: Vec<rekindle_wire::api::InstanceInfo>| {
             let mut beat = beat(1, 1, 100, listed);
             beat.number = number;

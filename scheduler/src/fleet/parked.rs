@@ -1,4 +1,4 @@
-//! Instances that stand by: how many of a version there are, and when the next is to be started ahead.
+//! Instances that stand by: how many a version has, and when the next is started ahead.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use rekindle_wire::{FunctionName, InstanceId, VersionNumber, WorkerId};
 use super::keeping::Ahead;
 use super::{Fleet, LiveVersion, Millis, Stage};
 
-/// Between two starts for one pool, at least; twice as long after each that brought nothing, up to the second.
+/// Minimum pause between two starts for one pool. It doubles after each start that had no effect, up to `PAUSE_MAX`.
 const PAUSE: Millis = Millis(100);
 const PAUSE_MAX: Millis = Millis(60_000);
 
 impl Fleet {
-    /// Adds an instance that a worker is about to be asked for, though nobody waits for it.
+    /// Adds an instance that a worker is about to be asked for, though no request waits for it.
     pub(crate) fn add_ahead(
         &mut self,
         worker: WorkerId,
@@ -32,7 +32,7 @@ impl Fleet {
         id
     }
 
-    /// Instances of a version that are ready, in use or not, or soon will be.
+    /// Number of instances of a version that are ready, in use or not, or soon will be.
     pub(crate) fn warm(&self, live: &LiveVersion) -> usize {
         self.staying(live)
             .filter(|i| {
@@ -44,12 +44,12 @@ impl Fleet {
             .count()
     }
 
-    /// Whether an instance of a version is there to take a call, or soon will be.
+    /// Whether a version has an instance that can take a call, now or soon.
     pub(crate) fn stands_by(&self, live: &LiveVersion) -> bool {
         self.staying(live).any(|i| i.stage != Stage::Stopping)
     }
 
-    /// Instances of a version that are parked, or were started to be.
+    /// Number of instances of a version that are parked, or were started to be.
     pub(crate) fn pooled(&self, live: &LiveVersion) -> usize {
         self.staying(live)
             .filter(|i| i.stage == Stage::Parked || i.to_park)
@@ -63,7 +63,7 @@ impl Fleet {
         of_version.filter(|i| !self.is_leaving(i))
     }
 
-    /// An instance that was started to be parked has come to be of use.
+    /// Counts that an instance started to be parked has become useful.
     pub(super) fn filled(&mut self, id: &InstanceId) {
         if let Some(mut instance) = self.instances.get_mut(id) {
             instance.to_park = false;
@@ -72,19 +72,19 @@ impl Fleet {
         }
     }
 
-    /// Forgets what was counted of versions that are not live any more.
+    /// Forgets the counts of versions that are no longer live.
     pub(crate) fn keep_filled(&mut self, is_live: impl Fn(&FunctionName, VersionNumber) -> bool) {
         self.filled.retain(|(function, version), _| is_live(function, *version));
     }
 
-    /// How many instances of a version that were started to be parked have come to be of use.
+    /// Number of a version's instances that were started to be parked and have become useful.
     pub(crate) fn filled_of(&self, live: &LiveVersion) -> u64 {
         let key = (live.spec.function.clone(), live.spec.version);
         self.filled.get(&key).copied().unwrap_or(0)
     }
 }
 
-/// When pools may start their next.
+/// When each pool may start its next instance.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     next: HashMap<(FunctionName, VersionNumber), Next>,
@@ -98,8 +98,9 @@ struct Next {
 }
 
 impl Pools {
-    /// Whether the version's pool, which lacks some, may start one now, as `filled` of its starts have brought something so far. Counts as
-    /// started then.
+    /// Whether the version's pool, which is short of instances, may start one now; if so, it counts as started.
+    /// `filled` is the
+    /// number of its starts that have become useful so far.
     pub(crate) fn may_start(&mut self, live: &LiveVersion, filled: u64, now: Millis) -> bool {
         let key = (live.spec.function.clone(), live.spec.version);
         let next = self.next.entry(key).or_insert(Next {
@@ -122,7 +123,7 @@ impl Pools {
         true
     }
 
-    /// Forgets versions that are not live any more.
+    /// Forgets versions that are no longer live.
     pub(crate) fn keep(&mut self, is_live: impl Fn(&FunctionName, VersionNumber) -> bool) {
         self.next.retain(|(function, version), _| is_live(function, *version));
     }

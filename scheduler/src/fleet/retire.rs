@@ -1,5 +1,6 @@
-//! Which instances shall stand still or go: idle for too long, of a version that is no longer live, or in the way of one that needs
-//! the room.
+//! Which instances must be parked or go: those idle for too long, of a version no longer live, or in the way of one
+//! that
+//! needs the room.
 
 use std::collections::HashMap;
 
@@ -9,31 +10,32 @@ use super::keeping::Decided;
 use super::{Fleet, Instance, Millis, Stage};
 use crate::retention::Floor;
 
-/// How long to leave an instance alone whose worker said it was busy.
+/// How long an instance is left alone after its worker said it was busy.
 const BUSY_PAUSE: Millis = Millis(500);
 
-/// How long one that was started to be parked may be ready without its worker having parked it.
+/// How long an instance started to be parked may stay ready before its worker is asked again to park it.
 const PARK_AGAIN: Millis = Millis(2_000);
 
-/// An instance to stop, or to park, if its worker finds it idle.
+/// An instance to stop or to park, if its worker finds it idle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retiree {
     pub(crate) instance: InstanceId,
     pub(crate) address: String,
-    /// It is to stand still instead of to go.
+    /// Whether it is parked instead of stopped.
     pub(crate) park: bool,
 }
 
 impl Fleet {
-    /// Instances whose time has come; they count as stopping from now on, until [`Self::kept`], [`Self::parked`] or [`Self::forget`] is
-    /// called. `floor` says how many of a version stay whatever happens.
+    /// Instances that are due. They count as stopping from now on, until [`Self::kept`], [`Self::parked`] or
+    /// [`Self::forget`]
+    /// is called. `floor` says how many of each version always stay.
     pub(crate) fn due(&mut self, now: Millis, floor: impl Fn(&FunctionName, VersionNumber) -> Floor) -> Vec<Retiree> {
         let mut unused: Vec<_> = self
             .instances
             .iter()
             .filter(|(_, i)| i.is_free() && i.retire_after <= now)
             .collect();
-        // Who is unused for longest goes first, and what was made last stays.
+        // The longest unused goes first, so that the newest stays.
         unused.sort_by_key(|(id, i)| (i.last_active, *id));
         let mut stay = self.staying_by_version();
         let mut due = Vec::new();
@@ -63,7 +65,7 @@ impl Fleet {
             .collect()
     }
 
-    /// How many instances of each version are ready and parked, those that leave not counted.
+    /// Number of ready and of parked instances for each version, without those that are leaving.
     pub(super) fn staying_by_version(&self) -> HashMap<(&FunctionName, VersionNumber), Floor> {
         let mut stay: HashMap<_, Floor> = HashMap::new();
         for instance in self.instances.values().filter(|i| !self.is_leaving(i)) {
@@ -77,7 +79,7 @@ impl Fleet {
         stay
     }
 
-    /// Makes room: an unused instance is to be stopped at once, a leased one is recalled, and its room comes later.
+    /// Makes room: an unused instance is to be stopped at once. A leased one is recalled, and its room comes later.
     pub(crate) fn free_up(&mut self, id: &InstanceId) -> Option<Retiree> {
         let instance = self.instances.get(id)?;
         if instance.is_free() {
@@ -99,17 +101,19 @@ impl Fleet {
         })
     }
 
-    /// It is to stop whatever it does, and counts as stopping from now on. Answers its worker's address; `None` when it is gone.
+    /// Condemns an instance: it will stop whatever it does, and counts as stopping from now on. Returns its worker's
+    /// address,
+    /// or `None` if the instance is gone.
     pub(crate) fn condemn(&mut self, id: &InstanceId) -> Option<String> {
         let address = self.address_of(id)?;
         let mut instance = self.instances.get_mut(id)?;
         instance.stage = Stage::Stopping;
-        // The worker may have it busy for good.
+        // The worker may find it busy forever.
         instance.condemned = true;
         Some(address)
     }
 
-    /// The worker found the instance busy, or could not be asked: it stays, for now.
+    /// Records that the worker found the instance busy, or could not be asked: the instance stays for now.
     pub(crate) fn kept(&mut self, id: &InstanceId, busy: bool, now: Millis) {
         if let Some(mut instance) = self.instances.get_mut(id)
             && instance.stage == Stage::Stopping
@@ -123,7 +127,7 @@ impl Fleet {
         }
     }
 
-    /// The worker has brought it to a halt.
+    /// Records that the worker has parked the instance.
     pub(crate) fn parked(&mut self, id: &InstanceId) {
         let fills = match self.instances.get_mut(id) {
             Some(mut instance) if instance.stage == Stage::Stopping && !instance.condemned => {
@@ -137,7 +141,8 @@ impl Fleet {
         }
     }
 
-    /// A version went live: its first instance takes invocations from now on, instances of the others finish and go.
+    /// Makes a version live: its first instance takes invocations from now on, instances of other versions finish and
+    /// go.
     pub(crate) fn switch_to(&mut self, function: &FunctionName, live: VersionNumber, now: Millis) {
         for id in self.instances.ids_of(function) {
             let Some(mut instance) = self.instances.get_mut(&id) else {
@@ -158,7 +163,7 @@ impl Fleet {
     }
 }
 
-/// What becomes of an unused instance.
+/// What happens to an unused instance.
 enum Fate {
     Stay,
     Park,
@@ -166,7 +171,7 @@ enum Fate {
 }
 
 impl Instance {
-    /// `stay` are how many of its version there are, itself among them.
+    /// `stay` counts the instances of its version, itself included.
     fn fate(&self, now: Millis, leaving: bool, stay: Floor, least: Floor) -> Fate {
         let idle = now.since(self.last_active);
         let may_park = !self.cannot_park && (self.park_limit > Millis(0) || stay.parked < least.parked);

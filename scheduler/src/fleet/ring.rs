@@ -1,10 +1,12 @@
-//! Where workers and functions stand on a ring of 2^64 places: a function's own places name the workers it is tried on first, the same ones
-//! each time as long as they are there, and hardly others when some come or go.
+//! Places of workers and functions on a ring of 2^64 places. A function's own places name the workers that are tried
+//! first.
+//! Those stay the same as long as they exist, and hardly change when other workers come or go.
 
 use rekindle_wire::WorkerId;
 
-/// A text's place. The same in every process: a scheduler that takes over sends functions where they were sent before. FNV-1a, and the end of
-/// splitmix64, as FNV alone leaves texts that are alike close to each other.
+/// A text's place, the same in every process: a scheduler that takes over sends functions where they were sent before.
+/// It
+/// is FNV-1a followed by the last step of splitmix64, since FNV alone puts similar texts close together.
 pub(crate) fn place(text: &str) -> u64 {
     let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -12,7 +14,7 @@ pub(crate) fn place(text: &str) -> u64 {
     scatter(fnv)
 }
 
-/// Another place for each number; splitmix64.
+/// A different place for each number (splitmix64).
 pub(crate) fn scatter(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,7 +22,7 @@ pub(crate) fn scatter(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A worker's place. Two workers at one place would be taken for one in the ring, which is looked at for a preference only.
+/// A worker's place. Two workers at the same place would count as one in the ring, which only expresses a preference.
 pub(crate) fn place_of(worker: &WorkerId) -> u64 {
     place(worker.as_str())
 }

@@ -1,5 +1,6 @@
-//! What each worker has room for and holds, in the orders in which placement asks: by room, by what there would be if what nobody uses were gone, by
-//! place in the ring of its zone, by snapshot.
+//! What each worker has room for and holds, in the orders that placement needs: by room, by room without unused
+//! instances,
+//! by place in the ring of its zone, and by snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,58 +12,60 @@ use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 use super::{Map, Millis, ring};
 use crate::catalog::Retired;
 
-/// A zone's name; workers of one zone fail together.
+/// A zone's name. Workers of one zone fail together.
 pub(crate) type Zone = Arc<str>;
 
-/// What an instance takes of a worker.
+/// What one instance takes from a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Set aside for it, bytes.
+    /// Memory set aside for it, bytes.
     pub(crate) memory: u64,
-    /// It serves something, or is on its way.
+    /// Whether it serves something or is moving.
     pub(crate) used: bool,
 }
 
-/// What instances take of one worker together.
+/// What all instances on one worker take together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) instances: usize,
-    /// Set aside for them, bytes.
+    /// Memory set aside for them, bytes.
     pub(crate) memory: u64,
-    /// Of it for those that serve something, or are on their way, bytes.
+    /// Part of `memory` for instances that serve something or are moving, bytes.
     pub(crate) in_use: u64,
-    /// How many are neither.
+    /// Number of instances that do neither.
     pub(crate) unused: usize,
 }
 
-/// What a worker is short of. Something new is placed on one that wants for anything only if there is no other, and rather on the first of these.
+/// What a worker is short of. A new instance goes to a worker that is short of anything only if there is no other, and
+/// then
+/// to the earliest variant here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Want {
     Nothing,
-    /// Each instance more makes others wait or go.
+    /// Each further instance makes others wait or go.
     Memory,
-    /// The disk is as good as full, and what needs it there fails.
+    /// The disk is all but full, and whatever needs it there fails.
     Disk,
 }
 
-/// What a worker says of itself, as far as placement asks.
+/// What a worker says of itself, as far as placement needs it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Facts {
     /// Memory it may give to instances, bytes.
     pub(crate) capacity: u64,
-    /// Instances it takes; 0 for any number.
+    /// Maximum number of instances; 0 for no limit.
     pub(crate) instances_max: usize,
     pub(crate) address: Arc<str>,
     pub(crate) zone: Zone,
     pub(crate) cpus: u32,
-    /// What its processors have; none where it does not say.
+    /// Instruction sets of its processors; empty if it does not report them.
     pub(crate) instruction_sets: InstructionSets,
-    /// What it takes longer, for each millisecond of work, as it is busy.
+    /// Extra time for each millisecond of work, caused by its load.
     pub(crate) queue: f64,
     pub(crate) want: Want,
-    /// Whether something new may be placed on it.
+    /// Whether new instances may be placed on it.
     pub(crate) takes_new: bool,
-    /// Whether it shall finish what it serves.
+    /// Whether it is to finish what it serves.
     pub(crate) is_draining: bool,
 }
 
@@ -81,13 +84,13 @@ pub(crate) struct Site {
     pub(crate) facts: Option<Facts>,
     pub(crate) taken: Taken,
     pub(crate) ids: BTreeSet<InstanceId>,
-    /// When the starts that it was given so far will have had the processor time they need, milliseconds.
+    /// When the starts given to it so far will have had the processor time they need, milliseconds.
     busy_until: f64,
     kept: Kept,
 }
 
 impl Site {
-    /// Memory that may still be set aside, bytes; none where it has as many instances as it takes.
+    /// Memory that can still be set aside, bytes; 0 if it has its maximum number of instances.
     pub(crate) fn room(&self) -> u64 {
         let Some(facts) = &self.facts else { return 0 };
         if facts.instances_max > 0 && self.taken.instances >= facts.instances_max {
@@ -96,7 +99,7 @@ impl Site {
         facts.capacity.saturating_sub(self.taken.memory)
     }
 
-    /// Memory there would be if what nobody uses were gone, bytes.
+    /// Memory that would be free without the unused instances, bytes.
     fn yields(&self) -> Option<u64> {
         let facts = self.facts.as_ref().filter(|_| self.taken.unused > 0)?;
         Some(facts.capacity.saturating_sub(self.taken.in_use))
@@ -106,12 +109,14 @@ impl Site {
         self.facts.as_ref().filter(|f| f.takes_new)
     }
 
-    /// How long `work` milliseconds of a processor's time wait there for what is reported to run.
+    /// How long `work` milliseconds of processor time wait there, given the reported load.
     pub(crate) fn wait(&self, work: f64) -> f64 {
         work * self.facts.as_ref().map_or(0.0, |f| f.queue)
     }
 
-    /// How long another start waits for those that have not had their time. An invocation does not: it is short, and the kernel shares fairly.
+    /// How long another start waits for earlier starts to get their processor time. An invocation does not wait for
+    /// them: it
+    /// is short, and the kernel shares fairly.
     pub(crate) fn behind(&self, now: Millis) -> f64 {
         (self.busy_until - as_f64(now.0)).max(0.0)
     }
@@ -130,7 +135,7 @@ pub(crate) struct Sites {
     holders: Map<SnapshotId, BTreeMap<u64, (WorkerId, Tier)>>,
 }
 
-/// Those that take something new, in several orders.
+/// Workers that accept new instances, in several orders.
 #[derive(Debug, Default, PartialEq)]
 struct Orders {
     by_room: BTreeSet<(u64, WorkerId)>,
@@ -188,13 +193,13 @@ impl Sites {
         self.all.get(worker)
     }
 
-    /// A worker's zone; none where it has not been heard of.
+    /// A worker's zone; empty if it has not been heard from.
     pub(crate) fn zone_of(&self, worker: &WorkerId) -> Zone {
         let facts = self.all.get(worker).and_then(|s| s.facts.as_ref());
         facts.map(|f| f.zone.clone()).unwrap_or_default()
     }
 
-    /// An instance comes; `id` is given where it is here, and not only on its way.
+    /// Adds an instance. `id` is `None` while the instance is still moving here.
     pub(super) fn come(&mut self, worker: &WorkerId, id: Option<&InstanceId>, share: Share) {
         self.change(worker, |site| {
             site.ids.extend(id.cloned());
@@ -209,7 +214,7 @@ impl Sites {
         });
     }
 
-    /// It goes.
+    /// Removes an instance.
     pub(super) fn leave(&mut self, worker: &WorkerId, id: Option<&InstanceId>, share: Share) {
         self.change(worker, |site| {
             if let Some(id) = id {
@@ -238,7 +243,7 @@ impl Sites {
         }
     }
 
-    /// Takes in what is known of a worker now; `None` when it is forgotten.
+    /// Sets what is known of a worker; `None` when the worker is forgotten.
     pub(super) fn set_facts(&mut self, worker: &WorkerId, facts: Option<Facts>) {
         if facts.is_none() && !self.all.contains_key(worker) {
             return;
@@ -252,7 +257,7 @@ impl Sites {
         if site.facts == facts {
             return;
         }
-        // Its load changes all the time, and is in none of the orders.
+        // The load changes all the time and is in none of the orders.
         let order = |f: &Option<Facts>| f.clone().map(|f| Facts { queue: 0.0, ..f });
         if order(&site.facts) == order(&facts) {
             site.facts = facts;
@@ -266,7 +271,7 @@ impl Sites {
         }
     }
 
-    /// A start is on its way there that needs `work` milliseconds of a processor.
+    /// Records a start in flight to the worker that needs `work` milliseconds of processor time.
     pub(super) fn expect(&mut self, worker: &WorkerId, work: f64, now: Millis) {
         if let Some(site) = self.all.get_mut(worker) {
             let cpus = site.facts.as_ref().map_or(1, |f| f.cpus.max(1));
@@ -274,7 +279,7 @@ impl Sites {
         }
     }
 
-    /// Takes in what snapshots a worker keeps.
+    /// Applies a report of the snapshots that a worker keeps.
     pub(super) fn keep(&mut self, worker: &WorkerId, kept: &Kept) {
         let Some(site) = self.all.get_mut(worker) else { return };
         let was = std::mem::replace(&mut site.kept, kept.clone());
@@ -300,7 +305,7 @@ impl Sites {
         }
     }
 
-    /// Of the templates that a worker told of, those of retired snapshots.
+    /// A worker's reported templates whose snapshots are retired.
     pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &Retired) -> Vec<SnapshotId> {
         let kept = self.all.get(worker).map(|site| site.kept.templates.iter());
         kept.into_iter()
@@ -310,7 +315,7 @@ impl Sites {
             .collect()
     }
 
-    /// Which report of what the worker keeps was taken in last; 0 for none.
+    /// Revision of the last report of kept snapshots applied; 0 for none.
     pub(crate) fn kept_revision(&self, worker: &WorkerId) -> u64 {
         self.all.get(worker).map_or(0, |site| site.kept.revision)
     }
@@ -320,17 +325,17 @@ impl Sites {
         self.holders.get(snapshot)
     }
 
-    /// The workers of each zone that take something new, by their places in the ring.
+    /// For each zone, the workers that accept new instances, by their places in the ring.
     pub(crate) fn rings(&self) -> &BTreeMap<Zone, BTreeMap<u64, WorkerId>> {
         &self.orders.rings
     }
 
-    /// Workers that take something new, those with most room first.
+    /// Workers that accept new instances, most room first.
     pub(crate) fn by_room(&self) -> impl Iterator<Item = (u64, &WorkerId)> {
         self.orders.by_room.iter().rev().map(|(room, worker)| (*room, worker))
     }
 
-    /// Workers that take something new and have instances nobody uses, by the room there would be without those, most first.
+    /// Workers that accept new instances and have unused ones, by the room without those, most first.
     pub(crate) fn by_yield(&self) -> impl Iterator<Item = (u64, &WorkerId)> {
         self.orders
             .by_yield
@@ -339,7 +344,7 @@ impl Sites {
             .map(|(bytes, worker)| (*bytes, worker))
     }
 
-    /// The most memory that a worker has, of those that take something new.
+    /// The most memory of any worker that accepts new instances.
     pub(crate) fn largest(&self) -> Option<u64> {
         self.orders.capacities.last_key_value().map(|(bytes, _)| *bytes)
     }

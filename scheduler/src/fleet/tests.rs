@@ -51,12 +51,12 @@ fn who_claims_an_instance_by_an_older_lease_than_its_last_gives_it_back() {
         claim.numbers = vec![number];
         claim
     };
-    // Its worker turns it away already.
+    // Its worker already rejects it.
     let (back, _) = fleet.report(&claim("g-a", first.lease_number), later);
     assert_eq!(back, std::slice::from_ref(&id));
     let (back, _) = fleet.report(&claim("g-b", second.lease_number), later);
     assert_eq!(back, [], "the last one's is good");
-    // The highest there is stays the highest.
+    // The highest number stays the highest.
     fleet.report(&report("g-b", &[], &[&id]), later);
     fleet.report(&claim("g-b", u64::MAX), later);
     fleet.report(&report("g-b", &[], &[&id]), later);
@@ -112,7 +112,7 @@ fn an_instance_that_vanishes_from_the_heartbeat_is_forgotten() {
     assert!(fleet.instances.contains_key(&id));
     fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(3), |_, _| Known::Unknown);
     assert!(fleet.instances.is_empty());
-    // A heartbeat that was on its way when it went does not bring it back.
+    // A heartbeat in flight when the instance went does not bring it back.
     let stop = fleet.heartbeat(&listed, Millis(4), |_, _| Known::Live(hello.clone()));
     assert_eq!(stop, [id]);
     assert!(fleet.instances.is_empty());
@@ -214,7 +214,7 @@ fn after_a_restart_of_the_scheduler_instances_are_taken_back_and_unknown_ones_st
     assert_eq!(stop, [c]);
     assert!(!fleet.instances[&a].draining);
     assert!(fleet.instances[&b].draining);
-    // The gateway that held it before goes on.
+    // The gateway that held it before continues.
     let (give_back, _) = fleet.report(&report("g-1", &[&a, &b], &[]), Millis(2));
     assert_eq!(give_back, [b]);
     assert!(fleet.instances[&a].lease.is_some());
@@ -231,7 +231,7 @@ fn an_idle_instance_is_due_after_its_idle_time_and_not_while_leased() {
     fleet.report(&report("g-1", &[], &[&id]), Millis(5_000));
     assert!(fleet.due(Millis(8_999), |_, _| parked(0)).is_empty());
     assert_eq!(fleet.due(Millis(9_000), |_, _| parked(0)).len(), 1);
-    // It is being stopped: not once more.
+    // It is already being stopped, so it is not due again.
     assert!(fleet.due(Millis(9_001), |_, _| parked(0)).is_empty());
     fleet.kept(&id, true, Millis(9_100));
     assert!(fleet.due(Millis(9_200), |_, _| parked(0)).is_empty());
@@ -314,7 +314,7 @@ fn a_stuck_invocation_ends_an_instance_that_serves_one_at_a_time() {
     }
 }
 
-/// A heartbeat in which one instance of worker 0 stands still, with `memory` charged to it.
+/// A heartbeat in which one instance of worker 0 is parked, with `memory` charged to it.
 fn stands_still(fleet: &mut Fleet, id: &InstanceId, live: &LiveVersion, memory: u64, now: Millis) {
     let mut info = info(id, &live.spec, 0, 0, 0);
     info.state = InstanceState::Parked;
@@ -425,7 +425,7 @@ fn a_silent_worker_gives_its_leases_back_and_keeps_its_instances_until_it_is_gon
     assert!(fleet.note_silence(gone));
     assert_eq!(states(&fleet, gone), [WorkerState::Gone, WorkerState::Ready]);
     assert!(fleet.instances.is_empty());
-    // Back again it brings what it still has; of a live version that is kept.
+    // When the worker returns, it brings its instances; one of a live version is kept.
     let back = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
     let stop = fleet.heartbeat(&back, gone, |_, _| Known::Live(hello.clone()));
     assert!(stop.is_empty() && fleet.instances.contains_key(&id));
@@ -467,7 +467,7 @@ fn a_drained_worker_finishes_and_its_idle_instances_go() {
     assert_eq!(states(&fleet, Millis(3)), [WorkerState::Draining, WorkerState::Ready]);
     fleet.forget(&held, Millis(4));
     assert_eq!(states(&fleet, Millis(4)), [WorkerState::Drained, WorkerState::Ready]);
-    // A restart of the worker changes nothing; only its operator does.
+    // A restart of the worker changes nothing; only its operator can.
     fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
     assert_eq!(states(&fleet, Millis(5)), [WorkerState::Drained, WorkerState::Ready]);
     fleet.drain(&worker(0), false);
@@ -525,7 +525,7 @@ fn a_worker_that_is_revoked_is_gone_at_once_with_what_ran_there_and_is_heard_no_
         std::slice::from_ref(&id),
         "its gateway is told"
     );
-    // One that was on its way, and one of a worker that was started anew.
+    // A heartbeat that was already in flight, and one from a restarted worker.
     for incarnation in [1, 2] {
         let late = beat(0, incarnation, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
         fleet.heartbeat(&late, Millis(3), |_, _| Known::Live(hello.clone()));

@@ -1,8 +1,14 @@
-//! Room for a function that waits for it while others hold it all: a worker is kept for it, and what is leased there makes way.
+//! Room for a function that waits while others hold it all. A worker is reserved for it, and leased instances there
+//! make
+//! way.
 //!
-//! An instance that serves requests is never stopped for another function; but it takes no more, finishes what it serves, and goes. Which: of the
-//! functions that would still hold at least as much as the one that waits would then, the instance that has been leased for longest. A function
-//! that holds nothing may also take the last instance of another once that has had it for a second: with less room than functions they take turns.
+//! An instance that serves requests is never stopped for another function. It takes no new ones, finishes, and goes.
+//! The
+//! candidates belong to functions that would then still hold at least as much as the waiting one. Among them the
+//! instance
+//! that has been leased longest goes. A function that holds nothing may also take another's last instance, once the
+//! other
+//! has had it for a second. So with less room than functions they take turns.
 
 use std::collections::HashMap;
 
@@ -14,21 +20,21 @@ use super::{Fleet, Instance, LiveVersion, Millis, Worker};
 /// How long a function may use its last instance before another that has none may take its room.
 const TURN: Millis = Millis(1_000);
 
-/// A worker whose room is one function's next.
+/// A worker reserved for one function.
 #[derive(Debug, Clone)]
 struct KeptFor {
     function: FunctionName,
     worker: WorkerId,
 }
 
-/// Whose room is whose next: one function at a time.
+/// The reservation of a worker: for one function at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     kept: Option<KeptFor>,
 }
 
 impl Fleet {
-    /// Memory that each function's instances hold, those not counted that will go, bytes.
+    /// Memory held by each function's instances, without those that are leaving, bytes.
     pub(crate) fn held(&self) -> HashMap<&FunctionName, u64> {
         let mut held: HashMap<&FunctionName, u64> = HashMap::new();
         for instance in self.instances.values().filter(|i| !i.draining) {
@@ -37,24 +43,27 @@ impl Fleet {
         held
     }
 
-    /// Whether room on a worker is another function's next.
+    /// Whether the worker is reserved for another function.
     pub(crate) fn is_kept_from(&self, function: &FunctionName, worker: &WorkerId) -> bool {
         let kept = self.claims.kept.as_ref();
         kept.is_some_and(|kept| kept.function != *function && kept.worker == *worker)
     }
 
-    /// The function has what it waited for, or waits no more.
+    /// Ends the function's claim: it has what it waited for, or does not wait any more.
     pub(crate) fn end_claim(&mut self, function: &FunctionName) {
         self.claims.kept.take_if(|kept| kept.function == *function);
     }
 
-    /// Whose claim there is.
+    /// The function that holds the claim.
     pub(crate) fn claimant(&self) -> Option<&FunctionName> {
         self.claims.kept.as_ref().map(|kept| &kept.function)
     }
 
-    /// A function waits for memory, and nothing that is free can make way: a worker is kept for it from now on, unless one is kept for
-    /// another that holds no more, and instances in use there take nothing new as far as its share asks for. Whether any was told so.
+    /// Claims room for a function that waits for memory while nothing free can make way. A worker is reserved for it
+    /// from now
+    /// on, unless one is reserved for another that holds no more. Instances in use there take nothing new, as far as
+    /// its share
+    /// allows. Returns whether any instance was told so.
     pub(crate) fn claim(&mut self, live: &LiveVersion, now: Millis) -> bool {
         let function = &live.spec.function;
         let comes_first = match &self.claims.kept {
@@ -75,7 +84,8 @@ impl Fleet {
         let worker = kept.worker.clone();
         let capacity = self.workers.get(&worker).map_or(0, |w| w.capacity);
         let here = |i: &&Instance| i.worker == worker || i.moves_to(&worker);
-        // What is free can go at once, and what leaves will go. What is leased may be in use whatever its worker last said.
+        // What is free can go at once, and what is leaving will go. A leased instance may be in use, whatever its
+        // worker reported.
         let stays = |i: &&Instance| !i.is_free() && !i.draining;
         let in_use: u64 = self
             .instances
@@ -98,7 +108,7 @@ impl Fleet {
         true
     }
 
-    /// The worker on which it takes least until there is room.
+    /// The worker that has to give up least until there is room.
     fn nearest(&self, live: &LiveVersion) -> Option<KeptFor> {
         let mut in_use: HashMap<&WorkerId, u64> = HashMap::new();
         for instance in self.instances.values().filter(|i| !i.is_unused()) {
@@ -133,7 +143,7 @@ impl Fleet {
         };
         let candidates = self.instances.iter().filter(|(_, i)| may(i));
         let granted = |i: &Instance| i.lease.as_ref().map(|l| l.granted_at);
-        // One whose lease is wanted back already is as far as is known not in use.
+        // An instance whose lease is already recalled is, as far as is known, not in use.
         let recalled = |i: &Instance| i.lease.as_ref().is_some_and(|l| l.recalled);
         let longest = candidates.min_by_key(|(id, i)| (!recalled(i), u64::MAX - of(&i.function), granted(i), *id));
         longest.map(|(id, _)| id.clone())
@@ -147,7 +157,7 @@ mod tests {
     use super::*;
     use crate::fixture::{fleet, live, ready, spec};
 
-    /// A full worker: so many instances of each function, all leased and busy since `since`.
+    /// A full worker with so many instances of each function, all leased and busy since `since`.
     fn full(functions: &[(&str, usize)], since: Millis) -> Fleet {
         let all: usize = functions.iter().map(|f| f.1).sum();
         let mut fleet = fleet(10 * all as u64);

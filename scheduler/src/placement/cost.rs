@@ -1,44 +1,53 @@
-//! What each way of serving an invocation is expected to take, milliseconds until the function has it: measured constants, and a little queueing
-//! theory. Where the figures come from: docs/decisions/0015-placement.md.
+//! Expected time of each way to serve an invocation, in milliseconds until the function has it: measured constants, and
+//! a
+//! little queueing theory. docs/decisions/0015-placement.md says where the figures come from.
 
 use rekindle_wire::api::StartKind;
 
 use crate::fleet::sites::{Tier, as_f64};
 
-/// A parked instance goes on, over a warm one.
+/// Thawing a parked instance, compared with a warm one.
 pub(crate) const PARKED: f64 = 1.0;
-/// A restore on a worker that has the snapshot's template open; also what is left, at most, of one that has begun.
+/// A restore on a worker that has the snapshot's template open. It is also the most that remains of a restore in
+/// progress.
 pub(crate) const FROM_TEMPLATE: f64 = 20.0;
-/// The same where its chunks are on the disk: the manifest is asked for, its images are written, the working set is read and decompressed.
+/// A restore where the chunks are on the disk: the manifest is fetched, its images are written, and the working set is
+/// read
+/// and decompressed.
 pub(crate) const FROM_DISK: f64 = 45.0;
-/// The same where there is nothing of it: two round trips to the store.
+/// A restore where nothing of the snapshot is held: two round trips to the store.
 pub(crate) const FROM_STORE: f64 = 100.0;
 /// A boot on a worker that has the function's files.
 pub(crate) const BOOT: f64 = 220.0;
-/// And where they must be fetched and unpacked.
+/// Fetching and unpacking the function's files, in addition.
 pub(crate) const FILES: f64 = 100.0;
 
-/// A processor's time in an invocation, of which nothing is known but that it is some.
+/// Processor time of an invocation. It is unknown, but not zero.
 pub(crate) const INVOCATION: f64 = 5.0;
-/// In a restore.
+/// Processor time of a restore.
 const RESTORE: f64 = 12.0;
 
-/// What it is worth to have a function's instances in several zones: were all in one that fails, each would be restored from the store.
+/// Value of having a function's instances in several zones: if all were in one that fails, each would be restored from
+/// the
+/// store.
 pub(crate) const SPREAD: f64 = 100.0;
-/// What it is worth that a worker keeps some of its memory free: what is placed on a full one makes another go, which will be restored.
+/// Value of a worker keeping some of its memory free: what is placed on a full one evicts another, which will be
+/// restored.
 pub(crate) const CROWDED: f64 = FROM_TEMPLATE;
-/// From what share of its memory on a worker counts as crowded.
+/// Share of its memory from which a worker counts as crowded.
 const CROWDED_FROM: f64 = 0.8;
-/// What is used less of late is let go of. So long does a request rather wait than be served by one that was used before others.
+/// How long a request waits for the most recently used instance before another is used. Instances that are used less
+/// become
+/// idle and are retired.
 pub(crate) const LATEST: f64 = 5.0;
 
-/// With less on its disk than this, bytes, a worker is where something new is placed last: it can keep no files, chunks or images.
+/// Bytes of free disk below which a worker is chosen last for anything new: it can keep no files, chunks or images.
 pub(crate) const DISK_LEAST: u64 = 512 << 20;
 
-/// Busier than this counts as this busy: the formula has no bound, and a report is some seconds old.
+/// Highest load that counts: the formula has no bound, and a report is some seconds old.
 const BUSIEST: f64 = 0.95;
 
-/// A processor's time in a start, milliseconds.
+/// Processor time of a start, milliseconds.
 pub(crate) fn work(kind: StartKind) -> f64 {
     match kind {
         StartKind::Booted => BOOT,
@@ -47,7 +56,7 @@ pub(crate) fn work(kind: StartKind) -> f64 {
     }
 }
 
-/// What a start takes on an idle worker.
+/// Duration of a start on an idle worker.
 pub(crate) fn start(kind: StartKind, tier: Option<Tier>, has_run: bool) -> f64 {
     match (kind, tier) {
         (StartKind::Booted, _) if has_run => BOOT,
@@ -58,22 +67,24 @@ pub(crate) fn start(kind: StartKind, tier: Option<Tier>, has_run: bool) -> f64 {
     }
 }
 
-/// How long work waits for a processor on a host whose `cpus` are busy to this share, in shares of its own length. Sakasegawa's approximation
-/// of M/M/c (An approximation formula L_q = α·ρ^β/(1−ρ), 1977).
+/// How long work waits for a processor on a host whose `cpus` are busy to this share, in multiples of its own length.
+/// This
+/// is Sakasegawa's approximation of M/M/c (An approximation formula L_q = α·ρ^β/(1−ρ), 1977).
 pub(crate) fn queue(busy: f64, cpus: u32) -> f64 {
     let cpus = f64::from(cpus.max(1));
     let busy = busy.clamp(0.0, BUSIEST);
     busy.powf((2.0 * (cpus + 1.0)).sqrt() - 1.0) / (cpus * (1.0 - busy))
 }
 
-/// What it costs that so much of a worker's memory is set aside.
+/// Cost of having so much of a worker's memory set aside.
 pub(crate) fn crowding(room: u64, capacity: u64) -> f64 {
     let taken = 1.0 - as_f64(room) / as_f64(capacity.max(1));
     CROWDED * ((taken - CROWDED_FROM) / (1.0 - CROWDED_FROM)).max(0.0)
 }
 
-/// What it costs to have another instance in a zone that has `here` of `all` in all `zones`, while a zone has only `least`: the whole of what it is worth
-/// where that zone has none and the others hardly more, little where it is a few of many.
+/// Cost of another instance in a zone that has `here` of `all` in all `zones`, while one zone has only `least`. It is
+/// the
+/// full value of spreading if that zone has none and the others hardly more, and little if it is a few of many.
 pub(crate) fn spread(here: usize, least: usize, all: usize, zones: usize) -> f64 {
     let even = as_f64(all as u64) / as_f64(zones.max(1) as u64);
     SPREAD * as_f64((here.saturating_sub(least)) as u64) / even.max(1.0)

@@ -1,4 +1,5 @@
-//! What holds of a decision in any cluster: random workers, zones, loads, instances and snapshots, some workers draining or silent.
+//! Properties of a decision in any cluster: random workers, zones, loads, instances and snapshots, with some workers
+//! draining or silent.
 
 use proptest::prelude::*;
 use rekindle_wire::SnapshotId;
@@ -84,7 +85,7 @@ fn functions() -> Vec<LiveVersion> {
 }
 
 impl Cluster {
-    /// The fleet, its workers heard of in this order.
+    /// The fleet, with its workers heard from in this order.
     fn fleet(&self, order: impl Iterator<Item = usize>) -> Fleet {
         let mut fleet = Fleet::default();
         for n in order {
@@ -135,7 +136,7 @@ fn ask() -> Ask {
     }
 }
 
-/// What a worker may still be given, counted anew.
+/// Room that a worker has left, counted anew.
 fn room(fleet: &Fleet, id: &WorkerId) -> u64 {
     let here = fleet.instances.values().filter(|i| i.worker == *id);
     let capacity = fleet.workers[id].capacity;
@@ -177,7 +178,7 @@ proptest! {
                     let more = instance.memory - instance.set_aside();
                     prop_assert!(more <= room(&fleet, &instance.worker));
                 }
-                // Where there is room it is found, though not every worker is looked at.
+                // Room is found if there is any, though not every worker is examined.
                 Decision::Wait { shortage: Shortage::Memory, free_up } => {
                     prop_assert_eq!(fleet.workers.keys().find(fits), None);
                     prop_assert!(free_up.is_none_or(|id| takes_new(&fleet.instances[&id].worker)));
@@ -197,7 +198,8 @@ proptest! {
         }
     }
 
-    /// Of few holders each is looked at: none of them is cheaper than what was chosen. And what is near is left only for what is cheaper.
+    /// With few holders each is examined: none of them is cheaper than the choice. What is near is passed over only for
+    /// something cheaper.
     #[test]
     fn what_is_near_is_taken_until_it_costs_more_than_elsewhere(cluster in cluster()) {
         let fleet = cluster.fleet(0..cluster.hosts.len());
@@ -229,7 +231,7 @@ proptest! {
         }
     }
 
-    /// Whatever is there unleased and idle on a worker that is not busy is taken, and never the same instance twice.
+    /// An unleased idle instance on a worker that is not busy is taken, and never the same instance twice.
     #[test]
     fn a_lease_is_not_granted_again_while_it_lasts_and_is_after(cluster in cluster()) {
         let mut fleet = cluster.fleet(0..cluster.hosts.len());
@@ -246,7 +248,7 @@ proptest! {
             }
             let Some(id) = taken.first() else { continue };
             let ends = fleet.instances[id].lease.as_ref().unwrap().expires_at;
-            // Who held it first may neither keep nor return what is another's by now.
+            // The first holder may neither keep nor return what belongs to another by now.
             prop_assert!(fleet.expire_leases(ends) > 0 && fleet.instances[id].lease.is_none());
             fleet.grant(id, &gateway(9), &version, ends);
             for n in 0..3 {

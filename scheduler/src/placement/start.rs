@@ -1,6 +1,8 @@
-//! The worker on which a new instance is expected to answer soonest, of a bounded number that are looked at: those at the function's own places
-//! in the ring of each zone, some that hold its snapshot or run it, and the one with most room. So the answer does not depend on how many workers
-//! there are, and where there is room anywhere it is found.
+//! Finds the worker on which a new instance is expected to answer soonest. A bounded number of workers is examined:
+//! those at
+//! the function's own places in the ring of each zone, some that hold its snapshot or run it, and the one with most
+//! room.
+//! So the cost of a decision does not depend on the number of workers, and room that exists anywhere is found.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -13,20 +15,20 @@ use crate::fleet::instances::OfVersion;
 use crate::fleet::sites::{Tier, Want};
 use crate::fleet::{Fleet, LiveVersion, Millis, ring};
 
-/// Places of a function in all rings together.
+/// Number of a function's places, over all rings.
 const OWN: u64 = 8;
-/// Workers looked at of those that hold its snapshot, and of those that run it.
+/// Number of workers examined among those that hold its snapshot, and among those that run it.
 const HOLDING: usize = 6;
 
 /// Where to start an instance.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Best {
     pub(crate) worker: WorkerId,
-    /// Expected until the function has the invocation, milliseconds.
+    /// Expected time until the function has the invocation, milliseconds.
     pub(crate) cost: f64,
 }
 
-/// The worker for a new instance, of those that are `usable`.
+/// The best worker for a new instance among those that are `usable`.
 pub(crate) fn cheapest(
     fleet: &Fleet,
     live: &LiveVersion,
@@ -70,7 +72,7 @@ struct View<'a> {
     kind: StartKind,
     now: Millis,
     need: u64,
-    /// Instances of the version in the zone that has fewest; none where there is one zone.
+    /// Number of instances of the version in the zone that has fewest; `None` if there is one zone.
     fewest: Option<usize>,
 }
 
@@ -94,7 +96,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What it is short of, and what a start there is expected to take; `None` where there is no room.
+    /// What the worker is short of, and the expected duration of a start there. `None` if it has no room.
     fn cost(&self, worker: &WorkerId) -> Option<(Want, f64)> {
         let site = self.fleet.instances.sites().get(worker)?;
         let facts = site.facts.as_ref().filter(|f| f.takes_new)?;
@@ -105,7 +107,7 @@ impl<'a> View<'a> {
         let at = ring::place_of(worker);
         let runs = self.of_version.is_some_and(|v| v.workers.contains_key(&at));
         let held = self.holders.and_then(|h| h.get(&at)).map(|(_, tier)| *tier);
-        // What it runs it has open, though it may not have said so yet.
+        // A worker that runs the version has its template open, though it may not have reported that yet.
         let tier = if runs { Some(Tier::Template) } else { held };
         let zone = self.fewest.map_or(0.0, |fewest| {
             let of_version = self.of_version;
@@ -119,7 +121,7 @@ impl<'a> View<'a> {
         Some((facts.want, cost))
     }
 
-    /// Whether its processors have what the snapshot's had; what is booted looks for itself.
+    /// Whether its processors have the instruction sets of the snapshot's. A boot detects them itself.
     fn has_instructions(&self, worker: &WorkerId) -> bool {
         let needed = self.live.spec.instruction_sets;
         let facts = self
@@ -131,19 +133,19 @@ impl<'a> View<'a> {
         self.kind == StartKind::Booted || facts.is_none_or(|f| f.instruction_sets.lacks(needed).is_empty())
     }
 
-    /// Those worth a look, always in the same order: of several that cost the same the first is taken.
+    /// Passes the candidates to `consider`, always in the same order: of several with the same cost the first is taken.
     fn candidates(&self, consider: &mut impl FnMut(&'a WorkerId)) {
         let rings = self.fleet.instances.sites().rings();
         let home = ring::place(self.live.spec.function.as_str());
         let each = OWN.div_ceil(rings.len().max(1) as u64).max(2);
         for n in 0..each {
             for (z, workers) in rings.values().enumerate() {
-                // The zones by turns, so that not every function is at home in the first.
+                // The zones alternate, so that not every function is at home in the first.
                 let at = ring::scatter(home.wrapping_add(n)).wrapping_add(ring::scatter(z as u64));
                 after(workers, at).take(1).for_each(&mut *consider);
             }
         }
-        // Others each time, as the first ones may be full; the same ones while nothing changes.
+        // A different start each time, since the first ones may be full; the same one while nothing changes.
         let there = self.of_version.map_or(0, |v| v.ids.len());
         let from = ring::scatter(home.wrapping_add(there as u64));
         if let Some(holders) = self.holders {
@@ -155,7 +157,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is missing, when there is no worker.
+    /// What is missing if there is no worker.
     fn shortage(&self, usable: impl Fn(&WorkerId) -> bool) -> Decision {
         let sites = self.fleet.instances.sites();
         let Some(largest) = sites.largest() else {
@@ -176,7 +178,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What stands from there on, once around.
+/// The entries from that place on, once around the ring.
 fn after<T>(ring: &BTreeMap<u64, T>, at: u64) -> impl Iterator<Item = &T> {
     let on = ring.range((Excluded(at), Unbounded));
     on.chain(ring.range(..=at)).map(|(_, what)| what)

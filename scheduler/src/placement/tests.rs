@@ -53,7 +53,7 @@ fn a_version_with_a_snapshot_is_restored() {
     assert_eq!(kind, StartKind::Restored);
 }
 
-/// The instruction sets of a processor with these.
+/// The instruction sets of a processor with these flags.
 fn sets(flags: &str) -> InstructionSets {
     InstructionSets::of_cpuinfo(&format!("flags : {flags}\n"))
 }
@@ -89,7 +89,7 @@ fn a_host_that_lacks_an_instruction_set_of_the_snapshot_s_is_not_chosen_and_boot
         None,
         "who asks for a restore waits for one"
     );
-    // A worker of an earlier version says nothing of them.
+    // A worker of an earlier version does not report them.
     fleet.heartbeat(&beat(2, 1, 15, Vec::new()), NOW, |_, _| Known::Unknown);
     assert_eq!(started(&fleet, None), Some((worker(2), StartKind::Restored)));
 }
@@ -201,7 +201,7 @@ fn a_lease_whose_answer_was_lost_is_granted_again_to_the_same_gateway_only() {
     let hello = live(spec("hello", 1, 10, 1, 1));
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));
-    // Idle time 4 s makes leases of 2 s; a longer one shows the rule.
+    // An idle time of 4 s makes leases of 2 s; a longer one shows the rule.
     fleet.grant(&id, &gateway(0), &hello, Millis(1));
     fleet.instances.get_mut(&id).unwrap().lease.as_mut().unwrap().expires_at = NOW;
     let soon = Millis(1).plus(LOST_ANSWER);
@@ -260,7 +260,7 @@ fn a_worker_short_of_disk_or_memory_is_the_last_resort() {
         say(0, false, &mut fleet);
         assert!(on(&say(1, true, &mut fleet), 0));
     }
-    // Of the two, rather one that is short of memory.
+    // Of the two, the one short of memory is preferred.
     for (disk, memory) in [(0, 1), (1, 0)] {
         let mut fleet = fleet(100);
         for (n, short_of) in [(disk, short_of[0]), (memory, short_of[1])] {
@@ -325,15 +325,15 @@ fn event() -> impl Strategy<Value = Event> {
 
 const CAPACITY: [u64; 2] = [100 << 20, 70 << 20];
 
-/// An instance as it really is: its version, where it stands, its invocations.
+/// An instance as it really is: its version, its state, its invocations.
 type Real = (LiveVersion, InstanceState, u32);
 
-/// The fleet beside what is really on the workers.
+/// The fleet, beside what really runs on the workers.
 struct World {
     fleet: Fleet,
     now: Millis,
     versions: Vec<LiveVersion>,
-    /// Per worker: incarnation, and what runs on it.
+    /// For each worker: its incarnation, and what runs on it.
     truth: Vec<(u64, BTreeMap<InstanceId, Real>)>,
     made: usize,
 }
@@ -425,7 +425,7 @@ impl World {
                             instances.entry(id.clone()).and_modify(|i| i.1 = InstanceState::Ready);
                         }
                         Event::Busy { invocations, .. } => {
-                            // An invocation lets a parked one go on.
+                            // An invocation thaws a parked one.
                             let going_on = |i: &mut Real| {
                                 i.2 = *invocations;
                                 if i.1 == InstanceState::Parked && i.2 > 0 {
@@ -457,7 +457,7 @@ impl World {
             }
             Event::TimePasses { ms } => {
                 self.now = self.now.plus(Millis(ms));
-                // Both workers go on reporting: silence has a test of its own.
+                // Both workers keep reporting: silence has a test of its own.
                 self.beat(0);
                 self.beat(1);
                 self.fleet.expire_leases(self.now);
@@ -471,7 +471,7 @@ impl World {
         }
     }
 
-    /// What a worker does when it is asked to stop an instance if it is idle.
+    /// What a worker does when asked to stop an instance if it is idle.
     fn stop(&mut self, id: &InstanceId) {
         let busy = self.truth.iter().any(|(_, i)| i.get(id).is_some_and(|i| i.2 > 0));
         if busy {
@@ -482,7 +482,7 @@ impl World {
         }
     }
 
-    /// The same, to park it.
+    /// What a worker does when asked to park an instance if it is idle.
     fn park(&mut self, id: &InstanceId) {
         let real = self.truth.iter_mut().find_map(|(_, i)| i.get_mut(id));
         match real {
