@@ -1,5 +1,6 @@
-//! Live versions in memory, so that placement never waits for the database. Filled at start, changed when a version goes live or a
-//! function is deleted.
+//! Live versions in memory, so that placement never waits for the database. Loaded at start, changed when a version
+//! goes
+//! live or a function is deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,24 +11,24 @@ use rekindle_wire::{FunctionName, SnapshotId, VersionNumber};
 use crate::fleet::LiveVersion;
 use crate::fleet::heartbeat::Known;
 
-/// Retired snapshots that are remembered.
+/// Maximum number of retired snapshots remembered.
 const RETIRED_MAX: usize = 10_000;
 
-/// Every version that can serve or could once.
+/// Every version that can serve, or could once.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     functions: HashMap<FunctionName, BTreeMap<VersionNumber, Arc<VersionSpec>>>,
-    /// Those whose live version says that instances of it stand by: few, and asked for ten times a second.
+    /// Functions whose live version asks for instances that stand by: few, and queried ten times a second.
     standing: BTreeSet<FunctionName>,
     retired: Retired,
 }
 
-/// Snapshots that no new instance begins as: of versions that were replaced or deleted. Workers need not keep them
+/// Snapshots that no new instance begins as, since their versions were replaced or deleted. Workers need not keep them
 /// open.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
     all: HashSet<SnapshotId>,
-    /// The oldest first.
+    /// The same ids, oldest first.
     order: VecDeque<SnapshotId>,
 }
 
@@ -45,7 +46,7 @@ impl Retired {
         self.order.push_back(snapshot.clone());
     }
 
-    /// Whether it is one.
+    /// Whether the snapshot is retired.
     pub(crate) fn has(&self, snapshot: &SnapshotId) -> bool {
         self.all.contains(snapshot)
     }
@@ -59,7 +60,7 @@ impl Catalog {
         let versions = self.functions.entry(function.clone()).or_default();
         versions.insert(spec.version, Arc::new(spec));
         let after = self.live(&function).and_then(|live| live.spec.snapshot.clone());
-        // Another has its place, or a newer one was live before it.
+        // Either the new version replaced it, or a newer version was live before it.
         for gone in [before, own] {
             self.retired.add(gone.as_ref().filter(|id| after.as_ref() != Some(*id)));
         }
@@ -75,7 +76,9 @@ impl Catalog {
         }
     }
 
-    /// Drops a version's snapshot if it is that one: it is booted from now on. Answers its specification then.
+    /// Drops a version's snapshot if it is the damaged one: the version is booted from now on. Returns its
+    /// specification if
+    /// so.
     pub(crate) fn drop_snapshot(&mut self, damaged: &DamagedSnapshot) -> Option<Arc<VersionSpec>> {
         let spec = self.functions.get_mut(&damaged.function)?.get_mut(&damaged.version)?;
         if spec.snapshot.as_ref() != Some(&damaged.snapshot) {
@@ -87,14 +90,15 @@ impl Catalog {
         Some(spec.clone())
     }
 
-    /// Versions whose snapshot is known by its name alone.
+    /// Versions whose snapshot is known only by its name.
     pub(crate) fn without_digest(&self) -> Vec<Arc<VersionSpec>> {
         let versions = self.functions.values().flat_map(BTreeMap::values);
         let without = versions.filter(|spec| spec.snapshot.is_some() && spec.snapshot_digest.is_none());
         without.cloned().collect()
     }
 
-    /// Notes the digest of a version's snapshot, if it still has that one. Answers its specification then.
+    /// Stores the digest of a version's snapshot if the version still has that snapshot. Returns its specification if
+    /// so.
     pub(crate) fn set_digest(&mut self, before: &VersionSpec, digest: String) -> Option<Arc<VersionSpec>> {
         let spec = self.functions.get_mut(&before.function)?.get_mut(&before.version)?;
         if spec.snapshot.is_none() || spec.snapshot != before.snapshot {
@@ -104,7 +108,7 @@ impl Catalog {
         Some(spec.clone())
     }
 
-    /// The version is `spec` from now on, if it is there.
+    /// Replaces the version's specification by `spec`, if the version exists.
     pub(crate) fn exchange(&mut self, spec: &VersionSpec) {
         let versions = self.functions.get_mut(&spec.function);
         if let Some(known) = versions.and_then(|versions| versions.get_mut(&spec.version)) {
@@ -138,19 +142,19 @@ impl Catalog {
         &self.retired
     }
 
-    /// How many functions there are.
+    /// Number of functions.
     pub(crate) fn len(&self) -> usize {
         self.functions.len()
     }
 
-    /// Their names, in order.
+    /// Names of all functions, in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &FunctionName> {
         let mut names: Vec<_> = self.functions.keys().collect();
         names.sort();
         names.into_iter()
     }
 
-    /// Whether there is such a function.
+    /// Whether the function exists.
     pub(crate) fn has(&self, function: &FunctionName) -> bool {
         self.functions.contains_key(function)
     }
@@ -166,12 +170,12 @@ impl Catalog {
         self.live(function).filter(|live| live.spec.version == version)
     }
 
-    /// Functions whose live version says that so many instances are to stand by.
+    /// Functions whose live version asks for instances that stand by.
     pub(crate) fn standing(&self) -> impl Iterator<Item = &FunctionName> {
         self.standing.iter()
     }
 
-    /// What a version claimed by an instance is.
+    /// What is known of a version that an instance claims to run.
     pub(crate) fn known(&self, function: &FunctionName, version: VersionNumber) -> Known {
         let Some(versions) = self.functions.get(function) else {
             return Known::Unknown;

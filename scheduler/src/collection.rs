@@ -1,5 +1,6 @@
-//! Removes from the object store what nobody needs: on demand, at intervals, and some minutes after something was deleted. One
-//! collection at a time. How it is safe beside deploys is decision 7; what is needed is said here, by [`Known`].
+//! Removes unneeded objects from the object store: on demand, at intervals, and some minutes after something was
+//! deleted.
+//! There is one collection at a time. Decision 7 says why it is safe while deploys run; [`Known`] says what is needed.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -22,17 +23,17 @@ use crate::store::{Store, StoreError};
 
 /// How long a scheduler leads before it knows which snapshots instances use.
 const USE_IS_KNOWN: Millis = Millis(60_000);
-/// How long a snapshot may still be used for starts that began before another took its place, seconds.
+/// How long starts that began before a snapshot was replaced may still use it, seconds.
 const USE_SETTLES: i64 = 120;
 
-/// When to collect by itself, and what to let go of.
+/// When to collect automatically, and what to release.
 #[derive(Debug, Clone)]
 pub struct Collecting {
-    /// Between two collections; none by itself when zero.
+    /// Interval between two collections; zero for no automatic ones.
     pub every: Duration,
-    /// From a delete, or from the start, to the next collection.
+    /// Delay from a delete, or from the start, to the next collection.
     pub soon: Duration,
-    /// Versions of a function that are kept, the newest; the one that serves is kept anyway.
+    /// Number of newest versions of a function that are kept; the live one is always kept.
     pub keep_versions: u32,
 }
 
@@ -46,23 +47,23 @@ impl Default for Collecting {
     }
 }
 
-/// What collections share.
+/// State shared by collections.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
-    /// Held by the collection under way.
+    /// Held by the collection in progress.
     seen: Mutex<Seen>,
     deleted: Notify,
     failures: AtomicU64,
 }
 
 impl Collector {
-    /// Something was deleted: there will be something to collect.
+    /// Signals that something was deleted, so that there will be something to collect.
     pub(crate) fn note_deleted(&self) {
         self.deleted.notify_one();
     }
 }
 
-/// Why nothing, or not all, was collected.
+/// Why a collection failed or was incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CollectionError {
     #[error("a collection is under way: wait for it")]
@@ -160,8 +161,9 @@ async fn all(
     Ok(collected)
 }
 
-/// Lets go of replaced snapshots that no instance began as. Not while a worker that has some may not have been heard
-/// of.
+/// Releases replaced snapshots that no instance began as. Does nothing while a worker that has such instances may not
+/// have
+/// been heard from.
 async fn release_replaced(scheduler: &Scheduler) -> Result<(), CollectionError> {
     if scheduler.now() < USE_IS_KNOWN {
         return Ok(());
@@ -175,7 +177,7 @@ async fn release_replaced(scheduler: &Scheduler) -> Result<(), CollectionError> 
     Ok(())
 }
 
-/// Uploaded folders. Only this scheduler puts them, so a lock does what the protocol does for the rest.
+/// Collects uploaded folders. Only this scheduler stores them, so a lock suffices in place of the protocol.
 async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, CollectionError> {
     let mut swept = Swept::default();
     let stored = scheduler.objects.sources().await?;
@@ -185,7 +187,8 @@ async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, Collecti
             continue;
         }
         if !dry_run {
-            // A deploy of the same folder stores it before its version is written down; until then nobody may look.
+            // A deploy of the same folder stores it before its version is recorded. Until then nobody may check for
+            // users.
             let _nobody_deploys = scheduler.sources.write().await;
             if scheduler.store.uses_source(&key).await? {
                 continue;
@@ -201,7 +204,7 @@ async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, Collecti
 /// What the database says is needed.
 struct Known {
     store: Store,
-    /// Versions that would be let go of, were it not a dry run.
+    /// Versions that would be released if this were not a dry run.
     but: HashSet<(FunctionName, VersionNumber)>,
 }
 
@@ -228,9 +231,9 @@ impl Rule for Known {
                 .snapshots
                 .extend(self.store.replaced().await?.into_iter().map(|(id, _)| id));
             let kept = found.iter().filter(|snapshot| match &snapshot.of {
-                // Its deploy may be about to write it down.
+                // Its deploy may be about to record it.
                 Some(Of::Version(function, version)) => under_way.contains(&(function.clone(), *version)),
-                // Those that begin as it need its chunks alone, which they keep themselves.
+                // Versions that begin as it need only its chunks, which they protect themselves.
                 Some(Of::Runtime(function)) => {
                     snapshot.is_named && function.as_ref().is_none_or(|f| functions.contains(f))
                 }
@@ -251,7 +254,7 @@ fn want(wanted: &mut Wanted, spec: VersionSpec) -> Result<(), Box<dyn Error + Se
     Ok(())
 }
 
-/// Collects by itself until it is dropped.
+/// Collects automatically until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
     let Collecting { every, soon, .. } = scheduler.config.collecting;
     if every.is_zero() {
@@ -266,7 +269,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
         pause = every;
         match collect(&scheduler, false, false).await {
             Ok(collected) if collected.more => pause = soon.min(every),
-            // The one under way was asked for by somebody.
+            // Somebody requested the collection in progress.
             Ok(_) | Err(CollectionError::UnderWay) => {}
             Err(error) => {
                 let failures = scheduler.collector.failures.fetch_add(1, Ordering::Relaxed) + 1;

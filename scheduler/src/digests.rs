@@ -1,10 +1,11 @@
-//! Digests of manifests for versions that came without, from before they were kept or from a worker of before: read
-//! from the store once, and kept from then on. Whatever is there at that moment is believed; every order after it says
-//! so.
+//! Digests of manifests for versions that were stored without one: by an earlier version, or by a worker of an earlier
+//! version. They are read from the object store once and then kept. Whatever is stored at that moment is trusted, and
+//! every
+//! later order carries its digest.
 
 use crate::state::Scheduler;
 
-/// Reads those that are missing, one after the other. What cannot be read is left to the next start.
+/// Reads the missing digests one at a time. Those that cannot be read are left to the next start.
 pub(crate) async fn complete(scheduler: Scheduler) {
     let without = scheduler.state().catalog.without_digest();
     for before in without {

@@ -1,4 +1,4 @@
-//! What answers requests: the API once this scheduler leads, and before that the word that it stands by.
+//! Answers requests: with the API once this scheduler leads, before that with the notice that it stands by.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use rekindle_wire::headers::STANDBY;
 use rekindle_wire::{ApiError, ErrorCode};
 use tower::ServiceExt as _;
 
-/// The choice between the two.
+/// Chooses between the API and the standby notice.
 #[derive(Debug)]
 pub(crate) struct Front {
-    /// What is answered in either case.
+    /// Routes answered in either case.
     joining: Router,
     api: RwLock<Option<Router>>,
     leader: RwLock<Option<String>>,
 }
 
 impl Front {
-    /// That of a scheduler that does not lead yet.
+    /// The front of a scheduler that does not lead yet.
     pub(crate) fn new(joining: Router) -> Self {
         Self {
             joining,
@@ -29,12 +29,12 @@ impl Front {
         }
     }
 
-    /// From here on requests are served.
+    /// Serves requests from now on.
     pub(crate) fn lead(&self, api: Router) {
         *self.api.write() = Some(api);
     }
 
-    /// Another leads, who is reached there.
+    /// Records the address of the scheduler that leads.
     pub(crate) fn stand_by(&self, leader: &str) {
         *self.leader.write() = Some(leader.to_owned());
     }
@@ -54,7 +54,7 @@ impl Front {
     }
 }
 
-/// All paths.
+/// A router for all paths.
 pub(crate) fn router(front: Arc<Front>) -> Router {
     Router::new().fallback(answer).with_state(front)
 }

@@ -1,4 +1,4 @@
-//! What a scheduler measures.
+//! The scheduler's metrics.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -174,7 +174,7 @@ const COLLECTED: Desc = Desc::new(
     "What they removed: `snapshots`, `remains`, `chunks`, `layers`, `sources`.",
 );
 
-/// A scheduler's instruments.
+/// The scheduler's instruments.
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     placements: Family<Counter, 2>,
@@ -211,7 +211,7 @@ impl Metrics {
         }
     }
 
-    /// The objects, with requests to their store measured as this scheduler's.
+    /// The object store, with its requests measured as this scheduler's.
     pub(crate) fn measured(&self, objects: &Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
         let s3 = S3Metrics::new(&self.registry);
         let observer: StoreObserver = Arc::new(move |event| match event {
@@ -226,7 +226,7 @@ impl Metrics {
         objects.observed(observer).unwrap_or_else(|| Arc::clone(objects))
     }
 
-    /// An ask was answered, after `took`, of which it may have been in the queue.
+    /// Records a placement that took `took`, including time in the queue if `was_queued`.
     pub(crate) fn placed(&self, answer: &PlacementResult, took: Duration, was_queued: bool) {
         let (start, outcome) = match answer {
             Ok(placement) => (placement.start.as_str(), "placed"),
@@ -240,24 +240,24 @@ impl Metrics {
         }
     }
 
-    /// Leases ran out.
+    /// Counts expired leases.
     pub(crate) fn leases_expired(&self, how_many: usize) {
         self.expired.with([]).add(how_many as u64);
     }
 
-    /// What became of instances that nobody used.
+    /// Counts decisions about unused instances.
     pub(crate) fn decided(&self, decisions: Vec<Decided>) {
         for decided in decisions {
             self.retention.with([decided.as_str()]).inc();
         }
     }
 
-    /// An instance has moved off a hot worker, or could not.
+    /// Counts a move off a hot worker, or a failed one.
     pub(crate) fn rebalanced(&self, has_moved: bool) {
         self.rebalanced.with([if has_moved { "moved" } else { "failed" }]).inc();
     }
 
-    /// A deploy is over.
+    /// Records a finished deploy.
     pub(crate) fn deployed(&self, went_live: bool, phases: &[PhaseTime]) {
         self.deploys.with([if went_live { "live" } else { "failed" }]).inc();
         for PhaseTime { phase, ms } in phases {
@@ -266,12 +266,12 @@ impl Metrics {
         }
     }
 
-    /// An attempt to make a snapshot anew is over.
+    /// Counts a finished attempt to renew a snapshot.
     pub(crate) fn renewed(&self, outcome: &str, reason: &str) {
         self.renewals.with([outcome, reason]).inc();
     }
 
-    /// A collection that was to remove is over.
+    /// Counts a finished collection that was not a dry run.
     pub(crate) fn collected(&self, outcome: Option<&Collected>) {
         self.collections
             .with([if outcome.is_some() { "done" } else { "failed" }])
@@ -288,13 +288,13 @@ impl Metrics {
         }
     }
 
-    /// Drops what was measured of a function that is gone.
+    /// Drops the metrics of a deleted function.
     pub(crate) fn forget(&self, function: &str) {
         self.registry.forget(FUNCTION, function);
     }
 }
 
-/// Registers what is looked at when somebody asks; a scheduler that is gone has nothing.
+/// Registers what is read at each scrape; a dropped scheduler has nothing.
 pub(crate) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     let one = |desc, read: fn(&mut ClusterState) -> f64| {
         let weak = Weak::clone(scheduler);

@@ -1,5 +1,6 @@
-//! Starts instances ahead of any request: as many of each live version as its `min_warm` says, ready; as many as its `min_parked` says, restored
-//! and frozen; and one, frozen, of a function whose next call is expected ([`crate::retention`]).
+//! Starts instances ahead of any request. Each live version gets as many ready ones as its `min_warm` says, and as many
+//! restored and frozen ones as its `min_parked` says. A function whose next call is expected gets one, frozen
+//! ([`crate::retention`]).
 
 use std::collections::BTreeSet;
 
@@ -20,13 +21,13 @@ struct Next {
     park: bool,
 }
 
-/// Starts the next instance of each version that lacks one, where there is room.
+/// Starts the next instance of each version that is short of one, where there is room.
 pub(crate) fn refill(scheduler: &Scheduler) {
     let mut starts = Vec::new();
     {
         let mut state = scheduler.state();
         let now = scheduler.now();
-        // Most functions are neither told to stand by nor expected, and there may be very many.
+        // Most functions have neither a minimum nor an expected call, and there may be very many.
         let names: BTreeSet<_> = state.catalog.standing().chain(state.retention.expected()).collect();
         let may_lack: Vec<LiveVersion> = names.into_iter().filter_map(|name| state.catalog.live(name)).collect();
         let ClusterState {
@@ -44,12 +45,12 @@ pub(crate) fn refill(scheduler: &Scheduler) {
                 continue;
             };
             let ClusterState { fleet, pools, .. } = &mut *state;
-            // One that is short of memory would have it evicted again.
+            // A worker short of memory would evict it again.
             let has_memory = |w: &WorkerId| fleet.workers.get(w).is_some_and(|w| !w.guard.is_short());
             let mut kind = next.kind;
             let mut best = cheapest(fleet, &live, kind, now, has_memory);
             if best.is_err() && kind == StartKind::Restored && !next.park {
-                // As calls do where only workers have room that lack instructions of its snapshot's.
+                // As for a call, if the only workers with room lack instruction sets of its snapshot's processor.
                 kind = StartKind::Booted;
                 best = cheapest(fleet, &live, kind, now, has_memory);
             }
@@ -94,12 +95,13 @@ fn may_stand_by(live: &LiveVersion) -> bool {
     manifest.min_warm > 0 || live.spec.snapshot.is_some() && (manifest.min_parked > 0 || manifest.adaptive)
 }
 
-/// What a version lacks of what shall stand by.
+/// The next instance that a version needs to reach its minimum or for an expected call.
 fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<Next> {
     let ClusterState { fleet, retention, .. } = state;
     let (spec, manifest) = (&live.spec, &live.spec.manifest);
     let (warm, parked) = (manifest.min_warm as usize, manifest.min_parked as usize);
-    // Instances are counted only where it matters: most functions say nothing, and few are expected at any moment.
+    // Instances are counted only where it matters: most functions set no minimum, and few calls are expected at any
+    // moment.
     let next = if warm > 0 && fleet.warm(live) < warm {
         Next {
             why: Ahead::Floor,

@@ -1,8 +1,9 @@
-//! What is known of each function's calls, and what its instances are kept by: the shell around [`rekindle_retention`], which decides. Looked at by
-//! [`crate::reaper`], once a second at least.
+//! What is known of each function's calls, and how long its instances are kept. [`rekindle_retention`] decides; this is
+//! the shell around it. [`crate::reaper`] calls it, at least once a second.
 //!
-//! A function that says `idle` or `park` in its fn.toml is kept as it says; what follows is for the others. What is learned
-//! is written down ([`crate::usage`]); until four idle times are known a function is kept as a new one.
+//! A function that sets `idle` or `park` in its fn.toml is kept as it says. The rest applies to the others. What is
+//! learned
+//! is stored ([`crate::usage`]). Until four idle times are known, a function is kept like a new one.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,22 +15,22 @@ use crate::catalog::Catalog;
 use crate::fleet::{Fleet, LiveVersion, Millis};
 use crate::traffic::Traffics;
 
-/// Between two looks at all instances, at least and at most.
+/// Shortest and longest interval between two looks at all instances.
 const LOOK_LEAST: Millis = Millis(100);
 const LOOK_MOST: Millis = Millis(1_000);
-/// Between two looks at what starts take.
+/// Interval between two measurements of how long starts take.
 const FIGURES_EVERY: Millis = Millis(30_000);
-/// Fewer invocations of a kind say nothing of what it takes.
+/// Fewer invocations of a kind say nothing about its duration.
 const INVOCATIONS_LEAST: u64 = 5;
 
-/// All functions.
+/// Histories of all functions.
 #[derive(Debug, Default)]
 pub(crate) struct Retention {
     settings: Settings,
     functions: HashMap<FunctionName, Kept>,
-    /// Of which something was learned that is not written down yet.
+    /// Functions of which something was learned that is not stored yet.
     learned: BTreeSet<FunctionName>,
-    /// Of which a call was expected at the last look.
+    /// Functions of which a call was expected at the last look.
     expected: Vec<FunctionName>,
     looked_at: Option<Millis>,
     figures_at: Option<Millis>,
@@ -41,12 +42,12 @@ struct Kept {
     figures: Figures,
 }
 
-/// How many instances of a version stay, whatever happens.
+/// Minimum number of instances of a version that always stay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Floor {
-    /// Ready.
+    /// Minimum of ready instances.
     pub(crate) warm: usize,
-    /// Parked.
+    /// Minimum of parked instances.
     pub(crate) parked: usize,
 }
 
@@ -58,7 +59,7 @@ impl Retention {
         }
     }
 
-    /// Takes in what was written down before; what was counted in other bins is left out.
+    /// Loads what was stored; histories with other bins are ignored.
     pub(crate) fn read(&mut self, histories: Vec<(FunctionName, Noted)>) {
         for (name, noted) in histories {
             if let Some(history) = History::learned(&noted, self.settings) {
@@ -68,7 +69,7 @@ impl Retention {
         }
     }
 
-    /// What was learned since it was last asked, of at most so many functions.
+    /// Takes what was learned since the last call, of at most `most` functions.
     pub(crate) fn take_learned(&mut self, most: usize) -> Vec<(FunctionName, Noted)> {
         let mut learned = Vec::new();
         while learned.len() < most
@@ -81,17 +82,17 @@ impl Retention {
         learned
     }
 
-    /// These could not be written down: they are to be taken again.
+    /// Returns what could not be stored; it is taken again.
     pub(crate) fn not_noted(&mut self, learned: Vec<(FunctionName, Noted)>) {
         self.learned.extend(learned.into_iter().map(|(name, _)| name));
     }
 
-    /// Between two looks: a tenth of a bin is near enough.
+    /// Interval between two looks: a tenth of a bin is accurate enough.
     fn pause(&self) -> Millis {
         Millis::from(self.settings.bin / 10).clamp(LOOK_LEAST, LOOK_MOST)
     }
 
-    /// Takes in what the fleet has seen since the last look, and gives instances the times of their function's plan.
+    /// Records what the fleet has seen since the last look, and gives instances the times of their function's plan.
     pub(crate) fn look(&mut self, fleet: &mut Fleet, catalog: &Catalog, traffic: &Traffics, now: Millis) {
         if self.looked_at.is_some_and(|at| now.since(at) < self.pause()) {
             return;
@@ -101,7 +102,7 @@ impl Retention {
         let mut seen: HashMap<&FunctionName, (Option<Millis>, bool)> = HashMap::new();
         for instance in fleet.instances.values() {
             let (last, in_use) = seen.entry(&instance.function).or_default();
-            // What was started ahead was not used, whatever its worker says of its start.
+            // An instance started ahead has not been used yet, whatever its worker reports of its start.
             if instance.keeping.ahead.is_none() {
                 *last = (*last).max(Some(instance.last_active));
                 *in_use |= instance.in_flight > 0;
@@ -171,7 +172,7 @@ impl Retention {
         }
     }
 
-    /// Whether a call of the function is expected about now, so that one instance of its live version shall stand by.
+    /// Whether a call of the function is expected about now, so that one instance of its live version should stand by.
     pub(crate) fn expects(&self, live: &LiveVersion, now: Millis) -> bool {
         let stands_by = |kept: &Kept| kept.history.stands_by(now.into());
         live.spec.manifest.adaptive
@@ -179,7 +180,7 @@ impl Retention {
             && self.functions.get(&live.spec.function).is_some_and(stands_by)
     }
 
-    /// How many of a version stay parked or ready although they are unused for long.
+    /// Minimum number of a version's instances that stay parked or ready even if long unused.
     pub(crate) fn floor(
         &self,
         catalog: &Catalog,
@@ -197,7 +198,7 @@ impl Retention {
 }
 
 impl Floor {
-    /// As the manifest says; none of a version that is not live.
+    /// The minimum from the manifest; zero for a version that is not live.
     pub(crate) fn given(catalog: &Catalog, function: &FunctionName, version: VersionNumber) -> Self {
         let live = catalog.serving(function, version);
         live.map_or_else(Self::default, |live| Self::of(&live))
@@ -212,7 +213,9 @@ impl Floor {
     }
 }
 
-/// What starts of a function take over a warm one, at their medians; where too few were seen, what is measured for the platform.
+/// Median duration of a function's starts beyond that of a warm one. If too few were seen, the platform's measured
+/// values
+/// are used.
 fn measured(traffic: &Traffic) -> Figures {
     let known = |start: &str| -> Option<std::time::Duration> {
         let stats: &StartStats = traffic.get(start).filter(|s| s.answered >= INVOCATIONS_LEAST)?;

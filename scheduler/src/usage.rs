@@ -1,25 +1,30 @@
-//! Writes down what was seen of functions' calls, now and then: how many there were and how long they took, and how long functions were idle
-//! between them. A scheduler that begins knows what the one before had learned, but for the last seconds of one that was killed.
+//! Stores what was observed of functions' calls, at intervals: how many there were, how long they took, and how long
+//! functions were idle between them. A scheduler that starts knows what the previous one had learned, except for the
+//! last
+//! seconds of one that was killed.
 
 use std::time::Duration;
 
 use crate::state::{ClusterState, Scheduler};
 use crate::store::StoreError;
 
-/// Between two notes.
+/// Interval between two writes.
 const EVERY: Duration = Duration::from_secs(10);
-/// Of so many functions in one transaction at most, which holds others up for some tens of milliseconds; and of all counts of gateways that were added up.
+/// Maximum number of functions in one transaction, which holds others up for some tens of milliseconds. Counts of
+/// gateways
+/// that were added up are always written together.
 const MOST: usize = 1_000;
-/// Transactions one after the other.
+/// Maximum number of transactions in a row.
 const ROUNDS: u32 = 50;
-/// How long the last note may take.
+/// Limit of the last write.
 const LAST_LIMIT: Duration = Duration::from_secs(2);
 
-/// Held while something is taken and written: in the order in which it was taken, and whoever ends waits for who is at it.
+/// Held while changes are taken and written. So they are written in the order in which they were taken, and a shutdown
+/// waits for a write in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Noting(tokio::sync::Mutex<()>);
 
-/// Takes in what was written down.
+/// Loads what was stored.
 pub(crate) async fn read(scheduler: &Scheduler) -> Result<(), StoreError> {
     let (counts, histories) = (
         scheduler.store.invocation_counts().await?,
@@ -31,7 +36,7 @@ pub(crate) async fn read(scheduler: &Scheduler) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes until it is dropped.
+/// Writes until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
     let mut failing = false;
     loop {
@@ -48,7 +53,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
     }
 }
 
-/// Writes the rest, as the scheduler ends.
+/// Writes the rest when the scheduler shuts down.
 pub(crate) async fn note_last(scheduler: &Scheduler) {
     match tokio::time::timeout(LAST_LIMIT, note(scheduler)).await {
         Ok(Ok(())) => {}
@@ -60,7 +65,7 @@ pub(crate) async fn note_last(scheduler: &Scheduler) {
     }
 }
 
-/// Writes down what has changed.
+/// Writes what has changed.
 async fn note(scheduler: &Scheduler) -> Result<(), StoreError> {
     let _alone = scheduler.noting.0.lock().await;
     for _ in 0..ROUNDS {

@@ -1,5 +1,6 @@
-//! `/v1/async`: asynchronous invocations for their operator; `/internal/async/…`: gateways bring them, take them to run them, and tell what came
-//! of it.
+//! `/v1/async`: asynchronous invocations for their operator. `/internal/async/…`: gateways submit them, claim them to
+//! run
+//! them, and report the outcomes.
 
 use std::time::Duration;
 
@@ -122,7 +123,7 @@ async fn known(scheduler: &Scheduler, id: &CallId) -> Result<AsyncCall, Refused>
     row.map(|r| r.call).ok_or_else(|| async_calls::unknown(id))
 }
 
-/// Queues a dead letter anew.
+/// Queues a dead letter again.
 pub(super) async fn retry(State(scheduler): State<Scheduler>, id: Id) -> Result<Json<AsyncCall>, Refused> {
     let Path(id) = id.map_err(bad_path)?;
     if scheduler.store.retry_call(&id, unix_ms()).await.map_err(from_store)? {
@@ -139,7 +140,7 @@ pub(super) async fn retry(State(scheduler): State<Scheduler>, id: Id) -> Result<
     ))
 }
 
-/// Queues all dead letters of a function anew.
+/// Queues all dead letters of a function again.
 pub(super) async fn retry_dead(
     State(scheduler): State<Scheduler>,
     name: Result<Path<FunctionName>, PathRejection>,
@@ -154,7 +155,7 @@ pub(super) async fn retry_dead(
     Ok(Json(Changed { calls }))
 }
 
-/// Forgets a call; one that waits is not run any more.
+/// Deletes a call; a waiting one is not run any more.
 pub(super) async fn remove(State(scheduler): State<Scheduler>, id: Id) -> Result<StatusCode, Refused> {
     let Path(id) = id.map_err(bad_path)?;
     if scheduler.store.remove_call(&id).await.map_err(from_store)? {

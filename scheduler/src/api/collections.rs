@@ -1,4 +1,4 @@
-//! `POST /v1/collections`: removes from the object store what nobody needs.
+//! `POST /v1/collections`: removes unneeded objects from the object store.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ pub(super) async fn collect(
 ) -> Result<Json<Collected>, Refused> {
     let Json(CollectRequest { dry_run, take_over }) = request.map_err(bad_json)?;
     let here = scheduler.clone();
-    // A task of its own: it must not stop half-way because the client went away.
+    // In a task of its own: it must not stop half-way because the client went away.
     let task = scheduler
         .tasks
         .spawn(async move { collection::collect(&here, dry_run, take_over).await });

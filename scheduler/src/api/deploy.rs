@@ -1,4 +1,4 @@
-//! `POST /v1/functions`: a folder becomes a new version, unless it is to become one only if it has changed.
+//! `POST /v1/functions`: makes a new version from a folder, or only if the folder has changed.
 
 use axum::Json;
 use axum::body::Body;
@@ -21,8 +21,9 @@ pub(super) struct Wanted {
     if_changed: bool,
 }
 
-/// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared; 200 with the newest version if only a
-/// changed folder is wanted and this one is what that version was made of.
+/// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a
+/// changed
+/// folder only, and the newest version was made from this one, it answers 200 with that version.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
     wanted: Result<Query<Wanted>, QueryRejection>,
@@ -45,9 +46,9 @@ pub(super) async fn deploy(
             return Ok((StatusCode::OK, Json(version)));
         }
     }
-    // A delete must not take the folder for one that nobody uses.
+    // A delete must not mistake the folder for an unused one.
     let nobody_deletes = scheduler.sources.read().await;
-    // Before the version is written down: a version always has its source.
+    // Before the version is recorded: a version always has its source.
     let stored = scheduler.objects.put_file(&key, upload.file.path()).await;
     stored.map_err(|e| {
         ApiError::new(
@@ -66,7 +67,9 @@ pub(super) async fn deploy(
     Ok((StatusCode::ACCEPTED, Json(info)))
 }
 
-/// Refuses new functions a name with `--`, which is kept for what a host may name beside a function. Those that have one keep it.
+/// Refuses names with `--` for new functions: they are reserved for what a host name may carry beside a function.
+/// Existing
+/// functions with such a name keep it.
 async fn check_name(scheduler: &Scheduler, name: &FunctionName) -> Result<(), Refused> {
     if !name.as_str().contains("--") || !scheduler.store.versions(name, 1).await.map_err(from_store)?.is_empty() {
         return Ok(());

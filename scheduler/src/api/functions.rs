@@ -17,7 +17,7 @@ use crate::renewal;
 use crate::state::{Scheduler, unix_ms};
 
 const VERSIONS_SHOWN: u32 = 50;
-/// Before each further attempt to remove an object.
+/// Pause before each further attempt to remove an object.
 const DELETE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 
 pub(super) async fn list(State(scheduler): State<Scheduler>) -> Result<Json<Vec<FunctionSummary>>, Refused> {
@@ -62,7 +62,7 @@ pub(super) async fn version(
     Ok(Json(version))
 }
 
-/// Has the snapshot of the version that serves be made anew.
+/// Requests a new snapshot of the live version.
 pub(super) async fn renew_snapshot(
     State(scheduler): State<Scheduler>,
     name: Result<Path<FunctionName>, PathRejection>,
@@ -72,13 +72,13 @@ pub(super) async fn renew_snapshot(
     Ok((StatusCode::ACCEPTED, Json(version)))
 }
 
-/// Removes a function: from placement first, then its instances, its rows, and what it has in the object store.
+/// Removes a function: from placement first, then its instances, its rows, and its objects in the store.
 pub(super) async fn delete(
     State(scheduler): State<Scheduler>,
     name: Result<Path<FunctionName>, PathRejection>,
 ) -> Result<StatusCode, Refused> {
     let Path(name) = name.map_err(bad_path)?;
-    // The rows go first: what is left over after a crash in between is garbage, not half a function.
+    // The rows go first: what is left after a crash in between is garbage, not half a function.
     let leftovers = scheduler
         .store
         .delete_function(&name, unix_ms())
@@ -103,7 +103,7 @@ pub(super) async fn delete(
         state.fleet.addresses()
     };
     let here = scheduler.clone();
-    // A task of its own: it must not stop half-way because the client went away.
+    // In a task of its own: it must not stop half-way because the client went away.
     let cleaning = scheduler.tasks.spawn(async move {
         for address in addresses {
             if let Err(error) = here.workers.remove_function(&address, &name).await {
@@ -127,8 +127,9 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Removes an uploaded folder that no version uses. A deploy of the same folder stores it before its version is written down; until then
-/// nothing here may look.
+/// Removes an uploaded folder that no version uses. A deploy of the same folder stores it before its version is
+/// recorded;
+/// until then nothing here may check for users.
 async fn delete_source(scheduler: &Scheduler, key: &str) {
     let _nobody_deploys = scheduler.sources.write().await;
     match scheduler.store.uses_source(key).await {
@@ -152,7 +153,7 @@ async fn delete_source(scheduler: &Scheduler, key: &str) {
     }
 }
 
-/// Tries a few times: what is not removed now is left to the next collection.
+/// Tries a few times. What is not removed now is left to the next collection.
 async fn insist<F>(attempt: impl Fn() -> F) -> Result<(), ObjectError>
 where
     F: Future<Output = Result<(), ObjectError>>,
@@ -173,7 +174,7 @@ where
 fn summary(scheduler: &Scheduler, newest: &VersionInfo) -> FunctionSummary {
     let state = scheduler.state();
     let live = state.catalog.live(&newest.function);
-    // What serves is described; before anything is live, what was deployed.
+    // The live version is described; before any is live, the deployed one.
     let manifest = live.as_ref().map_or(&newest.manifest, |l| &l.spec.manifest);
     let instances = state.fleet.instance_infos(Some(&newest.function), scheduler.now());
     FunctionSummary {

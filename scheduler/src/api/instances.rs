@@ -28,7 +28,7 @@ pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<Instanc
     Json(scheduler.state().fleet.instance_infos(None, scheduler.now()))
 }
 
-/// Moves an instance to another worker, or a copy of it. Answers when it is there.
+/// Moves an instance to another worker, or a copy of it. Answers when it has arrived.
 pub(super) async fn migrate(
     State(scheduler): State<Scheduler>,
     id: Result<Path<InstanceId>, PathRejection>,

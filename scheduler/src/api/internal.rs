@@ -1,4 +1,4 @@
-//! `/internal/…`: gateways ask for slots and tell of their leases, workers tell what runs.
+//! `/internal/…`: gateways ask for slots and report their leases, workers report what runs.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::reaper;
 use crate::renewal::note_refused;
 use crate::state::{Scheduler, unix_s};
 
-/// The longest a watch is kept open.
+/// Longest time that a watch is kept open.
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn placements(
@@ -66,7 +66,7 @@ pub(super) struct Watch {
     wait_ms: u64,
 }
 
-/// Answers as soon as a lease of the gateway is wanted back, or with nothing when the wait is over.
+/// Answers as soon as a lease of the gateway is recalled, or with nothing when the wait is over.
 pub(super) async fn recalls(
     State(scheduler): State<Scheduler>,
     watch: Result<Query<Watch>, QueryRejection>,
@@ -75,7 +75,7 @@ pub(super) async fn recalls(
     let wait = Duration::from_millis(watch.wait_ms).min(WATCH_LIMIT);
     let until = tokio::time::Instant::now() + wait;
     loop {
-        // Listening before looking: a recall in between is not missed.
+        // Subscribe before the check: a recall in between is not missed.
         let changed = scheduler.recalls.notified();
         let give_back = scheduler.state().fleet.untold_recalls(&watch.gateway);
         if !give_back.is_empty() || tokio::time::timeout_at(until, changed).await.is_err() {
@@ -91,7 +91,7 @@ pub(super) async fn heartbeat(
 ) -> Result<Json<HeartbeatAnswer>, Refused> {
     let Json(beat) = beat.map_err(bad_json)?;
     members::check_worker(&caller, beat.worker.as_str())?;
-    // Not with the memory of the scheduler in hand.
+    // Not while holding the scheduler's lock.
     let kept_traces = match &beat.kept_traces {
         None => Vec::new(),
         Some(kept) => {
@@ -115,7 +115,7 @@ pub(super) async fn heartbeat(
         let catalog = &state.catalog;
         let stop = state.fleet.heartbeat(&beat, now, |f, v| catalog.known(f, v));
         if beat.presence != Presence::Serving {
-            // Before who waits has what is in use there let go to start another elsewhere.
+            // Before waiting asks can evict what is in use there to start another elsewhere.
             evacuate(&scheduler, state, now);
         }
         let kept_revision = state.fleet.kept_revision(&beat.worker);
@@ -141,7 +141,7 @@ pub(super) async fn heartbeat(
     Ok(Json(answer))
 }
 
-/// A version whose snapshot is damaged is booted from now on.
+/// Boots a version from now on whose snapshot is damaged.
 async fn lose(scheduler: &Scheduler, damaged: &DamagedSnapshot) {
     let Some(spec) = scheduler.state().catalog.drop_snapshot(damaged) else {
         return;
@@ -151,7 +151,7 @@ async fn lose(scheduler: &Scheduler, damaged: &DamagedSnapshot) {
     tracing::warn!(%function, %version, %snapshot, why, "a version has lost its snapshot");
     let told = format!("snapshot {snapshot} is damaged: {why}; each start boots: deploy again for a new one");
     if let Err(error) = scheduler.store.lose_snapshot(&spec, &told).await {
-        // The next restart of the scheduler then believes in it once more, and a worker finds it damaged once more.
+        // After its next restart the scheduler trusts the snapshot again, and a worker finds it damaged again.
         tracing::warn!(%function, error = &error as &dyn std::error::Error, "a damaged snapshot could not be noted");
     }
 }

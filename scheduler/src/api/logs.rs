@@ -20,7 +20,7 @@ use crate::state::Scheduler;
 
 const TAIL_DEFAULT: usize = 100;
 const TAIL_MAX: usize = 10_000;
-/// A line is at most 16 KiB of text, which JSON may write as up to six times that.
+/// A line is at most 16 KiB of text, which JSON may escape to six times that.
 const LINE_MAX: usize = 128 << 10;
 
 #[derive(Debug, Deserialize)]
@@ -94,7 +94,7 @@ async fn newest(sources: Vec<Lines>, tail: usize) -> Vec<String> {
             (at, line)
         }));
     }
-    // Stable: lines of the same millisecond keep their worker's order.
+    // A stable sort: lines of the same millisecond keep their worker's order.
     all.sort_by_key(|(at, _)| *at);
     let skip = all.len().saturating_sub(tail);
     all.into_iter().skip(skip).map(|(_, line)| line).collect()

@@ -1,4 +1,5 @@
-//! Which role may call what, and how hosts become members: `POST /join` with a token, `POST /internal/renew` with the certificate itself.
+//! Which role may call what, and how hosts become members: `POST /join` with a token, `POST /internal/renew` with the
+//! certificate itself.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use super::{Refused, bad_json};
 use crate::server::Config;
 use crate::state::Scheduler;
 
-/// A token and a request for a certificate.
+/// A token and a certificate request.
 const JOIN_MAX: usize = 16 << 10;
 
-/// Who may call a path, apart from the token that each call carries.
+/// The roles that may call a path, apart from the token that each call carries.
 fn may_call(path: &str) -> &'static [Role] {
     match path {
         "/internal/heartbeat" => &[Role::Worker],
@@ -26,14 +27,14 @@ fn may_call(path: &str) -> &'static [Role] {
     }
 }
 
-/// Who made the connection of a request.
+/// The peer that made a request's connection.
 pub(super) fn caller(request: &Request) -> Caller {
     let info = request.extensions().get::<ConnectInfo<Caller>>();
-    // Every listener tells; a request without is nobody's.
+    // Every listener sets it; a request without it is a stranger's.
     info.map_or(Caller::Stranger, |ConnectInfo(caller)| caller.clone())
 }
 
-/// Refuses who has not the role that the path is for, and who is revoked since it connected.
+/// Refuses a caller without the role that the path requires, and one revoked since it connected.
 pub(super) fn check(scheduler: &Scheduler, request: &Request) -> Result<(), Refused> {
     let (caller, path) = (caller(request), request.uri().path());
     if let (Caller::Member(peer), Some(issuing)) = (&caller, &scheduler.config.issuing)
@@ -69,7 +70,9 @@ pub(super) fn check_worker(caller: &Caller, id: &str) -> Result<(), Refused> {
     Err(ApiError::new(ErrorCode::Unauthorized, message))
 }
 
-/// Where hosts join. It needs nothing but the authority, so a scheduler that stands by lets them in too: the token may have been made on its machine.
+/// The routes by which hosts join. They need nothing but the authority, so a standby scheduler admits hosts too: the
+/// token
+/// may have been made on its machine.
 pub(crate) fn joining(config: &Config) -> Router {
     let doorkeeper = Arc::new((config.issuing.clone(), config.cluster_token.clone()));
     Router::new()

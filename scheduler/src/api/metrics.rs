@@ -1,5 +1,6 @@
-//! `/metrics`, `/v1/metrics` and `/v1/workers/{id}/metrics`: what the scheduler and the workers measure, for Prometheus. The last two are
-//! for one that reaches only a gateway.
+//! `/metrics`, `/v1/metrics` and `/v1/workers/{id}/metrics`: metrics of the scheduler and the workers, for Prometheus.
+//! The
+//! last two are for a scraper that reaches only a gateway.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};

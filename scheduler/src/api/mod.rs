@@ -1,5 +1,6 @@
-//! The scheduler's HTTP interface: `/v1/…` for users, passed on by a gateway that checked the key; `/internal/…` for gateways and
-//! workers. Every call must carry the cluster's token.
+//! The scheduler's HTTP interface: `/v1/…` for users, forwarded by a gateway that checked the key; `/internal/…`
+//! for
+//! gateways and workers. Every call must carry the cluster's token.
 
 mod calls;
 mod collections;
@@ -66,7 +67,7 @@ pub(crate) fn router(scheduler: Scheduler) -> Router {
         .route("/internal/renew", post(members::renew))
         .layer(DefaultBodyLimit::max(BODY_MAX));
     deploy
-        // The deploy counts for itself.
+        // The deploy enforces its own limit.
         .layer(DefaultBodyLimit::disable())
         .merge(rest)
         .fallback(async || ApiError::new(ErrorCode::NotFound, "no such path: see /v1/openapi.json"))

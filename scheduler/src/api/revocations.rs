@@ -1,5 +1,5 @@
-//! `/v1/revocations`: which members of the cluster are not believed any more, and revoking one. `/internal/revocations`
-//! is where members hear of it.
+//! `/v1/revocations`: lists revoked members of the cluster, and revokes one. Members read news from
+//! `/internal/revocations`.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use super::{Refused, bad_json, bad_query, from_store};
 use crate::placing::pump;
 use crate::state::{Scheduler, unix_s};
 
-/// The longest that a member waits for news.
+/// Longest time that a member waits for news.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// Revoked members at most: each role holds them in memory.
+/// Maximum number of revoked members: each role holds them in memory.
 const REVOKED_MAX: u64 = 10_000;
-/// What a member's name has at most.
+/// Maximum length of a member's name.
 const NAME_MAX: usize = 63;
 
 pub(super) async fn list(State(scheduler): State<Scheduler>) -> Result<Json<Vec<Revocation>>, Refused> {
@@ -38,8 +38,8 @@ fn told(peer: &Peer, since_unix_s: i64) -> Revocation {
     }
 }
 
-/// From its answer on the scheduler refuses the member; the other roles do once they have heard of it, which they wait
-/// for.
+/// Revokes a member. Once this answers, the scheduler refuses it. The other roles do when they have received the news,
+/// which they wait for.
 pub(super) async fn revoke(
     State(scheduler): State<Scheduler>,
     asked: Result<Json<RevokeRequest>, JsonRejection>,
@@ -53,7 +53,7 @@ pub(super) async fn revoke(
             format!("{REVOKED_MAX} members are revoked already: make a new authority and have all others join it");
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
-    // Stored first: what was answered holds over a restart.
+    // Stored first: what was answered survives a restart.
     scheduler.store.revoke(&peer, unix_s()).await.map_err(from_store)?;
     take_in(&scheduler, issuing).await?;
     let all = scheduler.store.revocations().await.map_err(from_store)?;
@@ -61,7 +61,8 @@ pub(super) async fn revoke(
     Ok(Json(told(&peer, since.unwrap_or_else(unix_s))))
 }
 
-/// Whom an operator means: a worker goes by its id, its address or its host's name as long as it is known, any member
+/// The member that an operator means. A known worker may be named by its id, its address or its host name, and any
+/// member
 /// by the name in its certificate.
 fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError> {
     let bad = |message: String| ApiError::new(ErrorCode::BadRequest, message);
@@ -94,8 +95,9 @@ fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError>
     Ok(Peer { role, name })
 }
 
-/// Holds what is stored against all members: their connections here end, what runs on revoked workers is gone, and
-/// everybody is told.
+/// Enforces the stored revocations against all members: their connections here end, what runs on revoked workers is
+/// gone,
+/// and everybody is told.
 pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &Issuing) -> Result<(), ApiError> {
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     issuing.member().revoked().add(all.iter().map(|(peer, _)| peer.clone()));
@@ -122,7 +124,7 @@ pub(super) struct Known {
     wait_ms: u64,
 }
 
-/// Answers as soon as more are revoked than the member knows, or when the wait is over.
+/// Answers as soon as more members are revoked than the caller knows, or when the wait is over.
 pub(super) async fn news(
     State(scheduler): State<Scheduler>,
     known: Result<Query<Known>, QueryRejection>,
@@ -130,7 +132,7 @@ pub(super) async fn news(
     let Query(known) = known.map_err(bad_query)?;
     let mut revision = scheduler.revoked.subscribe();
     let wait = Duration::from_millis(known.wait_ms).min(WAIT_LIMIT);
-    // Over or ended: what there is is told.
+    // On timeout or shutdown, answers with the current list.
     drop(tokio::time::timeout(wait, revision.wait_for(|ours| *ours > known.revision)).await);
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     let members: Vec<Peer> = all.into_iter().map(|(peer, _)| peer).collect();

@@ -1,5 +1,5 @@
-//! `/v1/stats` and `/v1/functions/{name}/stats`: what invocations and workers come to, in numbers; and `/internal/traffic`, by which gateways
-//! tell what they count.
+//! `/v1/stats` and `/v1/functions/{name}/stats`: numbers about invocations and workers. `/internal/traffic` takes the
+//! gateways' counts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -60,7 +60,7 @@ pub(super) async fn one(
     let live = scheduler.state().catalog.live(&name).map(|live| live.spec.version);
     let version = match live {
         Some(version) => scheduler.store.version(&name, version).await.map_err(from_store)?,
-        // Deployed, and not live yet?
+        // Deployed, but not live yet?
         None => scheduler.store.versions(&name, 1).await.map_err(from_store)?.pop(),
     };
     let version = version.ok_or_else(|| functions::unknown(&name))?;

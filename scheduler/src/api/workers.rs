@@ -1,4 +1,4 @@
-//! `/v1/workers`: which there are, and having one finish and take nothing new.
+//! `/v1/workers`: lists workers, and drains one.
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -15,7 +15,7 @@ pub(super) async fn list(State(scheduler): State<Scheduler>) -> Json<Vec<WorkerI
     Json(scheduler.state().fleet.worker_infos(scheduler.now()))
 }
 
-/// From now on it takes nothing new, and what is idle on it goes; the answer does not wait for that.
+/// The worker takes nothing new from now on, and its idle instances go. The answer does not wait for that.
 pub(super) async fn drain(
     State(scheduler): State<Scheduler>,
     name: Result<Path<String>, PathRejection>,
@@ -37,14 +37,14 @@ async fn set_drained(
 ) -> Result<Json<WorkerInfo>, Refused> {
     let Path(name) = name.map_err(bad_path)?;
     let id = the_worker(scheduler, &name)?;
-    // Stored first: what was answered holds over a restart.
+    // Stored first: what was answered survives a restart.
     let stored = scheduler.store.set_drained(&id, drained, unix_s()).await;
     stored.map_err(from_store)?;
     tracing::info!(worker = %id, drained, "a worker is to be emptied, or no longer");
     let info = {
         let mut state = scheduler.state();
         state.fleet.drain(&id, drained);
-        // Before who waits has it let go to start another elsewhere.
+        // Before waiting asks can evict it to start another elsewhere.
         evacuate(scheduler, &mut state, scheduler.now());
         state.fleet.worker_info(&id, scheduler.now())
     };
@@ -53,7 +53,7 @@ async fn set_drained(
     info.map(Json).ok_or_else(|| unknown(&name))
 }
 
-/// The worker that goes by this name.
+/// The worker that the name refers to.
 pub(super) fn the_worker(scheduler: &Scheduler, name: &str) -> Result<WorkerId, ApiError> {
     let called = scheduler.state().fleet.workers_called(name);
     match &called[..] {

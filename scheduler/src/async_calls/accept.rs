@@ -1,4 +1,4 @@
-//! Taking a call in.
+//! Accepts calls.
 
 use rekindle_wire::asynchronous::{AcceptedCall, BODY_MAX, KEY_MAX, NewCall};
 use rekindle_wire::manifest::{ByteSize, check_callback};
@@ -11,11 +11,12 @@ use crate::api::{Refused, from_store};
 use crate::state::{Scheduler, unix_ms};
 use crate::store::NewRow;
 
-/// Keeps a call. It is durable once this returns.
+/// Stores a call. It is durable once this returns.
 ///
 /// # Errors
-/// `function_not_found`, `too_large`, `bad_request`, `throttled` when its queue is full, `conflict` when its idempotency key was that of another
-/// request of the same owner.
+/// - `function_not_found`, `too_large`, `bad_request`
+/// - `throttled` if its queue is full
+/// - `conflict` if its idempotency key was that of another request of the same owner
 pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<AcceptedCall, Refused> {
     check(&new)?;
     let live = scheduler.state().catalog.live(&new.function);
@@ -45,7 +46,7 @@ pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<Ac
     let admitted = scheduler.calls.queues().admit(&row.function, row.bytes());
     let earlier = match admitted {
         Ok(()) => scheduler.store.add_call(&row).await.map_err(from_store)?,
-        // One that is sent again may be among those that fill the queue.
+        // A repeated call may be among those that fill the queue.
         Err(full) => match scheduler.store.earlier_call(&row).await {
             Ok(Some(earlier)) => Some(earlier),
             Ok(None) | Err(_) => return Err(refused(&row, full)),
@@ -58,12 +59,12 @@ pub(crate) async fn accept(scheduler: &Scheduler, mut new: NewCall) -> Result<Ac
             scheduler.calls.work.notify_waiters();
             (row.id, false)
         }
-        // One of the same id was sent again by the gateway, whose client knows nothing of that.
+        // The gateway repeated the same id. Its client does not know about that.
         Some(earlier) if earlier.digest == row.digest => {
             let known = earlier.id != row.id;
             (earlier.id, known)
         }
-        // Only who shows a key can come here: of others, another request is another owner's.
+        // Only callers with a key get here: without one, a different request has a different owner.
         Some(earlier) => {
             return Err(ApiError::new(
                 ErrorCode::Conflict,
@@ -100,7 +101,7 @@ fn check(new: &NewCall) -> Result<(), ApiError> {
     }
 }
 
-/// Of what a call asks for. Its headers are left out: who shows the same key may send others.
+/// Digest of what a call asks for. Its headers are left out: a caller with the same key may send others.
 fn digest(new: &NewCall) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in [&new.request.method, &new.request.path, &new.request.invocation] {

@@ -1,4 +1,4 @@
-//! Handing calls and callbacks to gateways.
+//! Hands calls and callbacks to gateways.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT};
 use crate::state::{Scheduler, unix_ms};
 use crate::store::{Claimed, Ended, StoreError};
 
-/// How long nothing may be heard of a callback before it is posted again; a gateway gives up earlier.
+/// Time without news of a callback before it is posted again; a gateway gives up earlier.
 const CALLBACK_HOLDS: Duration = Duration::from_secs(60);
-/// Calls of a function at once of which no version is live: they learn so.
+/// Number of calls claimed at once for a function without a live version, so that they are told so.
 const UNKNOWN_AT_ONCE: u64 = 16;
 
-/// Work for a gateway, waited for as long as it wants to.
+/// Work for a gateway. Waits as long as the gateway wants to.
 pub(crate) async fn claim(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, StoreError> {
     let until = tokio::time::Instant::now() + Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     loop {
-        // Listening before looking: what comes in between is not missed.
+        // Subscribe before the check: what arrives in between is not missed.
         let work = scheduler.calls.work.notified();
         tokio::pin!(work);
         work.as_mut().enable();
@@ -88,7 +88,9 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
     Ok(claims)
 }
 
-/// A call with the secret headers of its request. One whose headers do not open is given up: without them it would be another request.
+/// A call with the secret headers of its request. If the headers cannot be decrypted, the call is given up: without
+/// them it
+/// would be a different request.
 async fn whole(scheduler: &Scheduler, claimed: Claimed, now_unix_ms: i64) -> Result<Option<ClaimedCall>, StoreError> {
     let Claimed {
         mut call,
@@ -115,7 +117,7 @@ async fn whole(scheduler: &Scheduler, claimed: Claimed, now_unix_ms: i64) -> Res
     Ok(None)
 }
 
-/// Puts the secret headers back, if they can be opened.
+/// Puts the secret headers back, if they can be decrypted.
 fn unsealed(scheduler: &Scheduler, call: &mut ClaimedCall, sealed: Option<&[u8]>) -> bool {
     let (key, headers) = (&scheduler.config.master_key, &mut call.request.headers);
     let opened = sealing::unseal(key, &call.id, Message::Request, sealed, headers);
@@ -126,7 +128,7 @@ fn unsealed(scheduler: &Scheduler, call: &mut ClaimedCall, sealed: Option<&[u8]>
     opened.is_ok()
 }
 
-/// A gateway still runs calls.
+/// Renews the claims of a gateway on the calls it still runs.
 pub(crate) async fn renew(scheduler: &Scheduler, renewal: &Renewal) -> Result<(), StoreError> {
     let until = unix_ms().saturating_add_unsigned(ms(CLAIM_HOLDS));
     scheduler

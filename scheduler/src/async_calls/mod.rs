@@ -1,8 +1,14 @@
-//! Asynchronous invocations: accepted into the database, claimed by gateways, which run them as they run any invocation, and ended by what
-//! gateways tell. A claim holds for some seconds and is renewed; a gateway that is gone lets go of its calls by its silence.
+//! Asynchronous invocations. They are accepted into the database and claimed by gateways, which run them like any
+//! invocation. The gateways' reports end them. A claim lasts some seconds unless it is renewed, so a dead gateway
+//! releases
+//! its calls by its silence.
 //!
-//! `queues` says how many of which function wait, and shares gateways' room out among functions; `policy` says what becomes of a call after
-//! an attempt; `owner` whose a call is; `sealing` encrypts what proves who its caller is; `sweep` looks after what nobody tells of. What is in memory here is a count of what the database has, and may be lost.
+//! `queues` counts the waiting calls of each function and shares gateways' room out among functions. `policy` decides
+//! what
+//! happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove a caller's
+//! identity. `sweep` handles what nobody reports. What is in memory here is a count of what the database has, and may
+//! be
+//! lost.
 
 mod accept;
 mod claims;
@@ -32,36 +38,36 @@ use sealing::Message;
 use crate::state::Scheduler;
 use crate::store::{StoreError, Stored};
 
-/// How long a claim holds unless it is renewed. Gateways renew every few seconds.
+/// How long a claim lasts unless it is renewed. Gateways renew every few seconds.
 const CLAIM_HOLDS: Duration = Duration::from_secs(12);
-/// The longest that an ask for work or for a result is kept open.
+/// Longest time that a request for work or for a result is kept open.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// How often is looked at the database for what only time has changed.
+/// How often the database is checked for what only time has changed.
 const TICK: Duration = Duration::from_millis(250);
 
-/// What the parts share.
+/// State shared by the parts.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     queues: Mutex<Queues>,
-    /// One claim at a time: each shall see what the one before has taken.
+    /// One claim at a time: each must see what the one before has taken.
     claiming: tokio::sync::Mutex<()>,
     /// There may be callbacks to post.
     callbacks: AtomicBool,
-    /// Something can be claimed.
+    /// Signalled when something can be claimed.
     work: Notify,
-    /// A call has ended.
+    /// Signalled when a call has ended.
     ended: Notify,
-    /// Nothing is waited for any more.
+    /// Set at shutdown: nothing is waited for any more.
     ending: AtomicBool,
 }
 
 impl Calls {
-    /// The counts. Never hold them across an await.
+    /// The counts. Never hold the lock across an await.
     pub(crate) fn queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock()
     }
 
-    /// The scheduler ends: who waits is answered now.
+    /// Answers all waiters now, as the scheduler shuts down.
     pub(crate) fn end_waits(&self) {
         self.ending.store(true, Ordering::Relaxed);
         self.work.notify_waiters();
@@ -72,17 +78,17 @@ impl Calls {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Work was added by another way than by its acceptance.
+    /// Records that work was added other than by accepting a call.
     pub(crate) fn note_queued(&self) {
         self.queues.lock().note_unknown();
         self.work.notify_waiters();
     }
 }
 
-/// What came of a call, waited for at most `wait`.
+/// The result of a call, waited for at most `wait`.
 ///
 /// # Errors
-/// The store's; `Ok(None)` when there is no such call.
+/// The store's; `Ok(None)` if there is no such call.
 pub(crate) async fn result(
     scheduler: &Scheduler,
     id: &CallId,
@@ -104,7 +110,7 @@ pub(crate) async fn result(
     }
 }
 
-/// What came of a call, with the secret headers of its answer. Those that cannot be opened are left out.
+/// The result of a call, with the secret headers of its response. Those that cannot be decrypted are left out.
 fn opened(scheduler: &Scheduler, stored: Stored) -> CallResult {
     let sealed = stored.answer_sealed.clone();
     let mut result = stored.result();
@@ -118,7 +124,7 @@ fn opened(scheduler: &Scheduler, stored: Stored) -> CallResult {
     result
 }
 
-/// For a call that is not known.
+/// The error for an unknown call.
 pub(crate) fn unknown(id: &CallId) -> ApiError {
     ApiError::new(
         ErrorCode::NotFound,

@@ -1,4 +1,4 @@
-//! Taking in what gateways tell of calls and callbacks.
+//! Processes the outcomes that gateways report of calls and callbacks.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::sealing::{self, Message};
 use crate::state::{Scheduler, unix_ms};
 use crate::store::{Ended, StoreError};
 
-/// An attempt at a call is over. What is told of an attempt that is not the call's last changes nothing.
+/// Records the end of an attempt. A report of any but the call's latest attempt changes nothing.
 pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(), StoreError> {
     let CallOutcome { id, attempt, what } = outcome;
     let Some(row) = scheduler.store.call(&id).await? else {
@@ -45,7 +45,7 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
         Ended::Done { .. } | Ended::Dead { .. } => scheduler.calls.queues().ended(function, row.call.bytes),
     }
     match ended {
-        // There may be a waiter for what it has just made room for.
+        // Nothing has ended. The signal below serves a waiter for the room just made.
         Ended::Again { .. } => {}
         Ended::Done { .. } | Ended::Dead { .. } => {
             let took = std::time::Duration::from_millis(now.abs_diff(row.call.accepted_unix_ms));
@@ -65,7 +65,9 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
     Ok(())
 }
 
-/// Takes the secret headers out of an answer that is kept. Without random numbers they are not kept at all: the answer is worth more.
+/// Takes the secret headers out of a response to be kept. If no random numbers are available, the headers are dropped:
+/// the
+/// response matters more.
 fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut Ended) -> Option<Vec<u8>> {
     let (Ended::Done { answer }
     | Ended::Dead {
@@ -81,7 +83,7 @@ fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut Ended) -> Option<Vec<u8>
     })
 }
 
-/// An attempt at a callback is over.
+/// Records the end of an attempt at a callback.
 pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome) -> Result<(), StoreError> {
     let CallbackOutcome {
         id,

@@ -1,10 +1,11 @@
-//! Whose an asynchronous invocation is: what makes the same idempotency key of two callers two keys. Who shows a key of its own is known by it;
-//! anybody else by knowing the whole request.
+//! The owner of an asynchronous invocation: it makes the same idempotency key of two callers two keys. A caller with a
+//! key
+//! of its own is identified by that key. Any other is identified by knowing the whole request.
 
 use rekindle_wire::asynchronous::NewCall;
 
-/// What every hop or every attempt may say anew, so that a client's second attempt is the same request all the same: connections, tracing, proxies
-/// on the way, ids and clocks.
+/// Headers that each hop or attempt may set anew: connections, tracing, proxies on the way, ids and clocks. They are
+/// ignored, so that a client's second attempt counts as the same request.
 const OF_AN_ATTEMPT: [&str; 24] = [
     "age",
     "baggage",
@@ -31,10 +32,10 @@ const OF_AN_ATTEMPT: [&str; 24] = [
     "x-correlation-id",
     "x-request-id",
 ];
-/// The same, by how the names begin.
+/// More of these, by the beginning of their names.
 const OF_AN_ATTEMPT_TOO: [&str; 5] = ["b3", "x-b3-", "x-datadog-", "x-forwarded-", "x-real-ip"];
 
-/// Whose it is.
+/// The owner of a call.
 pub(super) fn owner(new: &NewCall) -> String {
     match &new.owner {
         Some(key) => format!("key:{key}"),
@@ -42,11 +43,11 @@ pub(super) fn owner(new: &NewCall) -> String {
     }
 }
 
-/// Of all that a client says of its call, and would say again.
+/// Digest of everything that a client says of its call, and would say again.
 fn digest(new: &NewCall) -> String {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
-        // With its length, so that no two requests are the same text.
+        // With its length, so that no two requests give the same text.
         hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
     };
     let request = &new.request;
@@ -65,7 +66,7 @@ fn digest(new: &NewCall) -> String {
         .iter()
         .filter(|(name, _)| !is_of_an_attempt(name))
         .collect();
-    // Several values of one name keep their order, which may mean something.
+    // Several values of one name keep their order, which may be significant.
     headers.sort_by(|(a, _), (b, _)| a.cmp(b));
     for (name, value) in headers {
         part(name.as_bytes());

@@ -1,13 +1,13 @@
-//! What becomes of a call after an attempt: a pure function of the call, the outcome and the time.
+//! What happens to a call after an attempt: a pure function of the call, the outcome and the time.
 //!
 //! | the attempt | then |
 //! |---|---|
 //! | was answered below 500 | done |
 //! | was answered 500 or more, threw, crashed, timed out, could not start | again after 1, 2, 4, … seconds, at most `max_attempts` times |
 //! | did not reach the function: no slot, no worker | again, without counting |
-//! | is of no use: no such function, a request that cannot be | dead |
+//! | cannot succeed: no such function, an impossible request | dead |
 //!
-//! Pauses are drawn from their upper half, so that calls that failed together do not come back together.
+//! Each back-off is drawn from the upper half of its range, so that calls that failed together do not return together.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use crate::store::{CallRow, Ended};
 
-/// The first pause; each next one is twice as long.
+/// First pause; each further one is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest after an attempt that counts.
+/// Longest pause after an attempt that counts.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// The longest after one that did not reach the function.
+/// Longest pause after an attempt that did not reach the function.
 const UNREACHED_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Attempts at a callback.
+/// Maximum number of attempts at a callback.
 const CALLBACK_ATTEMPTS: u32 = 8;
 
-/// What becomes of a call. `draw` is random, of 0 to 1.
+/// Decides what happens to a call. `draw` is a random number from 0 to 1.
 pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, draw: f64) -> Ended {
     let failed = match outcome {
         AttemptOutcome::Released => {
@@ -80,7 +80,7 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
     Ended::Dead { answer, error }
 }
 
-/// When a callback is due again after `attempts`; `None` when it is given up.
+/// When a callback is due again after `attempts`; `None` if it is given up.
 pub(super) fn callback_again(attempts: u32, now_unix_ms: i64, draw: f64) -> Option<i64> {
     let again = attempts < CALLBACK_ATTEMPTS;
     again.then(|| now_unix_ms.saturating_add_unsigned(pause(attempts.saturating_sub(1), PAUSE_MAX, draw)))

@@ -1,5 +1,5 @@
-//! How many calls of which function there are to run, and how a gateway's room is shared out: one call after the other to the function that
-//! runs the fewest, the longest unserved first. Counts of what the database has; pure.
+//! How many calls of each function there are to run, and how a gateway's room is shared out: one call at a time to the
+//! function that runs the fewest, the longest unserved first. It mirrors counts of the database and is pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use rekindle_wire::FunctionName;
 use crate::fleet::Millis;
 use crate::store::{self, Due};
 
-/// Calls of one function that wait at most.
+/// Maximum number of waiting calls of one function.
 pub(super) const PER_FUNCTION: u64 = 10_000;
-/// Bytes of them: an eighth of all, so that no function takes the room of the others.
+/// Maximum bytes of these: an eighth of all, so that no function takes the room of the others.
 pub(super) const BYTES_EACH: u64 = 128 << 20;
-/// Of all functions together.
+/// Maximum number of waiting calls of all functions together.
 const ALL: u64 = 100_000;
-/// Bytes of all that wait.
+/// Maximum bytes of all waiting calls.
 const BYTES: u64 = 1 << 30;
-/// How long a function whose calls are all for later is left alone.
+/// How long a function is left alone when none of its calls is due yet.
 const LEFT_ALONE: Duration = super::TICK;
-/// So often in a row may changes keep the counts from being replaced.
+/// How often in a row changes may keep the counts from being replaced.
 const SKIPS: u32 = 8;
 
-/// Why a call is not taken.
+/// Why a call is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
-    /// That many of its function wait.
+    /// So many calls of its function wait.
     Function(u64),
     /// So many bytes of its function wait.
     Bytes(u64),
@@ -36,9 +36,9 @@ pub(super) enum Full {
 #[derive(Debug, Clone, Copy, Default)]
 struct Level {
     due: Due,
-    /// When it was served last, in calls handed out.
+    /// When it was last served, in calls handed out.
     served: u64,
-    /// All of its calls are for later than this.
+    /// None of its calls is due before this.
     asleep_until: Millis,
 }
 
@@ -47,13 +47,13 @@ struct Level {
 pub(crate) struct Queues {
     functions: BTreeMap<FunctionName, Level>,
     handed_out: u64,
-    /// Counts changes, so that older counts do not replace newer.
+    /// Number of changes, so that older counts do not replace newer ones.
     changes: u64,
     skipped: u32,
 }
 
 impl Queues {
-    /// Whether one more may wait.
+    /// Whether one more call may wait.
     pub(super) fn admit(&self, function: &FunctionName, bytes: u64) -> Result<(), Full> {
         let all = self.all();
         let own = self.functions.get(function).map_or(Due::default(), |l| l.due);
@@ -78,7 +78,7 @@ impl Queues {
         })
     }
 
-    /// A call was accepted.
+    /// Counts an accepted call.
     pub(super) fn added(&mut self, function: &FunctionName, bytes: u64, now_unix_ms: i64) {
         self.changes += 1;
         let level = self.functions.entry(function.clone()).or_default();
@@ -90,7 +90,7 @@ impl Queues {
         level.asleep_until = Millis(0);
     }
 
-    /// Calls were claimed: `taken` of those that were `wanted`.
+    /// Counts claimed calls: `taken` of the `wanted` ones.
     pub(super) fn claimed(&mut self, function: &FunctionName, taken: u64, wanted: u32, now: Millis) {
         self.changes += 1;
         let Some(level) = self.functions.get_mut(function) else {
@@ -105,7 +105,7 @@ impl Queues {
         }
     }
 
-    /// A call of so many bytes does not run any more, and does not wait either.
+    /// Counts a call of `bytes` bytes that has ended: it neither runs nor waits.
     pub(super) fn ended(&mut self, function: &FunctionName, bytes: u64) {
         self.changes += 1;
         if let Some(level) = self.functions.get_mut(function) {
@@ -114,7 +114,7 @@ impl Queues {
         }
     }
 
-    /// A call does not run any more, and waits again.
+    /// Counts a call that runs no more and waits again.
     pub(super) fn waits_again(&mut self, function: &FunctionName) {
         self.changes += 1;
         if let Some(level) = self.functions.get_mut(function) {
@@ -123,7 +123,7 @@ impl Queues {
         }
     }
 
-    /// Something has changed that is counted later: nothing is left alone until then.
+    /// Records a change that will be counted later; until then no function is left alone.
     pub(super) fn note_unknown(&mut self) {
         self.changes += 1;
         for level in self.functions.values_mut() {
@@ -131,12 +131,12 @@ impl Queues {
         }
     }
 
-    /// How often it has changed.
+    /// Number of changes so far.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Takes the database's counts in, which were made when there had been `changes`.
+    /// Replaces the counts by the database's, which were made when there had been `changes`.
     pub(super) fn replace(&mut self, counted: store::Queues, changes: u64) {
         if self.changes != changes && self.skipped < SKIPS {
             self.skipped += 1;
@@ -151,18 +151,19 @@ impl Queues {
         self.functions = levels.collect();
     }
 
-    /// Whether any call waits, and whether any is there at all.
+    /// Whether any call waits, and whether there is any at all.
     pub(super) fn has_work(&self) -> (bool, bool) {
         let all = self.all();
         (all.queued > 0, all.queued + all.running > 0)
     }
 
-    /// What each function has.
+    /// The counts of each function.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&FunctionName, &Due)> {
         self.functions.iter().map(|(name, level)| (name, &level.due))
     }
 
-    /// How many calls of which functions a gateway with `room` shall get. `at_once` says how many of a function may run at once.
+    /// How many calls of which functions a gateway with `room` gets. `at_once` says how many of a function may run at
+    /// once.
     pub(super) fn share(
         &self,
         room: u32,

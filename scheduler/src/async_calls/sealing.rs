@@ -1,14 +1,15 @@
-//! Headers that prove who somebody is: they lie in the database encrypted, beside the rest of their message, and are put back where the message is
-//! used.
+//! Headers that prove somebody's identity: the database holds them encrypted, beside the rest of their message. They
+//! are
+//! put back where the message is used.
 
 use rekindle_envelope::{MasterKey, OpenError, SealError};
 use rekindle_wire::CallId;
 use rekindle_wire::asynchronous::Headers;
 
-/// A message's headers that are sealed. Names are lower case, as the gateway keeps them.
+/// A message's headers that are sealed, in lower case, as the gateway keeps them.
 const SECRET: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 
-/// Of which message; what is sealed for one does not open for the other.
+/// The message they belong to; what is sealed for one cannot be opened for the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Message {
     Request,
@@ -18,15 +19,15 @@ pub(super) enum Message {
 /// Why sealed headers could not be put back.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnsealError {
-    /// The record does not open.
+    /// The record cannot be decrypted.
     #[error("its sealed headers cannot be opened")]
     Open(#[source] OpenError),
-    /// It opens, and holds no headers.
+    /// The record can be decrypted, but does not hold headers.
     #[error("its sealed headers cannot be read")]
     Read(#[source] serde_json::Error),
 }
 
-/// Takes the secret headers out, and answers them sealed; `None` where there are none.
+/// Takes the secret headers out and returns them sealed; `None` if there are none.
 pub(super) fn seal(
     key: &MasterKey,
     id: &CallId,
@@ -40,7 +41,7 @@ pub(super) fn seal(
     if secret.is_empty() {
         return Ok(None);
     }
-    // Pairs of strings: always JSON.
+    // Pairs of strings are always valid JSON.
     let text = serde_json::to_vec(&Headers(secret)).unwrap_or_default();
     key.seal(&owner(id, message), &text).map(Some)
 }

@@ -1,4 +1,4 @@
-//! What nobody tells of: gateways that are gone, calls that are too old, results that were kept long enough. And the counts, made anew.
+//! Handles what nobody reports: dead gateways, calls that are too old, results kept long enough. It also counts anew.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use super::claims::ms;
 use crate::state::{Scheduler, unix_ms};
 use crate::store::StoreError;
 
-/// Between two looks while there is something to do, and while there is not.
+/// Interval between two sweeps, while there is something to do and while there is not.
 const BUSY: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(5);
-/// Between two looks at what is kept.
+/// Interval between two checks of what is kept.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
-/// How long an answer is kept.
+/// How long a response is kept.
 const DONE_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// The same of dead letters.
+/// How long a dead letter is kept.
 const DEAD_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Bytes of a function's answers at most, and of its dead letters.
+/// Maximum bytes of a function's responses, and of its dead letters.
 const KEPT_EACH: i64 = 64 << 20;
-/// Of all functions.
+/// Maximum bytes over all functions.
 const KEPT_ALL: i64 = 512 << 20;
 
-/// Runs until it is dropped.
+/// Runs until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
-    // Gateways could not tell of their calls while there was no scheduler.
+    // Gateways could not report their calls while there was no scheduler.
     let mut renewed = false;
     let mut forgotten: Option<Instant> = None;
     loop {
@@ -64,7 +64,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
     }
 }
 
-/// Answers whether anything waits or runs.
+/// Sweeps once. Returns whether anything waits or runs.
 async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
     let changes = scheduler.calls.queues().changes();
     let counted = scheduler.store.call_queues().await?;
@@ -101,7 +101,7 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
         }
         scheduler.calls.work.notify_waiters();
     }
-    // A call that ends while this looks says so itself.
+    // A call that ends during this check sets the flag itself.
     scheduler.calls.callbacks.store(false, Ordering::Relaxed);
     if scheduler.store.has_callbacks().await? {
         scheduler.calls.callbacks.store(true, Ordering::Relaxed);

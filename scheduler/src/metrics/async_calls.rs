@@ -1,4 +1,4 @@
-//! What a scheduler measures of asynchronous invocations.
+//! The scheduler's metrics of asynchronous invocations.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -72,27 +72,27 @@ impl AsyncMetrics {
         }
     }
 
-    /// One was accepted.
+    /// Counts an accepted call.
     pub(crate) fn accepted(&self, function: &str) {
         self.accepted.with([function]).inc();
     }
 
-    /// An attempt is over.
+    /// Counts a finished attempt.
     pub(crate) fn attempted(&self, function: &str, outcome: &'static str) {
         self.attempts.with([function, outcome]).inc();
     }
 
-    /// One was given up.
+    /// Counts a call that was given up.
     pub(crate) fn dead(&self, function: &str, code: &'static str) {
         self.dead.with([function, code]).inc();
     }
 
-    /// One has ended, `took` after it was accepted.
+    /// Records a call that ended `took` after it was accepted.
     pub(crate) fn finished(&self, function: &str, outcome: &'static str, took: Duration) {
         self.duration.with([function, outcome]).record(took);
     }
 
-    /// An attempt at a callback is over.
+    /// Counts a finished attempt at a callback.
     pub(crate) fn called_back(&self, outcome: &'static str) {
         self.callbacks.with([outcome]).inc();
     }
@@ -101,7 +101,7 @@ impl AsyncMetrics {
 /// A series' labels and its value.
 type Sample = (Vec<String>, f64);
 
-/// Registers what is looked at when somebody asks.
+/// Registers what is read at each scrape.
 pub(super) fn observe(registry: &Registry, scheduler: &Weak<Shared>) {
     let each = |desc, read: fn(&str, &Due) -> Vec<Sample>| {
         let weak = Weak::clone(scheduler);

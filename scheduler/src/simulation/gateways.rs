@@ -1,4 +1,4 @@
-//! The gateways of a simulation: which leases they hold, and how full the leased instances are as far as they know.
+//! The gateways of a simulation: which leases they hold, and how full they believe the leased instances are.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl Gateway {
         slots.map(|s| s.instance.clone()).collect()
     }
 
-    /// Takes a slot that is free, if there is one.
+    /// Takes a free slot, if there is one.
     pub(super) fn enter(&mut self, function: usize, now: Millis) -> Option<(InstanceId, usize)> {
         let slots = self.held.get_mut(&function)?;
         let free = |s: &&mut Slot| s.in_use < s.slots && !s.giving_back && s.ends > now;
@@ -53,7 +53,7 @@ impl Gateway {
         Some((slot.instance.clone(), slot.host))
     }
 
-    /// A lease is granted, and one of its slots taken.
+    /// Records a granted lease, with one of its slots taken.
     pub(super) fn granted(&mut self, function: usize, host: usize, placement: &Placement, now: Millis) {
         let slots = self.held.entry(function).or_default();
         slots.retain(|s| s.instance != placement.instance);
@@ -71,7 +71,7 @@ impl Gateway {
         });
     }
 
-    /// An invocation has ended. Whether its lease is still held.
+    /// Records the end of an invocation. Returns whether its lease is still held.
     pub(super) fn left(&mut self, function: usize, instance: &InstanceId, now: Millis) -> bool {
         let slots = self.held.get_mut(&function).into_iter().flatten();
         let mut slots = slots.filter(|s| s.instance == *instance);
@@ -82,7 +82,7 @@ impl Gateway {
         true
     }
 
-    /// It found the instance gone or out of reach.
+    /// Drops a slot whose instance is gone or out of reach.
     pub(super) fn drop_slot(&mut self, function: usize, instance: &InstanceId) {
         if let Some(slots) = self.held.get_mut(&function) {
             slots.retain(|s| s.instance != *instance);
@@ -92,7 +92,7 @@ impl Gateway {
         }
     }
 
-    /// The scheduler wants these back.
+    /// Marks leases that the scheduler wants back.
     pub(super) fn give_back(&mut self, ids: &[InstanceId]) {
         if ids.is_empty() {
             return;
@@ -102,14 +102,16 @@ impl Gateway {
         }
     }
 
-    /// What it has to tell: what it keeps, what it has not used for a lease's length or is to give back. What it returns it holds no longer.
+    /// The gateway's report. It lists the leases it keeps, and returns those that it has not used for a lease's length
+    /// or must
+    /// give back. It no longer holds what it returns.
     pub(super) fn report(&mut self, now: Millis) -> LeaseReport {
         let (mut held, mut returned) = (Vec::new(), Vec::new());
         self.held.retain(|_, slots| {
             slots.retain(|slot| {
                 let idle = now.since(slot.last_used);
                 let goes = slot.in_use == 0 && (slot.giving_back || idle >= slot.lease);
-                // One that has run out unrenewed is nobody's.
+                // A lease that ran out unrenewed belongs to nobody.
                 if slot.ends <= now && slot.in_use == 0 {
                     return false;
                 }
@@ -136,7 +138,7 @@ impl Gateway {
         }
     }
 
-    /// The scheduler's answer: all it told of is renewed but these.
+    /// Applies the scheduler's answer: every reported lease is renewed except these.
     pub(super) fn renewed(&mut self, give_back: &[InstanceId], now: Millis) {
         self.give_back(give_back);
         for slot in self.held.values_mut().flatten() {
@@ -146,12 +148,12 @@ impl Gateway {
         }
     }
 
-    /// What it holds of a function.
+    /// Its slots of a function.
     pub(super) fn slots_of(&self, function: usize) -> impl Iterator<Item = &Slot> {
         self.held.get(&function).into_iter().flatten()
     }
 
-    /// All it holds.
+    /// All its slots.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Slot> {
         self.held.values().flatten()
     }

@@ -1,4 +1,4 @@
-//! The workers of a simulation as they truly are: what runs on them, what they keep, how busy they are.
+//! The workers of a simulation as they really are: what runs on them, what they keep, how busy they are.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,14 +13,14 @@ use super::workload::{Function, parsed};
 use crate::fleet::sites::Tier;
 use crate::fleet::{Millis, PARKED_LEAST};
 
-/// Templates a worker keeps open.
+/// Number of templates that a worker keeps open.
 const TEMPLATES: usize = 200;
-/// Snapshots of which it keeps the chunks.
+/// Number of snapshots whose chunks it keeps.
 const CACHED: usize = KEPT_MAX;
-/// The share that a report gives to what was seen since the last, a second before.
+/// Weight that a report gives to what was seen since the last, a second before.
 const FRESH: f64 = 0.2;
 
-/// An instance as it is.
+/// An instance as it really is.
 #[derive(Debug, Clone)]
 pub(super) struct Real {
     pub(super) function: usize,
@@ -30,7 +30,7 @@ pub(super) struct Real {
     pub(super) idle_since: Millis,
 }
 
-/// How a worker can be reached.
+/// Whether a worker can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Link {
     Up,
@@ -77,7 +77,8 @@ impl Host {
         }
     }
 
-    /// A function's snapshot is restored: where its memory was. It has the template open from then on, and what gives way to it stays on the disk.
+    /// Restores a function's snapshot. Returns where its memory was. The worker then has the template open, and what it
+    /// displaces stays on the disk.
     pub(super) fn open(&mut self, function: usize) -> Option<Tier> {
         let found = |list: &mut VecDeque<usize>| {
             let at = list.iter().position(|f| *f == function);
@@ -106,7 +107,7 @@ impl Host {
         (f64::from(self.running + 1) / f64::from(setup.cpus)).max(1.0)
     }
 
-    /// Its process was killed and starts anew.
+    /// Restarts the worker after its process was killed.
     pub(super) fn restart(&mut self) {
         self.incarnation += 1;
         self.instances.clear();
@@ -178,7 +179,7 @@ impl Host {
         }
     }
 
-    /// The scheduler's answer.
+    /// Applies the scheduler's answer.
     pub(super) fn heard(&mut self, kept_revision: u64) {
         self.known_revision = kept_revision;
     }

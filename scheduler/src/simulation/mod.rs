@@ -1,6 +1,7 @@
-//! A cluster that is played in virtual time: workers, gateways and requests are made up, every decision about them is the scheduler's own (`fleet`,
-//! `placement`). For capacity planning, and to see that no sequence of failures breaks a promise: what must hold is checked all along, and
-//! what does not ends the simulation with a panic.
+//! Simulates a cluster in virtual time. Workers, gateways and requests are modelled; every decision about them is the
+//! scheduler's own (`fleet`, `placement`). It serves capacity planning, and shows that no sequence of failures breaks
+//! an
+//! invariant: invariants are checked throughout, and a violation ends the simulation with a panic.
 //!
 //! ```text
 //!   arrivals ──> gateway ──holds a lease with a free slot──────────────> instance ──> done
@@ -8,8 +9,11 @@
 //!   heartbeats, ticks, lease reports, failures, drains, moves: at their times
 //! ```
 //!
-//! What is made up: requests come as a Poisson process, functions by Zipf's law, durations are lognormal, an invocation takes as much longer as its
-//! worker has more invocations than processors, starts take what `placement::cost` says of the tier that the worker truly has.
+//! The model:
+//!
+//! - Requests are a Poisson process, functions follow Zipf's law, and durations are lognormal.
+//! - An invocation takes as much longer as its worker has more invocations than processors.
+//! - Starts take what `placement::cost` says of the tier that the worker really has.
 
 use serde::Serialize;
 
@@ -27,34 +31,35 @@ mod tests;
 pub use report::Report;
 pub use timing::{Timed, Timing, time_placements};
 
-/// What to play.
+/// What to simulate.
 #[derive(Debug, Clone, Serialize)]
 pub struct Setup {
-    /// Workers.
+    /// Number of workers.
     pub workers: usize,
-    /// Functions.
+    /// Number of functions.
     pub functions: usize,
-    /// Zones, as many workers in each.
+    /// Number of zones, with as many workers in each.
     pub zones: usize,
-    /// Gateways.
+    /// Number of gateways.
     pub gateways: usize,
     /// Processors of a worker.
     pub cpus: u32,
     /// Memory that a worker may give to instances, bytes.
     pub memory: u64,
-    /// Requests a second, all functions together.
+    /// Requests a second, over all functions.
     pub rate: f64,
-    /// Functions' popularity: the n-th has the weight 1/n to this power.
+    /// Skew of the functions' popularity: the n-th has the weight 1/n to this power.
     pub skew: f64,
     /// Virtual time, seconds.
     pub seconds: u64,
-    /// Seconds between two workers that fail, killed or cut off by turns; 0 for none. Each is back after a minute.
+    /// Seconds between two failures of workers, alternately killed and cut off; 0 for none. Each is back after a
+    /// minute.
     pub fail_every: f64,
-    /// Seconds between two workers that are drained, for a minute; 0 for none.
+    /// Seconds between two drains of a worker, each for a minute; 0 for none.
     pub drain_every: f64,
-    /// From what share of its processors on a worker is hot; 0 for no rebalancing.
+    /// Share of its processors in use from which a worker is hot; 0 for no rebalancing.
     pub rebalance_at: f64,
-    /// The same seed gives the same run.
+    /// Seed: the same one gives the same run.
     pub seed: u64,
 }
 
@@ -79,11 +84,12 @@ impl Default for Setup {
     }
 }
 
-/// Plays it.
+/// Runs the simulation.
 ///
 /// # Panics
-/// When something that must hold does not: a worker over its capacity, a lease held twice, an instance on a worker long gone, a decision for a worker that
-/// takes nothing new. The message has the seed and the time.
+/// If an invariant is violated: a worker is over its capacity, a lease is held twice, an instance is on a worker long
+/// gone,
+/// or a decision names a worker that takes nothing new. The message has the seed and the time.
 #[must_use]
 pub fn simulate(setup: &Setup) -> Report {
     world::World::new(setup.clone()).run()

@@ -1,4 +1,5 @@
-//! Numbers that look random and are the same for the same seed, on every machine and with every version of every library.
+//! Numbers that look random and are the same for the same seed, on every machine and with every version of every
+//! library.
 
 use crate::fleet::ring::scatter;
 
@@ -26,29 +27,29 @@ impl Random {
         usize::try_from((u128::from(self.next()) * n as u128) >> 64).unwrap_or(0)
     }
 
-    /// With this mean, as waits between events that have nothing to do with each other are.
+    /// Exponentially distributed with this mean, like the waits between unrelated events.
     pub(super) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.share()).ln()
     }
 
-    /// By Box and Muller.
+    /// Normally distributed, by Box and Muller.
     fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.share()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.share()).cos()
     }
 
-    /// Lognormal, by its median.
+    /// Lognormally distributed, with this median.
     pub(super) fn lognormal(&mut self, median: f64, sigma: f64) -> f64 {
         median * (sigma * self.normal()).exp()
     }
 }
 
-/// Which of many, each with a weight of its own.
+/// A choice among many, each with a weight of its own.
 #[derive(Debug, Clone)]
 pub(super) struct Weighted(Vec<f64>);
 
 impl Weighted {
-    /// Zipf's: the n-th has the weight 1/n^`exponent`.
+    /// Zipf's distribution: the n-th has the weight 1/n^`exponent`.
     pub(super) fn zipf(n: usize, exponent: f64) -> Self {
         let mut sum = 0.0;
         let up_to = (1..=n).map(|rank| {

@@ -1,43 +1,43 @@
-//! What came of a simulation.
+//! The results of a simulation.
 
 use serde::Serialize;
 
 /// Counts, and how evenly the workers were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: u64,
     /// Requests.
     pub requests: u64,
-    /// Of them on a slot that their gateway held: the scheduler was not asked.
+    /// Requests on a slot that their gateway held: the scheduler was not asked.
     pub leased: u64,
-    /// On an instance that the scheduler leased anew.
+    /// Requests on an instance that the scheduler leased anew.
     pub warm: u64,
-    /// On one that stood still.
+    /// Requests on a parked instance.
     pub parked: u64,
-    /// On one restored from an open template.
+    /// Requests on an instance restored from an open template.
     pub from_template: u64,
-    /// From chunks on the worker's disk.
+    /// Requests on an instance restored from chunks on the worker's disk.
     pub from_disk: u64,
-    /// From the store.
+    /// Requests on an instance restored from the store.
     pub from_store: u64,
     /// Asks that had to wait.
     pub waited: u64,
-    /// Of them in vain: refused.
+    /// Asks that waited in vain and were refused.
     pub refused: u64,
     /// Requests that were in an instance when its worker failed, or found it out of reach three times.
     pub lost: u64,
-    /// Requests that were placed again as they had not reached their instance.
+    /// Requests that were placed again since they had not reached their instance.
     pub again: u64,
-    /// Decisions of where a request goes.
+    /// Placement decisions.
     pub placements: u64,
-    /// Real time that they took with what carries them out, nanoseconds.
+    /// Real time of the placements and what carries them out, nanoseconds.
     pub placing_ns: u64,
     /// Real time of the whole run, milliseconds.
     pub real_ms: u64,
-    /// Workers that failed, and of them those that were cut off.
+    /// Workers that failed, including those that were cut off.
     pub failures: u64,
-    /// Of them those that ran on, cut off.
+    /// Failed workers that kept running, cut off.
     pub cut_off: u64,
     /// Workers that were drained.
     pub drains: u64,
@@ -47,13 +47,13 @@ pub struct Report {
     pub rebalanced: u64,
     /// Instances at the end.
     pub instances: u64,
-    /// The busiest worker's load over the mean, at its greatest after the first quarter.
+    /// Greatest ratio of the busiest worker's load to the mean, after the first quarter.
     pub imbalance_max: f64,
-    /// The same on average.
+    /// Average of that ratio.
     pub imbalance_mean: f64,
-    /// The mean load of a worker's processors after the first quarter.
+    /// Mean load of a worker's processors after the first quarter.
     pub load_mean: f64,
-    /// Times at which everything was checked.
+    /// Number of times that everything was checked.
     pub checks: u64,
     #[serde(skip)]
     pub(super) samples: u64,
@@ -79,7 +79,7 @@ impl Report {
         self.placements as f64 * 1e9 / (self.placing_ns.max(1)) as f64
     }
 
-    /// Takes a look at the loads of all workers in.
+    /// Records a sample of the loads of all workers.
     pub(super) fn sample(&mut self, loads: impl Iterator<Item = f64> + Clone) {
         let count = loads.clone().count().max(1);
         let mean = loads.clone().sum::<f64>() / count as f64;

@@ -1,4 +1,4 @@
-//! Small clusters, played for some minutes: the checks are the simulation's own, and each run is the same again.
+//! Small clusters, simulated for some minutes. The checks are the simulation's own, and each run is reproducible.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn nothing_breaks_while_workers_fail_come_back_and_are_drained() {
             "{report:?}"
         );
         let served: u64 = report.served().iter().map(|(_, n)| n).sum();
-        // A request is in flight when its worker fails, or at the end.
+        // A request may be in flight when its worker fails, or at the end.
         assert!(
             served + report.refused + report.lost + 500 > report.requests,
             "{report:?}"

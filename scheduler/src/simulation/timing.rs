@@ -1,6 +1,8 @@
-//! How fast placements are: a view of the given size, filled as a cluster under way is, and then one placement after the other, each with all that
-//! the scheduler does for it in memory: the decision, the new instance if there is one, the lease. Between two of them something is given back or goes,
-//! so that the view stays as full as it is.
+//! Measures the speed of placements. A view of the given size is filled like a running cluster, then placements are
+//! made one
+//! after another. Each includes all that the scheduler does for it in memory: the decision, the new instance if there
+//! is
+//! one, the lease. Between two placements something is returned or goes, so that the view stays as full as it is.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -28,26 +30,26 @@ pub struct Timing {
     pub placements: usize,
 }
 
-/// What it took.
+/// The measurements.
 #[derive(Debug, Clone, Default)]
 pub struct Timed {
-    /// Each placement with what carries it out in memory, nanoseconds.
+    /// Duration of each placement with what carries it out in memory, nanoseconds.
     pub placement_ns: Vec<u64>,
-    /// All placements, and what was given back between them.
+    /// Duration of all placements, and of the returns between them.
     pub elapsed: Duration,
-    /// The processor's time in that, where the kernel tells it: what others on the machine took is not in it.
+    /// Processor time of these, if the kernel reports it: time that others on the machine took is not included.
     pub cpu: Option<Duration>,
-    /// Of the placements, those that took an instance that was there.
+    /// Placements that used an existing instance.
     pub used: u64,
-    /// Those that started one.
+    /// Placements that started one.
     pub started: u64,
-    /// Those that had to wait.
+    /// Placements that had to wait.
     pub waited: u64,
     /// Instances in the view at the end.
     pub instances: u64,
 }
 
-/// A lease that was granted.
+/// A granted lease.
 struct Held {
     function: usize,
     gateway: usize,
@@ -59,7 +61,7 @@ struct View {
     workload: Workload,
     random: Random,
     gateways: Vec<GatewayId>,
-    /// What each gateway asks with for each function.
+    /// The ask of each gateway for each function.
     asks: HashMap<(usize, usize), Ask>,
     held: VecDeque<Held>,
     idle: VecDeque<InstanceId>,
@@ -67,7 +69,7 @@ struct View {
     now: Millis,
 }
 
-/// Times them.
+/// Times the placements.
 #[must_use]
 pub fn time_placements(timing: &Timing) -> Timed {
     let mut view = View::new(&timing.setup);
@@ -75,7 +77,7 @@ pub fn time_placements(timing: &Timing) -> Timed {
     while view.fleet.instances.len() < timing.instances {
         let (function, gateway) = view.next(&timing.setup);
         view.place(function, gateway, &mut ignored);
-        // Half of all are idle, as nobody asks for another where one is.
+        // Half of all are idle, since nobody asks for another instance while one is.
         if view.held.len() > timing.instances / 2 {
             view.give_back();
         }
@@ -102,7 +104,7 @@ pub fn time_placements(timing: &Timing) -> Timed {
     timed
 }
 
-/// What this thread has had of a processor.
+/// Processor time of this thread.
 fn cpu_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
@@ -136,7 +138,7 @@ impl View {
         }
     }
 
-    /// Which function is asked for next, by which gateway.
+    /// The function that is asked for next, and the gateway that asks.
     fn next(&mut self, setup: &Setup) -> (usize, usize) {
         // Time passes as with a hundred thousand placements a second.
         if self.random.below(100) == 0 {
@@ -150,7 +152,7 @@ impl View {
 
     fn place(&mut self, function: usize, gateway: usize, timed: &mut Timed) {
         let live = &self.workload.functions[function].live;
-        // With what it holds already, as a gateway tells with each ask.
+        // With the instances it already holds, which a gateway sends with each ask.
         let gateway_id = &self.gateways[gateway];
         let ask = self.asks.entry((gateway, function)).or_insert_with(|| Ask {
             gateway: gateway_id.clone(),
@@ -195,7 +197,7 @@ impl View {
         }
     }
 
-    /// The lease that has been held for longest is returned.
+    /// Returns the lease that has been held longest.
     fn give_back(&mut self) {
         let Some(held) = self.held.pop_front() else { return };
         if let Some(ask) = self.asks.get_mut(&(held.gateway, held.function))
@@ -220,7 +222,7 @@ impl View {
         self.idle.push_back(held.instance);
     }
 
-    /// The instance that was returned longest ago goes, unless it is leased again.
+    /// Removes the instance that was returned longest ago, unless it is leased again.
     fn let_go(&mut self) {
         let Some(id) = self.idle.pop_front() else { return };
         if !self.fleet.is_leased(&id) {

@@ -21,7 +21,7 @@ pub(super) struct Workload {
 #[derive(Debug)]
 pub(super) struct Function {
     pub(super) live: LiveVersion,
-    /// Of an invocation's duration, milliseconds.
+    /// Median duration of an invocation, milliseconds.
     median: f64,
 }
 
@@ -53,7 +53,7 @@ fn function(n: usize, random: &mut Random) -> Function {
             memory: ByteSize(memory),
             concurrency: [1, 1, 1, 8][random.below(4)],
             max_instances: 1_000,
-            // Three in ten stand still for a while when they are idle.
+            // Three in ten are parked for a while when they are idle.
             park_ms: if random.share() < 0.3 { 600_000 } else { 0 },
             idle_ms: 60_000,
             ..plain(&name)
@@ -73,7 +73,7 @@ fn function(n: usize, random: &mut Random) -> Function {
     }
 }
 
-/// Names made here are well formed.
+/// Parses a name made here, which is well formed.
 pub(super) fn parsed<T: std::str::FromStr>(text: &str) -> T
 where
     T::Err: std::fmt::Debug,

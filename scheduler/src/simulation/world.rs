@@ -28,10 +28,10 @@ const SECOND: u64 = 1_000;
 const AWAY: u64 = 60 * SECOND;
 /// How long an ask waits.
 const WAIT: Millis = Millis(10_000);
-/// A connection to a worker that is cut off is given up after so long; one to a dead process is refused at once.
+/// Time after which a connection to a worker that is cut off is given up; one to a dead process is refused at once.
 const CONNECT: u64 = 2_000;
 const ATTEMPTS: u32 = 3;
-/// Both sides of a move get ready, and then the instance is away.
+/// Both sides of a move prepare for the first time, then the instance is away for the second.
 const MOVE_PREPARES: u64 = 200;
 const MOVE_TAKES: u64 = 50;
 /// As in the reaper's own evacuation.
@@ -105,7 +105,7 @@ pub(super) struct World {
     waiting: BTreeMap<usize, VecDeque<QueuedRequest>>,
     /// When the next request comes, milliseconds.
     next_request: f64,
-    /// Somebody who waits may be served.
+    /// A waiting ask may be served.
     changed: bool,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
@@ -181,7 +181,7 @@ impl World {
         self.events.push(Reverse((self.now.0 + ms, self.sequence, event)));
     }
 
-    /// After a random time with this mean, seconds; never where that is 0.
+    /// Schedules the event after a random time with this mean, seconds; never if the mean is 0.
     fn after_about(&mut self, mean_s: f64, event: Event) {
         if mean_s > 0.0 {
             let ms = self.random.exponential(mean_s * 1e3);
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The requests that have come since the last.
+    /// Handles the requests that have come since the last call.
     fn arrivals(&mut self) {
         while self.next_request <= as_f64(self.now.0) {
             self.next_request += self.random.exponential(1e3 / self.setup.rate);
@@ -280,7 +280,7 @@ impl World {
             .push_back(waiting);
     }
 
-    /// What [`crate::placing`] does with an ask. Answers the request if it must wait.
+    /// Does what [`crate::placing`] does with an ask. Returns the request if it must wait.
     fn attempt(&mut self, request: Request) -> Option<Request> {
         let (function, now) = (request.function, self.now);
         let live = self.workload.functions[function].live.clone();
@@ -352,7 +352,7 @@ impl World {
         self.report.placing_ns += u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// A worker is told to start an instance: where its snapshot's memory is.
+    /// Tells a worker to start an instance. Returns where its snapshot's memory is.
     fn start(&mut self, host: usize, id: &InstanceId, function: usize) -> Option<Tier> {
         let there = &mut self.hosts[host];
         if there.link != Link::Up {
@@ -373,14 +373,14 @@ impl World {
         tier
     }
 
-    /// Sends a request to an instance of which its gateway holds a slot; whether it got there.
+    /// Sends a request to an instance of which its gateway holds a slot. Returns whether it arrived.
     fn invoke(&mut self, host: usize, id: &InstanceId, mut request: Request) -> bool {
         let there = &mut self.hosts[host];
         let (link, slowness, incarnation) = (there.link, there.slowness(&self.setup), there.incarnation);
         let real = there.instances.get_mut(id).filter(|_| link == Link::Up);
         let real = real.filter(|r| !matches!(r.state, InstanceState::Stopping | InstanceState::Moving));
         let Some(real) = real else {
-            // Gone, or out of reach: elsewhere.
+            // Gone, or out of reach: try elsewhere.
             self.gateways[request.gateway].drop_slot(request.function, id);
             if link == Link::Up {
                 self.fleet.forget(id, self.now);
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// A gateway has a slot free: one of its own that waits takes it.
+    /// Gives a gateway's free slot to one of its own waiting requests.
     fn serve_waiting(&mut self, gateway: usize, function: usize) {
         let Some(queue) = self.waiting.get_mut(&function) else {
             return;
@@ -474,7 +474,7 @@ impl World {
         }
     }
 
-    /// An instance ends on its worker, with what it serves.
+    /// Ends an instance on its worker, with what it serves.
     fn remove(&mut self, host: usize, id: &InstanceId) {
         let there = &mut self.hosts[host];
         if let Some(real) = there.instances.remove(id) {
@@ -537,7 +537,7 @@ impl World {
         self.check();
     }
 
-    /// What [`crate::reaper`] and the worker do with one whose time has come.
+    /// Does what [`crate::reaper`] and the worker do with an instance that is due.
     fn halt(&mut self, id: &InstanceId, park: bool) {
         let now = self.now;
         let Some(host) = self.fleet.instances.get(id).map(|i| self.host_of[&i.worker]) else {
@@ -561,7 +561,7 @@ impl World {
         self.changed = true;
     }
 
-    /// As the scheduler's own, but that functions do not take turns.
+    /// Like the scheduler's own, except that functions do not take turns.
     fn pump(&mut self) {
         let claimant = self.fleet.claimant().cloned();
         let waits = |name: &FunctionName| self.waiting.contains_key(&self.function_of[name]);
@@ -583,7 +583,7 @@ impl World {
                 self.fleet.end_claim(served);
             }
             if !queue.is_empty() {
-                // What it could not place is its own, and stands before what came meanwhile.
+                // Asks that could not be placed keep their place before those that came meanwhile.
                 let later = self.waiting.remove(&function).unwrap_or_default();
                 queue.extend(later);
                 self.waiting.insert(function, queue);
@@ -626,7 +626,7 @@ impl World {
         self.changed = true;
     }
 
-    /// Both sides of a move are ready: it begins, unless something came in between.
+    /// Begins a move once both sides are ready, unless something came in between.
     fn leaves(&mut self, instance: InstanceId) {
         let now = self.now;
         let Some(known) = self.fleet.instances.get(&instance) else {
@@ -659,7 +659,7 @@ impl World {
             return self.fleet.stays(id, now);
         }
         match self.hosts[from].instances.get(id) {
-            // What is in it ends first.
+            // Invocations in flight end first.
             Some(real) if real.in_flight > 0 => {
                 let instance = id.clone();
                 self.after(MOVE_TAKES, Event::Moved { instance, to });
@@ -692,7 +692,7 @@ impl World {
         format!("seed {}, at {} ms", self.setup.seed, self.now.0)
     }
 
-    /// A lease was granted: its worker takes something new and has the room, and no other gateway holds it.
+    /// Checks a granted lease: its worker accepts new instances and has the room, and no other gateway holds it.
     fn check_granted(&self, placement: &Placement, host: usize, to: usize) {
         let id = &placement.instance;
         let Some(instance) = self.fleet.instances.get(id) else {
@@ -709,7 +709,7 @@ impl World {
         );
         let function = self.function_of[&instance.function];
         for (n, gateway) in self.gateways.iter().enumerate().filter(|(n, _)| *n != to) {
-            // Where it has moved away from it is asked for in vain.
+            // A gateway with a slot where the instance was before its move asks there in vain.
             let held = |s: &Slot| s.instance == *id && s.host == host && s.ends > self.now;
             let held = gateway.slots_of(function).any(held);
             assert!(!held, "{}: {id} is gateway {n}'s", self.moment());

@@ -1,4 +1,4 @@
-//! A database file as a whole: copied while it is in use, and looked at before it is put in place.
+//! A whole database file: copied while it is in use, and checked before it is put in place.
 
 use std::path::Path;
 
@@ -10,23 +10,23 @@ use super::dialect::MIGRATIONS;
 /// Why a database file could not be copied or used.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// SQLite said no.
+    /// SQLite failed.
     #[error("the database cannot be read: is it one of a scheduler?")]
     Sqlite(#[from] sqlx::Error),
-    /// Its tables are of a later form.
+    /// Its tables are of a newer form.
     #[error("its tables are of form {found}, and this version knows {known}")]
     Newer {
-        /// The database's.
+        /// The database's form.
         found: i64,
-        /// Ours.
+        /// The form that this version knows.
         known: i64,
     },
 }
 
-/// Copies the database at `from` as it is at one moment, into a file `to` that is not there. Others may use it meanwhile.
+/// Copies the database at `from`, as of one moment, into a new file `to`. Others may use the database meanwhile.
 ///
 /// # Errors
-/// When either file cannot be used.
+/// If either file cannot be used.
 pub async fn copy_database(from: &Path, to: &Path) -> Result<(), CopyError> {
     let mut connection = open(from).await?;
     sqlx::query("VACUUM INTO $1")
@@ -37,10 +37,10 @@ pub async fn copy_database(from: &Path, to: &Path) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// Whether this version can use the database at `path`.
+/// Checks whether this version can use the database at `path`.
 ///
 /// # Errors
-/// When it cannot.
+/// If it cannot.
 pub async fn check_database(path: &Path) -> Result<(), CopyError> {
     let mut connection = open(path).await?;
     let sound: String = sqlx::query_scalar("PRAGMA integrity_check(1)")

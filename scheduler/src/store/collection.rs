@@ -1,4 +1,4 @@
-//! What a collection of the object store asks: which versions there are and what they need, and which are too old to keep.
+//! Queries of a collection of the object store: which versions exist and what they need, and which are too old to keep.
 
 use std::collections::HashSet;
 
@@ -13,11 +13,11 @@ use super::{Store, StoreError, failed, unreadable};
 pub(crate) struct Kept {
     pub(crate) function: FunctionName,
     pub(crate) version: VersionNumber,
-    /// What it is, once it is live; `None` while its deploy is under way.
+    /// Its specification once it is live; `None` while its deploy is in progress.
     pub(crate) spec: Option<VersionSpec>,
 }
 
-/// Versions beyond the newest `$1` of their function, without the one that serves and those under way.
+/// Versions beyond the newest `$1` of their function, without the live one and those in progress.
 const TOO_OLD: &str = "SELECT f.name, v.function_id, v.number FROM ( \
      SELECT function_id, number, state, \
      ROW_NUMBER() OVER (PARTITION BY function_id ORDER BY number DESC) AS place, \
@@ -26,7 +26,7 @@ const TOO_OLD: &str = "SELECT f.name, v.function_id, v.number FROM ( \
      WHERE v.place > $1 AND v.state IN ('live', 'failed') AND v.number <> COALESCE(v.serving, 0)";
 
 impl Store {
-    /// This scheduler's id, made with the database.
+    /// This scheduler's id, created with the database.
     pub(crate) async fn platform_id(&self) -> Result<String, StoreError> {
         let doing = "read its own id";
         let mut tx = self.begin(doing).await?;
@@ -47,7 +47,7 @@ impl Store {
         Ok(id)
     }
 
-    /// Every version that is live or under way.
+    /// Every version that is live or in progress.
     pub(crate) async fn kept(&self) -> Result<Vec<Kept>, StoreError> {
         let rows: Vec<(String, i64, String, Option<String>)> = sqlx::query_as(
             "SELECT f.name, v.number, v.state, v.spec FROM versions v JOIN functions f ON f.id = v.function_id \
@@ -77,7 +77,7 @@ impl Store {
         Ok(keys.into_iter().collect())
     }
 
-    /// Versions beyond the newest `keep` of their function. The one that serves and those under way are not among them.
+    /// Versions beyond the newest `keep` of their function, without the live one and those in progress.
     pub(crate) async fn too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
         let rows: Vec<(String, i64, i64)> = sqlx::query_as(TOO_OLD)
             .bind(i64::from(keep))
@@ -87,7 +87,7 @@ impl Store {
         rows.into_iter().map(|(name, _, number)| named(&name, number)).collect()
     }
 
-    /// Removes those versions; answers which.
+    /// Removes those versions and returns them.
     pub(crate) async fn remove_too_old(&self, keep: u32) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
         let doing = "remove old versions";
         let mut tx = self.begin(doing).await?;

@@ -1,11 +1,11 @@
-//! What differs between the databases: how a connection is set up, and a few words of SQL.
+//! Differences between the databases: how a connection is set up, and a few phrases of SQL.
 
 use std::path::Path;
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
-/// Forward only; what was released is never changed. Written in SQLite's words.
+/// Forward only; a released migration never changes. Written in SQLite's dialect.
 pub(super) const MIGRATIONS: [(i64, &str, &str); 10] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
@@ -31,10 +31,10 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 10] = [
     (10, "revocations", include_str!("../../migrations/0010_revocations.sql")),
 ];
 
-/// Holds others up until the transaction's end. The number is ours among the advisory locks of the database.
+/// Holds others up until the transaction ends. The number is ours among the database's advisory locks.
 pub(super) const ALONE: &str = "SELECT pg_advisory_xact_lock(5932465131)";
 
-/// A database's kind.
+/// A kind of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// A file, for one scheduler.
@@ -44,7 +44,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// Sets a new connection up.
+    /// Sets up a new connection.
     pub(super) async fn prepare(self, connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
         match self {
             // FULL: what was accepted survives a power cut, not only a kill.
@@ -54,12 +54,12 @@ impl Dialect {
                 )
                 .await
                 .map(drop),
-            // A statement that waits for another's lock for so long is better tried again.
+            // A statement that waits this long for another's lock is better retried.
             Self::Postgres => connection.execute("SET lock_timeout = '10s'").await.map(drop),
         }
     }
 
-    /// Connections for writing.
+    /// Number of connections for writing.
     pub(super) fn writers(self) -> u32 {
         match self {
             Self::Sqlite => 1,
@@ -67,7 +67,7 @@ impl Dialect {
         }
     }
 
-    /// The first `count` migrations, in this database's words.
+    /// The first `count` migrations, in this database's dialect.
     pub(super) fn migrator(self, count: usize) -> Migrator {
         let migrations = MIGRATIONS.iter().take(count).map(|(version, name, sql)| {
             let sql = AssertSqlSafe(self.words(sql)).into_sql_str();
@@ -79,7 +79,7 @@ impl Dialect {
     fn words(self, sql: &str) -> String {
         match self {
             Self::Sqlite => sql.to_owned(),
-            // Ids are never given twice by this either.
+            // This never reuses ids either.
             Self::Postgres => sql
                 .replace(
                     "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -89,19 +89,20 @@ impl Dialect {
         }
     }
 
-    /// At the end of a selection of rows to be taken: those that another takes at this moment are passed over.
+    /// Goes at the end of a selection of rows to be claimed: rows that another transaction claims right now are
+    /// skipped.
     pub(super) fn skip_locked(self) -> &'static str {
         match self {
-            // One writes at a time.
+            // There is one writer at a time.
             Self::Sqlite => "",
             Self::Postgres => " FOR UPDATE SKIP LOCKED",
         }
     }
 
-    /// Begins a transaction that is alone among those begun so, and whether it still has to say so by [`ALONE`].
+    /// The statement that begins a transaction exclusive to its kind, and whether it must still run [`ALONE`].
     pub(super) fn begin(self) -> (&'static str, bool) {
         match self {
-            // A transaction that only later asks for the right to write is refused when another has written.
+            // A transaction that requests write access only later fails if another has written.
             Self::Sqlite => ("BEGIN IMMEDIATE", false),
             Self::Postgres => ("BEGIN", true),
         }
@@ -116,7 +117,7 @@ impl Dialect {
     }
 }
 
-/// The address of a database file. Whatever its path has in it stands for itself.
+/// The URL of a database file. Every character of its path is taken literally.
 pub(super) fn sqlite_url(path: &Path) -> String {
     let mut url = "sqlite:".to_owned();
     for byte in path.to_string_lossy().bytes() {

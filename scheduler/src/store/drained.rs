@@ -1,4 +1,5 @@
-//! Workers that their operator wants empty: kept, as the scheduler may end while a host is down for repair.
+//! Workers that their operator wants empty. They are stored, since the scheduler may end while a host is down for
+//! repair.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use rekindle_wire::WorkerId;
 use super::{Store, StoreError, failed, unreadable};
 
 impl Store {
-    /// The workers that shall be empty.
+    /// The workers that must be empty.
     pub(crate) async fn drained(&self) -> Result<BTreeSet<WorkerId>, StoreError> {
         let rows: Vec<(String,)> = sqlx::query_as("SELECT worker FROM drained_workers")
             .fetch_all(&self.pool)
@@ -19,7 +20,7 @@ impl Store {
         ids.collect()
     }
 
-    /// Notes that a worker shall be empty, or need not be any more.
+    /// Records that a worker must be empty, or need not be any more.
     pub(crate) async fn set_drained(&self, id: &WorkerId, drained: bool, now_unix_s: i64) -> Result<(), StoreError> {
         let statement = match drained {
             true => {

@@ -1,4 +1,4 @@
-//! Functions: made with their first version, removed with all of them.
+//! Functions: created with their first version, removed with all of them.
 
 use rekindle_wire::{ApiError, ErrorCode, FunctionName, SnapshotId};
 
@@ -35,7 +35,9 @@ impl Store {
         Ok(users > 0)
     }
 
-    /// Removes a function and its versions, and gives its queued calls up. `None` when there is none of that name; refused while a version is being prepared.
+    /// Removes a function and its versions, and gives up its queued calls. Returns `None` if there is no function of
+    /// that name.
+    /// Refused while a version is being prepared.
     pub(crate) async fn delete_function(
         &self,
         name: &FunctionName,

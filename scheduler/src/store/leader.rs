@@ -1,13 +1,13 @@
-//! Which scheduler leads: a row that its holder renews, by the database's clock, which all of them share.
+//! Which scheduler leads: a row that its holder renews, by the database's clock, which all schedulers share.
 
 use super::{Dialect, Store, StoreError, failed};
 
 /// The answer to a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Led {
-    /// It leads, until the time it asked for is over. The term grows with each change of hands.
+    /// The candidate leads until the requested time is over. The term grows with each change of hands.
     Own { term: i64 },
-    /// Another leads, who is reached there.
+    /// Another leads and is reached at this address.
     By { address: String },
 }
 
@@ -17,7 +17,7 @@ impl Store {
         self.dialect != Dialect::Sqlite
     }
 
-    /// Leads for `hold_ms` from now on, if nobody else does.
+    /// Takes the lead for `hold_ms` from now on, if nobody else has it.
     pub(crate) async fn lead(&self, holder: &str, address: &str, hold_ms: i64) -> Result<Led, StoreError> {
         let doing = "tell who leads";
         let now = self.dialect.now_unix_ms();
@@ -45,7 +45,7 @@ impl Store {
         Ok(Led::By { address })
     }
 
-    /// Leads no more: another may at once.
+    /// Gives the lead up: another may take it at once.
     pub(crate) async fn step_down(&self, holder: &str) -> Result<(), StoreError> {
         sqlx::query("UPDATE leader SET until_unix_ms = 0 WHERE holder = $1")
             .bind(holder)

@@ -1,9 +1,9 @@
-//! Which master key encrypts what the database holds: its id, never the key.
+//! Which master key encrypts the database's secrets: its id, never the key.
 
 use super::{Store, StoreError, failed};
 
 impl Store {
-    /// The id of the master key that the database knows; `own` where it knows none yet, which it does from then on.
+    /// The id of the database's master key. If it has none yet, `own` is stored and returned.
     pub(crate) async fn master_key(&self, own: &str) -> Result<String, StoreError> {
         let doing = "note the master key";
         sqlx::query("INSERT INTO master_key (one, id) VALUES (1, $1) ON CONFLICT DO NOTHING")
@@ -17,7 +17,7 @@ impl Store {
             .map_err(failed(doing))
     }
 
-    /// Another master key encrypts from now on.
+    /// Records that another master key is used from now on.
     pub(crate) async fn set_master_key(&self, own: &str) -> Result<(), StoreError> {
         sqlx::query("UPDATE master_key SET id = $1 WHERE one = 1")
             .bind(own)

@@ -1,8 +1,12 @@
-//! What must survive a restart: functions, their versions, and asynchronous invocations. The only module that touches sqlx.
+//! Everything that must survive a restart: functions, their versions, and asynchronous invocations. The only module
+//! that
+//! touches sqlx.
 //!
-//! SQLite on one machine, PostgreSQL in a cluster, by the same statements through sqlx's `Any`: numbers are `BIGINT`, flags
-//! are counts, and what the two spell differently is in [`dialect`]. A transaction that reads before it writes begins with
-//! [`Store::begin`], which lets one at a time in, as is SQLite's rule anyway. Nothing on the path of a synchronous invocation comes here.
+//! SQLite on one machine, PostgreSQL in a cluster, with the same statements through sqlx's `Any`. Numbers are `BIGINT`,
+//! flags are counts, and [`dialect`] holds what the two spell differently. A transaction that reads before it writes
+//! begins
+//! with [`Store::begin`], which admits one at a time, as SQLite does anyway. Nothing on the path of a synchronous
+//! invocation comes here.
 
 mod backup;
 mod calls;
@@ -39,15 +43,15 @@ pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
 use session::Session;
 pub(crate) use versions::NewVersion;
 
-/// Connections at most.
+/// Maximum number of connections.
 const CONNECTIONS: u32 = 8;
-/// How long a statement may wait for one.
+/// How long a statement may wait for a connection.
 const CONNECTION_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Where the scheduler keeps what must survive a restart.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Database {
-    /// An SQLite file, made when it is not there. Its folder must exist. For one scheduler.
+    /// An SQLite file, created if it does not exist. Its folder must exist. For one scheduler.
     File(PathBuf),
     /// A PostgreSQL database, `postgres://user:password@host/name`. For several schedulers, one of which leads.
     Postgres(String),
@@ -93,10 +97,10 @@ impl fmt::Debug for Database {
     }
 }
 
-/// Why the store could not do what it was asked.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The database cannot be opened or made.
+    /// The database cannot be opened or created.
     #[error(
         "cannot open the database {name}: check that its folder exists and may be written, or that its server answers"
     )]
@@ -134,22 +138,23 @@ pub(crate) enum StoreError {
 /// The scheduler's database.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
-    /// For reading.
+    /// Connections for reading.
     pool: AnyPool,
-    /// For statements that write. With SQLite, one connection: who waits for it is served in turn, whereas SQLite lets each try anew after
-    /// ever longer pauses.
+    /// Connections for writing. SQLite has just one: waiters for it are served in turn, whereas SQLite itself lets each
+    /// retry
+    /// after ever longer pauses.
     writes: AnyPool,
     dialect: Dialect,
     session: Session,
 }
 
 impl Store {
-    /// Opens the database, makes a file that is not there, and brings its tables up to date.
+    /// Opens the database, creates a missing file, and brings its tables up to date.
     pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {
         Self::open_as(database, dialect::MIGRATIONS.len()).await
     }
 
-    /// The same with the tables as they were after the first `migrations`.
+    /// Opens the database with the tables as they were after the first `migrations`.
     async fn open_as(database: &Database, migrations: usize) -> Result<Self, StoreError> {
         let (dialect, url) = match database {
             Database::File(path) => (Dialect::Sqlite, dialect::sqlite_url(path)),
@@ -203,7 +208,7 @@ impl Store {
         })
     }
 
-    /// A transaction that may read before it writes, alone.
+    /// Begins an exclusive transaction that may read before it writes.
     async fn begin(&self, doing: &'static str) -> Result<Transaction<'static, Any>, StoreError> {
         let (begin, say_so) = self.dialect.begin();
         let mut tx = self.writes.begin_with(begin).await.map_err(failed(doing))?;
@@ -236,12 +241,12 @@ fn unreadable<E: std::error::Error + Send + Sync + 'static>(column: &'static str
     }
 }
 
-/// A value as a column holds it.
+/// A value as it is stored in a column.
 fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(unreadable("value to be written"))
 }
 
-/// The value that a column holds.
+/// The value stored in a column.
 fn parsed<T: DeserializeOwned>(column: &'static str, text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(unreadable(column))
 }

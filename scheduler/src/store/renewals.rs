@@ -1,4 +1,4 @@
-//! Versions whose snapshot is to be made anew, and the snapshots whose place another has taken.
+//! Versions whose snapshot is to be renewed, and the snapshots that were replaced.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use sqlx::any::AnyRow;
 
 use super::{Store, StoreError, failed, json, parsed, unreadable};
 
-/// After so many attempts that failed none follows by itself.
+/// Number of failed attempts after which none follows automatically.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
 /// The columns of a version's renewal, beside those of the version `v`.
 pub(super) const COLUMNS: &str = "r.reason AS renewal_reason, r.why AS renewal_why, r.since_unix_s AS renewal_since, \
      r.due_unix_s AS renewal_due, r.attempts AS renewal_attempts, r.error AS renewal_error";
-/// Where they are.
+/// The join that provides them.
 pub(super) const JOIN: &str = "LEFT JOIN renewals r ON r.function_id = v.function_id AND r.number = v.number";
 
-/// A renewal whose time has come.
+/// A renewal that is due.
 #[derive(Debug)]
 pub(crate) struct DueRenewal {
     pub(crate) spec: VersionSpec,
@@ -28,7 +28,7 @@ pub(crate) struct DueRenewal {
     pub(crate) attempts: u32,
 }
 
-/// Reads what [`COLUMNS`] has.
+/// Reads the columns in [`COLUMNS`].
 pub(super) fn from_row(row: &AnyRow) -> Result<Option<Renewal>, StoreError> {
     let text = |column: &'static str| row.try_get::<Option<String>, _>(column).map_err(unreadable(column));
     let number = |column: &'static str| row.try_get::<i64, _>(column).map_err(unreadable(column));
@@ -48,7 +48,7 @@ pub(super) fn from_row(row: &AnyRow) -> Result<Option<Renewal>, StoreError> {
 }
 
 impl Store {
-    /// The snapshots of the versions that serve, with what each was made with.
+    /// The snapshots of the live versions, with the tools that made them.
     pub(crate) async fn serving_snapshots(
         &self,
     ) -> Result<Vec<(FunctionName, VersionNumber, Option<MadeWith>)>, StoreError> {
@@ -68,8 +68,9 @@ impl Store {
         serving.collect()
     }
 
-    /// Has a version's snapshot be made anew, from `due` on. What is to be made anew already stays as it is, unless it
-    /// is wanted for another cause and `anew` begins to count. Answers whether anything has changed.
+    /// Queues a renewal of a version's snapshot, due at `due`. A renewal already queued stays as it is, unless `anew`
+    /// lets this
+    /// request restart it. Returns whether anything has changed.
     pub(crate) async fn want_renewal(
         &self,
         (function, version): (&FunctionName, VersionNumber),
@@ -108,7 +109,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The one that has waited for longest of those whose time has come.
+    /// The due renewal that has waited longest.
     pub(crate) async fn due_renewal(&self, now_unix_s: i64) -> Result<Option<DueRenewal>, StoreError> {
         let row: Option<(String, String, i64)> = sqlx::query_as(
             "SELECT v.spec, r.reason, r.attempts FROM renewals r \
@@ -131,7 +132,7 @@ impl Store {
         }))
     }
 
-    /// A version's snapshot is not made anew: it does not serve any more.
+    /// Drops the renewal of a version that no longer serves.
     pub(crate) async fn drop_renewal(&self, function: &FunctionName, version: VersionNumber) -> Result<(), StoreError> {
         sqlx::query(
             "DELETE FROM renewals WHERE number = $1 AND function_id = (SELECT id FROM functions WHERE name = $2)",
@@ -144,7 +145,7 @@ impl Store {
         Ok(())
     }
 
-    /// An attempt came to nothing; the next one comes from `due` on, if there have not been too many.
+    /// Records a failed attempt. The next one is due at `due`, unless there have been too many.
     pub(crate) async fn renewal_failed(
         &self,
         (function, version): (&FunctionName, VersionNumber),
@@ -167,8 +168,9 @@ impl Store {
         Ok(())
     }
 
-    /// The version has this `spec` and its snapshot from now on, all at once; `old` is kept for those who use it.
-    /// `false` when the version is gone.
+    /// Gives the version this `spec` and its snapshot in one transaction; `old` is kept for its users. Returns `false`
+    /// if the
+    /// version is gone.
     pub(crate) async fn renewed(
         &self,
         spec: &VersionSpec,
@@ -223,7 +225,7 @@ impl Store {
         Ok(true)
     }
 
-    /// How many wait, by reason; those that were given up by themselves.
+    /// Number of waiting renewals, by reason and by whether they were given up.
     pub(crate) async fn renewals_waiting(&self) -> Result<BTreeMap<(RenewalReason, bool), u64>, StoreError> {
         let rows: Vec<(String, i64)> = sqlx::query_as("SELECT reason, attempts FROM renewals")
             .fetch_all(&self.pool)
@@ -239,7 +241,7 @@ impl Store {
         Ok(waiting)
     }
 
-    /// Versions whose snapshot is to be made anew: one that is being published may not be written down yet.
+    /// Versions whose snapshot is to be renewed: one that is being published may not be recorded yet.
     pub(crate) async fn renewing(&self) -> Result<Vec<(FunctionName, VersionNumber)>, StoreError> {
         let rows: Vec<(String, i64)> =
             sqlx::query_as("SELECT f.name, r.number FROM renewals r JOIN functions f ON f.id = r.function_id")
@@ -251,7 +253,7 @@ impl Store {
             .collect()
     }
 
-    /// Snapshots whose place another has taken, each with when.
+    /// Replaced snapshots, each with when it was replaced.
     pub(crate) async fn replaced(&self) -> Result<Vec<(SnapshotId, i64)>, StoreError> {
         let rows: Vec<(String, i64)> = sqlx::query_as("SELECT snapshot, since_unix_s FROM replaced_snapshots")
             .fetch_all(&self.pool)
@@ -262,7 +264,7 @@ impl Store {
             .collect()
     }
 
-    /// Nobody needs this one any more.
+    /// Forgets a replaced snapshot that nobody needs any more.
     pub(crate) async fn release_replaced(&self, snapshot: &SnapshotId) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM replaced_snapshots WHERE snapshot = $1")
             .bind(snapshot.as_str())
@@ -273,14 +275,14 @@ impl Store {
     }
 }
 
-/// Whether attempts at a renewal that is known already are counted anew.
+/// Whether a renewal that is already queued starts counting its attempts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Anew {
-    /// They are not.
+    /// Never.
     No,
-    /// They are where it is wanted for another cause than before.
+    /// If it is wanted for another cause than before.
     ForAnotherCause,
-    /// They are.
+    /// Always.
     Always,
 }
 
@@ -399,7 +401,7 @@ mod tests {
             store.release_replaced(&kept[0].0).await.unwrap();
             assert!(store.replaced().await.unwrap().is_empty());
 
-            // With its function all of it goes.
+            // All of it goes with its function.
             store.want_renewal(named, FILTER, (10, 10), Anew::No).await.unwrap();
             let mut newer = new.clone();
             newer.snapshot = Some("s-3".parse().unwrap());

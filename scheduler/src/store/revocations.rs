@@ -1,14 +1,14 @@
-//! Members of the cluster that are revoked: kept for good.
+//! Revoked members of the cluster, kept forever.
 
 use rekindle_identity::{Peer, Role};
 
 use super::{Store, StoreError, failed, unreadable};
 
-/// Who is revoked, and since when, in seconds since 1970.
+/// A revoked member, and since when, in seconds since 1970.
 pub(crate) type Revocation = (Peer, i64);
 
 impl Store {
-    /// All of them, the oldest first.
+    /// All revocations, oldest first.
     pub(crate) async fn revocations(&self) -> Result<Vec<Revocation>, StoreError> {
         let rows: Vec<(String, String, i64)> =
             sqlx::query_as("SELECT role, name, since_unix_s FROM revocations ORDER BY since_unix_s, role, name")
@@ -24,7 +24,7 @@ impl Store {
         read.collect()
     }
 
-    /// Notes that a member is revoked; nothing where it is already.
+    /// Records that a member is revoked; does nothing if it already is.
     pub(crate) async fn revoke(&self, peer: &Peer, now_unix_s: i64) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO revocations (role, name, since_unix_s) VALUES ($1, $2, $3) ON CONFLICT (role, name) DO \

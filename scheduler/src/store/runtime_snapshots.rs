@@ -1,4 +1,4 @@
-//! Which snapshots of runtimes versions begin as, by runtime and, where they are not shared by all, by function.
+//! Which runtime snapshots versions begin as: by runtime and, unless they are shared by all, by function.
 
 use rekindle_wire::FunctionName;
 use rekindle_wire::internal::RuntimeSnapshot;
@@ -7,7 +7,7 @@ use rekindle_wire::manifest::Runtime;
 use super::{Store, StoreError, failed, json, parsed};
 
 impl Store {
-    /// The one of a function, or of all.
+    /// The runtime snapshot of a function, or of all.
     pub(crate) async fn runtime_snapshot(
         &self,
         runtime: Runtime,
@@ -23,7 +23,7 @@ impl Store {
         named.map(|named| parsed("runtime_snapshots.named", &named)).transpose()
     }
 
-    /// Versions begin as this one from now on.
+    /// Records that versions begin as this one from now on.
     pub(crate) async fn keep_runtime_snapshot(
         &self,
         runtime: Runtime,

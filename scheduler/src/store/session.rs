@@ -1,8 +1,12 @@
-//! A scheduler's connections to a database that several share, and how they end with its lead.
+//! A scheduler's connections to a shared database, and how they end with its lead.
 //!
-//! A leader that stood still for a while, its process stopped or its host paused, may have been replaced when it goes on, with statements on
-//! its way. So who takes over ends the connections of all others, and waits until they are gone, before it reads anything; and who has led
-//! connects anew only while the lead is still its own. Those that stand by just connect again.
+//! A leader may be suspended for a while, with its process stopped or its host paused. When it continues, it may have
+//! been
+//! replaced while it has statements in flight. So a successor first ends the connections of all others, and waits until
+//! they
+//! are gone, before it reads anything. A scheduler that has led reconnects only while the lead is still its own.
+//! Standby
+//! schedulers just connect again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +17,7 @@ use uuid::Uuid;
 
 use super::{Dialect, Store, StoreError, failed};
 
-/// Begins the name of every scheduler's connections.
+/// Prefix of the names of schedulers' connections.
 const PREFIX: &str = "rekindle-scheduler ";
 /// How long the connections of others may take to end.
 const ENDED_LIMIT: Duration = Duration::from_secs(3);
@@ -34,7 +38,7 @@ impl Session {
         }
     }
 
-    /// Names a new connection; refuses it when another leads in this process' place.
+    /// Names a new connection. Refuses it if another scheduler has replaced this process as the leader.
     pub(super) async fn begin(&self, connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
         let _name: String = sqlx::query_scalar("SELECT set_config('application_name', $1, false)")
             .bind(format!("{PREFIX}{}", self.holder))
@@ -56,20 +60,20 @@ impl Session {
 }
 
 impl Store {
-    /// Who this process is among those that share the database.
+    /// This process's identity among those that share the database.
     pub(crate) fn holder(&self) -> &str {
         &self.session.holder
     }
 
-    /// The lead that was won could not be taken up: another's is no longer in the way of connecting.
+    /// Undoes winning a lead that could not be taken over: another leader no longer keeps this process from connecting.
     pub(crate) fn has_not_led(&self) {
         self.session.has_led.store(false, Ordering::SeqCst);
     }
 
-    /// Begins to lead, once the lead is won: from the return of this on nothing comes from who led before.
+    /// Takes over once the lead is won. After this returns, nothing more comes from the previous leader.
     ///
     /// # Errors
-    /// When their connections cannot be ended.
+    /// If the previous leader's connections cannot be ended.
     pub(crate) async fn take_over(&self) -> Result<(), StoreError> {
         self.session.has_led.store(true, Ordering::SeqCst);
         if self.dialect == Dialect::Sqlite {
@@ -92,7 +96,7 @@ impl Store {
         let ended = async {
             let before = others("CAST(pid AS BIGINT)").await?;
             others("CAST(pg_terminate_backend(pid) AS INTEGER)::BIGINT").await?;
-            // Those that stand by connect again, as others.
+            // Standby schedulers connect again, as new connections.
             while others("CAST(pid AS BIGINT)")
                 .await?
                 .iter()

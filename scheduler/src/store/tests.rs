@@ -7,7 +7,7 @@ use super::*;
 use crate::fixture::{parsed, spec};
 use crate::postgres::Postgres;
 
-/// Where a test's database is.
+/// Location of a test's database.
 pub(super) struct Place {
     database: Database,
     _dir: Option<tempfile::TempDir>,
@@ -22,7 +22,7 @@ impl Place {
         }
     }
 
-    /// `None` where PostgreSQL is not installed. One server serves all tests of this process.
+    /// `None` if PostgreSQL is not installed. One server serves all tests of this process.
     fn server() -> Option<Self> {
         static SERVER: std::sync::OnceLock<Option<Postgres>> = std::sync::OnceLock::new();
         let server = SERVER.get_or_init(Postgres::start).as_ref()?;
@@ -32,7 +32,7 @@ impl Place {
         })
     }
 
-    /// Another of the same kind.
+    /// Another place of the same kind.
     fn another(&self) -> Self {
         match self.database {
             Database::File(_) => Self::file(),
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-/// Does this with a store of every kind.
+/// Runs the check with a store of every kind.
 pub(super) async fn each_database(check: impl AsyncFn(Store)) {
     for place in [Some(Place::file()), Place::server()].into_iter().flatten() {
         let store = open(&place).await;
@@ -137,7 +137,7 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
     let kept = async |function| store.runtime_snapshot(runtime, function).await.unwrap();
     assert_eq!(kept(None).await, Some(named("ef")));
     assert_eq!(kept(Some(&name)).await, Some(named("01")));
-    // A digest that comes late brings no lost snapshot back.
+    // A digest that comes late does not bring a lost snapshot back.
     let mut lost = spec.clone();
     (lost.snapshot, lost.snapshot_digest) = (None, None);
     store.lose_snapshot(&lost, "damaged").await.unwrap();
@@ -190,7 +190,7 @@ async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(plac
     assert_eq!(unchanged("sources/hello").await, Some(1));
     assert_eq!(unchanged("sources/other").await, None, "another function's folder");
     assert_eq!(store.unchanged(&other, "sources/hello").await.unwrap(), None);
-    // Another folder, under way.
+    // Another folder, in preparation.
     let next = store.add_version(&parsed("hello"), "sources/next", 8).await.unwrap();
     assert_eq!(unchanged("sources/hello").await, None, "no longer the newest");
     assert_eq!(unchanged("sources/next").await, None, "not live yet");
@@ -307,7 +307,7 @@ async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &P
     };
     assert_eq!(old(store.too_old(2).await.unwrap()), [1, 2, 4], "the third serves");
     assert_eq!(store.too_old(10).await.unwrap(), []);
-    // The seventh is under way: it is among the newest, and is kept however few that are.
+    // The seventh is in preparation: it is among the newest, and is kept however few those are.
     store.add_version(&parsed("a"), "sources/a", 7).await.unwrap();
     assert_eq!(old(store.remove_too_old(1).await.unwrap()), [1, 2, 4, 5, 6]);
     assert_eq!(store.remove_too_old(1).await.unwrap(), []);
@@ -416,7 +416,7 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
     for earlier in 1..dialect::MIGRATIONS.len() {
         let place = place.another();
         let old = Store::open_as(&place.database, earlier).await.unwrap();
-        // What stands in each version's tables, by the version that made them.
+        // Rows in the tables of each schema version, by the version that created them.
         let rows = [
             (1, "INSERT INTO functions (name, created_unix_s) VALUES ('hello', 7)"),
             (1, "INSERT INTO version_numbers (name, last) VALUES ('hello', 3)"),
@@ -447,7 +447,7 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         .unwrap();
         let call = super::calls::tests::new("hello", Some("key"), 7);
         if earlier >= 3 {
-            // With a credential as it lay there before credentials were sealed.
+            // With a credential as it was stored before credentials were sealed.
             let request = call
                 .request
                 .replace(r#""headers":[]"#, r#""headers":[["authorization","Bearer a"]]"#);
@@ -506,7 +506,7 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
 #[tokio::test(flavor = "multi_thread")]
 async fn several_that_find_an_old_database_at_once_bring_it_up_to_date_once() {
     let Some(place) = Place::server() else { return };
-    // As it was when first released.
+    // As in the first release.
     Store::open_as(&place.database, 1).await.unwrap().close().await;
     let opened = futures::future::join_all((0..4).map(|_| Store::open(&place.database))).await;
     let stores: Vec<Store> = opened.into_iter().map(Result::unwrap).collect();
@@ -514,7 +514,7 @@ async fn several_that_find_an_old_database_at_once_bring_it_up_to_date_once() {
     assert_eq!(add_live(&stores[3], "hello", None).await, 2);
 }
 
-/// It stood still while another took over, and goes on with what it was about to write.
+/// The old leader was suspended while another took over, and continues with what it was about to write.
 #[tokio::test]
 async fn who_was_replaced_writes_no_more() {
     let Some(place) = Place::server() else { return };
@@ -529,12 +529,12 @@ async fn who_was_replaced_writes_no_more() {
     let refused = old.set_drained(&worker, false, 7).await.unwrap_err();
     assert!(matches!(refused, StoreError::Statement { .. }), "{refused:?}");
     assert!(new.drained().await.unwrap().contains(&worker));
-    // One that stands by is there again at once.
+    // A standby is connected again at once.
     let by = Led::By { address: "b:1".into() };
     assert_eq!(other.lead(other.holder(), "c:1", 60_000).await.unwrap(), by);
 }
 
-/// It won the lead and could not take it up in time: it is another's for a while, and may be its own later.
+/// It won the lead and could not take over in time: the lead is another's for a while, and may be its own later.
 #[tokio::test]
 async fn who_could_not_take_the_lead_up_stands_by_again() {
     let Some(place) = Place::server() else { return };
@@ -544,14 +544,14 @@ async fn who_could_not_take_the_lead_up_stands_by_again() {
     late.take_over().await.unwrap();
     assert_eq!(other.lead(other.holder(), "b:1", -1).await.unwrap(), own(2));
     other.take_over().await.unwrap();
-    // What it had connected by is gone, and it is not the holder.
+    // Its connections are gone, and it is not the holder.
     late.has_not_led();
     assert_eq!(late.lead(late.holder(), "a:1", 60_000).await.unwrap(), own(3));
     late.take_over().await.unwrap();
     late.set_drained(&"w-1".parse().unwrap(), true, 7).await.unwrap();
 }
 
-/// Digests of the migrations that databases out there were made by.
+/// Digests of the released migrations, by which existing databases were made.
 const RELEASED: [&str; 6] = [
     "a3487ceed1d8f5da",
     "6e4cd6a0026bf858",
@@ -561,7 +561,7 @@ const RELEASED: [&str; 6] = [
     "811c69c17cab87c6",
 ];
 
-/// What was released is never changed: databases out there have been made by it.
+/// A released migration never changes: existing databases were made by it.
 #[test]
 fn released_migrations_are_as_they_were() {
     let digests = dialect::MIGRATIONS.map(|(_, _, sql)| blake3::hash(sql.as_bytes()).to_hex()[..16].to_owned());

@@ -1,4 +1,4 @@
-//! What was seen of functions' calls, as a scheduler that begins wants to know it.
+//! What was observed of functions' calls, for a scheduler that starts.
 
 use rekindle_retention::Noted;
 use rekindle_wire::FunctionName;
@@ -41,8 +41,9 @@ impl Store {
         Ok(rows.into_iter().map(read).filter_map(readable).collect())
     }
 
-    /// Writes these down in place of what was there, and removes what `folded` gateways had counted. All or nothing; what is of functions that are
-    /// not there is left out.
+    /// Replaces what was stored by these, and removes what `folded` gateways had counted. All or nothing. Entries for
+    /// unknown
+    /// functions are skipped.
     pub(crate) async fn note_usage(
         &self,
         counts: &[Counts],
@@ -85,7 +86,7 @@ impl Store {
     }
 }
 
-/// A statistic that cannot be read is left out: nothing depends on it.
+/// An unreadable statistic is skipped: nothing depends on it.
 fn readable<T>(row: Result<T, StoreError>) -> Option<T> {
     row.inspect_err(|error| {
         let error = error as &dyn std::error::Error;

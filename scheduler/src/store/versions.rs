@@ -1,4 +1,4 @@
-//! Versions: added when a deploy is accepted, changed while it is prepared, never again once it is live or failed.
+//! Versions: added when a deploy is accepted, changed while prepared, and never changed once live or failed.
 
 use std::sync::LazyLock;
 
@@ -18,11 +18,11 @@ const FIRST_UID: i64 = 100_000;
 #[derive(Debug, Clone)]
 pub(crate) struct NewVersion {
     pub(crate) info: VersionInfo,
-    /// The user id of the function's processes.
+    /// User id of the function's processes.
     pub(crate) uid: u32,
 }
 
-/// The rows of versions, up to their condition.
+/// The query for rows of versions, up to its condition.
 static COLUMNS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT f.name, v.number, v.state, v.created_unix_s, v.manifest, v.error, v.snapshot, v.snapshot_error, \
@@ -34,7 +34,7 @@ static COLUMNS: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Store {
-    /// Adds the next version of the function `manifest` names, and the function when it is new.
+    /// Adds the next version of the function that `manifest` names, and the function if it is new.
     pub(crate) async fn add_version(
         &self,
         manifest: &Manifest,
@@ -104,7 +104,7 @@ impl Store {
         })
     }
 
-    /// Writes down how far a version has come. What has ended stays so: who was cut off in the middle may still write.
+    /// Records a version's progress. A state that is final stays: a preparation that was cut off may still write.
     pub(crate) async fn set_state(
         &self,
         function: &FunctionName,
@@ -126,7 +126,7 @@ impl Store {
         Ok(())
     }
 
-    /// The version can serve, from this statement on.
+    /// Makes the version live.
     pub(crate) async fn set_live(
         &self,
         spec: &VersionSpec,
@@ -150,7 +150,8 @@ impl Store {
         Ok(())
     }
 
-    /// The version has this `spec`, which knows its snapshot's digest, from now on; unless it has lost the snapshot
+    /// Stores this `spec`, which includes the digest of the version's snapshot, unless the version has lost the
+    /// snapshot
     /// meanwhile.
     pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
         sqlx::query(
@@ -166,7 +167,7 @@ impl Store {
         Ok(())
     }
 
-    /// The version, now with this `spec`, has lost its snapshot: it goes on serving, booted.
+    /// Records that the version, now with this `spec`, has lost its snapshot: it continues to serve, booted.
     pub(crate) async fn lose_snapshot(&self, spec: &VersionSpec, why: &str) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1, snapshot = NULL, snapshot_error = $2 \
@@ -182,7 +183,7 @@ impl Store {
         Ok(())
     }
 
-    /// The version cannot serve.
+    /// Records that the version failed.
     pub(crate) async fn set_failed(
         &self,
         function: &FunctionName,
@@ -204,7 +205,7 @@ impl Store {
         Ok(())
     }
 
-    /// Marks versions failed whose preparation a restart of the scheduler cut short. Answers how many.
+    /// Marks versions as failed whose preparation was cut short by a restart of the scheduler. Returns how many.
     pub(crate) async fn fail_unfinished(&self) -> Result<u64, StoreError> {
         let error = ApiError::new(
             ErrorCode::Unavailable,
@@ -219,7 +220,7 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// One version. `None` when there is none of that number.
+    /// One version; `None` if there is none of that number.
     pub(crate) async fn version(
         &self,
         function: &FunctionName,
@@ -237,7 +238,7 @@ impl Store {
         row.map(|r| from_row(&r)).transpose()
     }
 
-    /// The newest versions of a function, newest first; empty when there is no such function.
+    /// The newest versions of a function, newest first; empty if there is no such function.
     pub(crate) async fn versions(&self, function: &FunctionName, limit: u32) -> Result<Vec<VersionInfo>, StoreError> {
         let sql = format!("{} WHERE f.name = $1 ORDER BY v.number DESC LIMIT $2", *COLUMNS);
         let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -249,8 +250,9 @@ impl Store {
         rows.iter().map(from_row).collect()
     }
 
-    /// The newest version of a function, if it came from the folder at `source_key` and is all it should be: live, and not
-    /// without the snapshot it asked for.
+    /// The newest version of a function, if it came from the folder at `source_key` and is complete: live, and not
+    /// without the
+    /// snapshot it asked for.
     pub(crate) async fn unchanged(
         &self,
         function: &FunctionName,
@@ -284,7 +286,7 @@ impl Store {
         rows.iter().map(from_row).collect()
     }
 
-    /// Every version that can serve or could once.
+    /// Every version that can serve, or could once.
     pub(crate) async fn live_specs(&self) -> Result<Vec<VersionSpec>, StoreError> {
         let rows: Vec<String> =
             sqlx::query_scalar("SELECT spec FROM versions WHERE state = 'live' AND spec IS NOT NULL")

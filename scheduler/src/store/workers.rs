@@ -1,11 +1,13 @@
-//! Workers: which were heard of, where, since when. A record for the operator; what is true now is what heartbeats say.
+//! Workers that have been heard from, with their address and since when. A record for the operator; heartbeats say what
+//! is
+//! true now.
 
 use rekindle_wire::internal::Heartbeat;
 
 use super::{Store, StoreError, failed};
 
 impl Store {
-    /// Notes a worker that is new, has moved or was restarted.
+    /// Records a worker that is new, has moved or was restarted.
     pub(crate) async fn note_worker(&self, beat: &Heartbeat, now_unix_s: i64) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO workers (id, address, incarnation, since_unix_s) VALUES ($1, $2, $3, $4) \

@@ -1,4 +1,4 @@
-//! Archives as they should be, and as an attacker writes them.
+//! Valid archives, and archives written by an attacker.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! How calls end, are queued anew, are forgotten; and what becomes of their callbacks.
+//! How calls end, are queued again and expire; and what happens to their callbacks.
 
 use rekindle_wire::asynchronous::StoredAnswer;
 use rekindle_wire::{ApiError, CallId, FunctionName};
@@ -7,7 +7,7 @@ use sqlx::{Any, Transaction};
 use super::rows::{CallRow, Stored};
 use crate::store::{Store, StoreError, failed, json};
 
-/// What becomes of a call after an attempt. The answer's headers that are secrets are told beside it, sealed.
+/// What happens to a call after an attempt. The response's secret headers are passed separately, sealed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Ended {
     /// It was answered.
@@ -17,7 +17,7 @@ pub(crate) enum Ended {
         answer: Option<StoredAnswer>,
         error: ApiError,
     },
-    /// It is queued anew, for `due_unix_ms`.
+    /// It is queued again, due at `due_unix_ms`.
     Again {
         due_unix_ms: i64,
         /// Whether the attempt counts against the maximum.
@@ -27,8 +27,9 @@ pub(crate) enum Ended {
 }
 
 impl Store {
-    /// Notes what came of an attempt. False when it is not that attempt's turn any more. A call that is done needs the secrets of its request no
-    /// more; a dead one keeps them sealed, as it may be queued anew.
+    /// Records the outcome of an attempt. Returns `false` if another attempt has replaced it. A call that is done drops
+    /// the
+    /// secrets of its request. A dead one keeps them sealed, since it may be queued again.
     pub(crate) async fn end_call(
         &self,
         id: &CallId,
@@ -54,7 +55,7 @@ impl Store {
             .bind(i64::from(attempt))
             .execute(&self.writes)
             .await,
-            // A late answer is as good as one in time, unless another attempt is at it.
+            // A late answer is as good as one in time, unless another attempt is running.
             Ended::Done { answer } => sqlx::query(
                 "UPDATE async_calls SET state = 'done', holder = NULL, error = NULL, answer = $1, answer_body = $2, \
                      body = $3, bytes = $4, finished_unix_ms = $5, request_sealed = NULL, answer_sealed = $8, \
@@ -92,7 +93,8 @@ impl Store {
         Ok(done.map_err(failed(doing))?.rows_affected() > 0)
     }
 
-    /// Gives queued calls up that are too old: for their last attempt's error, or for `error`. Answers their functions.
+    /// Gives up queued calls that are too old: with their last attempt's error, or with `error`. Returns their
+    /// functions.
     pub(crate) async fn expire_calls(&self, now_unix_ms: i64, error: &ApiError) -> Result<Vec<String>, StoreError> {
         sqlx::query_scalar(
             "UPDATE async_calls SET state = 'dead', error = COALESCE(error, $1), finished_unix_ms = $2, \
@@ -106,7 +108,7 @@ impl Store {
         .map_err(failed("give up old calls"))
     }
 
-    /// Queues a dead call anew, as if it came now. False when it is not dead.
+    /// Queues a dead call again, as if it came now. Returns `false` if it is not dead.
     pub(crate) async fn retry_call(&self, id: &CallId, now_unix_ms: i64) -> Result<bool, StoreError> {
         let done = sqlx::query(sqlx::AssertSqlSafe(format!("{ANEW} AND id = $2")))
             .bind(now_unix_ms)
@@ -117,7 +119,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// The same of all dead calls of a function. Answers how many.
+    /// Queues all dead calls of a function again. Returns how many.
     pub(crate) async fn retry_dead_calls(&self, function: &FunctionName, now_unix_ms: i64) -> Result<u64, StoreError> {
         let done = sqlx::query(sqlx::AssertSqlSafe(format!("{ANEW} AND function = $2")))
             .bind(now_unix_ms)
@@ -128,7 +130,7 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Forgets a call that does not run.
+    /// Deletes a call that is not running.
     pub(crate) async fn remove_call(&self, id: &CallId) -> Result<bool, StoreError> {
         let done = sqlx::query("DELETE FROM async_calls WHERE id = $1 AND state <> 'running'")
             .bind(id.as_str())
@@ -138,9 +140,10 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Forgets the calls in `state` that ended before `before_unix_ms`; then of each function's the oldest that are beyond `bytes_each` bytes together;
-    /// then those beyond `bytes_all`, of the functions that have the most: each keeps as much as the next, so that none loses its calls to
-    /// another's.
+    /// Deletes calls in `state`: first those that ended before `before_unix_ms`; then each function's oldest beyond
+    /// `bytes_each` bytes; then those beyond `bytes_all`, from the functions that have the most. Each keeps as much as
+    /// the next,
+    /// so that no function loses its calls to another's.
     pub(crate) async fn forget_calls(
         &self,
         state: &str,
@@ -155,7 +158,7 @@ impl Store {
             .execute(&self.writes)
             .await
             .map_err(failed(doing))?;
-        // Small ones count for their row, too.
+        // Small calls count for their row, too.
         let beyond = sqlx::query(
             "DELETE FROM async_calls WHERE id IN (SELECT id FROM ( \
              SELECT id, own, SUM(size) OVER (ORDER BY own, id) AS so_far FROM ( \
@@ -172,7 +175,7 @@ impl Store {
         Ok(old.rows_affected() + beyond.rows_affected())
     }
 
-    /// Gives a deleted function's calls up.
+    /// Gives up a deleted function's calls.
     pub(in crate::store) async fn abandon_calls(
         tx: &mut Transaction<'static, Any>,
         function: &FunctionName,
@@ -193,7 +196,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether any callback is not delivered yet and not given up.
+    /// Whether any callback is neither delivered nor given up.
     pub(crate) async fn has_callbacks(&self) -> Result<bool, StoreError> {
         let one: Option<i64> =
             sqlx::query_scalar("SELECT callback_due_unix_ms FROM async_calls WHERE callback_due_unix_ms > 0 LIMIT 1")
@@ -203,7 +206,9 @@ impl Store {
         Ok(one.is_some())
     }
 
-    /// Callbacks that are due, counted as attempted; they are due again at `again_unix_ms` if nothing is heard of them.
+    /// Claims due callbacks and counts an attempt for each. They are due again at `again_unix_ms` unless their outcome
+    /// is
+    /// reported.
     pub(crate) async fn claim_callbacks(
         &self,
         limit: u32,
@@ -227,7 +232,7 @@ impl Store {
         rows.iter().map(Stored::read).collect()
     }
 
-    /// What came of an attempt at a callback: delivered, due again at some time, or failed for good.
+    /// Records the outcome of an attempt at a callback: delivered, due again at some time, or failed for good.
     pub(crate) async fn end_callback(
         &self,
         id: &CallId,
@@ -261,7 +266,7 @@ const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, fail
      finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, callback_error = NULL \
      WHERE state = 'dead'";
 
-/// The answer without its body, which has a column of its own.
+/// The response without its body, which has a column of its own.
 fn bodiless(answer: &StoredAnswer) -> StoredAnswer {
     StoredAnswer {
         body: rekindle_wire::asynchronous::Encoded::default(),

@@ -1,5 +1,5 @@
-//! Asynchronous invocations. Every change is one statement that says in which state and at which attempt it finds the call, so that who comes
-//! late changes nothing. The attempt's number is the fence: it grows with each claim.
+//! Asynchronous invocations. Every change is one statement that names the call's expected state and attempt, so that a
+//! late one changes nothing. The attempt's number is the fence: it grows with each claim.
 
 mod endings;
 mod rows;
@@ -13,35 +13,35 @@ use super::{Store, StoreError, failed, unreadable};
 pub(crate) use endings::Ended;
 pub(crate) use rows::{CallRow, Stored, Wanted};
 
-/// A call to be kept.
+/// A call to be stored.
 #[derive(Debug, Clone)]
 pub(crate) struct NewRow {
     pub(crate) id: CallId,
     pub(crate) function: FunctionName,
     pub(crate) idempotency_key: Option<String>,
-    /// Whose its idempotency key is.
+    /// Owner of its idempotency key.
     pub(crate) owner: String,
-    /// Of what it asks for, so that another request is not taken for the same.
+    /// Digest of what it asks for, so that a different request is not taken for the same.
     pub(crate) digest: String,
     pub(crate) accepted_unix_ms: i64,
     pub(crate) expires_unix_ms: i64,
     pub(crate) max_attempts: u32,
     pub(crate) request: String,
-    /// The request's headers that are secrets.
+    /// The request's secret headers, sealed.
     pub(crate) request_sealed: Option<Vec<u8>>,
     pub(crate) body: Vec<u8>,
     pub(crate) callback: Option<String>,
 }
 
 impl NewRow {
-    /// What counts for it against what may wait.
+    /// Bytes that count against the limit of what may wait.
     pub(crate) fn bytes(&self) -> u64 {
         let sealed = self.request_sealed.as_ref().map_or(0, Vec::len);
         (self.request.len() + sealed + self.body.len()) as u64
     }
 }
 
-/// A call as it is handed to a gateway, with its secret headers as they lie here.
+/// A call as it is handed to a gateway, with its secret headers as stored.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     pub(crate) call: ClaimedCall,
@@ -55,7 +55,7 @@ pub(crate) struct Earlier {
     pub(crate) digest: String,
 }
 
-/// How many calls a function has, by what is to be done with them.
+/// Counts of a function's calls, by what is to be done with them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Due {
     pub(crate) queued: u64,
@@ -66,11 +66,13 @@ pub(crate) struct Due {
     pub(crate) oldest_unix_ms: i64,
 }
 
-/// The same of every function that has any.
+/// The counts of every function that has any calls.
 pub(crate) type Queues = Vec<(FunctionName, Due)>;
 
 impl Store {
-    /// Keeps a call, durably once this returns. Answers the earlier one if its id, or its owner's idempotency key, is known.
+    /// Stores a call; it is durable once this returns. Returns the earlier call if its id, or its owner's idempotency
+    /// key, is
+    /// known.
     pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
         let doing = "keep a call";
         let added = sqlx::query(
@@ -125,7 +127,7 @@ impl Store {
         Ok(Some(Earlier { id, digest }))
     }
 
-    /// Gives up to `limit` calls of a function that are due to `holder`, until `until_unix_ms`.
+    /// Gives `holder` up to `limit` due calls of a function, until `until_unix_ms`.
     pub(crate) async fn claim_calls(
         &self,
         function: &FunctionName,
@@ -165,7 +167,7 @@ impl Store {
         claimed.collect()
     }
 
-    /// `holder` still runs these attempts at calls.
+    /// Renews the claims of `holder` on these attempts.
     pub(crate) async fn renew_calls(
         &self,
         holder: &str,
@@ -173,7 +175,7 @@ impl Store {
         until_unix_ms: i64,
     ) -> Result<(), StoreError> {
         let doing = "renew claims";
-        // Together, as each by itself would have to reach the disk.
+        // In one transaction, since each alone would have to reach the disk.
         let mut tx = self.writes.begin().await.map_err(failed(doing))?;
         for (id, attempt) in held {
             sqlx::query(
@@ -190,7 +192,8 @@ impl Store {
         tx.commit().await.map_err(failed(doing))
     }
 
-    /// Holders are given until then, whatever was said before: for a scheduler that was away, and could not be told.
+    /// Extends all claims until then, whatever was said before: the scheduler was away, and gateways could not reach
+    /// it.
     pub(crate) async fn renew_all_calls(&self, until_unix_ms: i64) -> Result<(), StoreError> {
         sqlx::query("UPDATE async_calls SET due_unix_ms = $1 WHERE state = 'running'")
             .bind(until_unix_ms)
@@ -200,7 +203,7 @@ impl Store {
         Ok(())
     }
 
-    /// Queues the calls anew whose holders were not heard of in time. Answers their functions, each as often as it has such.
+    /// Queues calls again whose holders were not heard from in time. Returns their functions, once for each such call.
     pub(crate) async fn release_lost_calls(&self, now_unix_ms: i64) -> Result<Vec<FunctionName>, StoreError> {
         let names: Vec<String> = sqlx::query_scalar(
             "UPDATE async_calls SET state = 'queued', holder = NULL WHERE state = 'running' AND due_unix_ms <= $1 \
@@ -216,7 +219,7 @@ impl Store {
             .collect()
     }
 
-    /// What there is to do.
+    /// The counts of calls to run.
     pub(crate) async fn call_queues(&self) -> Result<Queues, StoreError> {
         let rows: Vec<(String, String, i64, i64, i64)> = sqlx::query_as(
             "SELECT function, state, COUNT(*), CAST(SUM(bytes) AS BIGINT), MIN(accepted_unix_ms) FROM async_calls \

@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 
 use crate::store::{Store, StoreError, failed, parsed, unreadable};
 
-/// A call but for its bodies.
+/// A call without its bodies.
 #[derive(Debug, Clone)]
 pub(crate) struct CallRow {
     pub(crate) call: AsyncCall,
@@ -19,7 +19,7 @@ pub(crate) struct CallRow {
     answer: Option<StoredAnswer>,
 }
 
-/// A call with its answer's body, and the answer's secret headers as they lie here.
+/// A call with its response's body, and the response's secret headers as stored.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(crate) row: CallRow,
@@ -85,7 +85,7 @@ impl CallRow {
 
 #[cfg(test)]
 impl CallRow {
-    /// One that no database has.
+    /// A row that no database has.
     pub(crate) fn new(call: AsyncCall, max_attempts: u32, expires_unix_ms: i64) -> Self {
         Self {
             call,
@@ -105,7 +105,7 @@ impl Stored {
         })
     }
 
-    /// What came of the call, without its answer's secret headers.
+    /// The result of the call, without its response's secret headers.
     pub(crate) fn result(self) -> CallResult {
         let Self { row, body, .. } = self;
         let body = Encoded(body.unwrap_or_default().into());
@@ -125,13 +125,13 @@ impl Stored {
 pub(crate) struct Wanted {
     pub(crate) function: Option<FunctionName>,
     pub(crate) state: Option<CallState>,
-    /// Older than this one.
+    /// Only calls older than this one.
     pub(crate) before: Option<CallId>,
     pub(crate) limit: u32,
 }
 
 impl Store {
-    /// A call. `None` when there is none of that id.
+    /// A call; `None` if there is none with that id.
     pub(crate) async fn call(&self, id: &CallId) -> Result<Option<CallRow>, StoreError> {
         let sql = format!("SELECT {} FROM async_calls WHERE id = $1", CallRow::COLUMNS);
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -142,7 +142,7 @@ impl Store {
         row.map(|r| CallRow::read(&r)).transpose()
     }
 
-    /// The same with its answer's body.
+    /// A call with its response's body.
     pub(crate) async fn call_with_answer(&self, id: &CallId) -> Result<Option<Stored>, StoreError> {
         let sql = format!("SELECT {} FROM async_calls WHERE id = $1", CallRow::WITH_ANSWER);
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))

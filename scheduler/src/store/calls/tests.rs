@@ -1,4 +1,4 @@
-//! Asynchronous invocations in each database: claims, fences, endings, what is forgotten.
+//! Asynchronous invocations in each database: claims, fences, endings, expiry.
 
 use rekindle_wire::asynchronous::{CallState, Encoded, Headers, StoredAnswer, StoredRequest};
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionName};
@@ -131,7 +131,7 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
         store.renew_calls("g-2", &[(call.id.clone(), 1)], 99).await.unwrap();
         assert!(store.release_lost_calls(19).await.unwrap().is_empty(), "it was renewed");
         assert_eq!(store.release_lost_calls(20).await.unwrap(), [hello()]);
-        // Nobody has it yet: a late answer spares the second attempt, a late failure does not count twice.
+        // Nobody has claimed it yet: a late answer spares the second attempt, a late failure does not count twice.
         let again = Ended::Again {
             due_unix_ms: 5,
             counts: true,
@@ -297,7 +297,7 @@ async fn one_functions_answers_evict_no_others() {
         assert_eq!(store.forget_calls("done", 0, 4 * row, 9 * row).await.unwrap(), 2);
         assert_eq!(kept().await, (true, 4));
         assert_eq!(state(&store, &busy[1]).await, None, "the oldest go first");
-        // Then the bound of all, at the cost of who has the most, though the other's is the oldest.
+        // Then the bound of all, at the cost of the function with the most, though the other's is the oldest.
         assert_eq!(store.forget_calls("done", 0, 4 * row, 3 * row).await.unwrap(), 2);
         assert_eq!(kept().await, (true, 2));
         assert_eq!(store.forget_calls("done", 0, 4 * row, row).await.unwrap(), 2);
