@@ -1,4 +1,4 @@
-//! The admin API: the key is checked here, the rest is the scheduler's.
+//! The admin API: the key is checked here, everything else is up to the scheduler.
 
 use axum::body::Body;
 use axum::response::IntoResponse as _;
@@ -14,7 +14,7 @@ use crate::scheduler::SchedulerClient;
 
 const ERROR_MAX: usize = 256 << 10;
 
-/// Passes a request on whose key was checked.
+/// Forwards a request whose key was checked.
 pub(crate) async fn pass_on(
     scheduler: &SchedulerClient,
     mut request: Request<Body>,
@@ -33,7 +33,7 @@ pub(crate) async fn pass_on(
     sent.remove(AUTHORIZATION);
     sent.remove(http::header::HOST);
     headers::set(sent, REQUEST_ID, request_id);
-    // Its caller's may be 2, which the connection to the scheduler does not speak.
+    // The caller may use HTTP/2, which the connection to the scheduler does not speak.
     *request.version_mut() = Version::HTTP_11;
     match scheduler.pass_on(request).instrument(span).await {
         Err(error) => error.with_request_id(request_id).into_response(),

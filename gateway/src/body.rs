@@ -1,13 +1,14 @@
-//! A request's body on its way in: how fast it has to come, how much of it may lie in memory, and whether it may be sent again.
+//! A request's body on its way in: how fast it must come, how much of it may be in memory, and whether it may be sent
+//! again.
 //!
 //! ```text
 //! first part ──whole──> Kept                  (may be sent again)
 //!     │ ──64 KiB are there──> Streamed        (passed through as it comes)
-//!     │ ──of no known length, and pauses──> Streamed, while few others are     (its client may wait for what the function makes of it)
+//!     │ ──of no known length, and pauses──> Streamed, while few others are     (its client may wait)
 //!     │ ──too slow: 408, too large: 413, no memory: 503
 //! ```
 //!
-//! The first part is received before a place or a slot is taken: a slow client then holds neither.
+//! The first part is received before a place or a slot is taken, so that a slow client holds neither.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -31,37 +32,37 @@ use crate::budget::{Budget, Room};
 use crate::metrics::Metrics;
 use crate::pace::{MinRate, Pace};
 
-/// So much of a body is received before a slot is taken; one that is no larger can be sent again.
+/// How much of a body is received before a slot is taken. A body that is no larger can be sent again.
 const KEPT_MAX: usize = 64 << 10;
-/// So long nothing comes of a body without a length before it is taken for one half of a conversation.
+/// Pause after which a body without a length counts as one half of a conversation.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the first part may take however it comes.
+/// Limit for the first part, however it comes.
 const FIRST_LIMIT: Duration = Duration::from_secs(75);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How bodies are taken in.
+/// How bodies are received.
 #[derive(Clone)]
 pub(crate) struct Intake {
     pub(crate) rate: MinRate,
     pub(crate) memory: Budget,
-    /// Places of bodies that are passed through before their first part is there. Fewer than there are places in all: who sends a byte and no more
-    /// takes none of the rest.
+    /// Places for bodies that are passed through before their first part is complete. There are fewer than places in
+    /// all, so that clients that send one byte and no more cannot take the rest.
     pub(crate) early: Arc<Semaphore>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Why no more is awaited of a body's first part.
+/// Why no more of a body's first part is awaited.
 enum First {
-    /// There is no more.
+    /// The body is complete.
     Whole,
-    /// It is as large as it has to be.
+    /// The first part is as large as it must be.
     Enough,
-    /// It pauses, and has a place among those that may.
+    /// The body pauses, and has one of the places for such bodies.
     Paused(OwnedSemaphorePermit),
 }
 
-/// Bytes of a body, and the memory they lie in.
+/// Bytes of a body, and the memory reserved for them.
 #[derive(Default)]
 pub(crate) struct Received {
     pub(crate) bytes: Bytes,
@@ -70,9 +71,9 @@ pub(crate) struct Received {
 
 /// A request's body, for one or more attempts.
 pub(crate) enum Upload {
-    /// Received whole.
+    /// Received completely.
     Kept(Received),
-    /// Passed through as it comes; good for another attempt as long as nothing was taken from it.
+    /// Passed through as it comes; usable for another attempt as long as nothing was read from it.
     Streamed(Arc<Stream>),
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct Stream {
     touched: AtomicBool,
     too_large: AtomicBool,
     too_slow: AtomicBool,
-    /// It ended before its end: the client went, was too slow, or sent too much.
+    /// It ended early: the client left, was too slow, or sent too much.
     broke_off: AtomicBool,
     hint: SizeHint,
     metrics: Arc<Metrics>,
@@ -93,11 +94,13 @@ pub(crate) struct Stream {
 }
 
 impl Intake {
-    /// Takes a request's body in: all of it, or so much that the rest can be passed through.
+    /// Receives a request's body: all of it, or enough that the rest can be passed through.
     ///
     /// # Errors
-    /// `too_large` when it is over `max`, `request_timeout` when it comes too slowly, `bad_request` when it breaks off, `unavailable` when there is no
-    /// memory for it.
+    /// - `too_large` if it is over `max`
+    /// - `request_timeout` if it comes too slowly
+    /// - `bad_request` if it breaks off
+    /// - `unavailable` if there is no memory for it
     pub(crate) async fn receive(&self, headers: &HeaderMap, body: Body, max: u64) -> Result<Upload, ApiError> {
         let hint = http_body::Body::size_hint(&body);
         let length = headers
@@ -134,17 +137,18 @@ impl Intake {
         })))
     }
 
-    /// Takes a body in that has to be whole; `None` when it is over `max`.
+    /// Receives a body that must be complete; `None` if it is over `max`.
     ///
     /// # Errors
-    /// As [`Self::receive`] has them.
+    /// As for [`Self::receive`].
     pub(crate) async fn whole(&self, body: Body, max: usize) -> Result<Option<Received>, ApiError> {
         let mut body = Paced::new(body, self.rate);
         let (received, _) = self.first(&mut body, max + 1, false).await?;
         Ok((received.bytes.len() <= max).then_some(received))
     }
 
-    /// The body's beginning, until there are `enough` bytes of it or, where it `may_pause`, nothing comes for a while.
+    /// Receives the beginning of the body, until there are `enough` bytes of it. If it `may_pause`, also until nothing
+    /// comes for a while.
     async fn first(&self, body: &mut Paced, enough: usize, may_pause: bool) -> Result<(Received, First), ApiError> {
         match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, may_pause)).await {
             Ok(gathered) => gathered,
@@ -187,7 +191,8 @@ impl Intake {
                 Some(Err(error)) if error.is::<TooSlow>() => return Err(self.refused("slow_body", too_slow())),
                 Some(Err(_)) => return Err(broke_off()),
             };
-            // The usual body comes in one piece, which stays where it is. Many small ones would keep more alive than they are.
+            // The usual body comes in one piece and is not copied. Many small pieces would keep more memory alive than
+            // their size.
             let grown = if only.is_empty() && all.is_empty() {
                 let grown = room.grow_to(data.len());
                 only = data;
@@ -230,7 +235,7 @@ impl Upload {
         }
     }
 
-    /// Whether nobody knows its length before its end.
+    /// Whether its length is unknown before its end.
     pub(crate) fn is_of_unknown_length(&self) -> bool {
         matches!(self, Self::Streamed(stream) if stream.hint.exact().is_none())
     }
@@ -243,7 +248,8 @@ impl Upload {
         }
     }
 
-    /// Whether it broke off on its way through: then it is the client's fault that there is no answer, and nobody else's.
+    /// Whether it broke off while it was passed through. Then the missing response is the client's fault, and nobody
+    /// else's.
     pub(crate) fn broke_off(&self) -> bool {
         matches!(self, Self::Streamed(stream) if stream.broke_off.load(Ordering::Acquire))
     }
@@ -290,7 +296,7 @@ fn no_memory() -> ApiError {
 }
 
 impl Stream {
-    /// The frame, if all that came so far is within the limit.
+    /// Returns the frame if everything so far is within the limit.
     fn count(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BoxError> {
         let mut left = self.left.lock();
         match left.checked_sub(frame.data_ref().map_or(0, |data| data.len() as u64)) {
@@ -338,8 +344,8 @@ impl http_body::Body for Attempt {
 #[error("the body came too slowly")]
 struct TooSlow;
 
-/// A body that fails when it comes at less than the minimum rate. Only while it is waited for: a function that reads slowly is no fault of its
-/// client's.
+/// A body that fails if it comes at less than the minimum rate. Only waiting for it counts: a function that reads
+/// slowly is not its client's fault.
 struct Paced {
     body: Body,
     pace: Pace,

@@ -1,27 +1,27 @@
-//! How much of requests' bodies the gateway holds in memory at most, of all clients together.
+//! Limits how much of requests' bodies the gateway holds in memory, over all clients.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Memory is counted in blocks of this size, bytes.
+/// Block size in which memory is counted, bytes.
 const BLOCK: usize = 4 << 10;
 
-/// The memory there is for bodies.
+/// The memory available for bodies.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     blocks: Arc<Semaphore>,
     all: usize,
 }
 
-/// A body's part of it, given back when dropped.
+/// A body's share of it, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
     budget: Budget,
     held: Option<OwnedSemaphorePermit>,
 }
 
-/// There is no more.
+/// No memory is left.
 #[derive(Debug, thiserror::Error)]
 #[error("as much of requests' bodies is held in memory as may be")]
 pub(crate) struct Exhausted;
@@ -36,7 +36,7 @@ impl Budget {
         }
     }
 
-    /// No room yet.
+    /// An empty share.
     pub(crate) fn room(&self) -> Room {
         Room {
             budget: self.clone(),
@@ -51,10 +51,10 @@ impl Budget {
 }
 
 impl Room {
-    /// Sees to it that there is room for so many bytes in all.
+    /// Grows the share to `bytes` in all.
     ///
     /// # Errors
-    /// When there is not. What is held stays held.
+    /// If there is not enough memory. What is held stays held.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let blocks = bytes.div_ceil(BLOCK);
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);

@@ -1,4 +1,4 @@
-//! The life of an invocation in the gateway: body, place, slot, worker, answer.
+//! The life of an invocation in the gateway: body, place, slot, worker, response.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,15 +26,17 @@ use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
 use crate::workers::Workers;
 
-/// How often an invocation is placed before it is given up.
+/// Maximum number of counted attempts for an invocation.
 const ATTEMPTS: u32 = 3;
-/// An instance that takes nothing at the moment costs no attempt; it is asked again after a growing pause up to this, and so often at most.
+/// An instance that is busy at the moment costs no attempt. It is asked again after a back-off that grows up to this,
+/// and at most `TURNED_AWAY_MAX` times.
 const BACK_OFF: Duration = Duration::from_millis(20);
 const TURNED_AWAY_MAX: u32 = 256;
-/// Nor does a slot that was free here and is of no use any more. There may be as many as instances ended at once; each is met once.
+/// A slot that was free here but is useless by now costs no attempt either. There may be as many as instances ended at
+/// once; each is met once.
 const STALE_MAX: u32 = 4096;
 
-/// What invocations share.
+/// State shared by invocations.
 pub(crate) struct Dispatch {
     pub(crate) slots: Arc<Slots>,
     pub(crate) workers: Workers,
@@ -52,21 +54,21 @@ pub(crate) struct Call {
     pub(crate) path: String,
     /// `http`, or `event`.
     pub(crate) invocation: &'static str,
-    /// Start a fresh instance this way.
+    /// Starts a fresh instance in this way.
     pub(crate) force: Option<StartKind>,
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
     pub(crate) arrived: Instant,
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
-    /// What its client holds of what one may have.
+    /// What its client holds of its limits.
     pub(crate) client: Option<Arc<Held>>,
-    /// Of an asynchronous invocation: which one, and which attempt at it.
+    /// For an asynchronous invocation: its id, and the number of the attempt.
     pub(crate) attempt: Option<(CallId, u32)>,
 }
 
 impl Dispatch {
-    /// Serves one invocation. Errors become answers here.
+    /// Serves one invocation. Errors become responses here.
     pub(crate) async fn invoke(&self, call: Call, request: Request<Body>) -> Response<Body> {
         let request_id = call.request_id.clone();
         let answer = self.serve(call, request).await;
@@ -115,14 +117,14 @@ impl Dispatch {
         answer
     }
 
-    /// How it started, or was to, is noted in `start` as soon as it is known.
+    /// Runs the invocation. `start` receives how it started, or was to start, as soon as that is known.
     async fn run(
         &self,
         call: Call,
         request: Request<Body>,
         start: &mut Option<StartKind>,
     ) -> Result<Response<Body>, ApiError> {
-        // Before the place: who does not send its body holds none.
+        // Before the place: a client that does not send its body holds none.
         let outgoing = self.prepare(&call, request).await?;
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             self.metrics.refused("in_flight");
@@ -154,7 +156,7 @@ impl Dispatch {
             let planned = slot.leased.start();
             *start = Some(planned);
             self.metrics.placed(&call.function, planned, placing.elapsed());
-            // The worker shall keep its part too.
+            // The worker should keep its part of the trace too.
             rekindle_telemetry::keep_if_slow(&Span::current(), call.arrived.elapsed());
             let exchange = Exchange {
                 workers: self.workers.clone(),
@@ -164,7 +166,8 @@ impl Dispatch {
                 place: place.clone(),
                 connection: call.connection.clone(),
             };
-            // From here on the function may be at work: the slot is its own until it is done, whoever waits for the answer.
+            // From here on the function may be at work. It owns the slot until it is done, whoever waits for the
+            // response.
             match DetachOnDrop::new(exchange.run()).await {
                 AttemptOutcome::Answered(answer) => {
                     phases.answer = answer.took;
@@ -185,7 +188,8 @@ impl Dispatch {
                     }
                     last = Some(error);
                     match reason {
-                        // The next slot may be the same instance's, which stands still for a moment: it is moved, or copied.
+                        // The next slot may belong to the same instance, which is frozen for a moment: it is being
+                        // moved, or copied.
                         BUSY => {
                             tokio::time::sleep(BACK_OFF.min(Duration::from_millis(1 << turned_away.min(8)))).await;
                             turned_away += 1;
@@ -221,7 +225,7 @@ impl Dispatch {
         })
     }
 
-    /// A slot: one that is there, or what the scheduler finds or starts.
+    /// Takes a slot: an existing one, or one that the scheduler finds or starts.
     async fn place(&self, call: &Call) -> Result<Slot, ApiError> {
         let span = tracing::debug_span!(
             "place",
@@ -244,7 +248,7 @@ impl Dispatch {
     }
 }
 
-/// The answer as the client gets it, and how the invocation started.
+/// The response as the client gets it, and how the invocation started.
 fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, StartKind) {
     let Answered {
         response,
@@ -254,7 +258,7 @@ fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, St
     } = answer;
     let (mut parts, body) = response.into_parts();
     let worker = timing::of_worker(&parts.headers);
-    // A restore that fails before the function ran is followed by a boot; the worker says what it came to.
+    // A restore that fails before the function ran is followed by a boot; the worker reports what happened.
     let said = parts.headers.get(START).and_then(|v| v.to_str().ok()?.parse().ok());
     let start = match start {
         StartKind::Warm => StartKind::Warm,

@@ -1,4 +1,5 @@
-//! One attempt at an invocation, from the moment its instance may see it: what becomes of the slot, whether the client waits or not.
+//! One attempt at an invocation, from the moment its instance may see it. It decides what happens to the slot, whether
+//! or not the client waits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,18 +21,18 @@ use crate::lease::LeasedInstance;
 use crate::slots::Slot;
 use crate::workers::Workers;
 
-/// The worker keeps the limits of a start; this is for one that does not answer at all.
+/// The worker enforces the limits of a start; this is for a worker that does not answer at all.
 const SPARE: Duration = Duration::from_secs(5);
 
-/// What an invocation holds until the function is done with it, whether its client is there or not.
+/// What an invocation holds until the function is done with it, whether or not its client is still there.
 pub(crate) struct Place {
-    /// Among the requests in flight.
+    /// Place among the requests in flight.
     pub(crate) _permit: OwnedSemaphorePermit,
-    /// Among its client's.
+    /// Place among its client's requests.
     pub(crate) _client: Option<Arc<Held>>,
 }
 
-/// All that one attempt needs, so that it can outlast its client.
+/// Everything that one attempt needs, so that it can outlast its client.
 pub(crate) struct Exchange {
     pub(crate) workers: Workers,
     pub(crate) token: HeaderValue,
@@ -42,35 +43,36 @@ pub(crate) struct Exchange {
     pub(crate) connection: CancellationToken,
 }
 
-/// What came of it.
+/// Outcome of an attempt.
 #[allow(
     clippy::large_enum_variant,
     reason = "it is taken apart where it is made: a box would be one more allocation for each request"
 )]
 pub(crate) enum AttemptOutcome {
-    /// The function's answer begins.
+    /// The function's response begins.
     Answered(Answered),
     /// An error that is the invocation's outcome.
     Failed(ApiError),
-    /// The function has seen nothing of it, or may see it twice. Another attempt may do better; the error is for when there is none. With the reason in a word.
+    /// The function has seen nothing of it, or may see it twice. Another attempt may succeed. Has the error in case
+    /// there is none, and a short reason.
     Retry(ApiError, &'static str),
 }
 
-/// An answer that has begun.
+/// A response that has begun.
 pub(crate) struct Answered {
     pub(crate) response: Response<TrackedBody<Body, InFlight>>,
     pub(crate) leased: LeasedInstance,
     /// How the invocation was to start.
     pub(crate) start: StartKind,
-    /// From sending the request until the answer's headers.
+    /// Time from sending the request to the response's headers.
     pub(crate) took: Duration,
 }
 
-/// Why an attempt came to nothing: the instance took no more requests.
+/// Reason of a failed attempt: the instance accepted no more requests.
 pub(crate) const BUSY: &str = "busy";
-/// The same: there is no such instance any more.
+/// Reason of a failed attempt: the instance does not exist any more.
 pub(crate) const GONE: &str = "gone";
-/// The same: it is another gateway's by now.
+/// Reason of a failed attempt: another gateway leases the instance by now.
 pub(crate) const FENCED: &str = "fenced";
 
 /// What lasts until the function is done with an invocation.
@@ -94,8 +96,8 @@ impl rekindle_relay::Held for InFlight {
 }
 
 impl Exchange {
-    /// Sends the request and waits for the answer's headers. The function's timeout begins when its instance is ready, which the
-    /// worker knows.
+    /// Sends the request and waits for the response's headers. The function's timeout begins when its instance is
+    /// ready, which the worker knows.
     pub(crate) async fn run(mut self) -> AttemptOutcome {
         let outgoing = self.outgoing.clone();
         let leased = self.slot.leased.clone();
@@ -147,7 +149,7 @@ impl Exchange {
                 self.slot.is_stuck();
                 AttemptOutcome::Failed(timed_out(function, leased.timeout))
             }
-            // The worker does not even say that the instance did not start in time: nothing is known of it.
+            // The worker does not even report that the instance did not start in time: its state is unknown.
             Attempted::TimedOut => {
                 self.slot.is_lost();
                 AttemptOutcome::Failed(not_started(function, limit))
@@ -155,7 +157,7 @@ impl Exchange {
             Attempted::Failed { error, instance_ended } => {
                 match error.code {
                     _ if instance_ended => self.slot.is_gone(),
-                    // The worker's clock was first.
+                    // The worker's timeout fired first.
                     ErrorCode::FunctionTimeout => self.slot.is_stuck(),
                     ErrorCode::FunctionError => leased.note_answer(),
                     _ => {}

@@ -1,4 +1,4 @@
-//! One attempt at one instance: send the request to its worker, and tell apart what can come back.
+//! One attempt at one instance: sends the request to its worker, and classifies the possible results.
 
 use axum::body::Body;
 use http::header::{RETRY_AFTER, TRANSFER_ENCODING};
@@ -16,7 +16,7 @@ use crate::headers;
 use crate::lease::LeasedInstance;
 use crate::workers::Workers;
 
-/// Error bodies that are read rather than passed on.
+/// Largest error body that is read rather than passed on.
 const ERROR_MAX: usize = 256 << 10;
 
 /// A request as it goes to a worker, without what differs between attempts.
@@ -25,34 +25,34 @@ pub(crate) struct Outgoing {
     pub(crate) method: Method,
     /// Path and query below the function, byte for byte as the client sent them; starts with `/`.
     pub(crate) path: String,
-    /// Cleaned of what must not pass, and with what the function is told.
+    /// Headers without what must not pass, and with what the function is told.
     pub(crate) headers: HeaderMap,
     pub(crate) body: Upload,
 }
 
-/// What an attempt came to.
+/// Result of an attempt.
 pub(crate) enum Attempted {
-    /// The function answers; the body is still to come.
+    /// The function responds; the body is still to come.
     Answered(Response<Body>),
-    /// The instance is gone and has seen nothing of the request: its worker says so.
+    /// The worker says that the instance is gone and has seen nothing of the request.
     Gone,
-    /// The instance has seen nothing of the request, as it is busy: its worker says so.
+    /// The worker says that the instance is busy and has seen nothing of the request.
     Busy,
-    /// The instance has seen nothing of the request, as another gateway has a newer lease: its worker says so.
+    /// The worker says that another gateway has a newer lease; the instance has seen nothing of the request.
     Fenced,
     /// Its worker cannot be reached.
     Unreachable,
-    /// The client's body broke off, and with it the exchange: the instance and its worker are as well as before.
+    /// The client's body broke off, and the exchange with it. The instance and its worker are unaffected.
     BrokeOff(ApiError),
-    /// The connection broke before the answer's headers; the function may have the request.
+    /// The connection broke before the response's headers; the function may have the request.
     Broken(ApiError),
-    /// The deadline passed before the answer's headers.
+    /// The deadline passed before the response's headers.
     TimedOut,
-    /// The platform or the handler says what went wrong. With `instance_ended` the instance is of no use any more.
+    /// The platform or the handler reports what went wrong. With `instance_ended` the instance cannot be used any more.
     Failed { error: ApiError, instance_ended: bool },
 }
 
-/// Sends the request to the leased's instance and waits for the answer's headers, until `deadline`.
+/// Sends the request to the leased instance and waits for the response's headers, until `deadline`.
 pub(crate) async fn attempt(
     workers: &Workers,
     token: &HeaderValue,
@@ -138,7 +138,7 @@ fn build(
     *request.headers_mut() = outgoing.headers.clone();
     headers::set_token(request.headers_mut(), token);
     if outgoing.body.is_of_unknown_length() {
-        // Said outright, as else a GET would lose its body.
+        // Set explicitly, since a GET would otherwise lose its body.
         let chunked = HeaderValue::from_static("chunked");
         request.headers_mut().insert(TRANSFER_ENCODING, chunked);
     }
@@ -171,7 +171,7 @@ fn broken(outgoing: &Outgoing) -> ApiError {
     )
 }
 
-/// The worker says that the function did not give this answer.
+/// Reads a response that the worker says is not the function's.
 async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: Instant) -> Attempted {
     let code = code.to_str().ok().and_then(|c| c.parse::<ErrorCode>().ok());
     let code = code.unwrap_or(ErrorCode::Internal);
@@ -205,7 +205,7 @@ async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: In
     failed(error, instance_ended)
 }
 
-/// What a runtime writes of an exception: the form AWS Lambda has.
+/// What a runtime writes of an exception, in the form that AWS Lambda uses.
 #[derive(Deserialize)]
 struct Thrown {
     #[serde(rename = "errorType")]
@@ -214,7 +214,7 @@ struct Thrown {
     message: Option<String>,
 }
 
-/// The handler threw.
+/// The result if the handler threw.
 async fn function_error(outgoing: &Outgoing, answer: Response<Body>, deadline: Instant) -> Attempted {
     let body = read(answer, deadline).await;
     let thrown = serde_json::from_slice::<Thrown>(&body).ok();

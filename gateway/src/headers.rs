@@ -15,13 +15,13 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 const REQUEST_ID_MAX: usize = 128;
 const PLATFORM_PREFIX: &str = "x-rekindle-";
-/// What names begin with that the platform sets, or tells functions by.
+/// Prefixes of headers that the platform sets, or by which it tells functions something.
 const TOLD_BY: [&str; 3] = ["x-fn-", PLATFORM_PREFIX, "x-forwarded-"];
 
-/// How the client speaks to whoever first takes its request.
+/// The protocol that the client speaks to whoever first takes its request.
 pub(crate) const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
-/// Refuses a request with more header lines or bytes of them than a function's answer may have.
+/// Refuses a request with more header lines or bytes than a function's response may have.
 pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), ApiError> {
     let HeadLimits { lines, bytes } = HeadLimits::FUNCTION;
     let has: usize = headers
@@ -37,7 +37,7 @@ pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::HeadersTooLarge, what))
 }
 
-/// Removes what belongs to one connection and what only the platform may say.
+/// Removes headers that belong to one connection, and those that only the platform may set.
 fn strip(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     let ours: Vec<HeaderName> = headers
@@ -50,7 +50,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// A client's headers on their way in.
+/// Cleans a client's headers on their way in.
 pub(crate) fn strip_request(headers: &mut HeaderMap) {
     strip(headers);
     for name in [DEADLINE_MS, INVOCATION, FORCE_START, ASYNC_ID, ASYNC_ATTEMPT] {
@@ -66,7 +66,8 @@ pub(crate) fn strip_request(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a function may take the header for one of the platform's: CGI, WSGI and their heirs write `-` and `_` of a name alike.
+/// Whether a function may mistake the header for one of the platform's: CGI, WSGI and their heirs do not distinguish
+/// `-` from `_` in a name.
 fn looks_like_ours(name: &str) -> bool {
     if !name.contains('_') {
         return false;
@@ -75,30 +76,31 @@ fn looks_like_ours(name: &str) -> bool {
     alike == REQUEST_ID || TOLD_BY.iter().any(|prefix| alike.starts_with(prefix))
 }
 
-/// An answer's headers on their way out; what the gateway says itself is removed too.
+/// Cleans a response's headers on their way out; removes also what the gateway sets itself.
 pub(crate) fn strip_answer(headers: &mut HeaderMap) {
     strip(headers);
     for name in [START, INSTANCE, REQUEST_ID, SERVER_TIMING] {
         headers.remove(name);
     }
-    // Servers write it once a second, and copies of a snapshot begin with what was written then. The connection to the
-    // client adds one of its own.
+    // Servers update it once a second, and copies of a snapshot begin with the value of that time. The connection to
+    // the client adds one of its own.
     headers.remove(DATE);
 }
 
-/// What pages of a function may do that shares its host with others: run, but not as that host, whose other pages a browser would else let them read.
-/// Beside a policy of the function's own: browsers keep to both.
+/// A policy for the pages of a function that shares its host with others. They may run scripts, but not with that
+/// host's origin, whose other pages a browser would otherwise let them read. It is added to a policy of the function's
+/// own: browsers enforce both.
 const SANDBOX: HeaderValue =
     HeaderValue::from_static("sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts");
 
-/// Keeps pages of an answer apart from those of other functions on the same host.
+/// Isolates pages of a response from those of other functions on the same host.
 pub(crate) fn keep_apart(headers: &mut HeaderMap) {
     headers.append(CONTENT_SECURITY_POLICY, SANDBOX);
 }
 
-/// That a host is to be asked over TLS alone for so long (RFC 6797).
+/// Says that a host must be contacted only over TLS for so long (RFC 6797).
 pub(crate) fn hsts(age: Duration) -> HeaderValue {
-    // Digits and ASCII make a header.
+    // Digits and ASCII letters are always a valid header.
     HeaderValue::from_str(&format!("max-age={}", age.as_secs())).unwrap_or(HeaderValue::from_static("max-age=0"))
 }
 
@@ -116,13 +118,13 @@ pub(crate) fn set_forwarded(headers: &mut HeaderMap, peer: IpAddr) {
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry("x-forwarded-host").or_insert(host);
     }
-    // Set already where TLS ends here; a balancer in front may have ended it too.
+    // Already set if TLS ends here; a balancer in front may have ended it too.
     headers
         .entry(FORWARDED_PROTO)
         .or_insert(HeaderValue::from_static("http"));
 }
 
-/// The client's request id when it is usable, else a fresh one.
+/// The client's request id if it is usable, otherwise a new one.
 pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let sane = |id: &&str| {
         (1..=REQUEST_ID_MAX).contains(&id.len())
@@ -133,7 +135,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> String {
         .map_or_else(|| RequestId::quick().to_string(), str::to_owned)
 }
 
-/// Sets a header to a text of our own making.
+/// Sets a header to a text made here.
 pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(HeaderName::from_static(name), value);

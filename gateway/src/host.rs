@@ -1,12 +1,12 @@
-//! The hosts that a gateway answers at: what a request calls its host, and whose that is.
+//! The hosts that a gateway answers at: the host that a request names, and its owner.
 //!
-//! | host | whose |
+//! | host | owner |
 //! |---|---|
-//! | `NAME.DOMAIN` | the function's |
+//! | `NAME.DOMAIN` | the function |
 //! | `VERSION--NAME.DOMAIN`, where the version begins with a digit | reserved |
 //! | `NAME.NAMESPACE.DOMAIN` | reserved |
-//! | the API's host, where it has one of its own | the platform's |
-//! | any other: `DOMAIN` itself, addresses, names of no domain | shared: the platform's and, by path, all functions' |
+//! | the API's host, if it has one of its own | the platform |
+//! | any other: `DOMAIN` itself, addresses, names of no domain | shared: the platform and, by path, all functions |
 //!
 //! Pure. Names are compared in lower case, without their port and without one dot at their end.
 
@@ -19,16 +19,16 @@ use http::uri::Scheme;
 use http::{Request, Version};
 use rekindle_wire::{ApiError, ErrorCode};
 
-/// The domain that is served whatever else is: browsers and resolvers take it for this machine.
+/// The domain that is always served: browsers and resolvers take it for this machine.
 const LOCAL: &str = "localhost";
 const NAME_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
-/// A name of a host: labels of letters, digits, hyphens and underscores, in lower case.
+/// A host's name: labels of letters, digits, hyphens and underscores, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainName(String);
 
-/// A name that no host has.
+/// The text is not a host's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the name of a host: write it without port and scheme, such as functions.example.com")]
 pub struct ParseDomainNameError(String);
@@ -71,7 +71,7 @@ impl FromStr for DomainName {
     }
 }
 
-/// What a request calls its host.
+/// The host that a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Host {
     Name(DomainName),
@@ -79,7 +79,7 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// Whether it stands for the machine that asks.
+    /// Whether it stands for the requesting machine.
     pub(crate) fn is_loopback(&self) -> bool {
         match self {
             Self::Name(name) => name.as_str() == LOCAL || name.as_str().ends_with(".localhost"),
@@ -106,7 +106,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// Reads `host[:port]`.
+/// Parses `host[:port]`.
 fn authority(text: &str) -> Result<(Host, Option<u16>), ApiError> {
     let refused = || {
         ApiError::new(
@@ -141,10 +141,10 @@ fn authority(text: &str) -> Result<(Host, Option<u16>), ApiError> {
     Ok((host, port))
 }
 
-/// The host of a request: its target's, or its `Host` header's. `None` where an old client names none.
+/// The host of a request, from its target or its `Host` header. `None` if an old client names none.
 ///
 /// # Errors
-/// `bad_request` for what is no host, and where a request names two.
+/// `bad_request` if the text is no host, or the request names two.
 pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
     let mut headers = request.headers().get_all(HOST).iter();
     let (header, second) = (headers.next(), headers.next());
@@ -187,31 +187,31 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
     Ok(Some(host))
 }
 
-/// Whose a host is.
+/// The owner of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// The function's with this name, if there is one.
+    /// The function with this name, if it exists.
     Function(String),
-    /// The API's, which has its own.
+    /// The API, which has a host of its own.
     Api,
-    /// Everybody's.
+    /// Shared by the platform and all functions.
     Shared,
 }
 
-/// Which hosts are whose.
+/// The owners of hosts.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts {
-    /// Below which functions have theirs, besides `localhost`.
+    /// Domains below which functions have their hosts, besides `localhost`.
     pub domains: Vec<DomainName>,
-    /// Where the API is, and nowhere else but on loopback; without one it is at every host that is no function's.
+    /// The only host of the API, besides loopback. Without one the API is at every host that is no function's.
     pub api: Option<DomainName>,
 }
 
 impl Hosts {
-    /// Whose the host is.
+    /// The owner of the host.
     ///
     /// # Errors
-    /// `not_found` for names that are reserved and for those that nothing will ever have.
+    /// `not_found` for reserved names, and for those that nothing will ever have.
     pub(crate) fn whose(&self, host: Option<&Host>) -> Result<Whose, ApiError> {
         let Some(Host::Name(name)) = host else {
             return Ok(Whose::Shared);
@@ -220,7 +220,7 @@ impl Hosts {
             return Ok(Whose::Api);
         }
         let domains = self.domains.iter().map(DomainName::as_str).chain([LOCAL]);
-        // Of domains that lie in each other, the innermost.
+        // Of nested domains, the innermost.
         let innermost = domains
             .filter_map(|d| below(name.as_str(), d))
             .min_by_key(|rest| rest.len());
@@ -248,7 +248,7 @@ impl Hosts {
     }
 }
 
-/// What stands before a domain; nothing where the name is the domain itself.
+/// What precedes a domain in a name; empty if the name is the domain itself.
 fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
     match name.strip_suffix(domain)? {
         "" => Some(""),
@@ -256,7 +256,7 @@ fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
     }
 }
 
-/// That a host is of a form that is kept for later.
+/// The message for a host of a reserved form.
 pub(crate) fn reserved(host: impl fmt::Display) -> String {
     format!(
         "{host} is reserved, and nothing is there: VERSION--NAME and NAME.NAMESPACE are kept for hosts that name more \
@@ -268,7 +268,7 @@ pub(crate) fn reserved(host: impl fmt::Display) -> String {
 mod tests {
     use super::*;
 
-    /// What a host comes to: a function's name in quotes, or a word.
+    /// What a host resolves to: a function's name in quotes, or a word.
     fn whose(text: &str) -> String {
         let hosts = Hosts {
             domains: ["example.org", "fn.example.org"].map(|d| d.parse().unwrap()).into(),
@@ -299,7 +299,7 @@ mod tests {
             ("v3--hello.localhost", "'v3--hello'"),
             ("bad_name.localhost", "'bad_name'"),
             ("api.localhost", "'api'"),
-            // Kept for later.
+            // Reserved.
             ("3--hello.localhost", "reserved"),
             ("3--hello.example.org:443", "reserved"),
             ("hello.team.localhost", "reserved"),
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(named("/", &["a.example", "a.example"]), bad);
         assert_eq!(named("/", &[]), bad);
         assert_eq!(named("/", &[""]), Ok(None));
-        // In absolute form, and as HTTP/2 has it.
+        // In absolute form, and as in HTTP/2.
         assert_eq!(named("http://a.example/x", &[]), is("a.example"));
         assert_eq!(named("http://a.example/x", &["A.EXAMPLE:80"]), is("a.example"));
         assert_eq!(named("https://a.example:443/x", &["a.example"]), is("a.example"));

@@ -1,5 +1,5 @@
-//! Keeps the leases in order: renews what is used, returns what is not, and hears what the scheduler wants back. And tells it what was
-//! counted.
+//! Maintains the leases: renews those in use, returns the others, and receives recalls from the scheduler. It also
+//! reports the counts to the scheduler.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use crate::metrics::Metrics;
 use crate::slots::Slots;
 use crate::workers::Workers;
 
-/// The shortest lease is half a second; this leaves it several chances to be renewed.
+/// The shortest lease is half a second; this leaves several chances to renew it.
 const TICK: Duration = Duration::from_millis(100);
 const WATCH: Duration = Duration::from_secs(20);
-/// A report that was lost is told again while its leases last.
+/// A lost report is repeated while its leases last.
 const REPORT_AGAIN: Duration = Duration::from_millis(100);
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// For so long after the last news it is told each time, as it may have news of the same traces.
+/// How long after the last news every tick sends a report, since the scheduler may have news of the same traces.
 const TELL_ON: Duration = Duration::from_secs(3);
-/// How long the scheduler may hear nothing of a gateway that counts nothing.
+/// Longest silence towards the scheduler of a gateway that counts nothing.
 const TELL_ANYWAY: Duration = Duration::from_secs(3);
-/// How long an ending gateway may take to tell its last.
+/// Limit for the last report of a gateway that shuts down.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(20);
 
-/// Reports to the scheduler when there is something to tell. Runs until it is dropped.
+/// Reports leases to the scheduler when there is something to report. Runs until dropped.
 pub(crate) async fn report(slots: Arc<Slots>) {
     loop {
-        // Either is a reason to look; a slot that got free is returned at once.
+        // Either is a reason to look; a slot that becomes free is returned at once.
         let _ = tokio::time::timeout(TICK, slots.returnable.notified()).await;
-        // What could not be told is told again; what is held goes on being used, as nobody can say otherwise.
+        // A report that failed is repeated. Leases remain in use, since nobody can recall them meanwhile.
         if let Err(error) = slots.report().await {
             tracing::debug!(%error, "leases could not be reported");
             tokio::time::sleep(REPORT_AGAIN).await;
@@ -40,8 +40,8 @@ pub(crate) async fn report(slots: Arc<Slots>) {
     }
 }
 
-/// Tells the scheduler what was counted, when there is something new: `fn stats` and `fn top` ask it for all gateways together. And which traces
-/// are kept here, and hears which others keep. Runs until it is dropped.
+/// Reports new counts to the scheduler: `fn stats` and `fn top` ask it for all gateways together. It also exchanges
+/// with it which traces are kept, here and elsewhere. Runs until dropped.
 pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
     let mut told = BTreeMap::new();
     let mut last = tokio::time::Instant::now();
@@ -55,7 +55,7 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
         if !functions.is_empty() || !kept_traces.is_empty() {
             news = tokio::time::Instant::now();
         }
-        // With nothing in it, it says that this gateway is there, and hears what is gone.
+        // An empty report says that this gateway is alive, and learns which functions are gone.
         if news.elapsed() >= TELL_ON && last.elapsed() < TELL_ANYWAY {
             continue;
         }
@@ -79,7 +79,7 @@ pub(crate) async fn tell(slots: Arc<Slots>, metrics: Arc<Metrics>) {
     }
 }
 
-/// Tells everything that was counted once more, as the gateway ends.
+/// Reports all counts once more at shutdown.
 pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics) {
     let report = TrafficReport {
         gateway: slots.gateway.clone(),
@@ -93,7 +93,7 @@ pub(crate) async fn tell_last(slots: &Slots, metrics: &Metrics) {
     }
 }
 
-/// Closes connections to workers that were not used for long. Runs until it is dropped.
+/// Closes connections to workers that were unused for long. Runs until dropped.
 pub(crate) async fn sweep(workers: Workers) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
@@ -101,8 +101,7 @@ pub(crate) async fn sweep(workers: Workers) {
     }
 }
 
-/// Closes connections to workers when a member is revoked: those that nobody uses would not notice. Runs until it is
-/// dropped.
+/// Closes connections to workers when a member is revoked: unused ones would not notice. Runs until dropped.
 pub(crate) async fn hang_up(member: Option<Arc<Member>>, workers: Workers) {
     let Some(member) = member else {
         return std::future::pending().await;
@@ -113,7 +112,7 @@ pub(crate) async fn hang_up(member: Option<Arc<Member>>, workers: Workers) {
     }
 }
 
-/// Watches for leases that are wanted back. Runs until it is dropped.
+/// Watches for recalled leases. Runs until dropped.
 pub(crate) async fn watch(slots: Arc<Slots>) {
     loop {
         match slots.scheduler.recalls(&slots.gateway, WATCH).await {

@@ -1,4 +1,4 @@
-//! The admin key: only its hash is kept, and the check takes the same time wherever a wrong key differs.
+//! The admin key. Only its hash is kept, and the check takes the same time wherever a wrong key differs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use http::HeaderMap;
 use rekindle_wire::headers::bearer;
 use rekindle_wire::{ApiError, ErrorCode};
 
-/// BLAKE3 of an admin key.
+/// BLAKE3 hash of an admin key.
 #[derive(Clone, Copy)]
 pub struct KeyHash(blake3::Hash);
 

@@ -1,10 +1,15 @@
-//! The leases a gateway holds on one function's instances. No I/O and no clock: the caller says what time it is.
+//! The leases that a gateway holds on one function's instances. No I/O and no clock: the caller passes the time.
 //!
-//! A lease's life: granted by the scheduler, used (slots taken and released, renewed meanwhile), then unused for its own length and
-//! returned; or wanted back (`closing`): nothing new is sent, and it is returned once its last slot is free; or its instance is gone.
+//! The scheduler grants a lease. While it is used, slots are taken and released, and it is renewed. It ends in one of
+//! three ways:
 //!
-//! A slot can be lost: nobody waits for its invocation any more, and the function may go on with it. It is not used again while that
-//! may last. A lease with only lost slots is returned, and the worker's heartbeats tell the scheduler what is free again.
+//! - It is unused for its own length and returned.
+//! - It is recalled (`closing`): nothing new is sent, and it is returned once its last slot is free.
+//! - Its instance is gone.
+//!
+//! A slot can be lost: nobody waits for its invocation any more, and the function may still be working on it. It is not
+//! reused while that may last. A lease with only lost slots is returned, and the worker's heartbeats tell the scheduler
+//! what is free again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,28 +22,29 @@ use rekindle_wire::internal::{OVERDUE_LIMIT, Placement, ReturnedLease};
 use rekindle_wire::lease::LeaseMark;
 use rekindle_wire::{InstanceId, VersionNumber};
 
-/// How long a function is given to notice that nobody wants its answer any more. The worker, which knows, refuses what is one too many.
+/// Time for a function to notice that nobody wants its response any more. The worker knows the state, and refuses any
+/// request too many.
 const LOST_FOR: Duration = Duration::from_secs(3);
 
-/// What an invocation must know of the instance it was given.
+/// What an invocation must know of its instance.
 #[derive(Debug, Clone)]
 pub(crate) struct LeasedInstance {
     pub(crate) instance: InstanceId,
     pub(crate) address: Arc<str>,
     pub(crate) version: VersionNumber,
     pub(crate) timeout: Duration,
-    /// The longest its boot may take.
+    /// Longest duration of its boot.
     pub(crate) boot_timeout: Duration,
     /// Whether an invocation that may have reached the function may be sent again.
     pub(crate) idempotent: bool,
-    /// The lease's [`LeaseMark`], for its worker; none from a scheduler that does not number them.
+    /// The lease's [`LeaseMark`] for its worker; `None` from a scheduler that does not number them.
     pub(crate) mark: Option<HeaderValue>,
     start: StartKind,
     answered: Arc<AtomicBool>,
 }
 
 impl LeasedInstance {
-    /// How an invocation starts that is sent now: as its instance does, until that has answered for the first time.
+    /// How an invocation sent now starts: as its instance does, until that has answered for the first time.
     pub(crate) fn start(&self) -> StartKind {
         if self.answered.load(Ordering::Acquire) {
             StartKind::Warm
@@ -47,7 +53,7 @@ impl LeasedInstance {
         }
     }
 
-    /// The instance has answered: it is warm from now on.
+    /// Records that the instance has answered: it is warm from now on.
     pub(crate) fn note_answer(&self) {
         self.answered.store(true, Ordering::Release);
     }
@@ -58,13 +64,13 @@ impl LeasedInstance {
 pub(crate) enum Outcome {
     /// The slot is free.
     Free,
-    /// Nobody waits for the invocation any more; the function may go on with it.
+    /// Nobody waits for the invocation any more; the function may still be working on it.
     Lost,
-    /// The same, as it ran into its timeout.
+    /// Lost, since the invocation ran into its timeout.
     Stuck,
-    /// The worker could not be reached, or it says that the lease is over. Nothing is wrong with the instance, as far as is known.
+    /// The worker could not be reached, or says that the lease is over. As far as is known, the instance is fine.
     Unusable,
-    /// The instance does not exist any more: its worker says so.
+    /// The worker says that the instance does not exist any more.
     Gone,
 }
 
@@ -73,9 +79,9 @@ struct Lease {
     leased: LeasedInstance,
     number: u64,
     slots: u32,
-    /// Lost ones included.
+    /// Slots in use, including lost ones.
     used: u32,
-    /// Until when each lost slot is not used again.
+    /// Until when each lost slot is not reused.
     lost: Vec<Instant>,
     length: Duration,
     expires: Instant,
@@ -104,7 +110,7 @@ impl Lease {
         self.used <= self.lost()
     }
 
-    /// Counts slots as free again whose invocations must have come to an end.
+    /// Frees lost slots whose invocations must have ended.
     fn regain(&mut self, now: Instant) {
         let before = self.lost();
         self.lost.retain(|until| *until > now);
@@ -115,7 +121,7 @@ impl Lease {
 fn mark(number: u64, gateway: &GatewayId) -> Option<HeaderValue> {
     let gateway = gateway.clone();
     let mark = (number > 0).then(|| LeaseMark { number, gateway }.to_string())?;
-    // A number and an id are always a header's value.
+    // A number and an id are always a valid header.
     HeaderValue::from_str(&mark).ok()
 }
 
@@ -126,7 +132,7 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Takes in what the scheduler granted. A lease that is held already is renewed.
+    /// Adds a granted lease, or renews it if it is already held.
     pub(crate) fn add(&mut self, placement: &Placement, gateway: &GatewayId, now: Instant) {
         let length = Duration::from_millis(placement.lease_ms);
         let expires = now + length;
@@ -163,8 +169,8 @@ impl Leases {
         });
     }
 
-    /// Takes a slot: of the instance used last, so that the others may idle out.
-    /// With `confirmed` only of a lease that the scheduler has granted or renewed for this moment.
+    /// Takes a slot, of the instance used last, so that the others can become idle. With `confirmed`, only of a lease
+    /// that the scheduler has granted or renewed for this moment.
     pub(crate) fn take(&mut self, now: Instant, confirmed: bool) -> Option<LeasedInstance> {
         self.leases.iter_mut().for_each(|l| l.regain(now));
         let lease = self
@@ -177,7 +183,7 @@ impl Leases {
         Some(lease.leased.clone())
     }
 
-    /// Takes a slot of one instance, and closes it for everybody else.
+    /// Takes a slot of one instance, and closes the lease to everybody else.
     pub(crate) fn take_alone(&mut self, instance: &InstanceId, now: Instant) -> Option<LeasedInstance> {
         let lease = self.find(instance)?;
         lease.closing = true;
@@ -186,7 +192,7 @@ impl Leases {
         Some(lease.leased.clone())
     }
 
-    /// Gives a slot back. Answers whether the lease can be returned at once.
+    /// Releases a slot. Returns whether the lease can be returned at once.
     pub(crate) fn release(&mut self, instance: &InstanceId, outcome: Outcome, now: Instant) -> bool {
         let Some(lease) = self.find(instance) else {
             return false;
@@ -217,23 +223,23 @@ impl Leases {
         lease.closing && lease.is_unused()
     }
 
-    /// Sends nothing new to an instance. Answers whether it is one of these.
+    /// Stops sending to an instance. Returns whether its lease is held here.
     pub(crate) fn close(&mut self, instance: &InstanceId) -> bool {
         self.find(instance).map(|l| l.closing = true).is_some()
     }
 
-    /// Sends nothing new to instances of the worker at this address.
+    /// Stops sending to instances of the worker at this address.
     pub(crate) fn close_at(&mut self, address: &str) {
         let there = self.leases.iter_mut().filter(|l| *l.leased.address == *address);
         there.for_each(|l| l.closing = true);
     }
 
-    /// Sends nothing new to any of them.
+    /// Stops sending to any of the instances.
     pub(crate) fn close_all(&mut self) {
         self.leases.iter_mut().for_each(|l| l.closing = true);
     }
 
-    /// Removes and tells the leases that are to be returned: closing ones without a user, and those unused for a lease's length.
+    /// Removes the leases to be returned: closing ones without a user, and those unused for a lease's length.
     pub(crate) fn give_back(&mut self, now: Instant) -> Vec<ReturnedLease> {
         let mut back = Vec::new();
         self.leases.retain(|l| {
@@ -247,7 +253,7 @@ impl Leases {
         back
     }
 
-    /// The leases that have run through half their length, which are to be renewed.
+    /// Leases that have used up half their length, and are due for renewal.
     pub(crate) fn due(&self, now: Instant) -> Vec<(InstanceId, u64)> {
         let old = |l: &&Lease| l.expires.saturating_duration_since(now) <= l.length / 2;
         self.leases
@@ -257,17 +263,17 @@ impl Leases {
             .collect()
     }
 
-    /// The scheduler has renewed a lease, asked at `asked`. Answers whether it is one of these.
+    /// Renews a lease that the scheduler confirmed, as of `asked`. Returns whether it is held here.
     pub(crate) fn confirm(&mut self, instance: &InstanceId, asked: Instant) -> bool {
         self.find(instance).map(|l| l.expires = asked + l.length).is_some()
     }
 
-    /// All instances held.
+    /// All leased instances.
     pub(crate) fn held(&self) -> Vec<InstanceId> {
         self.leases.iter().map(|l| l.leased.instance.clone()).collect()
     }
 
-    /// How many leases there are, how many slots they have together, and how many of these are used.
+    /// Number of leases, of their slots, and of slots in use.
     pub(crate) fn levels(&self) -> (usize, u32, u32) {
         let sum = |of: fn(&Lease) -> u32| self.leases.iter().map(of).sum();
         (self.leases.len(), sum(|l| l.slots), sum(|l| l.used))

@@ -1,11 +1,10 @@
-//! The gateway: HTTP and HTTPS in. Functions under `/function/{name}/…` and at `{name}.localhost`, the admin API under
-//! `/v1/`.
+//! The gateway: HTTP and HTTPS in. Functions are under `/function/{name}/…` and at `{name}.localhost`, the admin API
+//! is under `/v1/`.
 //!
-//! The life of an invocation is `dispatch`: take a slot from `slots` (which holds leases and asks the scheduler for
-//! more), send the request on by `exchange` and `forward`, give the answer back as it comes. What keeps callers from
-//! starving each other comes before: `clients` (what one client may have), `connection` and `body` (how slow it may
-//! be), `budget` (how much memory all bodies may take). Which host is whose is `host`, and which certificate it has
-//! `tls`.
+//! `dispatch` is the life of an invocation. It takes a slot from `slots`, which holds leases and asks the scheduler for
+//! more. It sends the request through `exchange` and `forward`, and returns the response as it comes. Limits keep
+//! callers from starving each other: `clients` (what one client may have), `connection` and `body` (how slow it may
+//! be), `budget` (how much memory all bodies may take). `host` knows the owners of hosts, and `tls` their certificates.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test ends at the first surprise"))]
 

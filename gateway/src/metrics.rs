@@ -1,5 +1,5 @@
-//! What a gateway measures. A function's name becomes a label only once the scheduler has said that there is such a function: callers choose
-//! the names they ask for.
+//! The gateway's metrics. A function's name becomes a label only once the scheduler has confirmed that the function
+//! exists: callers choose the names they ask for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::tls::Certificates;
 
 /// The label with a function's name.
 pub(crate) const FUNCTION: &str = "faas.invoked_name";
-/// In its place where nobody has said that there is such a function.
+/// Label value for a function whose existence is not confirmed.
 const UNKNOWN: &str = "(unknown)";
-/// In place of a start kind where no instance was found.
+/// Start kind if no instance was found.
 const NOT_STARTED: &str = "none";
 
 const INVOCATIONS: Desc = Desc::new(
@@ -188,7 +188,7 @@ impl Metrics {
         }
     }
 
-    /// What is looked at when somebody asks.
+    /// Registers what is read at each scrape.
     pub(crate) fn observe(
         &self,
         config: &Config,
@@ -209,7 +209,7 @@ impl Metrics {
         let (memory, bodies) = (config.body_memory_bytes, bodies.clone());
         registry.observe_one(Kind::Gauge, &BODY_MEMORY, move || bodies.used() as f64);
         registry.observe_one(Kind::Gauge, &BODY_MEMORY_LIMIT, move || memory as f64);
-        // Weak, as the slots' keepers have the registry's owner.
+        // Weak, since the slots' keepers hold the registry's owner.
         let levels = {
             let slots = Arc::downgrade(slots);
             move || slots.upgrade().map(|s| s.levels()).unwrap_or_default()
@@ -227,7 +227,7 @@ impl Metrics {
         observe_process(registry);
     }
 
-    /// Tells of the certificates that clients are shown.
+    /// Registers the expiry of the certificates shown to clients.
     pub(crate) fn observe_certificates(&self, certificates: Option<Arc<Certificates>>) {
         self.registry.observe(Kind::Gauge, &CERTIFICATE_EXPIRY, move || {
             let all = certificates.as_ref().map(|c| c.expiries()).unwrap_or_default();
@@ -237,7 +237,7 @@ impl Metrics {
         });
     }
 
-    /// Begins to measure an invocation that arrived at `arrived`; `client` is where its sender samples it.
+    /// Begins to measure an invocation that arrived at `arrived`; `client` is set if its sender samples it.
     pub(crate) fn measure(&self, function: &FunctionName, arrived: Instant, client: Option<TraceRef>) -> Measured<'_> {
         Measured {
             metrics: self,
@@ -248,7 +248,7 @@ impl Metrics {
         }
     }
 
-    /// A slot was found, for an invocation that starts so.
+    /// Records that a slot was found for an invocation with this start kind.
     pub(crate) fn placed(&self, function: &FunctionName, start: StartKind, took: Duration) {
         if !self.known.read().contains(function) {
             self.known.write().insert(function.clone());
@@ -256,27 +256,27 @@ impl Metrics {
         self.place.with([start.as_str()]).record(took);
     }
 
-    /// The function saw nothing of an attempt.
+    /// Counts an attempt of which the function saw nothing.
     pub(crate) fn attempted_again(&self, reason: &'static str) {
         self.again.with([reason]).inc();
     }
 
-    /// A client was turned away.
+    /// Counts a client that was turned away.
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.with([reason]).inc();
     }
 
-    /// A client's handshake is over.
+    /// Counts a finished handshake with a client.
     pub(crate) fn handshake(&self, outcome: &'static str) {
         self.handshakes.with([outcome]).inc();
     }
 
-    /// A certificate was read.
+    /// Counts a certificate that was read.
     pub(crate) fn certificate_read(&self, outcome: &'static str) {
         self.certificate_reads.with([outcome]).inc();
     }
 
-    /// What was counted of each function that is known to exist.
+    /// The counts of each function known to exist.
     pub(crate) fn traffic(&self) -> BTreeMap<FunctionName, Traffic> {
         let mut all: BTreeMap<FunctionName, Traffic> = BTreeMap::new();
         let mut of = |name: &str, start: &str, add: &dyn Fn(&mut StartStats)| {
@@ -300,7 +300,7 @@ impl Metrics {
         all
     }
 
-    /// Drops what was counted of a function that is gone.
+    /// Drops the counts of a deleted function.
     pub(crate) fn forget(&self, function: &FunctionName) {
         self.known.write().remove(function);
         self.registry.forget(FUNCTION, function.as_str());
@@ -315,7 +315,7 @@ impl Metrics {
     }
 }
 
-/// An invocation that is being measured. Dropped before its end, its client went away.
+/// An invocation being measured. If it is dropped early, its client went away.
 pub(crate) struct Measured<'a> {
     metrics: &'a Metrics,
     function: FunctionName,
@@ -325,7 +325,7 @@ pub(crate) struct Measured<'a> {
 }
 
 impl Measured<'_> {
-    /// The function's answer begins.
+    /// Records that the function's response begins.
     pub(crate) fn answered(mut self, start: StartKind, status: http::StatusCode, span: &Span) {
         self.is_over = true;
         let Self { metrics, function, .. } = &self;
@@ -345,7 +345,7 @@ impl Measured<'_> {
             .record_in(took, TraceRef::of(span).or(self.client));
     }
 
-    /// It failed; `start` is how it was to start, if an instance was found.
+    /// Records a failure; `start` is how it was to start, if an instance was found.
     pub(crate) fn failed(mut self, start: Option<StartKind>, error: &ApiError, span: &Span) {
         self.is_over = true;
         let Self { metrics, function, .. } = &self;

@@ -1,5 +1,5 @@
-//! The description of the admin API, as OpenAPI. The functions below are never called: they are what the description is written on,
-//! and each stands for a handler of the scheduler or the gateway.
+//! The description of the admin API, as OpenAPI. The functions below are never called. They carry the descriptions, and
+//! each stands for a handler of the scheduler or the gateway.
 
 #![allow(dead_code, reason = "only their annotations are used")]
 
@@ -60,8 +60,9 @@ impl Modify for AdminKey {
 
 /// Deploy a folder
 ///
-/// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version is prepared after the
-/// answer: poll it until its state is `live` or `failed`. It serves invocations once it is live; until then the one before does.
+/// The body is a `.tar.gz` of the function's folder with `fn.toml` at its top level, at most 256 MiB. The version is
+/// prepared after the response: poll it until its state is `live` or `failed`. It serves invocations once it is live;
+/// until then the previous version does.
 #[utoipa::path(
     post, path = "/v1/functions", tag = "functions", security(("admin_key" = [])),
     params(("if_changed" = Option<bool>, Query, description = "make no new version of a folder that the newest, live version was made of")),
@@ -131,10 +132,10 @@ fn delete_function() {}
 )]
 fn describe_version() {}
 
-/// Make a snapshot anew
+/// Renew a snapshot
 ///
-/// That of the version that serves, in the background; the old one serves meanwhile, and instances that run go on. The
-/// version's `renewal` says how far it is.
+/// Renews the live version's snapshot in the background. The old one serves meanwhile, and running instances continue.
+/// The version's `renewal` shows the progress.
 #[utoipa::path(
     post, path = "/v1/functions/{name}/snapshot/renew", tag = "functions", security(("admin_key" = [])),
     params(("name" = String, Path, description = "the function")),
@@ -166,7 +167,7 @@ fn logs() {}
 
 /// Invoke a function with an event
 ///
-/// The body is the event. The answer is the function's own.
+/// The body is the event. The response is the function's own.
 #[utoipa::path(
     post, path = "/v1/functions/{name}/invocations", tag = "invocations", security(("admin_key" = [])),
     params(
@@ -214,7 +215,7 @@ fn list_instances() {}
 
 /// Stop an instance
 ///
-/// Whatever it serves ends with it.
+/// Requests in it end with it.
 #[utoipa::path(
     delete, path = "/v1/instances/{id}", tag = "platform", security(("admin_key" = [])),
     params(("id" = String, Path, description = "the instance")),
@@ -237,10 +238,11 @@ fn stop_instance() {}
 )]
 fn list_workers() {}
 
-/// Empty a worker
+/// Drain a worker
 ///
-/// It is given nothing new, what is idle on it goes, and gateways send elsewhere; requests in it finish. The answer does not wait for that: it is
-/// empty when its state is `drained`. Kept until it is undone, whatever is started anew.
+/// The worker is given nothing new, its idle instances go, and gateways send elsewhere; requests in it finish. The
+/// response does not wait for that: the worker is empty when its state is `drained`. The setting lasts until it is
+/// undone, whatever is restarted.
 #[utoipa::path(
     put, path = "/v1/workers/{name}/drain", tag = "platform", security(("admin_key" = [])),
     params(("name" = String, Path, description = "the worker's id, its address with or without the port, or its host's name")),
@@ -269,8 +271,8 @@ fn undrain_worker() {}
 /// Revoke a member of the cluster
 ///
 /// Its certificate, and any that it got in the meantime, is refused by all roles from then on, and connections with it
-/// are closed. A worker's instances are gone, and its host does not join again under that name. It cannot be taken
-/// back.
+/// are closed. A worker's instances are gone, and its host cannot join again under that name. A revocation cannot be
+/// undone.
 #[utoipa::path(
     post, path = "/v1/revocations", tag = "platform", security(("admin_key" = [])),
     request_body = RevokeRequest,
@@ -283,7 +285,7 @@ fn undrain_worker() {}
 )]
 fn revoke() {}
 
-/// List who is revoked
+/// List revoked members
 #[utoipa::path(
     get, path = "/v1/revocations", tag = "platform", security(("admin_key" = [])),
     responses(
@@ -295,8 +297,9 @@ fn list_revocations() {}
 
 /// Move an instance
 ///
-/// To another worker, with what it holds in memory; or a copy of it. Invocations wait meanwhile, and go on there. Answers when it runs there;
-/// until then it can go on where it was, and after any error but `migration_lost` it does.
+/// Moves it to another worker with its memory, or makes a copy there. Invocations wait meanwhile and continue there.
+/// The response comes when it runs there. Until then it may continue where it was, and after any error except
+/// `migration_lost` it does.
 #[utoipa::path(
     post, path = "/v1/instances/{id}/migrate", tag = "platform", security(("admin_key" = [])),
     params(("id" = String, Path, description = "the instance")),
@@ -314,8 +317,8 @@ fn migrate_instance() {}
 
 /// Remove what nobody needs
 ///
-/// Old versions beyond those kept; snapshots, chunks, layers and uploaded folders that no version needs. The platform does it by itself
-/// too. It may take minutes; a client that goes away does not stop it.
+/// Removes old versions beyond those kept, and snapshots, chunks, layers and uploaded folders that no version needs.
+/// The platform also does this automatically. It may take minutes; a client that goes away does not stop it.
 #[utoipa::path(
     post, path = "/v1/collections", tag = "platform", security(("admin_key" = [])),
     request_body(content = CollectRequest, description = "whether only to count"),
@@ -373,8 +376,8 @@ fn call_function_below() {}
 
 /// Call a function later
 ///
-/// Any method. The answer comes once the call is kept durably; then it is run at least once, and tried again when it fails
-/// (docs/reference/async.md). At most 1 MiB of body.
+/// Any method. The response comes once the call is stored durably. The call is then run at least once, and retried if
+/// it fails (docs/reference/async.md). At most 1 MiB of body.
 #[utoipa::path(
     post, path = "/async-function/{name}", tag = "invocations",
     params(
@@ -408,9 +411,10 @@ fn call_later() {}
 )]
 fn call_later_below() {}
 
-/// What came of an asynchronous call
+/// Get the result of an asynchronous call
 ///
-/// Whoever knows its id may ask. Header x-fn-async-state: `queued`, `running`, `done`, `dead`. Answers are kept for a day.
+/// Whoever knows its id may ask. Header x-fn-async-state: `queued`, `running`, `done`, `dead`. Responses are kept for a
+/// day.
 #[utoipa::path(
     get, path = "/async-results/{id}", tag = "invocations",
     params(
@@ -457,9 +461,9 @@ fn list_calls() {}
 )]
 fn show_call() {}
 
-/// Forget an asynchronous call
+/// Delete an asynchronous call
 ///
-/// One that waits is not run any more.
+/// A waiting call is not run any more.
 #[utoipa::path(
     delete, path = "/v1/async/{id}", tag = "invocations", security(("admin_key" = [])),
     params(("id" = String, Path, description = "the call")),
@@ -472,7 +476,7 @@ fn show_call() {}
 )]
 fn remove_call() {}
 
-/// Queue a dead letter anew
+/// Queue a dead letter again
 #[utoipa::path(
     post, path = "/v1/async/{id}/retry", tag = "invocations", security(("admin_key" = [])),
     params(("id" = String, Path, description = "the call")),
@@ -485,7 +489,7 @@ fn remove_call() {}
 )]
 fn retry_call() {}
 
-/// Queue all dead letters of a function anew
+/// Queue all dead letters of a function again
 #[utoipa::path(
     post, path = "/v1/functions/{name}/async/retry", tag = "invocations", security(("admin_key" = [])),
     params(("name" = String, Path, description = "the function")),
@@ -496,9 +500,9 @@ fn retry_call() {}
 )]
 fn retry_calls() {}
 
-/// What the gateway measures
+/// The gateway's metrics
 ///
-/// For Prometheus. OpenMetrics, with exemplars, when `Accept` names `application/openmetrics-text`.
+/// For Prometheus. OpenMetrics, with exemplars, if `Accept` names `application/openmetrics-text`.
 #[utoipa::path(
     get, path = "/metrics", tag = "platform", security(("admin_key" = [])),
     responses(
@@ -508,7 +512,7 @@ fn retry_calls() {}
 )]
 fn metrics() {}
 
-/// What the scheduler measures
+/// The scheduler's metrics
 #[utoipa::path(
     get, path = "/v1/metrics", tag = "platform", security(("admin_key" = [])),
     responses(
@@ -518,7 +522,7 @@ fn metrics() {}
 )]
 fn scheduler_metrics() {}
 
-/// What a worker measures
+/// A worker's metrics
 #[utoipa::path(
     get, path = "/v1/workers/{id}/metrics", tag = "platform", security(("admin_key" = [])),
     params(("id" = String, Path, description = "the worker")),
@@ -533,7 +537,8 @@ fn worker_metrics() {}
 
 /// The platform in numbers
 ///
-/// What all gateways have counted together since their start, by function and start kind; how full the workers' pools and caches are.
+/// Counts of all gateways together since their start, by function and start kind; how full the workers' pools and
+/// caches are.
 #[utoipa::path(
     get, path = "/v1/stats", tag = "platform", security(("admin_key" = [])),
     responses(
@@ -555,7 +560,7 @@ fn stats() {}
 )]
 fn function_stats() {}
 
-/// Whether the gateway lives
+/// Whether the gateway is alive
 #[utoipa::path(get, path = "/healthz", tag = "platform", responses((status = 200, description = "it does")))]
 fn health() {}
 

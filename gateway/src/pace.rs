@@ -1,5 +1,5 @@
-//! How slow a peer may be: a minimum rate with some credit, so that who was fast may pause. Pure; whoever waits for a peer tells how long it waited
-//! and what then moved.
+//! How slow a peer may be: a minimum rate with some credit, so that a fast peer may pause. Pure: whoever waits for a
+//! peer reports how long it waited, and what then moved.
 //!
 //! ```text
 //! credit: at most `grace` ── a second of waiting ──> one second less ── `bytes_per_s` bytes ──> one second more
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// The slowest that a client may send or take.
+/// The slowest rate at which a client may send or take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MinRate {
     /// Bytes a second.
@@ -17,7 +17,8 @@ pub struct MinRate {
 }
 
 impl Default for MinRate {
-    /// 1 KiB/s, and 20 seconds for a pause: less than any line gives today, and longer than a phone needs for another mast.
+    /// 1 KiB/s, and 20 seconds for a pause: less than any line gives today, and longer than a phone needs to change
+    /// masts.
     fn default() -> Self {
         Self {
             bytes_per_s: 1 << 10,
@@ -41,12 +42,12 @@ impl Pace {
         }
     }
 
-    /// How long may be waited for the peer from now on. Zero: it is too slow.
+    /// How long the peer may be waited for from now on. Zero: it is too slow.
     pub(crate) fn left(&self) -> Duration {
         self.credit
     }
 
-    /// The same, where it is only seen when the peer has taken this many bytes.
+    /// How long the peer may be waited for if progress shows only once it has taken `bytes` bytes.
     pub(crate) fn left_for(&self, bytes: u64) -> Duration {
         self.credit + self.earned(bytes)
     }
@@ -55,7 +56,7 @@ impl Pace {
         Duration::from_secs_f64(bytes as f64 / self.rate.bytes_per_s.max(1) as f64)
     }
 
-    /// The peer was waited for, and then so many bytes moved.
+    /// Accounts for a wait, after which `bytes` bytes moved.
     pub(crate) fn moved(&mut self, waited: Duration, bytes: u64) {
         self.credit = (self.credit.saturating_sub(waited) + self.earned(bytes)).min(self.rate.grace);
     }

@@ -6,12 +6,12 @@
 //! | `/function/{name}`, `/function/{name}/…` | the function |
 //! | `/async-function/{name}`, `/async-function/{name}/…` | the function, later |
 //! | `POST /v1/functions/{name}/invocations` | the function, with the admin key; the body is the event; later with `?async=true` |
-//! | `/async-results/{id}` | what came of an asynchronous invocation |
+//! | `/async-results/{id}` | the result of an asynchronous invocation |
 //! | `/v1/openapi.json`, `/healthz`, `/readyz` | the gateway itself |
 //! | `/metrics` | the gateway itself, with the admin key |
 //! | the rest of `/v1/` | the scheduler, with the admin key |
 //!
-//! Where the API has a host of its own, `/v1/` and `/metrics` are there, and on loopback.
+//! If the API has a host of its own, `/v1/` and `/metrics` are there, and on loopback.
 
 use std::net::IpAddr;
 
@@ -25,38 +25,39 @@ use crate::host::{Host, Hosts, Whose};
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// To a function, with the path and query below it. Found by its path, it shares its host with other functions.
+    /// To a function, with the path and query below it. A function found by its path shares its host with other
+    /// functions.
     Function { name: FunctionName, path: String, by: By },
-    /// To a function, as an event; later where `asynchronous`.
+    /// To a function, as an event; later if `asynchronous`.
     Invocation { name: FunctionName, asynchronous: bool },
     /// To a function, later.
     Later { name: FunctionName, path: String },
-    /// To what came of an asynchronous invocation.
+    /// To the result of an asynchronous invocation.
     Result { id: CallId },
     /// To the scheduler.
     Admin,
-    /// The description of the admin API.
+    /// To the description of the admin API.
     OpenApi,
-    /// Whether the process lives.
+    /// To the liveness check.
     Health,
-    /// Whether it can serve.
+    /// To the readiness check.
     Ready,
-    /// What it measures.
+    /// To the metrics.
     Metrics,
 }
 
-/// By what a function was found.
+/// How a function was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
-    /// A host of its own.
+    /// By a host of its own.
     Host,
-    /// A path on a host of all.
+    /// By a path on a shared host.
     Path,
-    /// A path on the API's own host.
+    /// By a path on the API's own host.
     ApiPath,
 }
 
-/// Finds the route of a request to this host, whose sender has this address.
+/// Finds the route of a request to this host from this sender.
 pub(crate) fn route<B>(
     request: &Request<B>,
     host: Option<&Host>,
@@ -124,7 +125,7 @@ pub(crate) fn route<B>(
 
 fn function(name: &str, path: &str, query: Option<&str>) -> Result<(FunctionName, String), ApiError> {
     let name = named(name)?;
-    // `OPTIONS *` and `CONNECT host:port` are HTTP too. Nothing of theirs may end up in the name of an instance.
+    // `OPTIONS *` and `CONNECT host:port` are HTTP too. Their targets must never become part of an instance's name.
     if !path.starts_with('/') {
         return Err(ApiError::new(
             ErrorCode::BadRequest,
@@ -160,7 +161,7 @@ fn nothing(path: &str) -> ApiError {
     )
 }
 
-/// The bytes a path segment stands for; what is no escape stands for itself.
+/// The bytes that a path segment stands for; anything that is no escape stands for itself.
 fn decoded(segment: &str) -> Vec<u8> {
     let bytes = segment.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -176,7 +177,7 @@ fn decoded(segment: &str) -> Vec<u8> {
     out
 }
 
-/// The start a client forces, which needs the admin key.
+/// The start that a client forces, which needs the admin key.
 pub(crate) fn forced(headers: &HeaderMap) -> Result<Option<StartKind>, ApiError> {
     let Some(value) = headers.get(FORCE_START) else {
         return Ok(None);

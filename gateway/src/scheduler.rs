@@ -1,4 +1,4 @@
-//! Calls to the scheduler: for slots, about leases, and the admin API passed on.
+//! Calls to the scheduler: for slots, about leases, and forwarded calls of the admin API.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -45,20 +45,20 @@ impl Http {
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// After this a host that does not acknowledge what it is sent is asked for a sign of life, and after as long again it is given up, with what was in it:
-/// a function may take its time, its host's kernel may not.
+/// A host that acknowledges nothing for this long is probed, and given up after as long again, with its requests in
+/// flight. A function may take its time, its host's kernel may not.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// Leases are short, and a report can be told again.
+/// Leases are short, and a report can be repeated.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// Claims bring the bodies of several asynchronous invocations, in base64.
 const ANSWER_MAX: usize = 32 << 20;
-/// For what has to reach a disk.
+/// Limit for calls that must reach a disk.
 const KEEP_LIMIT: Duration = Duration::from_secs(15);
-/// A deploy's upload goes before its answer.
+/// A deploy's upload precedes its response.
 const ADMIN_LIMIT: Duration = Duration::from_secs(900);
 
-/// What makes connections to members of a role.
+/// Makes connections to members of a role.
 pub(crate) fn connector(member: Option<&Member>, to: Role) -> Result<Connector, TlsError> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -69,7 +69,7 @@ pub(crate) fn connector(member: Option<&Member>, to: Role) -> Result<Connector, 
     rekindle_identity::connector(connector, member, to)
 }
 
-/// What addresses begin with.
+/// The scheme of addresses.
 pub(crate) fn scheme(member: Option<&Member>) -> &'static str {
     if member.is_some() { "https" } else { "http" }
 }
@@ -89,31 +89,31 @@ fn client(member: Option<&Member>, to: Role) -> Result<Http, TlsError> {
 
 /// How long a gateway waits for another scheduler to take over from one that is gone.
 const TAKE_OVER_LIMIT: Duration = Duration::from_secs(10);
-/// Between two rounds of asking all of them.
+/// Pause between two rounds of asking all of them.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
 
-/// The scheduler, as a gateway sees it: of several, the one that answered last is asked first, and the next one when that is gone or only
-/// stands by.
+/// The scheduler, as a gateway sees it. Of several, the one that answered last is asked first, and the next one if that
+/// is gone or only stands by.
 #[derive(Debug, Clone)]
 pub(crate) struct SchedulerClient {
     http: Http,
     in_process: InProcessRoles,
     addresses: Arc<[String]>,
     current: Arc<AtomicUsize>,
-    /// Which answered last as the one that leads.
+    /// Index of the scheduler that last answered as the leader.
     leader: Arc<watch::Sender<usize>>,
     token: HeaderValue,
 }
 
-/// What one scheduler answered.
+/// One scheduler's answer.
 enum Asked<T> {
     Answered(T),
-    /// It has seen nothing of the request, as it is gone or stands by.
+    /// It has seen nothing of the request, since it is gone or stands by.
     Elsewhere(ApiError),
 }
 
 impl SchedulerClient {
-    /// `addresses` has one, or several with commas between.
+    /// `addresses` has one address, or several separated by commas.
     pub(crate) fn new(
         addresses: &str,
         token: HeaderValue,
@@ -130,14 +130,14 @@ impl SchedulerClient {
         })
     }
 
-    /// The one that is asked first, with its place.
+    /// The scheduler that is asked first, with its index.
     fn first(&self) -> (usize, &str) {
         let at = self.current.load(Ordering::Relaxed);
         let address = self.addresses.get(at % self.addresses.len().max(1));
         (at, address.map_or("", String::as_str))
     }
 
-    /// The one at this place is of no use; another request may have said so already.
+    /// Passes over the scheduler at this index; another request may have done so already.
     fn pass_over(&self, at: usize) {
         let next = at.wrapping_add(1);
         let _passed_over_already = self
@@ -145,8 +145,8 @@ impl SchedulerClient {
             .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Asks one after the other, round by round, until one answers that leads. One that does not answer is left when another is found to lead, at the
-    /// latest at the limit: its process may stand still.
+    /// Asks one scheduler after another, round by round, until the leader answers. One that does not answer is
+    /// abandoned when another is found to lead, at the latest at the limit: its process may be suspended.
     async fn of_any<T, F>(&self, limit: Duration, ask: impl Fn(String) -> F) -> Result<T, ApiError>
     where
         F: Future<Output = Asked<T>>,
@@ -167,7 +167,7 @@ impl SchedulerClient {
             };
             let error = match answer {
                 Asked::Answered(answer) => {
-                    // Also if it led before: somebody may have gone over to one that hangs.
+                    // Sent even if it led before: another request may have moved on to a scheduler that hangs.
                     self.leader.send_replace(at % self.addresses.len());
                     return Ok(answer);
                 }
@@ -187,7 +187,7 @@ impl SchedulerClient {
         }
     }
 
-    /// Waits until another than the one at this place has answered as the one that leads.
+    /// Waits until a scheduler other than the one at this index has answered as the leader.
     async fn another_leads(&self, mut leaders: watch::Receiver<usize>, at: usize) {
         // The sender lives as long as `self`.
         while leaders.changed().await.is_ok() {
@@ -211,25 +211,25 @@ impl SchedulerClient {
             .await
     }
 
-    /// Tells what became of leases.
+    /// Reports leases.
     pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseAnswer, ApiError> {
         self.call(Method::POST, "/internal/leases", Some(report), REPORT_LIMIT)
             .await
     }
 
-    /// Tells what was counted.
+    /// Reports counts.
     pub(crate) async fn tell(&self, report: &TrafficReport) -> Result<TrafficAnswer, ApiError> {
         self.call(Method::POST, "/internal/traffic", Some(report), CALL_LIMIT)
             .await
     }
 
-    /// Waits until leases are wanted back.
+    /// Waits for recalled leases.
     pub(crate) async fn recalls(&self, gateway: &GatewayId, wait: Duration) -> Result<LeaseAnswer, ApiError> {
         let path = format!("/internal/recalls?gateway={gateway}&wait_ms={}", wait.as_millis());
         self.call(Method::GET, &path, None::<&()>, wait + CALL_LIMIT).await
     }
 
-    /// Has an asynchronous invocation kept.
+    /// Stores an asynchronous invocation.
     pub(crate) async fn accept_call(&self, call: &NewCall) -> Result<AcceptedCall, ApiError> {
         self.call(Method::POST, "/internal/async/calls", Some(call), KEEP_LIMIT)
             .await
@@ -241,31 +241,31 @@ impl SchedulerClient {
             .await
     }
 
-    /// Tells which are still run.
+    /// Reports which calls are still running.
     pub(crate) async fn renew_calls(&self, renewal: &Renewal) -> Result<(), ApiError> {
         self.call(Method::POST, "/internal/async/renewals", Some(renewal), CALL_LIMIT)
             .await
     }
 
-    /// Tells what an attempt at one came to.
+    /// Reports the outcome of an attempt at a call.
     pub(crate) async fn end_call(&self, outcome: &CallOutcome) -> Result<(), ApiError> {
         self.call(Method::POST, "/internal/async/outcomes", Some(outcome), KEEP_LIMIT)
             .await
     }
 
-    /// Tells what an attempt at a callback came to.
+    /// Reports the outcome of an attempt at a callback.
     pub(crate) async fn end_callback(&self, outcome: &CallbackOutcome) -> Result<(), ApiError> {
         self.call(Method::POST, "/internal/async/callbacks", Some(outcome), KEEP_LIMIT)
             .await
     }
 
-    /// Asks what came of one.
+    /// Asks for the result of a call.
     pub(crate) async fn call_result(&self, id: &CallId, wait: Duration) -> Result<CallResult, ApiError> {
         let path = format!("/internal/async/results/{id}?wait_ms={}", wait.as_millis());
         self.call(Method::GET, &path, None::<&()>, wait + KEEP_LIMIT).await
     }
 
-    /// Whether one answers that leads.
+    /// Whether a leading scheduler answers.
     pub(crate) async fn is_ready(&self) -> bool {
         for _ in 0..self.addresses.len() {
             let (at, address) = self.first();
@@ -291,10 +291,10 @@ impl SchedulerClient {
         }
     }
 
-    /// Passes a request of the admin API on; both bodies stream.
+    /// Forwards a request of the admin API; both bodies stream.
     pub(crate) async fn pass_on(&self, mut request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
         if self.addresses.len() > 1 {
-            // Its body cannot be sent twice, so who leads is found out first.
+            // Its body cannot be sent twice, so the leader is found first.
             self.of_any(TAKE_OVER_LIMIT, |address| self.leads(address)).await?;
         }
         let address = self.first().1;
@@ -352,8 +352,8 @@ impl SchedulerClient {
         let answer = match answer {
             Ok(answer) if answer.headers().contains_key(STANDBY) => return Asked::Elsewhere(nobody_leads()),
             Ok(answer) => answer,
-            // Of several, this one has died in the middle, and what it did in memory with it. What it may have written down is done at
-            // least once anyway.
+            // Of several, this one has died during the request, and its work in memory with it. What it may have stored
+            // is done at least once anyway.
             Err(error) => return Asked::Elsewhere(self.unreachable(address, &error)),
         };
         let status = answer.status();
@@ -366,7 +366,7 @@ impl SchedulerClient {
             serde_json::from_slice(&body).map_err(|e| self.unreachable(address, &e))
         } else {
             Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
-                // These are said by what stands between when there is no scheduler behind it.
+                // An intermediary sends these when there is no scheduler behind it.
                 let code = match status.as_u16() {
                     502..=504 => ErrorCode::Unavailable,
                     _ => ErrorCode::Internal,

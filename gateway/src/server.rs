@@ -1,4 +1,4 @@
-//! The gateway's configuration, start and end, and which part of it a request goes to.
+//! The gateway's configuration, start and shutdown, and the dispatch of requests to its parts.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -38,71 +38,71 @@ use crate::tls::{Certificates, CertificatesError, Listeners};
 use crate::workers::Workers;
 use crate::{admin, headers, keeper, openapi};
 
-/// How long requests may take to finish when the gateway is told to end.
+/// How long requests may take to finish at shutdown.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
-/// Whose an asynchronous invocation is that was sent with the admin key.
+/// Owner of an asynchronous invocation that was sent with the admin key.
 const ADMIN: &str = "admin";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What functions have below `/function/`, where they share a host and so, to a browser, an origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Paths {
-    /// Paths, and pages that a browser keeps apart from those of other functions.
+    /// Paths, and pages that a browser isolates from those of other functions.
     #[default]
     Apart,
     /// Paths, and pages that may read each other's.
     Trusted,
-    /// None: functions are reached by their hosts.
+    /// No paths: functions are reached by their hosts.
     Off,
 }
 
 /// How to run a gateway.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the scheduler listens, `host:port`; of several that share a database, all, with commas between.
+    /// Address of the scheduler, `host:port`; of several that share a database, all, separated by commas.
     pub scheduler: String,
     /// The cluster's secret.
     pub cluster_token: String,
     /// The admin key's hash.
     pub admin_key: KeyHash,
-    /// Invocations in flight at most; more are answered 503.
+    /// Maximum number of invocations in flight; more are answered 503.
     pub max_in_flight: usize,
-    /// The largest request body of an invocation, bytes; more is answered 413.
+    /// Largest request body of an invocation, bytes; a larger one is answered 413.
     pub max_body_bytes: u64,
     /// How long an invocation may wait for a slot.
     pub place_wait: Duration,
-    /// Client connections at most; more wait to be accepted.
+    /// Maximum number of client connections; more wait to be accepted.
     pub max_connections: usize,
-    /// What one client may have of these.
+    /// Limits for one client.
     pub clients: ClientLimits,
-    /// Memory that requests' bodies may take together, bytes; of what would take more is answered 503.
+    /// Memory for requests' bodies, over all requests, bytes. A request that would need more is answered 503.
     pub body_memory_bytes: u64,
-    /// How long a client may take over a request's head, from its first byte; longer is answered 408.
+    /// Limit for a request's head, from its first byte; a longer one is answered 408.
     pub head_limit: Duration,
-    /// The slowest that a client may send a body, which is answered 408, or take an answer, which is cut off.
+    /// Minimum rate for sending a body, otherwise 408, and for taking a response, which is otherwise cut off.
     pub min_rate: MinRate,
-    /// Asynchronous invocations run at once at most; they count as in flight.
+    /// Maximum number of asynchronous invocations run at once; they count as in flight.
     pub async_in_flight: usize,
-    /// Where callbacks may go to that a caller without a key names, and networks that they may go to although they are private.
+    /// Where callbacks may go that a caller without a key names, and private networks that any callback may go to.
     pub callback_allow: Vec<CallbackAllow>,
     /// What functions have below `/function/`.
     pub paths: Paths,
-    /// Which hosts are functions' and the API's.
+    /// Hosts of functions and of the API.
     pub hosts: Hosts,
-    /// For plain requests to be sent to HTTPS: to this port.
+    /// Port of HTTPS to which plain requests are redirected.
     pub redirect: Option<u16>,
-    /// How long browsers shall know that a host has HTTPS, as answers over it tell them.
+    /// How long browsers remember that a host has HTTPS; sent with responses over it.
     pub hsts: Option<Duration>,
-    /// Its certificate, where the cluster has an authority.
+    /// The gateway's certificate, if the cluster has an authority.
     pub member: Option<Arc<Member>>,
-    /// Where workers of its own process take invocations.
+    /// In-process transport to workers of the same process.
     pub in_process: InProcessRoles,
 }
 
 impl Config {
     /// A configuration with the defaults: 4096 invocations in flight, bodies of 32 MiB, ten seconds for a slot, 16384
-    /// connections, 128 asynchronous invocations, no private network for callbacks, 256 MiB for bodies, ten seconds for a head, and the defaults of
-    /// [`ClientLimits`] and [`MinRate`].
+    /// connections, 128 asynchronous invocations. No private network for callbacks, 256 MiB for bodies, ten seconds for
+    /// a head, and the defaults of [`ClientLimits`] and [`MinRate`].
     pub fn new(scheduler: impl Into<String>, cluster_token: impl Into<String>, admin_key: KeyHash) -> Self {
         Self {
             scheduler: scheduler.into(),
@@ -147,7 +147,7 @@ pub enum ServeError {
     /// The cluster token cannot be sent in a header.
     #[error("the cluster token is empty or not plain ASCII: make another")]
     Token,
-    /// Its certificate cannot be used.
+    /// The gateway's certificate cannot be used.
     #[error("the gateway's connections cannot be guarded")]
     Tls(#[from] TlsError),
     /// There is no certificate to show to clients.
@@ -172,7 +172,7 @@ struct Gateway {
 /// seconds to finish.
 ///
 /// # Errors
-/// When the configuration cannot be used.
+/// If the configuration cannot be used.
 pub async fn serve(
     config: Config,
     listeners: impl Into<Listeners>,
@@ -271,7 +271,7 @@ pub async fn serve(
             accepted = accept(&plain, tls.as_ref(), &room) => accepted,
         };
         let Some((stream, peer, handshakes, place)) = accepted else {
-            // Out of descriptors, most likely: existing connections must end first.
+            // Most likely out of descriptors: existing connections must end first.
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -279,7 +279,7 @@ pub async fn serve(
             Ok(held) => held,
             Err(limit) => {
                 metrics.refused(limit.as_str());
-                // Over TLS nothing can be said before the handshake.
+                // Over TLS nothing can be sent before the handshake.
                 if handshakes.is_none() {
                     refusals.tell(stream, &limit.error());
                 }
@@ -317,7 +317,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Keeps the gateway's certificate fresh, if it has one, and hears whose are revoked.
+/// Keeps the gateway's certificate fresh, if it has one, and receives revocations.
 fn renewing(config: &Config) -> Result<impl Future<Output = ()> + Send + use<>, TlsError> {
     let transport = Transport::to(Role::Scheduler, config.member.as_deref())?;
     let (member, address, token) = (
@@ -333,7 +333,7 @@ fn renewing(config: &Config) -> Result<impl Future<Output = ()> + Send + use<>, 
     })
 }
 
-/// Takes new certificates up, where there are any.
+/// Loads new certificates, if certificates are used.
 async fn fresh(certificates: Option<Arc<Certificates>>, metrics: Arc<Metrics>) {
     match certificates {
         Some(certificates) => certificates.keep_fresh(metrics).await,
@@ -341,7 +341,7 @@ async fn fresh(certificates: Option<Arc<Certificates>>, metrics: Arc<Metrics>) {
     }
 }
 
-/// A connection, what its handshake is made with if it begins with one, and its place.
+/// A connection with its place, and what its handshake needs if it begins with one.
 type Accepted = (TcpStream, SocketAddr, Option<Handshakes>, OwnedSemaphorePermit);
 
 async fn accept(
@@ -411,13 +411,13 @@ impl Answering for Gateway {
 }
 
 impl Gateway {
-    /// Takes an invocation in that is run later.
+    /// Accepts an invocation that is run later.
     async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
-    /// The answer to a request that is not for this connection: one over another certificate's, or without TLS where it
-    /// has to have it.
+    /// The response to a request that does not belong on this connection: its host has another certificate, or it lacks
+    /// required TLS.
     fn elsewhere(
         &self,
         request: &Request<Body>,

@@ -1,5 +1,6 @@
-//! Slots for invocations. One that is free is taken without asking anybody; else the invocation waits, and as many asks go to the
-//! scheduler as its waiting invocations need. A slot that gets free goes to who has waited longest, whether an ask was answered or not.
+//! Slots for invocations. A free slot is taken without asking anybody. Otherwise the invocation waits, and as many asks
+//! go to the scheduler as the waiting invocations need. A slot that becomes free goes to the longest waiting
+//! invocation, whether or not an ask was answered.
 
 mod report;
 
@@ -20,11 +21,12 @@ use tracing::Instrument as _;
 use crate::lease::{LeasedInstance, Leases, Outcome};
 use crate::scheduler::SchedulerClient;
 
-/// Invocations of one function waiting here at most.
+/// Maximum number of waiting invocations of one function.
 const WAITERS_MAX: usize = 1_024;
-/// Asks of one function at the scheduler at most.
+/// Maximum number of a function's asks at the scheduler.
 const ASKS_MAX: usize = 64;
-/// An ask that is out for longer waits at the scheduler, and nothing is being started for it: it can be called off.
+/// An ask in flight for longer than this waits at the scheduler, and nothing is being started for it: it can be
+/// cancelled.
 const CALL_OFF_AFTER: Duration = Duration::from_millis(50);
 /// How long other workers are preferred to one that could not be reached.
 const AVOID_FOR: Duration = Duration::from_secs(3);
@@ -33,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 type SlotResult = Result<Slot, ApiError>;
 
-/// How much there is of what a gateway holds.
+/// Levels of what a gateway holds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Levels {
     pub(crate) waiting: usize,
@@ -60,12 +62,13 @@ struct Function {
     asks: Vec<AskOut>,
     /// Slots of an instance, once one was granted.
     slots_each: Option<u32>,
-    /// Instances found gone, for the next ask to tell.
+    /// Instances found gone, for the next ask to report.
     gone: Vec<InstanceId>,
 }
 
 impl Function {
-    /// How many asks the waiting invocations call for. Before the first answer one ask finds out how many slots an instance has.
+    /// Number of asks that the waiting invocations need. Before the first answer, one ask finds out how many slots an
+    /// instance has.
     fn asks_wanted(&self) -> usize {
         let each = self.slots_each.map_or(usize::MAX, |n| n.max(1) as usize);
         self.waiters.len().div_ceil(each).min(ASKS_MAX)
@@ -81,7 +84,7 @@ pub(crate) struct Slots {
     wait: Duration,
     asked: AtomicU64,
     functions: Mutex<HashMap<FunctionName, Function>>,
-    /// Returns that were made and that no report has brought to the scheduler yet.
+    /// Returned leases that have not been reported to the scheduler yet.
     unsent: Mutex<Vec<(ReturnedLease, Instant)>>,
     /// Whether the last report was answered.
     scheduler_is_there: AtomicBool,
@@ -95,38 +98,38 @@ pub(crate) struct Slot {
     function: FunctionName,
     slots: Arc<Slots>,
     outcome: Outcome,
-    /// Whether dropping it does nothing: it was given back otherwise.
+    /// Whether dropping it does nothing, since it was released otherwise.
     spent: bool,
 }
 
 impl Slot {
-    /// The instance is gone: the slot with it.
+    /// Marks the instance as gone, and the slot with it.
     pub(crate) fn is_gone(&mut self) {
         self.outcome = Outcome::Gone;
     }
 
-    /// Nobody waits for the invocation any more, and the function may still be busy with it.
+    /// Marks the slot as lost: nobody waits for the invocation any more, and the function may still be working on it.
     pub(crate) fn is_lost(&mut self) {
         self.outcome = Outcome::Lost;
     }
 
-    /// The same, as it ran into its timeout.
+    /// Marks the slot as lost to an invocation that ran into its timeout.
     pub(crate) fn is_stuck(&mut self) {
         self.outcome = Outcome::Stuck;
     }
 
-    /// The worker could not be reached.
+    /// Records that the worker could not be reached.
     pub(crate) fn is_unreachable(&mut self) {
         self.outcome = Outcome::Unusable;
         self.avoid_worker();
     }
 
-    /// The lease is over, says the worker.
+    /// Records that the worker says the lease is over.
     pub(crate) fn is_fenced(&mut self) {
         self.outcome = Outcome::Unusable;
     }
 
-    /// Prefers other workers for a while: its other instances are as far away.
+    /// Prefers other workers for a while: this one's other instances are just as unreachable.
     pub(crate) fn avoid_worker(&self) {
         for function in self.slots.functions.lock().values_mut() {
             function.leases.close_at(&self.leased.address);
@@ -162,7 +165,7 @@ impl Slots {
         })
     }
 
-    /// How much there is now.
+    /// The current levels.
     pub(crate) fn levels(&self) -> Levels {
         let mut all = Levels::default();
         for function in self.functions.lock().values() {
@@ -175,15 +178,15 @@ impl Slots {
         all
     }
 
-    /// What all placements of one invocation may take together.
+    /// Limit for all placements of one invocation together.
     pub(crate) fn limit(&self) -> Duration {
         self.wait + GRACE
     }
 
-    /// A slot for an invocation of `function`. Bounded by the time a placement may take.
+    /// Takes a slot for an invocation of `function`, bounded by the time that a placement may take.
     ///
     /// # Errors
-    /// What the scheduler answered, or `throttled` when the wait was in vain.
+    /// The scheduler's error, or `throttled` if the wait was in vain.
     pub(crate) async fn take(self: &Arc<Self>, function: &FunctionName) -> SlotResult {
         let waiting = {
             let mut functions = self.functions.lock();
@@ -213,7 +216,7 @@ impl Slots {
         }
     }
 
-    /// A slot on a fresh instance started as asked, which nobody shares.
+    /// Takes a slot on a fresh instance started as asked, which nobody shares.
     pub(crate) async fn take_fresh(self: &Arc<Self>, function: &FunctionName, force: StartKind) -> SlotResult {
         let request = self.request(function, Some(force), Vec::new(), Vec::new());
         let placement = self.scheduler.place(&request).await?;
@@ -227,7 +230,7 @@ impl Slots {
             .ok_or_else(|| throttled(function))
     }
 
-    /// Takes in a lease. An earlier one on the same instance whose return was not told needs no telling any more.
+    /// Adds a lease. An earlier one on the same instance need no longer be reported as returned.
     fn add(&self, entry: &mut Function, placement: &Placement) {
         self.unsent.lock().retain(|(r, _)| r.instance != placement.instance);
         entry.leases.add(placement, &self.gateway, Instant::now());
@@ -237,7 +240,7 @@ impl Slots {
         self.scheduler_is_there.load(Ordering::Relaxed)
     }
 
-    /// Leases the scheduler wants back.
+    /// Closes leases that the scheduler recalled.
     pub(crate) fn close(&self, instances: &[InstanceId]) {
         if instances.is_empty() {
             return;
@@ -274,7 +277,7 @@ impl Slots {
         self.hand_out(function, entry);
     }
 
-    /// Gives free slots to who waits.
+    /// Gives free slots to waiting invocations.
     fn hand_out(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
         entry.waiters.retain(|w| !w.answer.is_closed());
         while !entry.waiters.is_empty() {
@@ -284,7 +287,7 @@ impl Slots {
             let instance = leased.instance.clone();
             let Some(waiter) = entry.waiters.pop_front() else { break };
             if let Err(Ok(mut slot)) = waiter.answer.send(Ok(self.slot(function, leased))) {
-                // It stopped waiting this moment. The slot's own way back would take the lock again.
+                // It stopped waiting just now. Dropping the slot normally would take the lock again.
                 slot.spent = true;
                 entry.leases.release(&instance, Outcome::Free, Instant::now());
             }
@@ -292,7 +295,7 @@ impl Slots {
         self.settle_asks(function, entry);
     }
 
-    /// Sends as many asks as are wanted; calls those off that nobody waits for.
+    /// Sends as many asks as are wanted, and cancels those that nobody waits for.
     fn settle_asks(self: &Arc<Self>, function: &FunctionName, entry: &mut Function) {
         let wanted = entry.asks_wanted();
         while entry.asks.len() < wanted {
@@ -350,7 +353,7 @@ impl Slots {
                 let waited_enough = self.wait * 9 / 10;
                 let doomed = match error.code {
                     ErrorCode::FunctionNotFound => entry.waiters.len(),
-                    // It took its whole time: who came later may still wait.
+                    // The ask took its whole time: later waiters may go on waiting.
                     ErrorCode::Throttled | ErrorCode::NoCapacity if took >= waited_enough => {
                         let old = |w: &&Waiter| w.since.elapsed() >= waited_enough;
                         entry.waiters.iter().take_while(old).count()
@@ -387,7 +390,7 @@ impl Slots {
     }
 }
 
-/// When a wait ends, in whatever way, asks that nobody needs any more are called off.
+/// When a wait ends, for whatever reason, cancels asks that nobody needs any more.
 struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionName);
 
 impl Drop for Leaving<'_> {
@@ -418,7 +421,7 @@ mod tests {
 
     #[tokio::test]
     async fn so_many_wait_for_a_function_and_the_next_is_told_at_once_while_others_functions_wait() {
-        // It takes connections and never answers.
+        // It accepts connections and never answers.
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = silent.local_addr().unwrap().to_string();
         let client = SchedulerClient::new(
@@ -436,7 +439,7 @@ mod tests {
         let refused = slots.take(&busy).now_or_never().unwrap().err().unwrap();
         assert_eq!(refused.code, ErrorCode::Throttled);
         assert!(slots.take(&"other".parse().unwrap()).now_or_never().is_none());
-        // Who goes makes room.
+        // A waiter that leaves makes room.
         waiting.pop();
         assert!(slots.take(&busy).now_or_never().is_none());
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rekindle_wire::headers::SERVER_TIMING;
 
-/// How long an invocation's phases took.
+/// Duration of an invocation's phases.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Phases {
     /// From the request's arrival until a slot was looked for; includes the wait for a small body.
     pub(crate) route: Duration,
-    /// Until there was a slot: nothing when a lease had one.
+    /// Until there was a slot: zero if a lease had one.
     pub(crate) place: Duration,
-    /// From sending it to the worker until the answer's headers.
+    /// From sending it to the worker until the response's headers.
     pub(crate) answer: Duration,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn names(timing: &str, phase: &str) -> bool {
         .any(|part| part.trim().split(';').next() == Some(phase))
 }
 
-/// The whole header. A worker that says nothing is measured from outside.
+/// The whole header. A worker that reports nothing is measured from outside.
 pub(crate) fn merged(phases: &Phases, worker: &str) -> Option<(HeaderName, HeaderValue)> {
     let ms = |d: Duration| d.as_secs_f64() * 1_000.0;
     let mut text = format!("route;dur={:.3}, place;dur={:.3}", ms(phases.route), ms(phases.place));

@@ -1,4 +1,4 @@
-//! The workers, as a gateway reaches them: through a door where one is in its own process, else over connections kept between requests.
+//! The workers, as a gateway reaches them: directly if one is in the same process, otherwise over a connection pool.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,26 +33,26 @@ impl Workers {
         })
     }
 
-    /// What their addresses begin with.
+    /// The scheme of their addresses.
     pub(crate) fn scheme(&self) -> &'static str {
         self.scheme
     }
 
-    /// Closes connections that were not used for long: those to workers that are gone, first of all.
+    /// Closes connections that were unused for long, above all those to workers that are gone.
     pub(crate) fn sweep(&self) {
-        // One that is taken at this moment comes back to its place, which its taker holds, and is closed with it.
+        // A connection that is taken right now returns to its pool, which its taker holds, and is closed with it.
         self.lines.lock().retain(|_, lines| lines.sweep());
     }
 
-    /// Closes all connections that are not in use.
+    /// Closes all unused connections.
     pub(crate) fn close_idle(&self) {
         self.lines.lock().values().for_each(ConnectionPool::close_idle);
     }
 
-    /// Sends a request to the worker at this address and waits for the answer's head.
+    /// Sends a request to the worker at this address and waits for the response's head.
     ///
     /// # Errors
-    /// When it cannot be reached, or the connection breaks.
+    /// If it cannot be reached, or the connection breaks.
     pub(crate) async fn send(&self, address: &Arc<str>, request: Request<Body>) -> Result<Response<Body>, SendError> {
         let request = match self.in_process.pass(address, request) {
             Ok(answering) => return Ok(answering.await),

@@ -1,6 +1,5 @@
 //! Live versions in memory, so that placement never waits for the database. Loaded at start, changed when a version
-//! goes
-//! live or a function is deleted.
+//! goes live or a function is deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -77,8 +76,7 @@ impl Catalog {
     }
 
     /// Drops a version's snapshot if it is the damaged one: the version is booted from now on. Returns its
-    /// specification if
-    /// so.
+    /// specification if so.
     pub(crate) fn drop_snapshot(&mut self, damaged: &DamagedSnapshot) -> Option<Arc<VersionSpec>> {
         let spec = self.functions.get_mut(&damaged.function)?.get_mut(&damaged.version)?;
         if spec.snapshot.as_ref() != Some(&damaged.snapshot) {

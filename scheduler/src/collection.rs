@@ -1,6 +1,6 @@
 //! Removes unneeded objects from the object store: on demand, at intervals, and some minutes after something was
-//! deleted.
-//! There is one collection at a time. Decision 7 says why it is safe while deploys run; [`Known`] says what is needed.
+//! deleted. There is one collection at a time. Decision 7 says why it is safe while deploys run; [`Known`] says what is
+//! needed.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -162,8 +162,7 @@ async fn all(
 }
 
 /// Releases replaced snapshots that no instance began as. Does nothing while a worker that has such instances may not
-/// have
-/// been heard from.
+/// have been heard from.
 async fn release_replaced(scheduler: &Scheduler) -> Result<(), CollectionError> {
     if scheduler.now() < USE_IS_KNOWN {
         return Ok(());

@@ -1,7 +1,6 @@
 //! Digests of manifests for versions that were stored without one: by an earlier version, or by a worker of an earlier
 //! version. They are read from the object store once and then kept. Whatever is stored at that moment is trusted, and
-//! every
-//! later order carries its digest.
+//! every later order carries its digest.
 
 use crate::state::Scheduler;
 

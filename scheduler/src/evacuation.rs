@@ -1,6 +1,5 @@
 //! Evacuates draining workers: instances in use migrate to other workers with their state, a few at a time. Instances
-//! that
-//! were not used lately are retired instead, as anywhere.
+//! that were not used lately are retired instead, as anywhere.
 
 use crate::fleet::Millis;
 use crate::migration::move_off;

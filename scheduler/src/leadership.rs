@@ -5,12 +5,9 @@
 //! ```
 //!
 //! A leader gives up by its own clock before another may take over by the database's. Its work in progress dies with
-//! its
-//! process. If the process was suspended, its clock says nothing. So a successor first ends the old leader's
-//! connections
-//! ([`Store::take_over`]), which then cannot write into another's state. The new leader begins as after a restart:
-//! workers
-//! and gateways tell it what exists.
+//! its process. If the process was suspended, its clock says nothing. So a successor first ends the old leader's
+//! connections ([`Store::take_over`]), which then cannot write into another's state. The new leader begins as after a
+//! restart: workers and gateways tell it what exists.
 
 use std::time::{Duration, Instant};
 
@@ -89,8 +86,7 @@ impl Leadership {
     }
 
     /// Ends the connections of the previous leader. That may have taken most of the lead's time: returns whether it
-    /// still has
-    /// it.
+    /// still has it.
     async fn take_up(&self) -> Result<bool, StoreError> {
         self.store.take_over().await?;
         let asked = Instant::now();

@@ -56,8 +56,8 @@ pub(crate) async fn migrate(
 }
 
 /// Moves an instance off a worker that is `what` (hot, draining) on the platform's own account: to `to`, or to where
-/// there
-/// is most room. It is not tried again before `again`, whatever the outcome. `told` receives whether it has moved.
+/// there is most room. It is not tried again before `again`, whatever the outcome. `told` receives whether it has
+/// moved.
 pub(crate) fn move_off(
     scheduler: &Scheduler,
     state: &mut ClusterState,

@@ -37,8 +37,7 @@ pub trait ObjectStore: Send + Sync + 'static {
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>>;
 
     /// Removes a snapshot, its manifest first: from then on it does not exist, whatever happens to the rest. Its chunks
-    /// stay,
-    /// since other snapshots may share them. After an error the call may be repeated.
+    /// stay, since other snapshots may share them. After an error the call may be repeated.
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>>;
 
     /// Digest of a snapshot's manifest, in hexadecimal.

@@ -8,10 +8,8 @@
 //! - a new instance, on the worker that [`start`] finds.
 //!
 //! So what is near is used until it costs more than a restore elsewhere. Otherwise the invocation waits. A version
-//! never
-//! has more than `max_instances`, and no more memory is set aside on a worker than it has. A decision examines a
-//! bounded
-//! number of candidates, or only the function's own.
+//! never has more than `max_instances`, and no more memory is set aside on a worker than it has. A decision examines a
+//! bounded number of candidates, or only the function's own.
 
 pub(crate) mod cost;
 pub(crate) mod start;
@@ -26,8 +24,7 @@ use crate::fleet::instances::OfVersion;
 use crate::fleet::{Fleet, Instance, LiveVersion, Millis, Stage};
 
 /// A lease that its gateway does not list is granted again at this age: the response that granted it must have been
-/// lost.
-/// Before that it may still be in flight.
+/// lost. Before that it may still be in flight.
 pub(crate) const LOST_ANSWER: Millis = Millis(3_000);
 
 /// How long a gateway's asks avoid a worker that it could not reach.
@@ -184,8 +181,7 @@ fn longest_held(ask: &Ask, all: &OfVersion) -> Option<InstanceId> {
 }
 
 /// The instance with free slots that is expected to have the invocation soonest, and in how many milliseconds. If none
-/// has
-/// to wait, that is the one used last. Parked instances come after all ready ones, and starting ones after those.
+/// has to wait, that is the one used last. Parked instances come after all ready ones, and starting ones after those.
 fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(InstanceId, f64)> {
     let sites = fleet.instances.sites();
     let site_of = |i: &Instance| {
@@ -231,8 +227,7 @@ fn lost_leases<'a>(fleet: &Fleet, there: &'a OfVersion, ask: &Ask, now: Millis) 
     let mut lost: Vec<_> = ended.map(|(_, id)| id).collect();
     let of_gateway = there.held.get(&ask.gateway);
     // A gateway that knows as many leases as it holds has lost none. It may have lost one if some that it names are no
-    // longer
-    // its own; that lease runs out.
+    // longer its own; that lease runs out.
     if let Some(leases) = of_gateway.filter(|leases| leases.len() > ask.held.len()) {
         let known: HashSet<_> = ask.held.iter().collect();
         let old = leases.iter().take_while(|(at, _)| now.since(*at) > LOST_ANSWER);

@@ -1,6 +1,5 @@
 //! Carries out placements: leases existing instances, starts missing ones, queues asks that must wait, and wakes them
-//! when
-//! something changes.
+//! when something changes.
 
 use std::time::{Duration, Instant};
 

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! The limit is ten minutes and two boots from when its turn has come. If a worker is lost, or cannot continue for a
-//! reason
-//! of its own, another starts over.
+//! reason of its own, another starts over.
 
 use std::time::{Duration, Instant};
 
@@ -201,8 +200,7 @@ impl<'a> Preparation<'a> {
     }
 
     /// Prepares the version on the worker at `address`. A worker that is no longer heard from is not waited for: its
-    /// host may
-    /// have vanished without notice.
+    /// host may have vanished without notice.
     async fn on(&mut self, address: &str) -> Result<Done, ApiError> {
         let gone = until_gone(self.scheduler, self.instance.clone());
         tokio::select! {

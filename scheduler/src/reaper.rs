@@ -1,8 +1,6 @@
 //! Parks and retires instances. Ten times a second it looks for instances that are idle for too long, belong to a
-//! version
-//! no longer live, or are on a worker short of memory. It asks their workers to stop those that are idle there too. It
-//! also
-//! notices leases that have run out and workers that have gone silent.
+//! version no longer live, or are on a worker short of memory. It asks their workers to stop those that are idle there
+//! too. It also notices leases that have run out and workers that have gone silent.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Moves instances in use off a hot worker by live migration. [`Heat`](crate::fleet::heat::Heat) chooses the instance
-//! and
-//! the target.
+//! and the target.
 
 use std::time::Duration;
 

@@ -2,8 +2,7 @@
 //! the shell around it. [`crate::reaper`] calls it, at least once a second.
 //!
 //! A function that sets `idle` or `park` in its fn.toml is kept as it says. The rest applies to the others. What is
-//! learned
-//! is stored ([`crate::usage`]). Until four idle times are known, a function is kept like a new one.
+//! learned is stored ([`crate::usage`]). Until four idle times are known, a function is kept like a new one.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -214,8 +213,7 @@ impl Floor {
 }
 
 /// Median duration of a function's starts beyond that of a warm one. If too few were seen, the platform's measured
-/// values
-/// are used.
+/// values are used.
 fn measured(traffic: &Traffic) -> Figures {
     let known = |start: &str| -> Option<std::time::Duration> {
         let stats: &StartStats = traffic.get(start).filter(|s| s.answered >= INVOCATIONS_LEAST)?;

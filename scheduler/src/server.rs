@@ -100,8 +100,7 @@ pub enum ServeError {
 }
 
 /// Runs a scheduler on `listener` until `shutdown` resolves. Then it accepts nothing new and finishes within five
-/// seconds.
-/// A scheduler that shares its database stands by until it leads.
+/// seconds. A scheduler that shares its database stands by until it leads.
 ///
 /// # Errors
 /// If the configuration or the database cannot be used, or the lead is lost.
@@ -212,8 +211,8 @@ async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
 }
 
 /// Ensures that one master key encrypts what the database holds. A database shared by several schedulers keeps the
-/// first
-/// one's key. A database in a file continues with a new key: if the key file is lost, there is nowhere to copy it from.
+/// first one's key. A database in a file continues with a new key: if the key file is lost, there is nowhere to copy it
+/// from.
 async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError> {
     let known = store.master_key(&own.to_string()).await.map_err(unusable)?;
     if known == own.to_string() {

@@ -1,6 +1,5 @@
 //! State shared by all parts of the scheduler. One lock guards everything in memory: its critical sections are short
-//! and
-//! never wait.
+//! and never wait.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -1,10 +1,9 @@
 //! The counts of all gateways together. Each gateway reports all its counts of a function whenever they change, so a
-//! report
-//! that is lost or repeated does no harm. A gateway has a new id after each start, and the counts of the old id stay.
+//! report that is lost or repeated does no harm. A gateway has a new id after each start, and the counts of the old id
+//! stay.
 //!
 //! After a restart of the scheduler, live gateways report everything again within seconds. That replaces what was
-//! stored
-//! for them ([`crate::usage`]); the counts of the others are added up then.
+//! stored for them ([`crate::usage`]); the counts of the others are added up then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -114,8 +113,7 @@ impl Traffics {
     }
 
     /// Takes what has changed since the last call: at most `most` counts, but always all added-up ones. The gateways
-    /// that were
-    /// added up come with them.
+    /// that were added up come with them.
     pub(crate) fn take_changed(&mut self, most: usize) -> (Vec<Counts>, Vec<GatewayId>) {
         let added_up = self.changed.iter().take_while(|(gateway, _)| gateway.is_none()).count();
         let mut changed = Vec::new();

@@ -102,8 +102,7 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
 }
 
 /// Refuses entries for long names or attributes that are larger than any name is: reading the archive keeps them in
-/// memory.
-/// Blocks.
+/// memory. Blocks.
 fn check_extensions(archive: File) -> Result<(), UploadError> {
     let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
     let mut archive = tar::Archive::new(unzipped);

@@ -1,7 +1,6 @@
 //! Stores what was observed of functions' calls, at intervals: how many there were, how long they took, and how long
 //! functions were idle between them. A scheduler that starts knows what the previous one had learned, except for the
-//! last
-//! seconds of one that was killed.
+//! last seconds of one that was killed.
 
 use std::time::Duration;
 
@@ -11,8 +10,7 @@ use crate::store::StoreError;
 /// Interval between two writes.
 const EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of functions in one transaction, which holds others up for some tens of milliseconds. Counts of
-/// gateways
-/// that were added up are always written together.
+/// gateways that were added up are always written together.
 const MOST: usize = 1_000;
 /// Maximum number of transactions in a row.
 const ROUNDS: u32 = 50;

@@ -3,10 +3,8 @@
 //!
 //! Warm instances belong to one function, which competes with no other for them. Functions compete for room for further
 //! instances. It goes to the function that holds least memory, and among equals to the one that was given room longest
-//! ago
-//! (max-min fairness, by memory). A burst of a thousand invocations of one function takes what is free, but the next
-//! room
-//! goes to whoever has less. [`crate::fleet::turns`] makes room when nobody gives any up.
+//! ago (max-min fairness, by memory). A burst of a thousand invocations of one function takes what is free, but the
+//! next room goes to whoever has less. [`crate::fleet::turns`] makes room when nobody gives any up.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -75,8 +73,7 @@ impl Queue {
     }
 
     /// Functions with waiting asks, in the order of their turns. `held` returns how much memory each has, and is called
-    /// only if
-    /// there are several.
+    /// only if there are several.
     pub(crate) fn turns<'a>(&mut self, held: impl Fn() -> HashMap<&'a FunctionName, u64>) -> FairOrder {
         self.functions.retain(|_, waiting| {
             waiting.asks.retain(|w| !w.answer.is_closed());
@@ -154,8 +151,7 @@ mod tests {
     }
 
     /// Gives room for one instance `times` times. Each function has so many waiting asks, each for an instance of so
-    /// much
-    /// memory. Returns which function was given room, in order.
+    /// much memory. Returns which function was given room, in order.
     fn given(waiting: &[(usize, u64)], times: usize) -> Vec<usize> {
         let (mut asks, mut held): (Vec<_>, Vec<_>) = (waiting.to_vec(), vec![0; waiting.len()]);
         let (mut served, mut turn, mut order) = (vec![0; waiting.len()], 0, Vec::new());

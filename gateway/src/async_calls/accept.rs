@@ -1,4 +1,4 @@
-//! From a request to a call that is kept.
+//! Turns a request into a stored call.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ pub(crate) struct Asked {
     pub(crate) owner: Option<&'static str>,
 }
 
-/// Answers 202 once the scheduler keeps the call durably.
+/// Answers 202 once the scheduler has stored the call durably.
 pub(crate) async fn accept(
     scheduler: &SchedulerClient,
     intake: &Intake,
@@ -79,7 +79,7 @@ async fn keep(
     }
     let body = intake.whole(body, BODY_MAX).await?.ok_or_else(too_large)?;
     headers::strip_request(&mut kept);
-    // What runs later belongs to this trace.
+    // The later run belongs to this trace.
     rekindle_telemetry::inject(&mut kept);
     let call = NewCall {
         id: Some(CallId::generate()),
@@ -107,7 +107,7 @@ async fn keep(
     Ok(answer)
 }
 
-/// Refuses a caller without a key the address of a callback that its operator does not allow.
+/// Refuses a callback address from a caller without a key, unless the operator allows the address.
 async fn check_target(targets: &Targets, url: &str) -> Result<(), ApiError> {
     check_callback(url).map_err(|why| ApiError::new(ErrorCode::BadRequest, why))?;
     let host = url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
@@ -123,7 +123,7 @@ async fn check_target(targets: &Targets, url: &str) -> Result<(), ApiError> {
     ))
 }
 
-/// Takes a header out that is meant for the gateway.
+/// Removes and returns a header meant for the gateway.
 fn take(map: &mut HeaderMap, name: &'static str) -> Result<Option<String>, ApiError> {
     let Some(value) = map.remove(HeaderName::from_static(name)) else {
         return Ok(None);

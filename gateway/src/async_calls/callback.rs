@@ -1,4 +1,5 @@
-//! Posting what came of a call to where its client wants it. One attempt here; whether there is another is the scheduler's to say.
+//! Posts a call's result to the address that its client gave. Each post is one attempt; the scheduler decides whether
+//! there is another.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -18,22 +19,22 @@ use super::targets::{Refused, Resolver, Targets};
 use crate::headers;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// For the whole attempt, up to the answer's headers.
+/// Limit of the whole attempt, up to the response's headers.
 const LIMIT: Duration = Duration::from_secs(15);
 
 type Outside<C> = Client<C, Body>;
 
-/// The clients for the world outside. They follow no redirects, and ask no proxy.
+/// HTTP clients for the world outside. They follow no redirects, and use no proxy.
 #[derive(Clone)]
 pub(crate) struct Callbacks {
     http: Outside<HttpConnector<Resolver>>,
-    /// None on a host that knows no certificate authorities.
+    /// `None` on a host without certificate authorities.
     https: Option<Outside<HttpsConnector<HttpConnector<Resolver>>>>,
     targets: Targets,
 }
 
 impl Callbacks {
-    /// Ones that may post where `targets` permits it.
+    /// Clients that may post where `targets` permits it.
     pub(crate) fn new(targets: Targets) -> Self {
         let mut connector = HttpConnector::new_with_resolver(Resolver(targets.clone()));
         connector.enforce_http(false);
@@ -73,7 +74,7 @@ impl Callbacks {
         }
     }
 
-    /// The error, and whether another attempt would end the same way.
+    /// Makes the attempt. Returns the error, and whether another attempt would end the same way.
     async fn attempt(&self, callback: ClaimedCallback) -> Result<(), (String, bool)> {
         let uri: Uri = callback.url.parse().map_err(|e| (format!("{e}"), true))?;
         let host = uri
@@ -81,7 +82,7 @@ impl Callbacks {
             .unwrap_or_default()
             .trim_start_matches('[')
             .trim_end_matches(']');
-        // An address is not looked up, so it is judged here.
+        // A literal address is not resolved, so it is checked here.
         if host.parse::<IpAddr>().is_ok_and(|a| !self.targets.permit(a)) {
             return Err((Refused(host.to_owned()).to_string(), true));
         }
@@ -94,7 +95,7 @@ impl Callbacks {
         };
         match sent.await {
             Ok(answer) if answer.status().is_success() => Ok(()),
-            // It wants to hear nothing more.
+            // 410 means: post nothing more.
             Ok(answer) if answer.status() == http::StatusCode::GONE => Err(("it answered 410".to_owned(), true)),
             Ok(answer) => Err((format!("it answered {}", answer.status().as_u16()), false)),
             Err(error) => Err((chain(&error), false)),

@@ -1,6 +1,7 @@
-//! Asynchronous invocations. `accept` brings a request to the scheduler's store and answers 202; `runner` takes what is due from there, runs it
-//! as any invocation is run, and tells what came of it; `callback` posts results to addresses that `targets` lets through; `result` answers
-//! what came of one. A gateway keeps nothing of them: what it held when it was killed goes to another after some seconds.
+//! Asynchronous invocations. `accept` brings a request to the scheduler's store and answers 202. `runner` claims due
+//! calls from there, runs them like any invocation, and reports the outcomes. `callback` posts results to addresses
+//! that `targets` permits. `result` returns the result of a call. A gateway keeps nothing of them: what it held when it
+//! was killed goes to another after some seconds.
 
 mod accept;
 mod callback;

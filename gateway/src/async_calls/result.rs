@@ -1,4 +1,5 @@
-//! `GET /async-results/{id}`: what came of an asynchronous invocation. Whoever knows the id may ask, as only its client was told it.
+//! `GET /async-results/{id}`: the result of an asynchronous invocation. Whoever knows the id may ask, since only its
+//! client was told it.
 
 use std::time::Duration;
 
@@ -16,20 +17,21 @@ use serde::Serialize;
 use crate::headers;
 use crate::scheduler::SchedulerClient;
 
-/// The longest that a client may wait in one request.
+/// Longest time that a client may wait in one request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// What is said of a call that has not ended.
+/// What is returned for a call that has not ended.
 #[derive(Serialize)]
 struct Pending<'a> {
     id: &'a CallId,
     state: CallState,
     attempts: u32,
-    /// Why the last attempt was not the last.
+    /// Error of the last attempt, if another follows.
     error: &'a Option<ApiError>,
 }
 
-/// The function's answer, once there is one; 202 while there is not; the error of a call that was given up.
+/// Returns the function's response once there is one, 202 while there is not, and the error of a call that was given
+/// up.
 pub(crate) async fn result(
     scheduler: &SchedulerClient,
     id: &CallId,
@@ -59,7 +61,7 @@ fn answer(result: &CallResult, request_id: &str) -> Result<Response<Body>, ApiEr
     let Some(kept) = &result.answer else {
         let none = || ApiError::new(ErrorCode::Internal, "nothing is kept of what came of it");
         let error = result.error.clone().unwrap_or_else(none);
-        // Asking again brings the same.
+        // Asking again returns the same.
         let error = ApiError {
             retry_after_s: None,
             ..error

@@ -1,5 +1,6 @@
-//! Runs asynchronous invocations: claims what there is room for, runs each as an invocation of a client's would be, tells what came of it. What
-//! it holds it says every few seconds; what nobody hears of goes to another gateway.
+//! Runs asynchronous invocations: claims as many as there is room for, runs each like a client's invocation, and
+//! reports the outcome. It renews its claims every few seconds; calls whose claims are not renewed go to another
+//! gateway.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -26,18 +27,18 @@ use super::Callbacks;
 use crate::dispatch::{Call, Dispatch};
 use crate::scheduler::SchedulerClient;
 
-/// How long an ask for work is kept open.
+/// How long a request for work is kept open.
 const WAIT: Duration = Duration::from_secs(20);
-/// Claims hold for several times as long.
+/// Claims last several times as long.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// Before the scheduler is asked again that did not answer.
+/// Pause before a scheduler that did not answer is asked again.
 const RETRY: Duration = Duration::from_millis(250);
-/// How long it is tried to tell of an outcome. It is told late rather than never, as a call that has run would run again.
+/// How long reporting an outcome is retried. Late is better than never: a call that has run would run again.
 const TELL_LIMIT: Duration = Duration::from_secs(600);
-/// Callbacks being posted at once.
+/// Number of callbacks posted at once.
 const CALLBACKS: usize = 16;
 
-/// What runs and tells.
+/// Runs calls and reports their outcomes.
 pub(crate) struct Runner {
     scheduler: SchedulerClient,
     gateway: GatewayId,
@@ -47,12 +48,12 @@ pub(crate) struct Runner {
     callback_room: Arc<Semaphore>,
     held: Mutex<HashMap<CallId, u32>>,
     tasks: TaskTracker,
-    /// Nothing more is claimed.
+    /// Cancelled when nothing more is to be claimed.
     ending: CancellationToken,
 }
 
 impl Runner {
-    /// One that runs `at_once` calls at most.
+    /// A runner of at most `at_once` calls.
     pub(crate) fn new(dispatch: Arc<Dispatch>, callbacks: Callbacks, at_once: usize) -> Arc<Self> {
         Arc::new(Self {
             scheduler: dispatch.slots.scheduler.clone(),
@@ -67,7 +68,7 @@ impl Runner {
         })
     }
 
-    /// Claims and runs until it is told to end.
+    /// Claims and runs calls until it is told to end.
     pub(crate) async fn run(self: Arc<Self>) {
         while !self.ending.is_cancelled() {
             let claimed = tokio::select! {
@@ -81,7 +82,7 @@ impl Runner {
         }
     }
 
-    /// Says every few seconds what is held. Runs until it is dropped.
+    /// Renews the claims every few seconds. Runs until dropped.
     pub(crate) async fn renew(self: Arc<Self>) {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
@@ -104,7 +105,7 @@ impl Runner {
         }
     }
 
-    /// Claims nothing more, gives what runs until `limit`, and gives the rest back.
+    /// Claims nothing more, gives running calls until `limit`, and returns the rest.
     pub(crate) async fn end(&self, limit: Duration) {
         self.ending.cancel();
         self.tasks.close();
@@ -118,7 +119,7 @@ impl Runner {
     }
 
     async fn claim(self: &Arc<Self>) -> Result<(), ApiError> {
-        // One place has to be free before any is asked for.
+        // One place must be free before any work is requested.
         let Ok(first) = self.room.clone().acquire_owned().await else {
             return Ok(());
         };
@@ -129,7 +130,7 @@ impl Runner {
             wait_ms: u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX),
         };
         let claims = self.scheduler.claim_calls(&request, WAIT).await?;
-        // Before anything is waited for: what is held is renewed from now on.
+        // Before anything is awaited: the claims are renewed from now on.
         self.held
             .lock()
             .extend(claims.calls.iter().map(|c| (c.id.clone(), c.attempt)));
@@ -216,7 +217,7 @@ impl Runner {
         self.tell(|| self.scheduler.end_callback(&outcome)).await;
     }
 
-    /// Tells the scheduler until it has heard.
+    /// Reports to the scheduler until it has been received.
     async fn tell<F: Future<Output = Result<(), ApiError>>>(&self, mut attempt: impl FnMut() -> F) {
         let end = Instant::now() + TELL_LIMIT;
         let mut pause = RETRY;
@@ -231,7 +232,7 @@ impl Runner {
     }
 }
 
-/// An answer as it is kept. A body that is too large is read to its end all the same: the function is not to be disturbed.
+/// A response as it is stored. A body that is too large is still read to its end: the function must not be disturbed.
 async fn keep(answer: Response<Body>) -> Result<StoredAnswer, axum::Error> {
     let (parts, mut body) = answer.into_parts();
     let mut kept = BytesMut::new();

@@ -1,6 +1,9 @@
-//! Where callbacks may go: the rules are those for functions (docs/explanation/security.md). The world, but nothing private, nothing of a cloud's metadata, and
-//! nothing of this host; unless the operator allows it. Names are judged by the addresses that are then connected to. Who may name an address is
-//! another question: whoever shows a key, the function's own fn.toml, and anybody for what the operator allows.
+//! Where callbacks may go; the rules are those for functions (docs/explanation/security.md). The public Internet is
+//! allowed, but no private network, no cloud metadata and no address of this host, unless the operator allows it. Names
+//! are judged by the addresses that are then connected to.
+//!
+//! Who may name an address is a separate question: a caller with a key, the function's own fn.toml, and anybody for
+//! what the operator allows.
 
 use std::future::Future;
 use std::io;
@@ -19,11 +22,11 @@ use tower::Service;
 /// What an operator allows callbacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallbackAllow {
-    /// To a network, although it is private or this host's own; named by anybody.
+    /// A network, even if it is private or this host's own; anybody may name it.
     Network(IpNet),
-    /// To a host, by its name; named by anybody.
+    /// A host, by its name; anybody may name it.
     Host(String),
-    /// To the whole world; named by anybody.
+    /// The whole world; anybody may name it.
     Public,
 }
 
@@ -46,7 +49,7 @@ impl FromStr for CallbackAllow {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
-        // Such as 10.1, or an address with a slip in it, is no name of a host.
+        // Something like 10.1, or a mistyped address, is no host name.
         let has_letter = text.bytes().any(|b| b.is_ascii_alphabetic());
         match has_letter && text.split('.').all(is_label) {
             true => Ok(Self::Host(text.to_ascii_lowercase())),
@@ -55,7 +58,7 @@ impl FromStr for CallbackAllow {
     }
 }
 
-/// The rule.
+/// The rules for addresses of callbacks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Targets {
     networks: Arc<[IpNet]>,
@@ -64,7 +67,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// With what the operator allows.
+    /// The rules, with what the operator allows.
     pub(crate) fn allowing(allow: &[CallbackAllow]) -> Self {
         let networks = allow.iter().filter_map(|a| match a {
             CallbackAllow::Network(net) => Some(*net),
@@ -91,7 +94,8 @@ impl Targets {
         self.networks.iter().any(|net| net.contains(&address))
     }
 
-    /// Whether a caller without a key may name this host for a callback: the operator has allowed it, or all networks that it is in.
+    /// Whether a caller without a key may name this host for a callback: the operator has allowed it, or all networks
+    /// that it is in.
     pub(crate) async fn may_be_named_by_anybody(&self, host: &str) -> bool {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         if self.public || self.hosts.contains(&host) {
@@ -110,10 +114,10 @@ impl Targets {
     }
 }
 
-/// How long the addresses of a callback's host may be looked for while its client waits.
+/// Limit for resolving a callback's host while its client waits.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Finds the addresses of a name, and keeps those that are permitted.
+/// Resolves a name, and keeps the permitted addresses.
 #[derive(Debug, Clone)]
 pub(crate) struct Resolver(pub(crate) Targets);
 
@@ -234,7 +238,7 @@ mod tests {
             ("93.184.216.34", [false, false, true]),
             ("127.0.0.1", [false, true, true]),
             ("[::ffff:127.0.0.1]", [false, true, true]),
-            // By its addresses, where these are in a network that is allowed.
+            // By its addresses, if these are in an allowed network.
             ("127.1", [false, true, true]),
         ] {
             for (targets, expected) in [&nothing, &some, &world].into_iter().zip(expected) {
@@ -245,7 +249,7 @@ mod tests {
                 );
             }
         }
-        // Who may be named is posted to under the same rule as before.
+        // What may be named is still subject to the same rule for posting.
         assert!(!world.permit("127.0.0.1".parse().unwrap()));
     }
 

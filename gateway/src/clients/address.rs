@@ -1,4 +1,4 @@
-//! Who sends a request: the peer of the connection, or whom a proxy that is trusted says it speaks for.
+//! The sender of a request: the connection's peer, or the client that a trusted proxy speaks for.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The sender's address: the rightmost in `X-Forwarded-For` that is no trusted proxy's, where the connection is a trusted proxy's. What is left of it
-/// anybody could have written.
+/// The sender's address. On a trusted proxy's connection it is the rightmost address in `X-Forwarded-For` that is not a
+/// trusted proxy's. Anything to the left of it could have been written by anybody.
 pub(super) fn sender(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     let mut sender = peer.to_canonical();
@@ -21,7 +21,7 @@ pub(super) fn sender(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Ip
         .map(|line| line.to_str().unwrap_or_default())
         .collect();
     for word in lines.iter().rev().flat_map(|line| line.rsplit(',')) {
-        // A trusted proxy wrote what is next to it; if that is no address, the proxy is as far as can be told.
+        // A trusted proxy wrote the entry next to it. If that is no address, the proxy itself is the best answer.
         let Some(address) = parsed(word.trim()) else { break };
         sender = address;
         if !is_trusted(&sender) {
@@ -31,7 +31,7 @@ pub(super) fn sender(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Ip
     sender
 }
 
-/// An address as proxies write them: with or without a port.
+/// Parses an address as proxies write it, with or without a port.
 fn parsed(word: &str) -> Option<IpAddr> {
     let bare = word.strip_prefix('[').and_then(|w| w.strip_suffix(']')).unwrap_or(word);
     let address = bare
@@ -41,7 +41,7 @@ fn parsed(word: &str) -> Option<IpAddr> {
     address.map(|a: IpAddr| a.to_canonical())
 }
 
-/// Which client an address belongs to.
+/// The client that an address belongs to.
 pub(super) fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),

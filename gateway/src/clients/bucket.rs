@@ -1,8 +1,8 @@
-//! Requests a second, with a burst: a bucket of tokens.
+//! A token bucket: requests a second, with a burst.
 
 use std::time::Instant;
 
-/// Seconds of the rate that may come at once.
+/// Seconds' worth of the rate that may come at once.
 const BURST_S: f64 = 2.0;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Bucket {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(super) fn take(&mut self, per_second: u32, now: Instant) -> bool {
         self.tokens = self.tokens_at(per_second, now);
         self.at = now;

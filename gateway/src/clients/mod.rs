@@ -1,5 +1,6 @@
-//! What each client has of the gateway: connections, requests in flight, requests a second. A client is an address; of IPv6 a network of 64 bits, as
-//! one customer has at least that many. `address` finds it out behind proxies, `bucket` counts requests a second.
+//! Limits for each client: connections, requests in flight, requests a second. A client is an address. For IPv6 it is a
+//! network of 64 bits, since one customer has at least that many. `address` finds the client behind proxies, `bucket`
+//! counts requests a second.
 
 mod address;
 mod bucket;
@@ -16,27 +17,27 @@ use rekindle_wire::{ApiError, ErrorCode};
 
 use bucket::Bucket;
 
-/// Idle entries are looked for whenever there are twice as many as the last time, and at least so many.
+/// Idle entries are removed whenever there are twice as many as after the last time, and at least this many.
 const SWEEP_AT: usize = 1_024;
 
-/// What one client may have. 0 for no limit.
+/// Limits for one client; 0 for no limit.
 #[derive(Debug, Clone)]
 pub struct ClientLimits {
-    /// Proxies that say truly, in `X-Forwarded-For`, whom they speak for; and networks of such.
+    /// Proxies, and networks of proxies, whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
     /// Clients without limits.
     pub exempt: Vec<IpNet>,
-    /// Connections at once. Those of trusted proxies are not counted.
+    /// Maximum number of connections. Those of trusted proxies are not counted.
     pub connections: u32,
-    /// Requests at once, from their heads to the ends of their answers.
+    /// Maximum number of requests in flight, from their heads to the ends of their responses.
     pub in_flight: u32,
     /// Requests a second, of which twice as many may come at once.
     pub per_second: u32,
 }
 
 impl Default for ClientLimits {
-    /// What a browser, a script or a small service never meets: 1,024 connections, 512 requests at once, 2,000 a second. Nothing for programs of the
-    /// gateway's own host, which have its processors anyway.
+    /// Limits that a browser, a script or a small service never reaches: 1,024 connections, 512 requests at once, 2,000
+    /// a second. Programs on the gateway's own host have none, since they have its processors anyway.
     fn default() -> Self {
         let loopback = ["127.0.0.0/8", "::1/128"];
         Self {
@@ -49,7 +50,7 @@ impl Default for ClientLimits {
     }
 }
 
-/// Which limit a client has met.
+/// The limit that a client has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
     Connections,
@@ -66,7 +67,7 @@ impl Limit {
         }
     }
 
-    /// What its client is told.
+    /// The error for the client.
     pub(crate) fn error(self) -> ApiError {
         let (what, option) = match self {
             Self::Connections => ("connections", "--client-connections"),
@@ -82,7 +83,7 @@ impl Limit {
     }
 }
 
-/// All clients that have anything.
+/// All clients with anything in use.
 #[derive(Debug)]
 pub(crate) struct Clients {
     limits: ClientLimits,
@@ -102,7 +103,7 @@ struct Client {
     bucket: Bucket,
 }
 
-/// What a client has one of, until it is dropped.
+/// One unit of what a client has in use, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     clients: Arc<Clients>,
@@ -118,7 +119,7 @@ impl Clients {
         })
     }
 
-    /// A connection from `peer`. `None` where it is not counted.
+    /// Counts a connection from `peer`. `None` if it is not counted.
     pub(crate) fn connect(self: &Arc<Self>, peer: IpAddr) -> Result<Option<Held>, Limit> {
         let peer = peer.to_canonical();
         if self.limits.connections == 0 || self.is_trusted(peer) || self.is_exempt(peer) {
@@ -134,7 +135,7 @@ impl Clients {
         Ok(Some(self.held(client, Limit::Connections)))
     }
 
-    /// A request that came over a connection from `peer`. `None` where it is not counted.
+    /// Counts a request over a connection from `peer`. `None` if it is not counted.
     pub(crate) fn request(self: &Arc<Self>, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Held>, Limit> {
         let sender = address::sender(peer, headers, &self.limits.trusted_proxies);
         if self.is_exempt(sender) {
@@ -153,7 +154,7 @@ impl Clients {
         Ok(Some(self.held(client, Limit::InFlight)))
     }
 
-    /// A handshake with `peer`, which costs as much as a request does.
+    /// Counts a handshake with `peer`, which costs as much as a request.
     pub(crate) fn handshake(&self, peer: IpAddr) -> Result<(), Limit> {
         let peer = peer.to_canonical();
         if self.limits.per_second == 0 || self.is_trusted(peer) || self.is_exempt(peer) {
@@ -200,7 +201,7 @@ impl Table {
 }
 
 impl Client {
-    /// Whether a new entry would say the same.
+    /// Whether a new entry would be equal.
     fn is_idle(&self, per_second: u32, now: Instant) -> bool {
         self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(per_second, now)
     }
@@ -257,7 +258,7 @@ mod tests {
         let clients = clients(0, 0, 5);
         let none = HeaderMap::new();
         let taken = (0..1_000).take_while(|_| clients.request(address("203.0.113.1"), &none).is_ok());
-        // Some more where this takes a while.
+        // A few more if this takes a while.
         assert!((10..1_000).contains(&taken.count()));
         // A handshake is one of them.
         assert_eq!(clients.handshake(address("203.0.113.1")), Err(Limit::Rate));
@@ -301,7 +302,7 @@ mod tests {
             Limit::Connections
         );
         assert!(clients.connect(address("2001:db8:1:3::1")).is_ok());
-        // The same host by either family's notation.
+        // The same host in either family's notation.
         let _four = clients.connect(address("203.0.113.1")).unwrap();
         assert!(clients.connect(address("::ffff:203.0.113.1")).is_err());
     }

@@ -1,5 +1,5 @@
-//! What comes of an HTTP/2 connection, frame by frame (RFC 9113, 4.1): what has begun has to be whole in time, and of
-//! frames that cost their sender nothing only so many may come in a second. What is in a frame is for `h2` to say.
+//! Follows the input of an HTTP/2 connection frame by frame (RFC 9113, 4.1). A frame that has begun must be complete in
+//! time. Frames that cost their sender nothing are limited to a number a second. `h2` handles the contents.
 
 use std::future::Future as _;
 use std::io;
@@ -20,17 +20,17 @@ const HEADERS: u8 = 1;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// Frames in a second at most that ask for work and bring nothing: resets, settings, pings, priorities, data without
-/// any.
+/// Maximum number of frames in a second that ask for work and bring nothing: resets, settings, pings, priorities, empty
+/// data.
 const IDLE_FRAMES: u32 = 500;
 
-/// Where in the sequence of frames what has come ends.
+/// Position in the sequence of frames.
 #[derive(Debug)]
 pub(super) struct Frames {
     part: Part,
-    /// A head has begun whose last frame has not come.
+    /// Whether a head has begun whose last frame has not come.
     is_in_head: bool,
-    /// Ends that came: of the preface, of frames, of heads.
+    /// Ends received: of the preface, of frames, of heads.
     ends: u64,
     /// Frames that brought nothing.
     idle: u64,
@@ -58,7 +58,7 @@ impl Frames {
         }
     }
 
-    /// More has come.
+    /// Consumes input.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.part {
@@ -84,13 +84,13 @@ impl Frames {
         }
     }
 
-    /// A frame's header is whole.
+    /// Handles a complete frame header.
     fn begin(&mut self, [a, b, c, kind, flags, ..]: [u8; HEADER]) {
         let length = u32::from_be_bytes([0, a, b, c]);
         match kind {
             HEADERS | CONTINUATION => self.is_in_head = flags & END_HEADERS == 0,
             DATA if length > 0 => {}
-            // One for each piece of an answer, for who takes it fast.
+            // One for each piece of a response that the client takes fast.
             WINDOW_UPDATE => {}
             _ => self.idle += 1,
         }
@@ -110,7 +110,7 @@ impl Frames {
         }
     }
 
-    /// Whether something has begun that has to be whole soon: all but data, which has a rate.
+    /// Whether something has begun that must be complete soon: anything except data, which has a rate.
     pub(super) fn is_waiting(&self) -> bool {
         match self.part {
             Part::Preface { .. } | Part::Payload { is_data: false, .. } => true,
@@ -126,10 +126,10 @@ pub(super) struct Watching<S> {
     frames: Frames,
     limit: Duration,
     metrics: Arc<Metrics>,
-    /// Since when what is waited for is.
+    /// When the incomplete frame or head began.
     since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The second in which idle frames are counted, and how many there were before.
+    /// Start of the second in which idle frames are counted, and their number before it.
     second: Instant,
     idle_before: u64,
 }
@@ -163,7 +163,7 @@ impl<S> Watching<S> {
             self.second = now;
             self.idle_before = self.frames.idle;
         }
-        // Counted with what came since the second began, which may have been before this was looked at last.
+        // Frames since the second began count too; that may have been before the last read.
         if self.frames.idle - self.idle_before > u64::from(IDLE_FRAMES) {
             self.metrics.refused("idle_frames");
             return Err(io::Error::other("frames that bring nothing came by the hundred"));
@@ -237,7 +237,7 @@ mod tests {
         bytes
     }
 
-    /// Fed byte by byte: after how many of them something is waited for.
+    /// Feeds the bytes one by one. Returns after which of them something is awaited.
     fn waiting(frames: &mut Frames, bytes: &[u8]) -> Vec<bool> {
         bytes
             .iter()

@@ -1,6 +1,6 @@
-//! A client's connection with many requests at once. Each counts as one of its client's, as on connections of their
-//! own. hyper takes an answer's body only as the client takes it, so who does not is seen by how long a piece waits;
-//! the stream alone cannot be ended from here, so that ends the connection.
+//! A client's connection with many requests at once. Each counts towards the client's limits, as on a connection of its
+//! own. hyper reads a response's body only as fast as the client takes it, so a slow client shows in how long a piece
+//! waits. A single stream cannot be ended from here, so that ends the connection.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,22 +29,22 @@ use super::phase::Watched;
 use super::{Answering, Ended, IDLE_LIMIT, Serving};
 use crate::pace::Pace;
 
-/// Requests at once on a connection.
+/// Maximum number of concurrent requests on a connection.
 const STREAMS_MAX: u32 = 128;
-/// The largest head of a request that is read: names, values and 32 bytes for each header.
+/// Largest request head that is read: names, values and 32 bytes for each header.
 const HEAD_MAX: u32 = 128 << 10;
-/// Streams that a client resets before they are looked at, and that are reset here for its errors; then the connection
-/// ends.
+/// Maximum number of streams reset by the client before they are processed, and of streams reset here for its errors.
+/// Beyond it the connection ends.
 const RESETS_MAX: usize = 32;
-/// What an answer may have waiting to be sent, bytes.
+/// Maximum of a response that waits to be sent, bytes.
 const SEND_MAX: usize = 128 << 10;
-/// Clients say in steps of about this many bytes that they have taken something.
+/// Clients acknowledge in steps of about this many bytes.
 const STEP_MAX: usize = 32 << 10;
-/// How often it is looked whether the connection is idle, or an answer is not taken.
+/// How often to check whether the connection is idle, or a response is not taken.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// For the last piece of an answer that has ended before its end.
+/// Limit for the last piece of a response that ended early.
 const TAKE_LAST: Duration = Duration::from_secs(2);
-/// After the client was asked to open no more streams.
+/// Limit after the client was asked to open no more streams.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) async fn serve<A: Answering>(
@@ -70,7 +70,7 @@ pub(super) async fn serve<A: Answering>(
             let busy = phase.busy();
             let mut request = request.map(Body::new);
             as_http1(&mut request);
-            // What is wrong with one stream is not the others'.
+            // A problem with one stream does not affect the others.
             let over = CancellationToken::new();
             let (answer, client) = answering.answer(request, &via, over.clone()).await;
             Ok::<_, Infallible>(answer.map(|body| {
@@ -102,7 +102,7 @@ pub(super) async fn serve<A: Answering>(
             result = &mut connection => return result.map(|()| Ended::Closed),
             _ = ended.changed(), if leave_by.is_none() => {
                 connection.as_mut().graceful_shutdown();
-                // What is under way has the time that the gateway gives it.
+                // Requests in flight have the time that the gateway gives them.
                 leave_by = Some(None);
             }
             _ = look.tick() => {
@@ -127,7 +127,7 @@ pub(super) async fn serve<A: Answering>(
     }
 }
 
-/// Has a request look as over HTTP/1.1, which functions are spoken to in.
+/// Makes a request look like HTTP/1.1, which functions are spoken to in.
 fn as_http1(request: &mut Request<Body>) {
     let authority = request
         .uri()
@@ -141,7 +141,7 @@ fn as_http1(request: &mut Request<Body>) {
     join_cookies(request.headers_mut());
 }
 
-/// Cookies may come one by one, to be compressed better; elsewhere they are one header (RFC 9113, 8.2.3).
+/// Cookies may come one by one, which compresses better; elsewhere they are one header (RFC 9113, 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let cookies: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if cookies.len() > 1
@@ -151,20 +151,20 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The answers that are being taken.
+/// The responses that clients are taking.
 #[derive(Debug, Default)]
 struct Answers {
     next: AtomicU64,
-    /// By a number of their own.
+    /// Responses by a number of their own.
     taking: Mutex<HashMap<u64, Taking>>,
 }
 
 #[derive(Debug)]
 struct Taking {
     pace: Pace,
-    /// When a piece was handed out that is not taken, and its bytes.
+    /// When the piece not taken yet was handed out, and its bytes.
     handed: Option<(Instant, usize)>,
-    /// It has failed, or its time is over: its client is told so when it takes what it was sent.
+    /// Cancelled when the response has failed or its time is over. The client is told when it takes what it was sent.
     over: CancellationToken,
 }
 
@@ -182,13 +182,13 @@ impl Taking {
 }
 
 impl Answers {
-    /// Whether a client takes one of them too slowly.
+    /// Whether the client takes one of them too slowly.
     fn is_one_late(&self) -> bool {
         self.taking.lock().values().any(Taking::is_late)
     }
 }
 
-/// An answer's body, whose pieces are asked for as its client takes them.
+/// A response's body, whose pieces are requested as the client takes them.
 struct Taken {
     body: Watched,
     answers: Arc<Answers>,

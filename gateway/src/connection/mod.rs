@@ -1,18 +1,18 @@
-//! A client's connection: what it is served, and how slow its client may be.
+//! A client's connection: how it is served, and how slow its client may be.
 //!
 //! ```text
-//!              first byte of a head        the head is whole          the answer's body is over
+//!              first byte of a head        the head is whole          the response's body is over
 //!     waiting ─────────────────────> head ───────────────────> busy ───────────────────────────> waiting
 //!        │                            │                          │
-//!        └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ answer not taken at the minimum rate: closed
+//!        └─ IDLE_LIMIT: closed        └─ head_limit: 408         └─ response taken too slowly: closed
 //!
 //!     TLS: a handshake comes first, within head_limit. HTTP/2: the same for each stream, and what is late closes the
 //!     connection.
 //! ```
 //!
-//! `pacing` is the stream that keeps these times, `phase` what it knows of the requests on it, `refusal` how somebody
-//! is turned away who is not served at all. `http2` has what streams are bounded by, `frames` the times of their heads.
-//! The time that a request's body may take is its own (`body`).
+//! `pacing` is the stream that enforces these times, `phase` what it knows of the requests on it. `refusal` turns
+//! clients away that are not served at all. `http2` bounds streams, and `frames` times their heads. A request's body
+//! has a limit of its own (`body`).
 
 mod frames;
 mod http2;
@@ -50,18 +50,19 @@ pub(crate) use refusal::Refusals;
 
 /// How long a connection is kept on which nothing comes.
 const IDLE_LIMIT: Duration = Duration::from_secs(75);
-/// The largest head that is read, and the most that is read ahead of a body, bytes. Twice what is served, as are
-/// [`HEADERS_MAX`], so that who sends too much is told so: beyond it hyper ends the connection with an empty answer.
+/// Largest head that is read, and the most that is read ahead of a body, bytes. It is twice what is served, as is
+/// [`HEADERS_MAX`], so that a client that sends too much is told so: beyond it hyper ends the connection with an empty
+/// response.
 const BUFFER_MAX: usize = 2 * HeadLimits::FUNCTION.bytes;
-/// The most lines of headers that are read.
+/// Maximum number of header lines that are read.
 const HEADERS_MAX: usize = 2 * HeadLimits::FUNCTION.lines;
 
 /// How slow a client may be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// From a head's first byte to its last; and for a handshake.
+    /// Limit from a head's first byte to its last, and for a handshake.
     pub(crate) head: Duration,
-    /// For taking answers.
+    /// Minimum rate for taking responses.
     pub(crate) rate: MinRate,
 }
 
@@ -70,13 +71,14 @@ pub(crate) struct Limits {
 pub(crate) struct Via {
     /// The connection's other end.
     pub(crate) peer: IpAddr,
-    /// Over TLS: the certificate that was shown, by its name.
+    /// Over TLS: name of the certificate that was shown.
     pub(crate) certificate: Option<Arc<str>>,
 }
 
 /// Answers requests.
 pub(crate) trait Answering: Send + Sync + 'static {
-    /// Answers one, and says what its client holds meanwhile. The token says that the answer is over before its end.
+    /// Answers a request. Also returns what its client holds meanwhile. Cancelling the token says that the response
+    /// ended early.
     fn answer(
         &self,
         request: Request<Body>,
@@ -92,18 +94,18 @@ pub(crate) struct Handshakes {
     pub(crate) certificates: Arc<Certificates>,
 }
 
-/// What a connection is served by.
+/// What a connection is served with.
 struct Serving<A> {
     answering: Arc<A>,
     via: Arc<Via>,
     phase: Arc<Phase>,
     limits: Limits,
     metrics: Arc<Metrics>,
-    /// No more requests are taken once it changes.
+    /// No more requests are taken once this changes.
     ended: watch::Receiver<()>,
 }
 
-/// Serves a connection until it ends, or until what is under way is over once `ended` says so.
+/// Serves a connection until it ends. Once `ended` changes, only requests in flight are completed.
 pub(crate) async fn serve<A: Answering>(
     answering: Arc<A>,
     (stream, peer): (TcpStream, SocketAddr),
@@ -112,7 +114,7 @@ pub(crate) async fn serve<A: Answering>(
     metrics: Arc<Metrics>,
     ended: watch::Receiver<()>,
 ) {
-    // It fails on a socket that is closed already; the first read then says so.
+    // It fails on a socket that is already closed; the first read then reports that.
     drop(stream.set_nodelay(true));
     let phase = Arc::new(Phase::default());
     let stream = Paced::new(stream, limits, phase.clone(), metrics.clone(), tls.is_none());
@@ -162,13 +164,13 @@ pub(crate) async fn serve<A: Answering>(
 
 /// How a connection ended that did not break.
 enum Ended {
-    /// Each end closed it.
+    /// It was closed normally.
     Closed,
     /// It was closed for this reason.
     Cut(&'static str),
 }
 
-/// One request at a time.
+/// Serves one request at a time.
 async fn http1<A: Answering>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     serving: Serving<A>,
@@ -208,7 +210,7 @@ async fn http1<A: Answering>(
     };
     tokio::select! {
         result = serving => result.map(|()| Ended::Closed),
-        // Its client did not read an answer to its end in time.
+        // The client did not read a response to its end in time.
         () = cut.cancelled() => Ok(Ended::Cut("an answer's deadline")),
     }
 }

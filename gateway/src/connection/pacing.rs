@@ -1,5 +1,5 @@
-//! The stream under a client's connection, and under its TLS: it ends when its client takes too long over a head, or
-//! over taking an answer.
+//! The stream under a client's connection, and under its TLS. It fails when the client takes too long to send a head or
+//! to take a response.
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};
@@ -19,7 +19,7 @@ use super::{Limits, refusal};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 
-/// Less credit than this is none: a timer for it would fire at once, again and again.
+/// Credit below this counts as none: a timer for it would fire at once, again and again.
 const STEP_MIN: Duration = Duration::from_millis(5);
 
 pub(super) struct Paced {
@@ -27,19 +27,19 @@ pub(super) struct Paced {
     limits: Limits,
     phase: Arc<Phase>,
     metrics: Arc<Metrics>,
-    /// Whether who is late can be told so here.
+    /// Whether a late client can be told so here.
     is_plain: bool,
-    /// Heads that were whole when this was looked at last.
+    /// Number of complete heads at the last check.
     heads: u32,
-    /// When the first byte of a head came that is not whole yet.
+    /// When the first byte of an incomplete head came.
     head_since: Option<Instant>,
-    /// Made when a head is waited for, which most are not: they come in one piece.
+    /// Created when a head must be waited for. Most need not be: they come in one piece.
     head_timer: Option<Pin<Box<Sleep>>>,
     pace: Pace,
     blocked: Option<Blocked>,
 }
 
-/// The socket takes nothing more, as its client has not taken what is in it.
+/// The socket accepts nothing more, since the client has not taken what is in it.
 struct Blocked {
     since: Instant,
     unsent: u64,
@@ -88,7 +88,7 @@ impl Paced {
             ),
         );
         if self.is_plain {
-            // As much of it as fits at once: who is slow is not waited for.
+            // As much of it as fits at once: a slow client is not waited for.
             drop(self.stream.try_write(&refusal::raw(&error)));
         }
         Err(io::Error::new(
@@ -97,7 +97,7 @@ impl Paced {
         ))
     }
 
-    /// Takes in what came of a write.
+    /// Accounts for the result of a write.
     fn poll_taken(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(result) = wrote {
             if let Some(blocked) = self.blocked.take() {
@@ -139,7 +139,7 @@ impl AsyncRead for Paced {
             this.head_since = None;
             this.head_timer = None;
         }
-        // A body's time is its own.
+        // A body has a limit of its own.
         if this.phase.is_busy() {
             return read;
         }
@@ -147,7 +147,7 @@ impl AsyncRead for Paced {
             if buf.filled().len() > before {
                 this.head_since.get_or_insert_with(Instant::now);
             }
-            // A byte now and then does not put it off.
+            // An occasional byte does not reset the timer.
             if this.head_timer.is_none() {
                 return read;
             }

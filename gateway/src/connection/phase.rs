@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::clients::Held;
 
-/// How many requests are being answered, and how many heads were whole.
+/// Number of requests being answered, and of complete heads.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
     answering: AtomicU32,
@@ -19,17 +19,17 @@ pub(super) struct Phase {
     is_multiplexed: AtomicBool,
 }
 
-/// While it is there, a request is being answered.
+/// A guard: while it exists, a request is being answered.
 #[derive(Debug)]
 pub(super) struct Busy(Arc<Phase>);
 
 impl Phase {
-    /// Whether what comes may be something else than a head.
+    /// Whether input may be something other than a head.
     pub(super) fn is_busy(&self) -> bool {
         self.is_multiplexed.load(Ordering::Relaxed) || self.answering() > 0
     }
 
-    /// Requests that are being answered.
+    /// Number of requests being answered.
     pub(super) fn answering(&self) -> u32 {
         self.answering.load(Ordering::Relaxed)
     }
@@ -38,14 +38,14 @@ impl Phase {
         self.heads.load(Ordering::Relaxed)
     }
 
-    /// A handshake is over: what came until now was no head's. Heads of a connection with streams are timed by its
-    /// frames.
+    /// Records the end of a handshake: the input so far belonged to no head. On a multiplexed connection `frames` times
+    /// the heads.
     pub(super) fn shaken(&self, is_multiplexed: bool) {
         self.is_multiplexed.store(is_multiplexed, Ordering::Relaxed);
         self.heads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request's head is whole.
+    /// Records that a request's head is complete.
     pub(super) fn busy(self: Arc<Self>) -> Busy {
         self.answering.fetch_add(1, Ordering::Relaxed);
         self.heads.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Drop for Busy {
     }
 }
 
-/// An answer's body; its request is over when it is dropped.
+/// A response's body; dropping it ends its request.
 pub(super) struct Watched {
     body: Body,
     _busy: Busy,

@@ -1,4 +1,4 @@
-//! Turning a client away that is not served at all.
+//! Turns away a client that is not served at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// Clients being told at once; of more the connection is just closed.
+/// Maximum number of clients being told at once; further connections are just closed.
 const AT_ONCE: usize = 64;
-/// How long it is waited that a client reads why. Closed before, with a request of its unread, the connection would be reset, and the answer lost.
+/// How long to wait for a client to read the reason. If the connection were closed earlier, with a request unread, it
+/// would be reset and the response lost.
 const LINGER: Duration = Duration::from_secs(1);
-/// How much of a request is read away meanwhile, bytes.
+/// How much of a request is read and discarded meanwhile, bytes.
 const READ_MAX: usize = 64 << 10;
 
 /// Tells clients why they are turned away, as far as that costs little.
@@ -54,7 +55,7 @@ async fn told(mut stream: TcpStream, answer: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An error as HTTP/1.1, for a connection that ends with it.
+/// An error as an HTTP/1.1 response, for a connection that ends with it.
 pub(super) fn raw(error: &ApiError) -> Vec<u8> {
     let answer = error.clone().into_response();
     let status = answer.status();
@@ -68,7 +69,7 @@ pub(super) fn raw(error: &ApiError) -> Vec<u8> {
     for (name, value) in told {
         text.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap_or_default()));
     }
-    // As the answer's body has it.
+    // The same form as in the response's body.
     let body = serde_json::to_string(error).unwrap_or_default() + "\n";
     text.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
     text.into_bytes()

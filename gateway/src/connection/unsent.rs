@@ -16,10 +16,11 @@ nix::ioctl_read_bad!(
     libc::c_int
 );
 
-/// Bytes that were written and not acknowledged. 0 where it cannot be told.
+/// Bytes written and not acknowledged; 0 if it cannot be determined.
 pub(super) fn unsent(stream: &TcpStream) -> u64 {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the descriptor is open as long as the stream is borrowed, and the kernel writes one int to where the pointer points.
+    // SAFETY: the descriptor is open as long as the stream is borrowed, and the kernel writes one int through the
+    // pointer.
     let told = unsafe { outq(stream.as_raw_fd(), &raw mut bytes) };
     match told {
         Ok(_) => u64::try_from(bytes).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! What the scheduler is told of leases, and told again until it has heard it.
+//! Reports of leases to the scheduler, repeated until received.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,15 +9,15 @@ use rekindle_wire::internal::{LeaseReport, ReturnedLease};
 
 use super::Slots;
 
-/// How long a return is told again that the scheduler has not heard of; its lease has long run out by then.
+/// How long an unreceived return is repeated; by then its lease has long run out.
 const UNSENT_FOR: Duration = Duration::from_secs(60);
 
 impl Slots {
-    /// Tells the scheduler which leases are returned and which are to be renewed, if there are any. What it does not hear is told again:
-    /// a lease counts as renewed, and a return as made, only once it has answered.
+    /// Reports to the scheduler which leases are returned and which are to be renewed, if there are any. What it does
+    /// not receive is repeated: a lease counts as renewed, and a return as made, only once it has answered.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     pub(crate) async fn report(self: &Arc<Self>) -> Result<(), ApiError> {
         let asked = Instant::now();
         let Some((report, returned)) = self.what_to_report(asked) else {
@@ -38,7 +38,7 @@ impl Slots {
             }
             Err(error) => {
                 self.unsent.lock().extend(returned);
-                // Those who waited for a lease to be confirmed may have it now.
+                // Invocations that waited for a lease to be confirmed may have it now.
                 for (function, entry) in self.functions.lock().iter_mut() {
                     self.hand_out(function, entry);
                 }
@@ -81,7 +81,7 @@ impl Slots {
         Some((report, returned))
     }
 
-    /// Returns what is not in use, at the gateway's end: others need not wait for the leases to run out.
+    /// Returns what is not in use when the gateway shuts down: others need not wait for the leases to run out.
     pub(crate) async fn return_all(self: &Arc<Self>) {
         self.functions.lock().values_mut().for_each(|f| f.leases.close_all());
         if let Err(error) = self.report().await {

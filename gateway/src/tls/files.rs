@@ -1,4 +1,4 @@
-//! Where certificates are looked for, and how it is seen that they have changed.
+//! Where certificates are found, and how changes are detected.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,12 @@ use std::{fs, io};
 
 use super::pair::PairFiles;
 
-/// Pairs that a directory may have.
+/// Maximum number of pairs in a directory.
 const PAIRS_MAX: usize = 1_000;
-/// The pair that is shown where none has the host's name; without it the first by name.
+/// Name of the pair shown if none has the host's name; without it, the first by name.
 pub(super) const DEFAULT: &str = "default";
 
-/// Where the certificates for clients are. The pair of two files is shown where none of the directory's has the host's
-/// name.
+/// The files of certificates for clients. The pair of two files is shown if none in the directory has the host's name.
 #[derive(Debug, Clone, Default)]
 pub struct CertificateFiles {
     /// A certificate with its chain, and its key: PEM.
@@ -22,11 +21,11 @@ pub struct CertificateFiles {
     pub directory: Option<PathBuf>,
 }
 
-/// What a file was when it was looked at: another one, or written since, it differs.
+/// Identity and state of a file. It differs if the file was replaced, or written since.
 pub(super) type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 impl CertificateFiles {
-    /// All pairs there are, the default one first. Blocks.
+    /// All pairs, the default one first. Blocks.
     pub(super) fn pairs(&self) -> io::Result<Vec<PairFiles>> {
         let mut pairs = Vec::new();
         if let Some(directory) = &self.directory {
@@ -51,7 +50,7 @@ impl CertificateFiles {
         Ok(pairs)
     }
 
-    /// Says where they are, for messages.
+    /// The files' location, for messages.
     pub(super) fn shown(&self) -> String {
         let certificate = self.pair.as_ref().map(|(certificate, _)| certificate);
         let places = certificate.into_iter().chain(&self.directory);
@@ -79,7 +78,7 @@ fn pair_at(path: &Path) -> Option<PairFiles> {
 }
 
 impl PairFiles {
-    /// What its files are now. Links are followed: certbot's lead to another file after each renewal. Blocks.
+    /// Current stamps of its files. Links are followed: certbot's point to another file after each renewal. Blocks.
     pub(super) fn stamps(&self) -> [Stamp; 2] {
         [&self.certificate, &self.key].map(|path| {
             let m = fs::metadata(path).ok()?;

@@ -1,8 +1,8 @@
-//! TLS with clients: which certificate is shown for which host, and that a new one is taken up while connections go on.
+//! TLS with clients: which certificate is shown for which host, and how a new one is loaded while connections continue.
 //!
 //! ```text
 //! files ──every few seconds, where they changed──> pair ──> table: exact names, wildcards, the default one
-//!                                  └─ unusable: logged and counted, the one of before stays
+//!                                  └─ unusable: logged and counted, the previous one stays
 //! ```
 
 mod files;
@@ -31,10 +31,10 @@ use table::Table;
 /// HTTP/2 and HTTP/1.1 in ALPN.
 pub(crate) const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
-/// How often it is looked whether files have changed.
+/// How often the files are checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Where a gateway listens: plainly, and where certificates are there also for TLS.
+/// A gateway's listeners: plain HTTP, and TLS if there are certificates.
 #[derive(Debug)]
 pub struct Listeners {
     /// For plain HTTP.
@@ -49,22 +49,22 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// Why there can be no TLS.
+/// Why TLS is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificatesError {
     /// The directory cannot be read.
     #[error("{place}: the certificates cannot be looked for")]
     Look {
-        /// Where.
+        /// The directory.
         place: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The pair that was named, or the only ones there are, cannot be used.
+    /// The configured pair, or every pair in the directory, cannot be used.
     #[error("a certificate cannot be used")]
     Pair(#[from] PairError),
-    /// There is none.
+    /// There is no certificate.
     #[error("{0}: no certificate is there: put NAME.crt and NAME.key, or NAME/fullchain.pem and NAME/privkey.pem")]
     None(String),
     /// TLS cannot be set up.
@@ -72,18 +72,18 @@ pub enum CertificatesError {
     Tls(#[from] rustls::Error),
 }
 
-/// The certificates there are now.
+/// The current certificates.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     files: CertificateFiles,
     provider: Arc<CryptoProvider>,
     table: RwLock<Arc<Table>>,
-    /// What was read last of each pair's files, usable or not.
+    /// Stamps of each pair's files when last read, usable or not.
     seen: Mutex<HashMap<Arc<str>, [Stamp; 2]>>,
 }
 
 impl Certificates {
-    /// Reads them. One that cannot be used is left out if it is one of a directory where others can.
+    /// Reads the certificates. An unusable one in a directory is skipped if others can be used.
     pub(crate) fn open(files: CertificateFiles, metrics: &Metrics) -> Result<Arc<Self>, CertificatesError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let found = files.pairs().map_err(|source| CertificatesError::Look {
@@ -116,7 +116,7 @@ impl Certificates {
         }))
     }
 
-    /// What handshakes are made with.
+    /// Makes the acceptor of handshakes.
     pub(crate) fn acceptor(self: &Arc<Self>) -> Result<TlsAcceptor, CertificatesError> {
         let mut config = ServerConfig::builder_with_provider(self.provider.clone())
             .with_safe_default_protocol_versions()?
@@ -126,23 +126,23 @@ impl Certificates {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Which pair is shown for a host, or for none. Two hosts with the same one may share a connection.
+    /// Name of the pair shown for a host, or for none. Two hosts with the same pair may share a connection.
     pub(crate) fn shown_for(&self, host: Option<&str>) -> Arc<str> {
         self.table.read().pair_for(host).name.clone()
     }
 
-    /// Until when each is good, by its name.
+    /// Expiry of each pair, with its name.
     pub(crate) fn expiries(&self) -> Vec<(Arc<str>, SystemTime)> {
         let table = self.table.read().clone();
         table.pairs().map(|pair| (pair.name.clone(), pair.expires)).collect()
     }
 
-    /// Takes up what has changed. Runs until it is dropped.
+    /// Loads changed certificates. Runs until dropped.
     pub(crate) async fn keep_fresh(self: Arc<Self>, metrics: Arc<Metrics>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let (this, metrics) = (self.clone(), metrics.clone());
-            // A panic there is a defect; what was read before goes on being shown.
+            // A panic there is a bug; the certificates read before remain in use.
             drop(tokio::task::spawn_blocking(move || this.look(&metrics)).await);
         }
     }
@@ -151,7 +151,7 @@ impl Certificates {
     fn look(&self, metrics: &Metrics) {
         let found = match self.files.pairs() {
             Ok(found) => found,
-            // For as long as it cannot be read nothing changes.
+            // Nothing changes as long as it cannot be read.
             Err(error) => {
                 return tracing::warn!(place = self.files.shown(), %error, "certificates cannot be looked for");
             }

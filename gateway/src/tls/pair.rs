@@ -14,10 +14,10 @@ use x509_parser::extensions::GeneralName;
 /// No chain of certificates and no key is larger, bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Where a pair lies.
+/// The files of a pair.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairFiles {
-    /// What it is called in logs and metrics, and by which it is known again.
+    /// Name in logs and metrics, by which the pair is recognized.
     pub(super) name: Arc<str>,
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
@@ -29,21 +29,21 @@ pub enum PairError {
     /// A file cannot be read.
     #[error("{path}: cannot be read")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// What is in a file is not what it should be.
+    /// A file's content is invalid.
     #[error("{path}: {what}")]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: &'static str,
     },
-    /// They do not belong together, or are of a kind that is not known here.
+    /// They do not belong together, or are of an unsupported kind.
     #[error(
         "{certificate} and {key}: the certificate and the key cannot be used together: they have to be of one pair"
     )]
@@ -52,7 +52,7 @@ pub enum PairError {
         certificate: PathBuf,
         /// The key.
         key: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::Error,
     },
@@ -63,13 +63,13 @@ pub enum PairError {
 pub(super) struct Pair {
     pub(super) name: Arc<str>,
     pub(super) certified: Arc<CertifiedKey>,
-    /// The names of hosts in it, in lower case; wildcards as `*.example.org`.
+    /// Its host names, in lower case; wildcards as `*.example.org`.
     pub(super) hosts: Vec<String>,
     pub(super) expires: SystemTime,
 }
 
 impl Pair {
-    /// Reads one. Blocks.
+    /// Reads a pair. Blocks.
     pub(super) fn read(files: &PairFiles, provider: &CryptoProvider) -> Result<Self, PairError> {
         let content = |path: &Path, what| PairError::Content {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Which certificate is for which host: the one that has its name, else the one with a wildcard for it, else the
+//! The certificate for each host: the one that has its name, otherwise the one with a wildcard for it, otherwise the
 //! default one. Pure.
 
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ pub(super) struct Table {
     /// Never empty; the first is the default one.
     pairs: Vec<Arc<Pair>>,
     exact: HashMap<String, usize>,
-    /// By what follows `*.`.
+    /// Keyed by what follows `*.`.
     wildcards: HashMap<String, usize>,
 }
 
 impl Table {
-    /// Of pairs, of which there has to be one. Where several have a name, the first of them counts.
+    /// Builds the table from at least one pair. If several have a name, the first of them counts.
     pub(super) fn of(pairs: Vec<Arc<Pair>>) -> Self {
         let (mut exact, mut wildcards) = (HashMap::new(), HashMap::new());
         for (n, pair) in pairs.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Table {
         let found = host.and_then(|host| {
             let host = host.to_ascii_lowercase();
             let by_wildcard = || {
-                // It stands for one label.
+                // The wildcard stands for one label.
                 let (_, rest) = host.split_once('.')?;
                 self.wildcards.get(rest)
             };

@@ -91,7 +91,7 @@ fn a_new_pair_is_taken_up_and_a_broken_one_leaves_the_one_of_before() {
         certificates.look(&metrics);
         assert_eq!(second.cert, shown("a.example.org").cert, "{junk:?}");
     }
-    // It goes with its files, but the last one stays.
+    // A pair goes with its files, but the last one stays.
     for name in ["a.crt", "b.crt"] {
         fs::remove_file(dir.path().join(name)).unwrap();
     }

@@ -1,6 +1,5 @@
 //! `/v1/async`: asynchronous invocations for their operator. `/internal/async/…`: gateways submit them, claim them to
-//! run
-//! them, and report the outcomes.
+//! run them, and report the outcomes.
 
 use std::time::Duration;
 

@@ -22,8 +22,7 @@ pub(super) struct Wanted {
 }
 
 /// Takes the folder as `.tar.gz` and answers 202 with the version, which is then prepared. If the request is for a
-/// changed
-/// folder only, and the newest version was made from this one, it answers 200 with that version.
+/// changed folder only, and the newest version was made from this one, it answers 200 with that version.
 pub(super) async fn deploy(
     State(scheduler): State<Scheduler>,
     wanted: Result<Query<Wanted>, QueryRejection>,
@@ -68,8 +67,7 @@ pub(super) async fn deploy(
 }
 
 /// Refuses names with `--` for new functions: they are reserved for what a host name may carry beside a function.
-/// Existing
-/// functions with such a name keep it.
+/// Existing functions with such a name keep it.
 async fn check_name(scheduler: &Scheduler, name: &FunctionName) -> Result<(), Refused> {
     if !name.as_str().contains("--") || !scheduler.store.versions(name, 1).await.map_err(from_store)?.is_empty() {
         return Ok(());

@@ -128,8 +128,7 @@ pub(super) async fn delete(
 }
 
 /// Removes an uploaded folder that no version uses. A deploy of the same folder stores it before its version is
-/// recorded;
-/// until then nothing here may check for users.
+/// recorded; until then nothing here may check for users.
 async fn delete_source(scheduler: &Scheduler, key: &str) {
     let _nobody_deploys = scheduler.sources.write().await;
     match scheduler.store.uses_source(key).await {

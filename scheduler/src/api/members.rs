@@ -71,8 +71,7 @@ pub(super) fn check_worker(caller: &Caller, id: &str) -> Result<(), Refused> {
 }
 
 /// The routes by which hosts join. They need nothing but the authority, so a standby scheduler admits hosts too: the
-/// token
-/// may have been made on its machine.
+/// token may have been made on its machine.
 pub(crate) fn joining(config: &Config) -> Router {
     let doorkeeper = Arc::new((config.issuing.clone(), config.cluster_token.clone()));
     Router::new()

@@ -1,6 +1,5 @@
 //! `/metrics`, `/v1/metrics` and `/v1/workers/{id}/metrics`: metrics of the scheduler and the workers, for Prometheus.
-//! The
-//! last two are for a scraper that reaches only a gateway.
+//! The last two are for a scraper that reaches only a gateway.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};

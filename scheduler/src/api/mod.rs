@@ -1,6 +1,5 @@
 //! The scheduler's HTTP interface: `/v1/…` for users, forwarded by a gateway that checked the key; `/internal/…`
-//! for
-//! gateways and workers. Every call must carry the cluster's token.
+//! for gateways and workers. Every call must carry the cluster's token.
 
 mod calls;
 mod collections;

@@ -62,8 +62,7 @@ pub(super) async fn revoke(
 }
 
 /// The member that an operator means. A known worker may be named by its id, its address or its host name, and any
-/// member
-/// by the name in its certificate.
+/// member by the name in its certificate.
 fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError> {
     let bad = |message: String| ApiError::new(ErrorCode::BadRequest, message);
     let role: Role = asked.role.parse().map_err(bad)?;
@@ -96,8 +95,7 @@ fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError>
 }
 
 /// Enforces the stored revocations against all members: their connections here end, what runs on revoked workers is
-/// gone,
-/// and everybody is told.
+/// gone, and everybody is told.
 pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &Issuing) -> Result<(), ApiError> {
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     issuing.member().revoked().add(all.iter().map(|(peer, _)| peer.clone()));

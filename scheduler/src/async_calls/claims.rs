@@ -89,8 +89,7 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
 }
 
 /// A call with the secret headers of its request. If the headers cannot be decrypted, the call is given up: without
-/// them it
-/// would be a different request.
+/// them it would be a different request.
 async fn whole(scheduler: &Scheduler, claimed: Claimed, now_unix_ms: i64) -> Result<Option<ClaimedCall>, StoreError> {
     let Claimed {
         mut call,

@@ -1,14 +1,11 @@
 //! Asynchronous invocations. They are accepted into the database and claimed by gateways, which run them like any
 //! invocation. The gateways' reports end them. A claim lasts some seconds unless it is renewed, so a dead gateway
-//! releases
-//! its calls by its silence.
+//! releases its calls by its silence.
 //!
 //! `queues` counts the waiting calls of each function and shares gateways' room out among functions. `policy` decides
-//! what
-//! happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove a caller's
-//! identity. `sweep` handles what nobody reports. What is in memory here is a count of what the database has, and may
-//! be
-//! lost.
+//! what happens to a call after an attempt, and `owner` whose a call is. `sealing` encrypts headers that prove a
+//! caller's identity. `sweep` handles what nobody reports. What is in memory here is a count of what the database has,
+//! and may be lost.
 
 mod accept;
 mod claims;

@@ -66,8 +66,7 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
 }
 
 /// Takes the secret headers out of a response to be kept. If no random numbers are available, the headers are dropped:
-/// the
-/// response matters more.
+/// the response matters more.
 fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut Ended) -> Option<Vec<u8>> {
     let (Ended::Done { answer }
     | Ended::Dead {

@@ -1,6 +1,5 @@
 //! The owner of an asynchronous invocation: it makes the same idempotency key of two callers two keys. A caller with a
-//! key
-//! of its own is identified by that key. Any other is identified by knowing the whole request.
+//! key of its own is identified by that key. Any other is identified by knowing the whole request.
 
 use rekindle_wire::asynchronous::NewCall;
 

@@ -1,5 +1,5 @@
-//! How many calls of each function there are to run, and how a gateway's room is shared out: one call at a time to the
-//! function that runs the fewest, the longest unserved first. It mirrors counts of the database and is pure.
+//! How many calls of each function there are to run, and how a gateway's room is shared out. One call at a time goes to
+//! the function that runs the fewest, the longest unserved first. It mirrors counts of the database and is pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

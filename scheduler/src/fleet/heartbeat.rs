@@ -85,10 +85,8 @@ impl Fleet {
     }
 
     /// Whether the heartbeat is out of date and must be ignored. Either the network delayed it and a later one came
-    /// first:
-    /// instances that have come to the worker since would count as gone. Or the worker has restarted since: the kernel
-    /// still
-    /// sends what a killed process had written.
+    /// first: instances that have come to the worker since would count as gone. Or the worker has restarted since: the
+    /// kernel still sends what a killed process had written.
     pub(crate) fn is_late(&self, beat: &Heartbeat) -> bool {
         let is_late = |w: &Worker| w.incarnation == beat.incarnation && beat.number != 0 && beat.number <= w.number;
         let is_of_before = |w: &Worker| w.ended.contains(&beat.incarnation);
@@ -140,8 +138,7 @@ impl Fleet {
             .on(&beat.worker)
             .filter(|(id, i)| i.moving.is_none() && !listed.contains(id))
             // A heartbeat written before the worker was asked to start the instance does not list it yet. While a
-            // version is prepared,
-            // its first instance appears only after the build. The deploy itself ends that stage.
+            // version is prepared, its first instance appears only after the build. The deploy itself ends that stage.
             .filter(|(_, i)| i.seen || (i.stage != Stage::Preparing && now.since(i.created_at) > UNSEEN))
             .map(|(id, _)| id.clone())
             .collect();

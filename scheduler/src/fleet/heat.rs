@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The source's load is split evenly among its instances in use. A move is planned only if the target, with the
-//! instance's
-//! share added, stays less busy than the source was. So nothing moves back, and an instance that alone heats its worker
-//! stays. After a move both workers are left alone until their reports reflect it, and the instance for minutes.
+//! instance's share added, stays less busy than the source was. So nothing moves back, and an instance that alone heats
+//! its worker stays. After a move both workers are left alone until their reports reflect it, and the instance for
+//! minutes.
 
 use std::collections::HashMap;
 
@@ -51,8 +51,7 @@ pub(crate) struct Relief {
 
 impl Heat {
     /// Examines all workers and returns the moves to make, which count as made. A worker can be hot only if at least
-    /// `hot_at`
-    /// of its processor time is in use.
+    /// `hot_at` of its processor time is in use.
     pub(crate) fn look(&mut self, fleet: &Fleet, hot_at: f64, now: Millis) -> Vec<Relief> {
         let serving = || fleet.workers.iter().filter(|(_, w)| w.takes_new());
         let count = serving().count();

@@ -39,8 +39,7 @@ pub(crate) struct OfVersion {
     /// Unleased instances with a free slot, best last.
     pub(crate) open: BTreeSet<(Rank, InstanceId)>,
     /// Instances that serve nothing as far as the scheduler knows. Unleased before leased, ready before parked, then
-    /// least
-    /// recently used first.
+    /// least recently used first.
     pub(crate) unused: BTreeSet<((bool, bool, Millis), InstanceId)>,
     /// Leased instances, ordered by when the lease ends.
     pub(crate) lease_ends: BTreeSet<(Millis, InstanceId)>,

@@ -160,8 +160,7 @@ impl Fleet {
     }
 
     /// Makes room for another: an unused instance takes its next step down, and greedy-dual's clock advances. A leased
-    /// one is
-    /// recalled.
+    /// one is recalled.
     pub(crate) fn step_down(&mut self, id: &InstanceId) -> Option<Retiree> {
         let instance = self.instances.get(id)?;
         let (free, park, worth) = (instance.is_free(), instance.may_be_parked(), instance.worth());
@@ -178,8 +177,7 @@ impl Fleet {
     }
 
     /// For each worker short of memory, evicts the next few unused instances, those worth least first. Of each version,
-    /// as
-    /// many stay as `floor` says.
+    /// as many stay as `floor` says.
     pub(crate) fn relieve(
         &mut self,
         now: Millis,

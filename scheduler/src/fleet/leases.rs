@@ -1,15 +1,12 @@
 //! Leases: which gateway may send to which instance without asking.
 //!
 //! A lease gives a gateway all slots of an instance for a while. The gateway renews by [`LeaseReport`] the leases it
-//! keeps
-//! using. It returns a lease that it has not used for a lease's length, so that instances can become idle. The
-//! scheduler
-//! recalls a lease when the instance must go or somebody else needs the room. A gateway that dies lets its leases run
-//! out. Only instances without a lease are retired for idleness.
+//! keeps using. It returns a lease that it has not used for a lease's length, so that instances can become idle. The
+//! scheduler recalls a lease when the instance must go or somebody else needs the room. A gateway that dies lets its
+//! leases run out. Only instances without a lease are retired for idleness.
 //!
 //! Leases on an instance are numbered, and its worker rejects requests under an older one ([`rekindle_wire::lease`]).
-//! So
-//! two gateways never share an instance, however late one learns that its lease is over.
+//! So two gateways never share an instance, however late one learns that its lease is over.
 
 use std::time::Duration;
 
@@ -23,8 +20,7 @@ use super::{Fleet, Instance, Lease, LiveVersion, Millis, Stage};
 const LONGEST: Millis = Millis(10_000);
 const SHORTEST: Millis = Millis(500);
 /// After a restart the scheduler does not know its instances until each worker has sent a heartbeat. For this long it
-/// ends
-/// no lease because the instance is unknown.
+/// ends no lease because the instance is unknown.
 const SETTLING: Millis = Millis(5_000);
 
 /// Length of a lease: half the idle time, so that returning and retiring together take about the idle time.
@@ -86,8 +82,7 @@ impl Fleet {
     }
 
     /// Applies a gateway's report. Returns the instances it must give back, and the instances to stop because their
-    /// only slot
-    /// is stuck.
+    /// only slot is stuck.
     pub(crate) fn report(&mut self, report: &LeaseReport, now: Millis) -> (Vec<InstanceId>, Vec<InstanceId>) {
         let mut stuck = Vec::new();
         for returned in &report.returned {
@@ -189,10 +184,8 @@ impl Instance {
     }
 
     /// Renews the gateway's lease, or returns `false` if the gateway must give it back. After a restart of the
-    /// scheduler an
-    /// unleased instance is leased to the gateway that claims it. The exception is a claim under an older lease than
-    /// the newest
-    /// known: the worker may already have rejected that one for good.
+    /// scheduler an unleased instance is leased to the gateway that claims it. The exception is a claim under an older
+    /// lease than the newest known: the worker may already have rejected that one for good.
     fn renew(&mut self, gateway: &GatewayId, number: u64, now: Millis) -> bool {
         self.keeping.ahead = None;
         if matches!(self.stage, Stage::Stopping | Stage::Preparing | Stage::Moving) {

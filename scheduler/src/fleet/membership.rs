@@ -187,8 +187,7 @@ impl Fleet {
     }
 
     /// Marks workers that have gone silent. Forgets what ran on those that are gone, and forgets workers that have been
-    /// gone
-    /// for long. Returns whether anything changed: there may be leases to recall, and room.
+    /// gone for long. Returns whether anything changed: there may be leases to recall, and room.
     pub(crate) fn note_silence(&mut self, now: Millis) -> bool {
         let silent = |w: &Worker, limit| now.since(w.last_heartbeat) > limit;
         let fallen_silent = self.workers_that(|w| w.alive && silent(w, SILENCE));

@@ -41,8 +41,7 @@ fn conflict(message: String) -> ApiError {
 
 impl Fleet {
     /// Checks whether an instance may move, and chooses the target: the named worker, or the one with most room. Room
-    /// on the
-    /// target is set aside from now on, until [`Self::moved`] or [`Self::stays`].
+    /// on the target is set aside from now on, until [`Self::moved`] or [`Self::stays`].
     pub(crate) fn plan_move(
         &mut self,
         id: &InstanceId,
@@ -212,8 +211,7 @@ impl Fleet {
     }
 
     /// Instances in use on draining workers that could move now: at most `at_once` for each worker, and none before its
-    /// next
-    /// attempt is due.
+    /// next attempt is due.
     pub(crate) fn to_evacuate(&self, at_once: usize, hot: Millis, now: Millis) -> Vec<InstanceId> {
         let mut found = Vec::new();
         for (worker, _) in self.workers.iter().filter(|(_, w)| w.alive && w.is_draining()) {

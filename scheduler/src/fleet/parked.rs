@@ -99,8 +99,7 @@ struct Next {
 
 impl Pools {
     /// Whether the version's pool, which is short of instances, may start one now; if so, it counts as started.
-    /// `filled` is the
-    /// number of its starts that have become useful so far.
+    /// `filled` is the number of its starts that have become useful so far.
     pub(crate) fn may_start(&mut self, live: &LiveVersion, filled: u64, now: Millis) -> bool {
         let key = (live.spec.function.clone(), live.spec.version);
         let next = self.next.entry(key).or_insert(Next {

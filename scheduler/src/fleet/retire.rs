@@ -1,6 +1,5 @@
 //! Which instances must be parked or go: those idle for too long, of a version no longer live, or in the way of one
-//! that
-//! needs the room.
+//! that needs the room.
 
 use std::collections::HashMap;
 
@@ -27,8 +26,7 @@ pub(crate) struct Retiree {
 
 impl Fleet {
     /// Instances that are due. They count as stopping from now on, until [`Self::kept`], [`Self::parked`] or
-    /// [`Self::forget`]
-    /// is called. `floor` says how many of each version always stay.
+    /// [`Self::forget`] is called. `floor` says how many of each version always stay.
     pub(crate) fn due(&mut self, now: Millis, floor: impl Fn(&FunctionName, VersionNumber) -> Floor) -> Vec<Retiree> {
         let mut unused: Vec<_> = self
             .instances
@@ -102,8 +100,7 @@ impl Fleet {
     }
 
     /// Condemns an instance: it will stop whatever it does, and counts as stopping from now on. Returns its worker's
-    /// address,
-    /// or `None` if the instance is gone.
+    /// address, or `None` if the instance is gone.
     pub(crate) fn condemn(&mut self, id: &InstanceId) -> Option<String> {
         let address = self.address_of(id)?;
         let mut instance = self.instances.get_mut(id)?;

@@ -1,12 +1,10 @@
 //! Places of workers and functions on a ring of 2^64 places. A function's own places name the workers that are tried
-//! first.
-//! Those stay the same as long as they exist, and hardly change when other workers come or go.
+//! first. Those stay the same as long as they exist, and hardly change when other workers come or go.
 
 use rekindle_wire::WorkerId;
 
 /// A text's place, the same in every process: a scheduler that takes over sends functions where they were sent before.
-/// It
-/// is FNV-1a followed by the last step of splitmix64, since FNV alone puts similar texts close together.
+/// It is FNV-1a followed by the last step of splitmix64, since FNV alone puts similar texts close together.
 pub(crate) fn place(text: &str) -> u64 {
     let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

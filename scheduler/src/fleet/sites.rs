@@ -1,6 +1,5 @@
-//! What each worker has room for and holds, in the orders that placement needs: by room, by room without unused
-//! instances,
-//! by place in the ring of its zone, and by snapshot.
+//! What each worker has room for and holds, in the orders that placement needs. These are by room, by room without
+//! unused instances, by place in the ring of its zone, and by snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,8 +36,7 @@ pub(crate) struct Taken {
 }
 
 /// What a worker is short of. A new instance goes to a worker that is short of anything only if there is no other, and
-/// then
-/// to the earliest variant here.
+/// then to the earliest variant here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Want {
     Nothing,
@@ -115,8 +113,7 @@ impl Site {
     }
 
     /// How long another start waits for earlier starts to get their processor time. An invocation does not wait for
-    /// them: it
-    /// is short, and the kernel shares fairly.
+    /// them: it is short, and the kernel shares fairly.
     pub(crate) fn behind(&self, now: Millis) -> f64 {
         (self.busy_until - as_f64(now.0)).max(0.0)
     }

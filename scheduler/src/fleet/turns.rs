@@ -1,14 +1,10 @@
 //! Room for a function that waits while others hold it all. A worker is reserved for it, and leased instances there
-//! make
-//! way.
+//! make way.
 //!
 //! An instance that serves requests is never stopped for another function. It takes no new ones, finishes, and goes.
-//! The
-//! candidates belong to functions that would then still hold at least as much as the waiting one. Among them the
-//! instance
-//! that has been leased longest goes. A function that holds nothing may also take another's last instance, once the
-//! other
-//! has had it for a second. So with less room than functions they take turns.
+//! The candidates belong to functions that would then still hold at least as much as the waiting one. Among them the
+//! instance that has been leased longest goes. A function that holds nothing may also take another's last instance,
+//! once the other has had it for a second. So with less room than functions they take turns.
 
 use std::collections::HashMap;
 
@@ -60,10 +56,8 @@ impl Fleet {
     }
 
     /// Claims room for a function that waits for memory while nothing free can make way. A worker is reserved for it
-    /// from now
-    /// on, unless one is reserved for another that holds no more. Instances in use there take nothing new, as far as
-    /// its share
-    /// allows. Returns whether any instance was told so.
+    /// from now on, unless one is reserved for another that holds no more. Instances in use there take nothing new, as
+    /// far as its share allows. Returns whether any instance was told so.
     pub(crate) fn claim(&mut self, live: &LiveVersion, now: Millis) -> bool {
         let function = &live.spec.function;
         let comes_first = match &self.claims.kept {

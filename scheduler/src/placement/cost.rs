@@ -1,6 +1,5 @@
 //! Expected time of each way to serve an invocation, in milliseconds until the function has it: measured constants, and
-//! a
-//! little queueing theory. docs/decisions/0015-placement.md says where the figures come from.
+//! a little queueing theory. docs/decisions/0015-placement.md says where the figures come from.
 
 use rekindle_wire::api::StartKind;
 
@@ -12,8 +11,7 @@ pub(crate) const PARKED: f64 = 1.0;
 /// progress.
 pub(crate) const FROM_TEMPLATE: f64 = 20.0;
 /// A restore where the chunks are on the disk: the manifest is fetched, its images are written, and the working set is
-/// read
-/// and decompressed.
+/// read and decompressed.
 pub(crate) const FROM_DISK: f64 = 45.0;
 /// A restore where nothing of the snapshot is held: two round trips to the store.
 pub(crate) const FROM_STORE: f64 = 100.0;
@@ -28,8 +26,7 @@ pub(crate) const INVOCATION: f64 = 5.0;
 const RESTORE: f64 = 12.0;
 
 /// Value of having a function's instances in several zones: if all were in one that fails, each would be restored from
-/// the
-/// store.
+/// the store.
 pub(crate) const SPREAD: f64 = 100.0;
 /// Value of a worker keeping some of its memory free: what is placed on a full one evicts another, which will be
 /// restored.
@@ -37,8 +34,7 @@ pub(crate) const CROWDED: f64 = FROM_TEMPLATE;
 /// Share of its memory from which a worker counts as crowded.
 const CROWDED_FROM: f64 = 0.8;
 /// How long a request waits for the most recently used instance before another is used. Instances that are used less
-/// become
-/// idle and are retired.
+/// become idle and are retired.
 pub(crate) const LATEST: f64 = 5.0;
 
 /// Bytes of free disk below which a worker is chosen last for anything new: it can keep no files, chunks or images.
@@ -68,8 +64,7 @@ pub(crate) fn start(kind: StartKind, tier: Option<Tier>, has_run: bool) -> f64 {
 }
 
 /// How long work waits for a processor on a host whose `cpus` are busy to this share, in multiples of its own length.
-/// This
-/// is Sakasegawa's approximation of M/M/c (An approximation formula L_q = α·ρ^β/(1−ρ), 1977).
+/// This is Sakasegawa's approximation of M/M/c (An approximation formula L_q = α·ρ^β/(1−ρ), 1977).
 pub(crate) fn queue(busy: f64, cpus: u32) -> f64 {
     let cpus = f64::from(cpus.max(1));
     let busy = busy.clamp(0.0, BUSIEST);
@@ -83,8 +78,7 @@ pub(crate) fn crowding(room: u64, capacity: u64) -> f64 {
 }
 
 /// Cost of another instance in a zone that has `here` of `all` in all `zones`, while one zone has only `least`. It is
-/// the
-/// full value of spreading if that zone has none and the others hardly more, and little if it is a few of many.
+/// the full value of spreading if that zone has none and the others hardly more, and little if it is a few of many.
 pub(crate) fn spread(here: usize, least: usize, all: usize, zones: usize) -> f64 {
     let even = as_f64(all as u64) / as_f64(zones.max(1) as u64);
     SPREAD * as_f64((here.saturating_sub(least)) as u64) / even.max(1.0)

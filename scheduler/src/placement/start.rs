@@ -1,8 +1,6 @@
-//! Finds the worker on which a new instance is expected to answer soonest. A bounded number of workers is examined:
-//! those at
-//! the function's own places in the ring of each zone, some that hold its snapshot or run it, and the one with most
-//! room.
-//! So the cost of a decision does not depend on the number of workers, and room that exists anywhere is found.
+//! Finds the worker on which a new instance is expected to answer soonest. It examines workers at the function's own
+//! places in the ring of each zone, some that hold its snapshot or run it, and the one with most room. Their number is
+//! bounded, so the cost of a decision does not depend on the number of workers. Room that exists anywhere is found.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};

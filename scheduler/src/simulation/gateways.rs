@@ -103,8 +103,7 @@ impl Gateway {
     }
 
     /// The gateway's report. It lists the leases it keeps, and returns those that it has not used for a lease's length
-    /// or must
-    /// give back. It no longer holds what it returns.
+    /// or must give back. It no longer holds what it returns.
     pub(super) fn report(&mut self, now: Millis) -> LeaseReport {
         let (mut held, mut returned) = (Vec::new(), Vec::new());
         self.held.retain(|_, slots| {

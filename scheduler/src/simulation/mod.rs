@@ -1,7 +1,6 @@
 //! Simulates a cluster in virtual time. Workers, gateways and requests are modelled; every decision about them is the
 //! scheduler's own (`fleet`, `placement`). It serves capacity planning, and shows that no sequence of failures breaks
-//! an
-//! invariant: invariants are checked throughout, and a violation ends the simulation with a panic.
+//! an invariant: invariants are checked throughout, and a violation ends the simulation with a panic.
 //!
 //! ```text
 //!   arrivals ──> gateway ──holds a lease with a free slot──────────────> instance ──> done
@@ -87,9 +86,8 @@ impl Default for Setup {
 /// Runs the simulation.
 ///
 /// # Panics
-/// If an invariant is violated: a worker is over its capacity, a lease is held twice, an instance is on a worker long
-/// gone,
-/// or a decision names a worker that takes nothing new. The message has the seed and the time.
+/// If an invariant is violated, such as a worker over its capacity, a lease held twice, an instance on a worker long
+/// gone, or a decision for a worker that takes nothing new. The message has the seed and the time.
 #[must_use]
 pub fn simulate(setup: &Setup) -> Report {
     world::World::new(setup.clone()).run()

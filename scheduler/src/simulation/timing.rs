@@ -1,8 +1,7 @@
 //! Measures the speed of placements. A view of the given size is filled like a running cluster, then placements are
-//! made one
-//! after another. Each includes all that the scheduler does for it in memory: the decision, the new instance if there
-//! is
-//! one, the lease. Between two placements something is returned or goes, so that the view stays as full as it is.
+//! made one after another. Each includes all that the scheduler does for it in memory: the decision, the new instance
+//! if there is one, the lease. Between two placements something is returned or goes, so that the view stays as full as
+//! it is.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -36,8 +36,7 @@ impl Store {
     }
 
     /// Removes a function and its versions, and gives up its queued calls. Returns `None` if there is no function of
-    /// that name.
-    /// Refused while a version is being prepared.
+    /// that name. Refused while a version is being prepared.
     pub(crate) async fn delete_function(
         &self,
         name: &FunctionName,

@@ -1,12 +1,10 @@
 //! Everything that must survive a restart: functions, their versions, and asynchronous invocations. The only module
-//! that
-//! touches sqlx.
+//! that touches sqlx.
 //!
 //! SQLite on one machine, PostgreSQL in a cluster, with the same statements through sqlx's `Any`. Numbers are `BIGINT`,
 //! flags are counts, and [`dialect`] holds what the two spell differently. A transaction that reads before it writes
-//! begins
-//! with [`Store::begin`], which admits one at a time, as SQLite does anyway. Nothing on the path of a synchronous
-//! invocation comes here.
+//! begins with [`Store::begin`], which admits one at a time, as SQLite does anyway. Nothing on the path of a
+//! synchronous invocation comes here.
 
 mod backup;
 mod calls;
@@ -141,8 +139,7 @@ pub(crate) struct Store {
     /// Connections for reading.
     pool: AnyPool,
     /// Connections for writing. SQLite has just one: waiters for it are served in turn, whereas SQLite itself lets each
-    /// retry
-    /// after ever longer pauses.
+    /// retry after ever longer pauses.
     writes: AnyPool,
     dialect: Dialect,
     session: Session,

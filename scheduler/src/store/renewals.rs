@@ -69,8 +69,7 @@ impl Store {
     }
 
     /// Queues a renewal of a version's snapshot, due at `due`. A renewal already queued stays as it is, unless `anew`
-    /// lets this
-    /// request restart it. Returns whether anything has changed.
+    /// lets this request restart it. Returns whether anything has changed.
     pub(crate) async fn want_renewal(
         &self,
         (function, version): (&FunctionName, VersionNumber),
@@ -169,8 +168,7 @@ impl Store {
     }
 
     /// Gives the version this `spec` and its snapshot in one transaction; `old` is kept for its users. Returns `false`
-    /// if the
-    /// version is gone.
+    /// if the version is gone.
     pub(crate) async fn renewed(
         &self,
         spec: &VersionSpec,

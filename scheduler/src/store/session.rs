@@ -1,12 +1,9 @@
 //! A scheduler's connections to a shared database, and how they end with its lead.
 //!
 //! A leader may be suspended for a while, with its process stopped or its host paused. When it continues, it may have
-//! been
-//! replaced while it has statements in flight. So a successor first ends the connections of all others, and waits until
-//! they
-//! are gone, before it reads anything. A scheduler that has led reconnects only while the lead is still its own.
-//! Standby
-//! schedulers just connect again.
+//! been replaced while it has statements in flight. So a successor first ends the connections of all others, and waits
+//! until they are gone, before it reads anything. A scheduler that has led reconnects only while the lead is still its
+//! own. Standby schedulers just connect again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

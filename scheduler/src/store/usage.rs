@@ -42,8 +42,7 @@ impl Store {
     }
 
     /// Replaces what was stored by these, and removes what `folded` gateways had counted. All or nothing. Entries for
-    /// unknown
-    /// functions are skipped.
+    /// unknown functions are skipped.
     pub(crate) async fn note_usage(
         &self,
         counts: &[Counts],

@@ -151,8 +151,7 @@ impl Store {
     }
 
     /// Stores this `spec`, which includes the digest of the version's snapshot, unless the version has lost the
-    /// snapshot
-    /// meanwhile.
+    /// snapshot meanwhile.
     pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1 WHERE number = $2 AND state = 'live' AND snapshot_error IS NULL \
@@ -251,8 +250,7 @@ impl Store {
     }
 
     /// The newest version of a function, if it came from the folder at `source_key` and is complete: live, and not
-    /// without the
-    /// snapshot it asked for.
+    /// without the snapshot it asked for.
     pub(crate) async fn unchanged(
         &self,
         function: &FunctionName,

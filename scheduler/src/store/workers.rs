@@ -1,6 +1,5 @@
 //! Workers that have been heard from, with their address and since when. A record for the operator; heartbeats say what
-//! is
-//! true now.
+//! is true now.
 
 use rekindle_wire::internal::Heartbeat;
 

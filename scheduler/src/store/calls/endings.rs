@@ -28,8 +28,7 @@ pub(crate) enum Ended {
 
 impl Store {
     /// Records the outcome of an attempt. Returns `false` if another attempt has replaced it. A call that is done drops
-    /// the
-    /// secrets of its request. A dead one keeps them sealed, since it may be queued again.
+    /// the secrets of its request. A dead one keeps them sealed, since it may be queued again.
     pub(crate) async fn end_call(
         &self,
         id: &CallId,
@@ -142,8 +141,7 @@ impl Store {
 
     /// Deletes calls in `state`: first those that ended before `before_unix_ms`; then each function's oldest beyond
     /// `bytes_each` bytes; then those beyond `bytes_all`, from the functions that have the most. Each keeps as much as
-    /// the next,
-    /// so that no function loses its calls to another's.
+    /// the next, so that no function loses its calls to another's.
     pub(crate) async fn forget_calls(
         &self,
         state: &str,
@@ -207,8 +205,7 @@ impl Store {
     }
 
     /// Claims due callbacks and counts an attempt for each. They are due again at `again_unix_ms` unless their outcome
-    /// is
-    /// reported.
+    /// is reported.
     pub(crate) async fn claim_callbacks(
         &self,
         limit: u32,

@@ -71,8 +71,7 @@ pub(crate) type Queues = Vec<(FunctionName, Due)>;
 
 impl Store {
     /// Stores a call; it is durable once this returns. Returns the earlier call if its id, or its owner's idempotency
-    /// key, is
-    /// known.
+    /// key, is known.
     pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
         let doing = "keep a call";
         let added = sqlx::query(
